@@ -1,0 +1,1 @@
+"""Messaging stores: where the rows of partitions become durable."""
