@@ -1,0 +1,62 @@
+# One command each. `make` alone lists them.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+PY := .venv/bin/python
+NODE_MODULES := tests/conformance/js/node_modules/.package-lock.json
+
+# Test workers; a file of tests stays on one worker, all Spark tests on one. PYTEST_ARGS adds options or paths.
+WORKERS ?= 2
+PYTEST_ARGS ?=
+PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Rows of flight data that `make demo` replays; empty means all 336,776.
+ROWS ?=
+
+.PHONY: help setup demo test check format bench conformance lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.setup ## make .venv from the lock files (nothing to do while they are unchanged)
+
+demo: setup ## the main job: broker, real flights through the Azure SDK, Spark, report (ROWS=20000 for a short run)
+	.venv/bin/partibus demo $(if $(ROWS),--rows $(ROWS))
+
+test: setup $(NODE_MODULES) ## every test, the clients in Python and JavaScript among them
+	$(PYTEST) $(PYTEST_ARGS)
+
+check: setup ## lint, format, strict types, direction of imports: seconds
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	$(PY) -m pytest -q tests/layers
+
+format: setup ## put the code into the one format and fix what the linter can fix
+	.venv/bin/ruff check --fix --exit-zero
+	.venv/bin/ruff format
+
+bench: setup ## measure, and write docs/benchmarks.md
+	$(PY) -m bench
+
+# The page is written after failures too (status 1), not after a run that was cut short.
+conformance: setup $(NODE_MODULES) ## every test, then docs/conformance.md from what they showed
+	@status=0; $(PYTEST) --rows-report build/rows.json || status=$$?; \
+	[ $$status -gt 1 ] || $(PY) -m tests.plugins.conformance build/rows.json docs/conformance.md || exit; \
+	exit $$status
+
+lock: setup ## choose the pins anew (scripts/lock --upgrade for newer versions)
+	scripts/lock
+
+clean: ## remove what the commands above made, .venv and node_modules included
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/conformance/js/node_modules
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+.venv/.setup: requirements/main.lock requirements/proton.lock requirements/node.lock scripts/setup
+	PYTHON='$(PYTHON)' scripts/setup
+
+$(NODE_MODULES): tests/conformance/js/package-lock.json | setup
+	$(PY) -m tests.conformance.js.node install
+	@touch $@
