@@ -1,0 +1,200 @@
+"""The one list of errors that the core answers with.
+
+Each front end owns a table from these kinds to its own codes, checked against `REQUEST_ERRORS` for completeness, so no
+protocol's names appear here. Whether the same request may succeed when repeated is a property of the kind:
+``retriable``. A text names the thing, its value, the bound and the next step.
+
+Errors travel between brokers (D3), so each keeps its constructor's arguments in ``args`` and can be pickled.
+"""
+
+from typing import ClassVar
+
+SHOWN_MAX = 120
+"""Characters of a foreign value that an error text repeats."""
+
+
+def shown(value: object) -> str:
+    """A value from outside as an error text shows it: its ``repr``, cut at `SHOWN_MAX` characters."""
+    text = repr(value[: SHOWN_MAX + 1] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+class PartibusError(Exception):
+    """Base of all errors that partibus raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+    """True when the same request may succeed later without anything else being changed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class EntityNotFound(PartibusError):
+    """The request names an entity that does not exist (any more)."""
+
+    def __init__(self, name: str) -> None:
+        # Two client libraries look for exactly this phrase to tell a missing entity from a broken connection.
+        super().__init__(
+            f"The messaging entity '{shown(name)[1:-1]}' could not be found. Check its name or create it first."
+        )
+        self.args = (name,)
+        self.name = name
+
+
+class EntityExists(PartibusError):
+    """An entity of that name is already there; names differ by more than case."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The messaging entity '{name}' already exists. Use another name, or update it.")
+        self.args = (name,)
+        self.name = name
+
+
+class InvalidOperation(PartibusError):
+    """The operation is not allowed on this entity or with this combination of properties."""
+
+
+class ArgumentError(PartibusError):
+    """A value that the caller gave is malformed or out of bounds.
+
+    ``field`` is the caller's name of the value, ``bound`` says what is allowed, ``next_step`` what to do about it where
+    the bound alone does not say so.
+    """
+
+    def __init__(self, field: str, value: object, bound: str, next_step: str = "") -> None:
+        super().__init__(f"{field} is {shown(value)}, but must be {bound}." + (f" {next_step}" if next_step else ""))
+        self.args = (field, value, bound, next_step)
+        self.field = field
+        self.value = value
+        self.bound = bound
+        self.next_step = next_step
+
+
+class MessageTooLarge(PartibusError):
+    """A message, or an atomic batch of them, is larger than the entity takes."""
+
+    def __init__(self, name: str, size_bytes: int, size_max_bytes: int) -> None:
+        super().__init__(
+            f"A message of {size_bytes} bytes is over the {size_max_bytes} bytes that '{name}' takes. "
+            "Send less in one message, or raise MaxMessageSizeInKilobytes of the entity."
+        )
+        self.args = (name, size_bytes, size_max_bytes)
+        self.name = name
+        self.size_bytes = size_bytes
+        self.size_max_bytes = size_max_bytes
+
+
+class QuotaExceeded(PartibusError):
+    """Something is full and stays full until someone makes room."""
+
+    def __init__(self, thing: str, quota: int, unit: str, next_step: str) -> None:
+        super().__init__(f"{thing} is at its quota of {quota} {unit}. {next_step}")
+        self.args = (thing, quota, unit, next_step)
+        self.thing = thing
+        self.quota = quota
+
+
+class MessageLockLost(PartibusError):
+    """The lock under which a message was to be settled or renewed is not held any more (expired, settled, unknown)."""
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(
+            "The lock of the message is not held any more: it expired, or the message was already settled"
+            + (f" ({detail})" if detail else "")
+            + ". Receive the message again; settle within LockDuration or renew the lock."
+        )
+        self.args = (detail,)
+
+
+class EntityDisabled(PartibusError):
+    """The entity's Status does not allow this direction."""
+
+    def __init__(self, name: str, status: str) -> None:
+        super().__init__(f"The messaging entity '{name}' has Status {status}. Set Status to Active to use it again.")
+        self.args = (name, status)
+        self.name = name
+        self.status = status
+
+
+class Unauthorized(PartibusError):
+    """No valid claim, or one without the right or the resource that the operation needs. The text never holds a key."""
+
+
+class ServerBusy(PartibusError):
+    """Throttled or over a bound of load; nothing was executed."""
+
+    retriable = True
+
+
+class StoreUnavailable(PartibusError):
+    """A messaging store or the catalog can't be used right now; nothing was executed."""
+
+    retriable = True
+
+
+class OutcomeUnknown(PartibusError):
+    """The request may or may not have been executed. A sender repeats it under the same message id; repeating a
+    settlement is harmless."""
+
+    retriable = True
+
+
+class Unsupported(PartibusError):
+    """Something that the service has and this version does not, refused by its name."""
+
+    def __init__(self, thing: str, next_step: str) -> None:
+        super().__init__(f"{thing} is not supported by this version. {next_step}")
+        self.args = (thing, next_step)
+        self.thing = thing
+        self.next_step = next_step
+
+
+class Timeout(PartibusError):
+    """The caller's own time limit passed before there was an answer."""
+
+    retriable = True
+
+
+class InternalError(PartibusError):
+    """A bug or an unforeseen failure on our side, kept to the request that met it."""
+
+    retriable = True
+
+
+REQUEST_ERRORS: tuple[type[PartibusError], ...] = (
+    EntityNotFound,
+    EntityExists,
+    InvalidOperation,
+    ArgumentError,
+    MessageTooLarge,
+    QuotaExceeded,
+    MessageLockLost,
+    EntityDisabled,
+    Unauthorized,
+    ServerBusy,
+    StoreUnavailable,
+    OutcomeUnknown,
+    Unsupported,
+    Timeout,
+    InternalError,
+)
+"""Every kind that a request can be answered with: what a front end's table must cover."""
+
+
+class StartError(PartibusError):
+    """Serving can't begin: what is on disk or in the settings is refused. No front end ever sees one."""
+
+
+class UnusableFile(StartError):
+    """A file in the data directory is corrupt, newer than this version, or readable by others; it was not changed."""
+
+    def __init__(self, path: str, reason: str, next_step: str) -> None:
+        super().__init__(f"{path}: {reason}. {next_step}")
+        self.args = (path, reason, next_step)
+        self.path = path
+        self.reason = reason
+        self.next_step = next_step

@@ -1,0 +1,1 @@
+"""Entities of a namespace: names, options, permissions, and where their partitions live."""

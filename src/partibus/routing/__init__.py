@@ -1,0 +1,1 @@
+"""From a message to the partitions that it goes to."""

@@ -1,0 +1,59 @@
+"""The frozen map from keys to slots and partitions. A change here would tear stored keys from their partitions."""
+
+from collections import Counter
+
+import pytest
+
+from partibus.routing.slots import (
+    SLOT_COUNT,
+    partition_for_key,
+    partition_for_slot,
+    partitions_for_keys,
+    slot_for_key,
+)
+
+VECTORS = [
+    # key, slot, partition of 16, partition of 4. Check one outside: printf N14228 | b2sum -l 64 = 164f…; 0x164f >> 2
+    ("", 14633, 14, 3),
+    ("a", 4158, 4, 1),
+    ("N14228", 1427, 1, 0),
+    ("order-1", 2406, 2, 0),
+    ("order-2", 1220, 1, 0),
+    ("session/1", 1358, 1, 0),
+    ("ключ", 4917, 4, 1),
+    ("\U0001f600", 15740, 15, 3),
+    ("x" * 128, 9223, 9, 2),
+]
+
+
+@pytest.mark.row("K1")
+@pytest.mark.parametrize(("key", "slot", "of_16", "of_4"), VECTORS)
+def test_vectors_are_frozen(key: str, slot: int, of_16: int, of_4: int) -> None:
+    assert slot_for_key(key) == slot
+    assert partition_for_key(key, 16) == of_16
+    assert partition_for_key(key, 4) == of_4
+    assert partition_for_key(key, 1) == 0
+
+
+def test_batch_answers_as_single_calls_do_in_order() -> None:
+    keys = [f"key-{n % 7}" for n in range(50)]
+    assert partitions_for_keys(keys, 16) == [partition_for_key(key, 16) for key in keys]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 16, 64, 100])
+def test_partitions_own_contiguous_even_runs_of_slots(count: int) -> None:
+    owners = [partition_for_slot(slot, count) for slot in range(SLOT_COUNT)]
+    assert owners == sorted(owners)
+    sizes = Counter(owners)
+    assert set(sizes) == set(range(count))
+    assert max(sizes.values()) - min(sizes.values()) <= 1
+
+
+def test_many_keys_spread_evenly() -> None:
+    counts = Counter(partitions_for_keys((f"device-{n}" for n in range(16_000)), 16))
+    assert min(counts.values()) > 850
+    assert max(counts.values()) < 1150
+
+
+def test_lone_surrogate_has_a_slot() -> None:
+    assert 0 <= slot_for_key("\ud800") < SLOT_COUNT
