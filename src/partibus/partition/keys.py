@@ -45,3 +45,8 @@ def entry_key(subqueue: int, pos: int) -> int:
 def body_key(partition_row: int, number: int) -> int:
     """Key of a body in a partition."""
     return partition_row << (KIND_BITS + POSITION_BITS) | number
+
+
+def kind_of(subqueue: int) -> int:
+    """The kind of a sub-queue, from its key."""
+    return subqueue & ((1 << KIND_BITS) - 1)

@@ -74,8 +74,8 @@ class Snapshot(NamedTuple):
     counts: dict[int, SubqueueCounts]
     """By sub-queue key."""
     lock_batches: list[LockBatchRow]
-    locked_entries: list[tuple[int, EntryRow]]
-    """(sub-queue key, entry without data) of every entry that a lock batch covers."""
+    locked_entries: list[tuple[int, EntryRow, int]]
+    """(sub-queue key, entry without data, bytes of its data) of every entry that a lock batch covers."""
 
 
 class Writes:
@@ -110,10 +110,10 @@ class Writes:
         """Flat: entry key, body key, sequence, enqueued ms, state, delivery count, session, due ms."""
         self.entry_updates: list[int | None] = []
         """Flat: entry key, state, delivery count, due ms. An entry that is gone is passed over."""
-        self.lock_batches: list[int | bytes] = []
-        """Flat: lock key, first pos, until ms, bitmap. Replaces the row with the same lock key and first pos."""
         self.deleted_locks: list[int] = []
         """Lock keys: every row of that lock id goes."""
+        self.lock_batches: dict[int, list[tuple[int, int, bytes]]] = {}
+        """Lock key -> its rows (first pos, until ms, bitmap), all new: what was there went with ``deleted_locks``."""
         self.deleted_entries: list[tuple[int, int]] = []
         """Ranges of entry keys, both ends included."""
         self.deleted_bodies: list[tuple[int, int]] = []
@@ -128,7 +128,6 @@ class Writes:
 ENTRY_COLUMNS = 8
 BODY_COLUMNS = 2
 UPDATE_COLUMNS = 4
-LOCK_COLUMNS = 4
 
 
 class StoreError(Exception):

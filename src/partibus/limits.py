@@ -1,0 +1,66 @@
+"""One table of limits (D24): every bound on what a peer, a client or a backlog can make the broker hold."""
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLimits:
+    """Bounds on what one partition keeps in memory."""
+
+    window_entries: int = 2048
+    """Entries read ahead of the receivers. At 30,000 messages/s and a commit every 5 ms, 150 arrive per commit; the
+    window holds a dozen commits so that reading ahead hides the time a page takes. Measured in ADR 0002."""
+    window_bytes: int = 2 * MIB
+    """Stored bytes read ahead; whichever of the two bounds is met first counts."""
+    page_entries: int = 512
+    page_bytes: int = MIB // 2
+    locked_body_max: int = 4 * KIB
+    """Bodies up to this size stay in memory while their message is locked; larger ones are read again when needed."""
+    peek_bytes: int = 256 * KIB
+    """One peek answers no more than this (row A8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """Bounds on what waits for one messaging store."""
+
+    queued_operations: int = 5_000
+    queued_bytes: int = 16 * MIB
+    batch_hold_ms: float = 20.0
+    """Longest time that batched store access delays a write (rows C13, C14)."""
+    lazy_ms: float = 20.0
+    """Longest time that rows nobody waits for (message locks) wait for a commit to travel with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds on what one AMQP connection can take."""
+
+    frame_bytes_max: int = 64 * KIB
+    channel_max: int = 4999
+    handle_max: int = 4999
+    unsettled_max: int = 5_000
+    """Deliveries per link that the peer has not settled; no more are sent past it."""
+    incoming_bytes: int = 2 * MIB
+    outgoing_bytes: int = MIB
+    """Unsent bytes past which nothing more is delivered to the peer."""
+    link_credit: int = 1_000
+    idle_timeout_ms: int = 240_000
+    handshake_timeout_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """All limits of a broker."""
+
+    partition: PartitionLimits = PartitionLimits()
+    store: StoreLimits = StoreLimits()
+    connection: ConnectionLimits = ConnectionLimits()
+    cache_ms: int = 5_000
+    """Longest life of a reservation in a front end's cache (D10)."""
+    message_bytes_max: int = 256 * KIB
+    """Default ``MaxMessageSizeInKilobytes`` of a standard namespace."""
+    batch_bytes_max: int = 256 * KIB

@@ -1,0 +1,208 @@
+"""The neutral message: the sections of an AMQP message, kept as the bytes they came in (D4).
+
+Every front end makes one of these at ingress and every store keeps its *stored form*, one byte string:
+
+```text
+prefix (21 bytes)   version, flags, priority, annotation count, ttl ms, lengths of the three sections that follow
+annotations         pairs of the message-annotations map that the sender gave, without those the broker writes
+properties          whole section 0x73, or nothing
+application props   whole section 0x74, or nothing
+rest                body sections and footer
+```
+
+So a delivery is the prefix's few numbers, two freshly written sections (header, annotations) and one slice; replacing
+the application properties touches nothing else; and nothing is decoded that nobody asks for.
+"""
+
+from struct import Struct
+
+_PREFIX = Struct(">BBBHIIII")
+_VERSION = 1
+_DURABLE = 1
+_HAS_TTL = 2
+DEFAULT_PRIORITY = 4
+
+TTL_MAX_MS = 0xFFFFFFFF
+
+
+class Message:
+    """A message on its way in: the stored form and what routing and the partition need to know of it."""
+
+    __slots__ = ("data", "message_id", "partition_key", "session_id", "ttl_ms")
+
+    def __init__(
+        self,
+        data: bytes,
+        *,
+        message_id: str | None = None,
+        partition_key: str | None = None,
+        session_id: str | None = None,
+        ttl_ms: int | None = None,
+    ) -> None:
+        self.data = data
+        """Stored form."""
+        self.message_id = message_id
+        self.partition_key = partition_key
+        self.session_id = session_id
+        self.ttl_ms = ttl_ms
+        """Time to live; None: for ever."""
+
+    @property
+    def key(self) -> str | None:
+        """What decides the partition: session id, else partition key (rows K3, K5)."""
+        return self.session_id if self.session_id is not None else self.partition_key
+
+
+def pack(
+    *,
+    durable: bool = False,
+    priority: int = DEFAULT_PRIORITY,
+    ttl_ms: int | None = None,
+    annotation_count: int = 0,
+    annotations: bytes = b"",
+    properties: bytes = b"",
+    application_properties: bytes = b"",
+    rest: bytes = b"",
+) -> bytes:
+    """Put the parts of a stored form together."""
+    flags = (_DURABLE if durable else 0) | (_HAS_TTL if ttl_ms is not None else 0)
+    prefix = _PREFIX.pack(
+        _VERSION,
+        flags,
+        priority,
+        annotation_count,
+        ttl_ms or 0,
+        len(annotations),
+        len(properties),
+        len(application_properties),
+    )
+    return b"".join((prefix, annotations, properties, application_properties, rest))
+
+
+class StoredMessage:
+    """The parts of a stored form."""
+
+    __slots__ = (
+        "annotation_count",
+        "annotations",
+        "application_properties",
+        "durable",
+        "priority",
+        "properties",
+        "rest",
+        "ttl_ms",
+    )
+
+    def __init__(self, data: bytes) -> None:
+        version, flags, self.priority, self.annotation_count, ttl_ms, a, p, q = _PREFIX.unpack_from(data)
+        if version != _VERSION:
+            raise ValueError(f"stored message has form {version}, this program knows form {_VERSION}")
+        start = _PREFIX.size
+        self.durable = bool(flags & _DURABLE)
+        self.ttl_ms: int | None = ttl_ms if flags & _HAS_TTL else None
+        self.annotations = data[start : start + a]
+        self.properties = data[start + a : start + a + p]
+        self.application_properties = data[start + a + p : start + a + p + q]
+        self.rest = data[start + a + p + q :]
+
+    def pack(self) -> bytes:
+        """The stored form again."""
+        return pack(
+            durable=self.durable,
+            priority=self.priority,
+            ttl_ms=self.ttl_ms,
+            annotation_count=self.annotation_count,
+            annotations=self.annotations,
+            properties=self.properties,
+            application_properties=self.application_properties,
+            rest=self.rest,
+        )
+
+
+# What the broker writes into every delivery -------------------------------------------------------------------------
+
+# Header (0x70) as a list8 of durable, priority (ubyte), ttl (uint or null), first-acquirer (null), delivery-count
+# (uint). Clients need it in every delivery: without it they report no delivery count.
+_HEADER = Struct(">7sBB3sI")
+_HEADER_WITH_TTL = Struct(">7sBBBI2sI")
+_HEADER_START = {True: b"\x00\x53\x70\xc0\x0b\x05\x41", False: b"\x00\x53\x70\xc0\x0b\x05\x42"}
+_HEADER_WITH_TTL_START = {True: b"\x00\x53\x70\xc0\x0f\x05\x41", False: b"\x00\x53\x70\xc0\x0f\x05\x42"}
+
+
+def _symbol(text: str) -> bytes:
+    return b"\xa3" + bytes([len(text)]) + text.encode("ascii")
+
+
+# Message annotations (0x72): one struct per combination of what is present, so that a delivery packs them in one call.
+_START = b"\x00\x53\x72\xd1"
+_TIME = _symbol("x-opt-enqueued-time") + b"\x83"
+_SEQUENCE = _symbol("x-opt-sequence-number") + b"\x81"
+_STATE = _symbol("x-opt-message-state") + b"\x71"
+_COMMON = f">4sII{len(_TIME)}sq{len(_SEQUENCE)}sq{len(_STATE)}si"
+_ENQUEUE_SEQUENCE = _symbol("x-opt-enqueue-sequence-number") + b"\x55\x00"
+_PARTITION_ID = _symbol("x-opt-partition-id") + b"\x61"
+_LOCKED_UNTIL = _symbol("x-opt-locked-until") + b"\x83"
+
+
+class DeliveryEncoder:
+    """Writes the head of deliveries from one sub-queue of one partition.
+
+    ``partition_id`` is None on a plain entity. ``dead_letter_source`` names the entity whose dead-letter sub-queue this
+    is. The sequence number on the wire is the partition id in the top 16 bits and the counter below (D9, row P18).
+    """
+
+    __slots__ = ("_count", "_locked", "_sequence_base", "_tail", "_unlocked")
+
+    def __init__(self, partition_id: int | None, dead_letter_source: str | None = None) -> None:
+        self._sequence_base = (partition_id or 0) << 48
+        tail = _ENQUEUE_SEQUENCE
+        count = 4
+        if partition_id is not None:
+            tail += _PARTITION_ID + partition_id.to_bytes(2, "big")
+            count += 1
+        if dead_letter_source is not None:
+            name = dead_letter_source.encode()
+            tail += _symbol("x-opt-deadletter-source") + b"\xb1" + len(name).to_bytes(4, "big") + name
+            count += 1
+        self._tail = tail
+        self._count = count
+        self._unlocked = Struct(f"{_COMMON}{len(tail)}s")
+        self._locked = Struct(f"{_COMMON}{len(tail)}s{len(_LOCKED_UNTIL)}sq")
+
+    def sequence_number(self, counter: int) -> int:
+        """The number on the wire."""
+        return self._sequence_base | counter
+
+    def encode(
+        self,
+        data: bytes,
+        *,
+        sequence: int,
+        enqueued_ms: int,
+        delivery_count: int,
+        locked_until_ms: int | None = None,
+        state: int = 0,
+    ) -> tuple[bytes, bytes, bytes]:
+        """The parts of an encoded message, to be joined: header, annotations up to the sender's, and the rest of the
+        stored form as it is (the sender's annotations come first in it)."""
+        _, flags, priority, annotation_count, ttl_ms, length, _, _ = _PREFIX.unpack_from(data)
+        durable = flags & _DURABLE == _DURABLE
+        if flags & _HAS_TTL:
+            start = _HEADER_WITH_TTL_START[durable]
+            header = _HEADER_WITH_TTL.pack(start, 0x50, priority, 0x70, ttl_ms, b"\x40\x70", delivery_count)
+        else:
+            header = _HEADER.pack(_HEADER_START[durable], 0x50, priority, b"\x40\x40\x70", delivery_count)
+        if locked_until_ms is None:
+            layout = self._unlocked
+            annotations = layout.pack(
+                _START, layout.size - 8 + length, 2 * (self._count + annotation_count),
+                _TIME, enqueued_ms, _SEQUENCE, self._sequence_base | sequence, _STATE, state, self._tail,
+            )  # fmt: skip
+        else:
+            layout = self._locked
+            annotations = layout.pack(
+                _START, layout.size - 8 + length, 2 * (self._count + 1 + annotation_count),
+                _TIME, enqueued_ms, _SEQUENCE, self._sequence_base | sequence, _STATE, state, self._tail,
+                _LOCKED_UNTIL, locked_until_ms,
+            )  # fmt: skip
+        return header, annotations, data[_PREFIX.size :]

@@ -1,0 +1,133 @@
+"""Events -> rows of the next commit (D13)."""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from partibus.partition.entry import Entry
+from partibus.partition.events import Counted, Enqueued, Event, LockChanged, Locked, Moved, Removed, Unlocked
+from partibus.partition.keys import entry_key, subqueue_key
+from partibus.partition.ports import EntryState, Writes
+
+LOCK_SPAN_MAX = 4096
+"""Positions that one lock row covers at most: 512 bytes of bitmap. Entries that came back lie anywhere below the rest,
+so one delivery batch can need several rows."""
+
+
+def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
+    """Add the rows that ``events`` ask for; True when somebody has to wait for them, which is not so for locks."""
+    waited = False
+    for event in events:
+        match event:
+            case Enqueued():
+                _insert(subqueue_key(partition_row, 0), event.entries, writes, with_bodies=True)
+                waited = True
+            case Locked():
+                subqueue = subqueue_key(partition_row, event.kind)
+                positions = [entry.pos for entry in event.entries]
+                writes.lock_batches[entry_key(subqueue, event.lock_id)] = lock_rows(event.until_ms, positions)
+                writes.operations += len(positions)
+            case Removed():
+                _delete(subqueue_key(partition_row, event.kind), event.entries, writes)
+                _delete_bodies(event.entries, writes)
+                waited = True
+            case Counted():
+                subqueue = subqueue_key(partition_row, event.kind)
+                for entry in event.entries:
+                    writes.entry_updates += (
+                        entry_key(subqueue, entry.pos), EntryState.ACTIVE, entry.delivery_count, entry.expires_ms,
+                    )  # fmt: skip
+                writes.operations += len(event.entries)
+                waited = True
+            case LockChanged():
+                key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
+                writes.deleted_locks.append(key)
+                writes.lock_batches[key] = lock_rows(event.until_ms, event.positions)
+                waited = True
+            case Unlocked():
+                key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
+                writes.lock_batches.pop(key, None)
+                writes.deleted_locks.append(key)
+            case Moved():
+                _move(partition_row, event, writes)
+                waited = True
+    return waited
+
+
+def lock_rows(until_ms: int, positions: list[int]) -> list[tuple[int, int, bytes]]:
+    """The rows (first pos, until ms, bitmap) that cover ``positions``, which ascend."""
+    rows = []
+    start = 0
+    while start < len(positions):
+        first = positions[start]
+        end = min(bisect_left(positions, first + LOCK_SPAN_MAX, start), len(positions))
+        if positions[end - 1] - first == end - 1 - start:  # the usual case: neighbours
+            bits = (1 << (end - start)) - 1
+        else:
+            bits = sum([1 << (pos - first) for pos in positions[start:end]])
+        rows.append((first, until_ms, bits.to_bytes((bits.bit_length() + 7) // 8, "little")))
+        start = end
+    return rows
+
+
+def locked_positions(first_pos: int, bitmap: bytes) -> list[int]:
+    """The positions that a lock row covers, ascending."""
+    bits = int.from_bytes(bitmap, "little")
+    return [first_pos + i for i in range(bits.bit_length()) if bits >> i & 1]
+
+
+def runs(keys: list[int]) -> list[tuple[int, int]]:
+    """Merge ascending keys into (first, last) ranges of neighbours."""
+    if not keys:
+        return []
+    if keys[-1] - keys[0] == len(keys) - 1:  # the usual case: receivers settle in order
+        return [(keys[0], keys[-1])]
+    ranges = []
+    first = last = keys[0]
+    for key in keys:
+        if key > last + 1:
+            ranges.append((first, last))
+            first = key
+        last = key
+    ranges.append((first, last))
+    return ranges
+
+
+def _insert(subqueue: int, entries: list[Entry], writes: Writes, *, with_bodies: bool) -> None:
+    base = entry_key(subqueue, 0)
+    rows = writes.entries
+    bodies = writes.bodies
+    size_bytes = 0
+    for entry in entries:
+        rows += (
+            base | entry.pos, entry.body, entry.sequence, entry.enqueued_ms, 0, entry.delivery_count,
+            entry.session, entry.expires_ms,
+        )  # fmt: skip
+        if with_bodies:
+            assert entry.data is not None, "a new entry has its body"
+            bodies += (entry.body, entry.data)
+            size_bytes += entry.size_bytes
+    writes.operations += len(entries)
+    writes.size_bytes += size_bytes
+
+
+def _delete(subqueue: int, entries: list[Entry], writes: Writes) -> None:
+    base = entry_key(subqueue, 0)
+    writes.deleted_entries += runs(sorted([base | entry.pos for entry in entries]))
+    writes.operations += len(entries)
+
+
+def _delete_bodies(entries: Iterable[Entry], writes: Writes) -> None:
+    writes.deleted_bodies += runs(sorted([entry.body for entry in entries]))
+
+
+def _move(partition_row: int, event: Moved, writes: Writes) -> None:
+    before = [old for old, _ in event.pairs]
+    after = [new for _, new in event.pairs]
+    _delete(subqueue_key(partition_row, event.kind), before, writes)
+    _insert(subqueue_key(partition_row, event.to_kind), after, writes, with_bodies=False)
+    rewritten = [(old, new) for old, new in event.pairs if old.body != new.body]
+    for _, new in rewritten:
+        assert new.data is not None, "a rewritten message has its body"
+        writes.bodies += (new.body, new.data)
+        writes.size_bytes += new.size_bytes
+    _delete_bodies([old for old, _ in rewritten], writes)
