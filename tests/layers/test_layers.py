@@ -1,0 +1,108 @@
+"""Imports follow the arrows of arrows.toml, and the modules that touch the world stay where it says."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from fnmatch import fnmatchcase
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.layers.imports import Import, Module, place_of, read_imports, read_modules
+
+DATA = tomllib.loads(Path(__file__).with_name("arrows.toml").read_text(encoding="utf-8"))
+ARROWS: dict[str, list[str]] = DATA["arrows"]
+OUTSIDE: dict[str, list[str]] = DATA["outside"]
+APART: list[str] = DATA["apart"]["below"]
+
+MODULES = read_modules()
+IMPORTS = read_imports(MODULES)
+OURS = {module.name.partition(".")[0] for module in MODULES}
+
+
+def covers(name: str, place: str) -> bool:
+    """Whether a name of arrows.toml is that place or a package above it; `*` stands for one part."""
+    parts, names = place.split("."), name.split(".")
+    return len(names) <= len(parts) and all(map(fnmatchcase, parts, names))
+
+
+def rule_of(place: str) -> str | None:
+    """The longest name in the arrows that covers a place."""
+    return max((name for name in ARROWS if covers(name, place)), key=len, default=None)
+
+
+def is_allowed_inside(importer: str, target: str) -> bool:
+    """Whether the arrows let one place import another."""
+    rule = rule_of(importer)
+    return rule is not None and any(covers(name, target) for name in [rule, *ARROWS[rule]])
+
+
+def is_allowed_outside(importer: str, target: str) -> bool:
+    """Whether a place may import a module that is not ours."""
+    top = target.partition(".")[0]
+    if top in OUTSIDE:
+        return any(covers(name, importer) for name in OUTSIDE[top])
+    return top in sys.stdlib_module_names
+
+
+def is_ours(target: str) -> bool:
+    """Whether a module belongs to the project."""
+    return target.partition(".")[0] in OURS
+
+
+def fail_with(wrong: list[Import], advice: str) -> None:
+    """Fail and list the imports that are wrong, if there are any."""
+    if wrong:
+        pytest.fail(
+            "\n".join(
+                [*map(str, wrong), advice],
+            ),
+            pytrace=False,
+        )
+
+
+def test_every_module_is_on_the_map() -> None:
+    unlisted = sorted({module.place for module in MODULES if rule_of(module.place) is None})
+    assert not unlisted, f"tests/layers/arrows.toml does not say what these may import: {unlisted}"
+
+
+def test_imports_follow_the_arrows() -> None:
+    wrong = [i for i in IMPORTS if is_ours(i.target) and not is_allowed_inside(i.importer.place, place_of(i.target))]
+    fail_with(wrong, "tests/layers/arrows.toml has no such arrow")
+
+
+def test_the_world_is_touched_only_where_the_map_says() -> None:
+    wrong = [i for i in IMPORTS if not is_ours(i.target) and not is_allowed_outside(i.importer.place, i.target)]
+    fail_with(wrong, "tests/layers/arrows.toml, [outside], says who may")
+
+
+def test_packages_kept_apart_do_not_import_one_another() -> None:
+    packages = {m.place for m in MODULES if m.path.name == "__init__.py"}
+
+    def sibling(place: str) -> str | None:
+        """`frontends.amqp` for everything in that package; None outside such packages."""
+        for above in APART:
+            if covers(above, place):
+                package = ".".join(place.split(".")[: above.count(".") + 2])
+                return package if package in packages and package != above else None
+        return None
+
+    wrong = [
+        i
+        for i in IMPORTS
+        if (mine := sibling(i.importer.place)) and (theirs := sibling(place_of(i.target))) and mine != theirs
+    ]
+    fail_with(wrong, "packages side by side here share what lies above them, not each other")
+
+
+def test_arrows_have_no_cycle() -> None:
+    order = tuple(TopologicalSorter(ARROWS).static_order())
+    assert order.index("partition") < order.index("store") < order.index("node") < order.index("cli")
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_every_module_says_what_it_is(module: Module) -> None:
+    assert ast.get_docstring(module.tree), f"{module.path} has no docstring"
