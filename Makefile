@@ -55,7 +55,7 @@ clean: ## remove what the commands above made, .venv and node_modules included
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .venv/.setup: requirements/main.lock requirements/proton.lock requirements/node.lock scripts/setup
-	PYTHON='$(PYTHON)' scripts/setup
+	@PYTHON='$(PYTHON)' scripts/setup
 
 $(NODE_MODULES): tests/conformance/js/package-lock.json | setup
 	$(PY) -m tests.conformance.js.node install
