@@ -1,0 +1,70 @@
+"""What a queue is told to be: its options, in our units, with the service's defaults.
+
+`properties` maps them to the service's property names and checks them; a `QueueOptions` made by it is always in range.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from partibus.namespace.durations import MS_PER_MINUTE, UNLIMITED_MS
+
+STANDARD_PARTITION_COUNT = 16
+"""Partitions of every partitioned entity in a basic or standard namespace (row P7)."""
+
+
+class EntityStatus(Enum):
+    """Which directions are open. The values are the service's words."""
+
+    ACTIVE = "Active"
+    DISABLED = "Disabled"
+    SEND_DISABLED = "SendDisabled"
+    RECEIVE_DISABLED = "ReceiveDisabled"
+
+    @property
+    def can_send(self) -> bool:
+        return self in (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
+
+    @property
+    def can_receive(self) -> bool:
+        return self in (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """All properties of a queue that its creator chooses."""
+
+    lock_duration_ms: int = MS_PER_MINUTE
+    max_delivery_count: int = 10
+    """Unsuccessful deliveries after which a message is dead-lettered."""
+    default_ttl_ms: int = UNLIMITED_MS
+    """Also the longest time to live that a message may have."""
+    dead_lettering_on_expiration: bool = False
+    partitioned: bool = False
+    """Fixed for life (row P9)."""
+    batched_operations: bool = True
+    """Batched store access: writes may wait a little to share a commit (rows C13, C14)."""
+    express: bool = False
+    max_size_mb: int = 1024
+    """Of each partition, in MiB."""
+    max_message_size_kb: int = 256
+    auto_delete_on_idle_ms: int = UNLIMITED_MS
+    status: EntityStatus = EntityStatus.ACTIVE
+    user_metadata: str = ""
+    requires_session: bool = False
+    requires_duplicate_detection: bool = False
+    duplicate_detection_window_ms: int = 10 * MS_PER_MINUTE
+    forward_to: str = ""
+    """Name of the entity; empty for none. Also for `forward_dead_lettered_to`."""
+    forward_dead_lettered_to: str = ""
+
+    @property
+    def partition_count(self) -> int:
+        return STANDARD_PARTITION_COUNT if self.partitioned else 1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDescription:
+    """A queue by name."""
+
+    name: str
+    options: QueueOptions = QueueOptions()

@@ -1,0 +1,67 @@
+"""Which names entities may have.
+
+A queue's or topic's name is a path of segments joined by ``/``; a segment holds ASCII letters, digits and ``. - _ ~``.
+Some segments have a meaning in addresses and URLs and can't be part of a name. Names compare without case; what the
+creator typed is what is shown.
+"""
+
+import re
+
+from partibus.errors import ArgumentError
+
+ENTITY_NAME_MAX = 260
+"""Characters of a queue's or topic's name, slashes included."""
+SHORT_NAME_MAX = 50
+"""Characters of the name of a subscription, rule or namespace."""
+
+SUBSCRIPTIONS = "Subscriptions"
+RULES = "Rules"
+_RESERVED = frozenset({SUBSCRIPTIONS.lower(), RULES.lower()})
+
+_SEGMENT = re.compile(r"[A-Za-z0-9._~-]+")
+_ONLY_DOTS = re.compile(r"\.+")
+
+_CHARACTERS = "letters, digits and . - _ ~"
+
+
+def fold_name(name: str) -> str:
+    """The form in which names compare: equal names fold to equal text."""
+    return name.lower()
+
+
+def check_entity_name(name: str, field: str = "Name") -> str:
+    """``name`` itself when a queue or topic may have it, else ArgumentError about ``field``."""
+    _check_length(name, ENTITY_NAME_MAX, field)
+    for segment in name.split("/"):
+        fault = _segment_fault(segment)
+        if fault:
+            raise ArgumentError(field, name, f"segments of {_CHARACTERS}, joined by single slashes", fault)
+    return name
+
+
+def check_short_name(name: str, field: str = "Name") -> str:
+    """``name`` itself when a subscription, rule or namespace may have it, else ArgumentError about ``field``."""
+    _check_length(name, SHORT_NAME_MAX, field)
+    fault = _segment_fault(name)
+    if fault:
+        raise ArgumentError(field, name, _CHARACTERS, fault)
+    return name
+
+
+def _check_length(name: str, length_max: int, field: str) -> None:
+    if not 1 <= len(name) <= length_max:
+        raise ArgumentError(field, name, f"1 to {length_max} characters long", f"It has {len(name)}.")
+
+
+def _segment_fault(segment: str) -> str:
+    """Why a name can't have this segment; empty when it can."""
+    if not segment:
+        return "It begins or ends with a slash, or has two in a row."
+    if segment.lower() in _RESERVED or segment[0] == "$":
+        return f"The segment '{segment[:SHORT_NAME_MAX]}' is reserved."
+    if _ONLY_DOTS.fullmatch(segment):
+        return f"The segment '{segment}' has a meaning of its own in a URL."
+    if not _SEGMENT.fullmatch(segment):
+        strange = next(character for character in segment if not _SEGMENT.fullmatch(character))
+        return f"Leave out the character {strange!r}."
+    return ""

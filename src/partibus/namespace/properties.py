@@ -1,0 +1,138 @@
+"""The one table between the service's property names and `QueueOptions`.
+
+Config.json, the admin API and the catalog spell properties alike (``LockDuration``); what differs is how a value is
+written down. Here it is JSON: booleans, integers, and text for durations and names.
+
+A property that later work brings is in the table all the same, and refused by its name unless the value is the default:
+a file written for the service says ``"RequiresSession": false`` and must go on working here.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from partibus.errors import ArgumentError, PartibusError, Unsupported, shown
+from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, MS_PER_SECOND, UNLIMITED_MS
+from partibus.namespace.entities import EntityStatus, QueueOptions
+from partibus.namespace.hints import did_you_mean
+from partibus.namespace.values import BooleanValue, ChoiceValue, DurationValue, IntegerValue, Json, TextValue, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One row: the service's name, our field, how its value is read and bounded, whether it may change later."""
+
+    name: str
+    field: str
+    value: Value[Any]
+    mutable: bool = True
+    available: bool = True
+    """False until the work that brings it: then only the default is accepted."""
+
+
+_SIZES_GB = (1, 2, 3, 4, 5, 10, 20, 40, 80)
+"""Sizes that the service offers over all tiers (rows P21, P23)."""
+
+QUEUE_PROPERTIES: tuple[Property, ...] = (
+    Property("LockDuration", "lock_duration_ms", DurationValue(5 * MS_PER_SECOND, 5 * MS_PER_MINUTE)),
+    Property("MaxDeliveryCount", "max_delivery_count", IntegerValue(1, 2**31 - 1)),
+    Property("DefaultMessageTimeToLive", "default_ttl_ms", DurationValue(1, UNLIMITED_MS)),
+    Property("DeadLetteringOnMessageExpiration", "dead_lettering_on_expiration", BooleanValue()),
+    Property("EnablePartitioning", "partitioned", BooleanValue(), mutable=False),
+    Property("EnableBatchedOperations", "batched_operations", BooleanValue()),
+    Property("EnableExpress", "express", BooleanValue(), available=False),
+    Property("MaxSizeInMegabytes", "max_size_mb", ChoiceValue({gb * 1024: gb * 1024 for gb in _SIZES_GB})),
+    Property("MaxMessageSizeInKilobytes", "max_message_size_kb", IntegerValue(256, 1024)),
+    Property(
+        "AutoDeleteOnIdle", "auto_delete_on_idle_ms", DurationValue(5 * MS_PER_MINUTE, UNLIMITED_MS), available=False
+    ),
+    Property("Status", "status", ChoiceValue({status.value: status for status in EntityStatus})),
+    Property("UserMetadata", "user_metadata", TextValue(1024)),
+    Property("RequiresSession", "requires_session", BooleanValue(), mutable=False, available=False),
+    Property(
+        "RequiresDuplicateDetection", "requires_duplicate_detection", BooleanValue(), mutable=False, available=False
+    ),
+    Property(
+        "DuplicateDetectionHistoryTimeWindow",
+        "duplicate_detection_window_ms",
+        DurationValue(20 * MS_PER_SECOND, 7 * MS_PER_DAY),
+    ),
+    Property("ForwardTo", "forward_to", TextValue(1024), available=False),
+    Property("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to", TextValue(1024), available=False),
+)
+
+_BY_NAME = {prop.name: prop for prop in QUEUE_PROPERTIES}
+
+
+class Change(NamedTuple):
+    """A property whose value differs between two options, both in JSON form."""
+
+    name: str
+    old: Json
+    new: Json
+
+
+def read_queue_options(properties: Mapping[str, object]) -> tuple[QueueOptions, dict[str, PartibusError]]:
+    """Options from service names and JSON values, and what is wrong by property name.
+
+    A property that is absent, or refused, has its default.
+    """
+    fields: dict[str, Any] = {}
+    problems: dict[str, PartibusError] = {}
+    for name, raw in properties.items():
+        try:
+            prop = _known(name)
+            fields[prop.field] = _read(prop, raw)
+        except PartibusError as error:
+            problems[name] = error
+    return QueueOptions(**fields), problems
+
+
+def queue_options(properties: Mapping[str, object]) -> QueueOptions:
+    """Options from service names and JSON values. ArgumentError or Unsupported for the first that is refused."""
+    options, problems = read_queue_options(properties)
+    for error in problems.values():
+        raise error
+    return options
+
+
+def queue_properties(options: QueueOptions) -> dict[str, Json]:
+    """Every property by its service name, in JSON form: `queue_options` reads it back."""
+    return {prop.name: prop.value.to_json(getattr(options, prop.field)) for prop in QUEUE_PROPERTIES}
+
+
+def immutable_changes(old: QueueOptions, new: QueueOptions) -> list[Change]:
+    """What an update from ``old`` to ``new`` would change although it can't (row P9)."""
+    old_values, new_values = queue_properties(old), queue_properties(new)
+    return [
+        Change(prop.name, old_values[prop.name], new_values[prop.name])
+        for prop in QUEUE_PROPERTIES
+        if not prop.mutable and old_values[prop.name] != new_values[prop.name]
+    ]
+
+
+def _known(name: str) -> Property:
+    prop = _BY_NAME.get(name)
+    if prop is None:
+        raise ArgumentError("property", name, f"one of {', '.join(_BY_NAME)}", did_you_mean(name, _BY_NAME))
+    return prop
+
+
+def _read(prop: Property, raw: object) -> object:
+    default = getattr(_DEFAULTS, prop.field)
+    if raw is None and not prop.available:
+        return default
+    try:
+        value = prop.value.parse(raw)
+    except ValueError:
+        raise ArgumentError(prop.name, raw, prop.value.bound) from None
+    if not prop.available and value != default:
+        raise Unsupported(
+            f"{prop.name} with the value {shown(raw)}",
+            f"Leave {prop.name} out, or set it to {json.dumps(prop.value.to_json(default))}.",
+        )
+    return value
+
+
+_DEFAULTS = QueueOptions()

@@ -1,0 +1,113 @@
+"""Kinds of property values: how each is read from JSON, bounded and written back.
+
+``parse`` raises ValueError for another type as well as for a value out of bounds; ``bound`` says what is allowed, as it
+reads after "must be".
+"""
+
+from collections.abc import Mapping
+from typing import Generic, Protocol, TypeVar
+
+from partibus.namespace.durations import UNLIMITED_MS, format_duration, parse_duration
+
+Json = str | int | bool
+T = TypeVar("T")
+
+
+class Value(Protocol[T]):
+    """One kind of value with its bound."""
+
+    @property
+    def bound(self) -> str: ...
+
+    def parse(self, raw: object) -> T:
+        """The checked value."""
+        ...
+
+    def to_json(self, value: T) -> Json:
+        """What `parse` reads back."""
+        ...
+
+
+class BooleanValue:
+    """JSON true or false."""
+
+    bound = "true or false"
+
+    def parse(self, raw: object) -> bool:
+        if not isinstance(raw, bool):
+            raise ValueError
+        return raw
+
+    def to_json(self, value: bool) -> Json:
+        return value
+
+
+class IntegerValue:
+    """A JSON number without a fraction, both ends of the range included."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self.bound = f"an integer from {least} to {most}"
+        self._range = range(least, most + 1)
+
+    def parse(self, raw: object) -> int:
+        if type(raw) is not int or raw not in self._range:
+            raise ValueError
+        return raw
+
+    def to_json(self, value: int) -> Json:
+        return value
+
+
+class DurationValue:
+    """An XML duration in text, held in ms; both ends of the range included."""
+
+    def __init__(self, least_ms: int, most_ms: int) -> None:
+        most = "no limit" if most_ms == UNLIMITED_MS else format_duration(most_ms)
+        self.bound = f"an XML duration from {format_duration(least_ms)} to {most}"
+        self._range = range(least_ms, most_ms + 1)
+
+    def parse(self, raw: object) -> int:
+        if not isinstance(raw, str):
+            raise ValueError
+        ms = parse_duration(raw)
+        if ms not in self._range:
+            raise ValueError
+        return ms
+
+    def to_json(self, value: int) -> Json:
+        return format_duration(value)
+
+
+class TextValue:
+    """Text up to a length; JSON null is no text."""
+
+    def __init__(self, length_max: int) -> None:
+        self.bound = f"text of at most {length_max} characters"
+        self._length_max = length_max
+
+    def parse(self, raw: object) -> str:
+        if raw is None:
+            return ""
+        if not isinstance(raw, str) or len(raw) > self._length_max:
+            raise ValueError
+        return raw
+
+    def to_json(self, value: str) -> Json:
+        return value
+
+
+class ChoiceValue(Generic[T]):
+    """One of a few JSON values, each standing for one of ours."""
+
+    def __init__(self, choices: Mapping[str | int, T]) -> None:
+        self.bound = "one of " + ", ".join(str(choice) for choice in choices)
+        self._choices = choices
+
+    def parse(self, raw: object) -> T:
+        # A bool is an int, and 1024.0 equals 1024: neither is what was asked for.
+        if not isinstance(raw, str | int) or isinstance(raw, bool) or raw not in self._choices:
+            raise ValueError
+        return self._choices[raw]
+
+    def to_json(self, value: T) -> Json:
+        return next(choice for choice, ours in self._choices.items() if ours == value)
