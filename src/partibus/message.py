@@ -14,12 +14,18 @@ So a delivery is the prefix's few numbers, two freshly written sections (header,
 the application properties touches nothing else; and nothing is decoded that nobody asks for.
 """
 
+from collections.abc import Mapping
 from struct import Struct
+
+from partibus.amqp.codec.decoder import decode
+from partibus.amqp.codec.encoder import encode
 
 _PREFIX = Struct(">BBBHIIII")
 _VERSION = 1
 _DURABLE = 1
 _HAS_TTL = 2
+_APPLICATION_PROPERTIES = b"\x00\x53\x74"
+_DESCRIPTOR_BYTES = 3
 DEFAULT_PRIORITY = 4
 
 TTL_MAX_MS = 0xFFFFFFFF
@@ -117,6 +123,18 @@ class StoredMessage:
             application_properties=self.application_properties,
             rest=self.rest,
         )
+
+
+def with_application_properties(data: bytes, changes: Mapping[str, object]) -> bytes:
+    """A stored form with these application properties set; everything else stays as it was, to the byte."""
+    stored = StoredMessage(data)
+    properties: dict[object, object] = {}
+    if stored.application_properties:
+        decoded, _ = decode(stored.application_properties, _DESCRIPTOR_BYTES)
+        assert isinstance(decoded, dict), "checked at ingress"
+        properties = decoded
+    stored.application_properties = _APPLICATION_PROPERTIES + encode(properties | dict(changes))
+    return stored.pack()
 
 
 # What the broker writes into every delivery -------------------------------------------------------------------------

@@ -214,7 +214,17 @@ class Inspected:
     subqueues: dict[int, SubqueueInfo]
 
 
-Reply = Accepted | Refused | Granted | Cancelled | Settled | Rows | Inspected
+@dataclass(slots=True)
+class Failed:
+    """The store could not do it. ``executed`` is False when surely nothing happened, None when nobody can tell."""
+
+    request: int
+    executed: bool | None
+    full: bool
+    message: str
+
+
+Reply = Accepted | Refused | Granted | Cancelled | Settled | Rows | Inspected | Failed
 
 
 # Loads --------------------------------------------------------------------------------------------------------------

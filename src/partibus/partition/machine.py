@@ -15,7 +15,7 @@ from partibus.message import with_application_properties
 from partibus.partition import commands as c
 from partibus.partition.entry import Entry
 from partibus.partition.events import Counted, Enqueued, Event, LockChanged, Locked, Moved, Removed, Unlocked
-from partibus.partition.journal import lock_rows, locked_positions
+from partibus.partition.journal import locked_positions
 from partibus.partition.keys import REWRITTEN_BODY, SubqueueKind, body_key, kind_of, subqueue_key
 from partibus.partition.lock_table import LockBatch
 from partibus.partition.ports import EntryRow, LockBatchRow, Snapshot
@@ -181,7 +181,9 @@ class Partition:
             demand = demands[0]
             taken = self._take(kind, subqueue, min(share, demand.count), demand.size_bytes, now_ms, step)
             if not taken:
-                break
+                if subqueue.ready:
+                    break  # its head waits for a body
+                continue
             demands.popleft()
             demand.count -= len(taken)
             demand.size_bytes -= sum([entry.size_bytes for entry in taken])

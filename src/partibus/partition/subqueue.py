@@ -8,9 +8,9 @@
 ```
 
 Below ``paged_up_to`` memory is the truth, so a page can't bring back what is completed but not yet committed. From
-``tail_from`` on the latest arrivals are in memory too; when a page reaches them the two meet and nothing needs to be read
-until receivers fall behind again. In between only the store knows. Entries found under lock after a restart lie above
-the mark; pages pass them over (``above``) until the mark has passed them.
+``tail_from`` on the latest arrivals are in memory too; when a page reaches them the two meet, and nothing is read any
+more until receivers fall behind again. In between only the store knows. Entries found under lock after a restart lie
+above the mark; pages pass them over (``above``) until the mark has passed them.
 """
 
 from collections import deque

@@ -1,0 +1,425 @@
+"""Runs the partitions of one store: decide, append to the next commit, answer when durable (D3, D11).
+
+```text
+ submit ─▶ Partition.handle ─▶ events ─▶ journal ─▶ CommitQueue.pending ─▶ Store.commit   (a writer thread)
+                │                                        │ durable
+                ├─▶ replies ────────────── gate ─────────┴─▶ callbacks
+                └─▶ loads ──────────────── gate ─────────┴─▶ Store.load_*   (a reader thread) ─▶ Loaded ─▶ handle
+```
+
+Everything but the store's own calls happens on one thread: the host's loop in production, the simulation's in tests.
+Nothing here knows which.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+from partibus.clock import Clock
+from partibus.limits import StoreLimits
+from partibus.partition import commands as c
+from partibus.partition.commit_queue import CommitQueue
+from partibus.partition.journal import record
+from partibus.partition.keys import subqueue_key
+from partibus.partition.machine import Partition, PartitionOptions, Step
+from partibus.partition.ports import Store, StoreError, StoreFull
+
+OnReply = Callable[[Any], None]
+REOPEN_DELAY_MS = 200.0
+BROWSE_ENTRIES_MAX = 10_000
+
+
+class Timer(Protocol):
+    """What `Host.call_later` gives."""
+
+    def cancel(self) -> None:
+        """Idempotent."""
+        ...
+
+
+class Host(Protocol):
+    """The loop and the threads that a runtime lives on."""
+
+    def write(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run a blocking job off the loop; ``done`` gets its result, or the exception it raised, on the loop."""
+        ...
+
+    def read(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Like `write`, beside it."""
+        ...
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call when what is being handled now has been."""
+        ...
+
+    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Timer:
+        """Call after a time."""
+        ...
+
+
+class _Slot:
+    """One partition in use."""
+
+    __slots__ = ("deadline_ms", "machine", "options", "row", "waited", "waiting")
+
+    def __init__(self, row: int, options: PartitionOptions) -> None:
+        self.row = row
+        self.options = options
+        self.machine: Partition | None = None
+        self.waiting: list[tuple[c.Command, bool]] = []
+        """Commands that came before the partition was loaded."""
+        self.waited = 0
+        """The last commit with rows of this partition that somebody has to wait for."""
+        self.deadline_ms: int | None = None
+
+
+class StoreRuntime:
+    """The partitions of one store."""
+
+    def __init__(
+        self, open_store: Callable[[], Store], host: Host, clock: Clock, limits: StoreLimits | None = None
+    ) -> None:
+        self._open_store = open_store
+        self._host = host
+        self._clock = clock
+        self._limits = limits or StoreLimits()
+        self._store: Store | None = None
+        self._slots: dict[int, _Slot] = {}
+        self._requests: dict[int, OnReply] = {}
+        self._receivers: dict[int, OnReply] = {}
+        self._queue = CommitQueue()
+        self._outbox: deque[tuple[OnReply, Any]] = deque()
+        self._delivering = False
+        self._commit_timer: Timer | None = None
+        self._scheduled = False
+        self._deadlines: list[tuple[int, int]] = []
+        self._deadline_timer: Timer | None = None
+        self._deadline_armed_ms: int | None = None
+        self._generation = 0
+        self._closing: Callable[[], None] | None = None
+        self.failure: str | None = None
+        """Why the store can't be used right now; None when it can."""
+        self.commits = 0
+        self.committed_operations = 0
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the store; blocks. Raises `StoreError`."""
+        self._store = self._open_store()
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Commit what is pending, then close the store and call ``done``."""
+        self._closing = done
+        if self._queue.under_way is None:
+            self._start_commit()
+
+    @property
+    def overloaded(self) -> bool:
+        """More waits for the store than the limits allow: no more credit until it has caught up (D24)."""
+        limits = self._limits
+        return self._queue.operations > limits.queued_operations or self._queue.size_bytes > limits.queued_bytes
+
+    # -- the way in --------------------------------------------------------------------------------------------------
+
+    def register(self, receiver: int, on_granted: OnReply) -> None:
+        """Say where grants for a receiver go."""
+        self._receivers[receiver] = on_granted
+
+    def unregister(self, receiver: int) -> None:
+        """The receiver is gone; a grant that still comes is dropped and its locks run out."""
+        self._receivers.pop(receiver, None)
+
+    def submit(
+        self,
+        row: int,
+        options: PartitionOptions,
+        command: c.Command,
+        on_reply: OnReply | None = None,
+        *,
+        batched: bool = True,
+    ) -> None:
+        """Give a command to a partition. ``on_reply`` gets the reply to ``command.request``, perhaps before this
+        returns. ``batched``: its rows may wait a little for company (rows C13, C14)."""
+        if on_reply is not None:
+            self._requests[command.request] = on_reply  # type: ignore[union-attr]
+        if self.failure is not None:
+            self._refuse(command)
+            self._deliver()
+            return
+        slot = self._slots.get(row)
+        if slot is None:
+            slot = self._slots[row] = _Slot(row, options)
+            self._load_partition(slot)
+        if slot.machine is None:
+            slot.waiting.append((command, batched))
+        else:
+            self._handle(slot, command, batched)
+            self._deliver()
+
+    def update_options(self, row: int, options: PartitionOptions) -> None:
+        """The entity's description has changed."""
+        slot = self._slots.get(row)
+        if slot is not None:
+            slot.options = options
+            if slot.machine is not None:
+                slot.machine.options = options
+
+    def drop(self, row: int) -> None:
+        """Forget a partition and delete its rows: the entity was deleted."""
+        self._slots.pop(row, None)
+        self._queue.pending.dropped_partitions.append(row)
+        self._schedule(urgent=True, batched=False)
+
+    def run_due(self) -> None:
+        """Let every partition whose deadline has passed run out what is due; the clock's hand moves this one too."""
+        now_ms = self._clock.now_ms()
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now_ms:
+            deadline_ms, row = heappop(deadlines)
+            slot = self._slots.get(row)
+            if slot is not None and slot.machine is not None and slot.deadline_ms == deadline_ms:
+                slot.deadline_ms = None
+                self._handle(slot, c.Tick(), True)
+        self._arm(now_ms)
+        self._deliver()
+
+    def _arm(self, now_ms: int) -> None:
+        if not self._deadlines:
+            return
+        earliest_ms = self._deadlines[0][0]
+        if self._deadline_timer is not None:
+            if self._deadline_armed_ms is not None and self._deadline_armed_ms <= earliest_ms:
+                return
+            self._deadline_timer.cancel()
+        self._deadline_armed_ms = earliest_ms
+        self._deadline_timer = self._host.call_later(max(0, earliest_ms - now_ms), self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        self._deadline_timer = None
+        self.run_due()
+
+    # -- deciding ----------------------------------------------------------------------------------------------------
+
+    def _handle(self, slot: _Slot, command: c.Command, batched: bool) -> None:
+        machine = slot.machine
+        assert machine is not None, "loaded"
+        now_ms = self._clock.now_ms()
+        step = machine.handle(command, now_ms)
+        if step.events:
+            self._record(slot, machine, step, batched)
+        queue = self._queue
+        durable = slot.waited <= queue.durable
+        for reply in step.replies:
+            callback = self._callback(reply)
+            if callback is None:
+                continue
+            if durable:
+                self._outbox.append((callback, reply))
+            else:
+                queue.wait(slot.waited, callback, reply)
+        for load in step.loads:
+            if durable:
+                self._run_load((slot, load, self._generation))
+            else:
+                queue.wait(slot.waited, self._run_load, (slot, load, self._generation))
+        deadline_ms = machine.next_deadline_ms()
+        if deadline_ms is not None and (slot.deadline_ms is None or deadline_ms < slot.deadline_ms):
+            slot.deadline_ms = deadline_ms
+            heappush(self._deadlines, (deadline_ms, slot.row))
+            self._arm(now_ms)
+
+    def _record(self, slot: _Slot, machine: Partition, step: Step, batched: bool) -> None:
+        writes = self._queue.pending
+        urgent = record(slot.row, step.events, writes)
+        writes.counters[slot.row] = (machine.next_sequence, machine.next_number)
+        for subqueue, messages, size_bytes in machine.counts():
+            writes.counts[subqueue] = (messages, size_bytes)
+        if urgent:
+            slot.waited = self._queue.number
+        self._schedule(urgent=urgent, batched=batched)
+
+    def _callback(self, reply: c.Reply) -> OnReply | None:
+        if type(reply) is c.Granted:
+            return self._receivers.get(reply.receiver)
+        return self._requests.pop(reply.request, None)  # type: ignore[union-attr]
+
+    def _deliver(self) -> None:
+        """Hand out replies. What they lead to is queued, not nested: a grant asks for the next one."""
+        if self._delivering:
+            return
+        self._delivering = True
+        try:
+            outbox = self._outbox
+            while outbox:
+                callback, reply = outbox.popleft()
+                callback(reply)
+        finally:
+            self._delivering = False
+
+    # -- committing --------------------------------------------------------------------------------------------------
+
+    def _schedule(self, *, urgent: bool, batched: bool) -> None:
+        queue = self._queue
+        if urgent and not queue.urgent:
+            queue.urgent = True
+            if self._commit_timer is not None:
+                self._commit_timer.cancel()
+                self._commit_timer = None
+        if queue.under_way is not None or self._scheduled or self._commit_timer is not None:
+            return
+        if urgent:
+            self._scheduled = True
+            self._host.call_soon(self._start_commit)
+        else:
+            self._commit_timer = self._host.call_later(self._limits.lazy_ms, self._start_commit)
+
+    def _start_commit(self) -> None:
+        self._scheduled = False
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
+            self._commit_timer = None
+        queue = self._queue
+        if queue.under_way is not None or self._store is None:
+            return
+        writes = queue.pending
+        if not (writes.counters or writes.dropped_partitions):
+            self._finish_closing()
+            return
+        queue.take()
+        store = self._store
+        self._host.write(lambda: store.commit(writes), self._committed)
+
+    def _committed(self, result: Any) -> None:
+        if isinstance(result, BaseException):
+            self._fail(result)
+            return
+        queue = self._queue
+        writes = queue.under_way
+        assert writes is not None, "a commit was under way"
+        self.commits += 1
+        self.committed_operations += writes.operations
+        passing = queue.end()
+        if queue.urgent or self._closing is not None:
+            self._start_commit()
+        elif queue.pending.counters:
+            self._schedule(urgent=False, batched=True)
+        self._outbox.extend([(call, value) for _, call, value in passing])
+        self._deliver()
+
+    def _finish_closing(self) -> None:
+        if self._closing is not None and self._store is not None:
+            store, done = self._store, self._closing
+            self._store, self._closing = None, None
+            self._host.write(store.close, lambda _: done())
+
+    # -- failing -----------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: BaseException) -> None:
+        """A commit or load failed: memory may be ahead of the store, so forget it and begin again (D11)."""
+        self.failure = str(error) or type(error).__name__
+        self._generation += 1
+        touched, untouched = self._queue.fail()
+        executed = error.executed if isinstance(error, StoreError) else None
+        full = isinstance(error, StoreFull)
+        for waiters, outcome in ((touched, executed), (untouched, False)):
+            for _, call, value in waiters:
+                request = getattr(value, "request", None)  # grants and loads have none: their askers are told below
+                if request is not None:
+                    self._outbox.append((call, c.Failed(request, outcome, full, self.failure)))
+        for slot in self._slots.values():
+            for command, _ in slot.waiting:
+                self._refuse(command)
+        for request, callback in self._requests.items():
+            self._outbox.append((callback, c.Failed(request, executed, full, self.failure)))
+        for receiver, callback in self._receivers.items():
+            self._outbox.append((callback, c.Failed(receiver, False, full, self.failure)))
+        self._requests.clear()
+        self._receivers.clear()
+        self._slots.clear()
+        self._deadlines.clear()
+        store, self._store = self._store, None
+        self._deliver()
+        if store is not None:
+            self._host.write(store.close, lambda _: self._reopen())
+
+    def _reopen(self) -> None:
+        if self._closing is not None:
+            done, self._closing = self._closing, None
+            done()
+            return
+        self._host.write(self._open_store, self._reopened)
+
+    def _reopened(self, result: Any) -> None:
+        if isinstance(result, BaseException):
+            self.failure = str(result)
+            self._host.call_later(REOPEN_DELAY_MS, self._reopen)
+            return
+        self._store = result
+        self.failure = None
+
+    def _refuse(self, command: c.Command) -> None:
+        """Nothing of the command was done."""
+        message = self.failure or "the store is closed"
+        if isinstance(command, c.Receive | c.LockReserved):
+            callback = self._receivers.get(command.receiver)
+            number = command.receiver
+        else:
+            number = getattr(command, "request", 0)
+            callback = self._requests.pop(number, None)
+        if callback is not None:
+            self._outbox.append((callback, c.Failed(number, False, False, message)))
+
+    # -- loading -----------------------------------------------------------------------------------------------------
+
+    def _load_partition(self, slot: _Slot) -> None:
+        store, generation = self._store, self._generation
+        assert store is not None, "open"
+
+        def loaded(result: Any) -> None:
+            if generation != self._generation or self._slots.get(slot.row) is not slot:
+                return
+            if isinstance(result, BaseException):
+                self._fail(result)
+                return
+            slot.machine = Partition(slot.row, slot.options, result)
+            waiting, slot.waiting = slot.waiting, []
+            for command, batched in waiting:
+                self._handle(slot, command, batched)
+            self._deliver()
+
+        self._host.read(lambda: store.load_partition(slot.row), loaded)
+
+    def _run_load(self, request: tuple[_Slot, c.Load, int]) -> None:
+        slot, load, generation = request
+        store = self._store
+        if store is None or generation != self._generation:
+            return
+        row = slot.row
+
+        def loaded(result: Any) -> None:
+            if generation != self._generation or self._slots.get(row) is not slot:
+                return
+            if isinstance(result, BaseException):
+                self._fail(result)
+                return
+            self._handle(slot, c.Loaded(load, result), True)
+            self._deliver()
+
+        self._host.read(lambda: read(store, row, load), loaded)
+
+
+def read(store: Store, row: int, load: c.Load) -> Any:
+    """Do a load; blocks."""
+    match load:
+        case c.PageLoad():
+            return store.load_page(subqueue_key(row, load.kind), load.from_pos, load.max_entries, load.max_bytes)
+        case c.BodyLoad():
+            return store.load_bodies(load.bodies)
+        case c.PeekLoad():
+            return store.peek(subqueue_key(row, load.kind), load.from_sequence, load.max_entries, load.max_bytes)
+        case c.BrowseLoad():
+            return store.browse(
+                subqueue_key(row, load.kind), load.from_pos, load.to_pos, BROWSE_ENTRIES_MAX, load.max_bytes
+            )
