@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,30 +20,39 @@ def test_x(worker_id, i):
 """
 
 
+Run = Callable[..., list[tuple[str, str]]]
+
+
 @pytest.fixture
-def log(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """(worker, file) of each test of a small project, in the order in which they ran."""
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a project of these files with the plug-in: (worker, file) of each test, in the order in which they ran."""
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     pytester.makeini("[pytest]\naddopts = -p tests.plugins.spread")
-    for name in ("spark/test_spark_a", "spark/test_spark_b", "conformance/test_client", "unit/test_a", "unit/test_b"):
-        path = pytester.path / "tests" / f"{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(RECORD_WORKER)
-    run = pytester.runpytest_subprocess("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-    run.assert_outcomes(passed=20)
-    lines = (pytester.path / "log").read_text().splitlines()
-    return [(worker, file) for worker, _, file in (line.partition(" ") for line in lines)]
+
+    def run(*options: str, files: Sequence[str]) -> list[tuple[str, str]]:
+        for name in files:
+            path = pytester.path / "tests" / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(RECORD_WORKER)
+        pytester.runpytest_subprocess(*options).assert_outcomes(passed=4 * len(files))
+        lines = (pytester.path / "log").read_text().splitlines()
+        return [(worker, file) for worker, _, file in (line.partition(" ") for line in lines)]
+
+    return run
 
 
-def test_all_spark_tests_share_one_worker_and_every_file_keeps_its_own(log: list[tuple[str, str]]) -> None:
-    files = sorted({file for _, file in log})
-    workers = {file: {worker for worker, f in log if f == file} for file in files}
-    assert all(len(used) == 1 for used in workers.values())
-    assert workers["test_spark_a"] == workers["test_spark_b"]
+def test_spark_files_share_one_worker(run: Run) -> None:
+    # By file alone, the first two files would go to a worker each.
+    files = ["spark/test_spark_a", "spark/test_spark_b", "unit/test_a"]
+    log = run("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", files=files)
+    spark = {worker for worker, file in log if file.startswith("test_spark")}
+    others = {worker for worker, file in log if file == "test_a"}
+    assert len(spark) == 1
+    assert len(others) == 1
+    assert spark != others
 
 
-def test_each_worker_starts_with_its_longest_tests(log: list[tuple[str, str]]) -> None:
-    order = ["test_spark_a", "test_spark_b", "test_client", "test_a", "test_b"]
-    for worker in {worker for worker, _ in log}:
-        ranks = [order.index(file) for w, file in log if w == worker]
-        assert ranks == sorted(ranks)
+def test_long_tests_start_first(run: Run) -> None:
+    files = ["conformance/test_client", "contract/test_store", "simulation/test_crash", "spark/test_spark"]
+    ran = [file for _, file in run(files=files)]
+    assert list(dict.fromkeys(ran)) == ["test_spark", "test_client", "test_crash", "test_store"]
