@@ -165,7 +165,8 @@ class Granted:
     lock_id: int
     until_ms: int
     entries: list[Entry]
-    reserved: bool
+    asked: int
+    """Of a `LockReserved`, how many tokens it named; else the number of entries."""
     ended: bool
     """The receiver waits for nothing any more: its count or its bytes are used up."""
 

@@ -235,7 +235,7 @@ class Partition:
         else:
             lock_id, until_ms, entries = self._lock(kind, subqueue, entries, now_ms, step)
         step.replies.append(
-            c.Granted(demand.receiver, kind, lock_id, until_ms, entries, reserved=demand.reserve, ended=ended)
+            c.Granted(demand.receiver, kind, lock_id, until_ms, entries, asked=len(entries), ended=ended)
         )
 
     def _lock(
@@ -274,7 +274,9 @@ class Partition:
             entries.sort(key=attrgetter("pos"))
             lock_id, until_ms, entries = self._lock(command.kind, subqueue, entries, now_ms, step)
         step.replies.append(
-            c.Granted(command.receiver, command.kind, lock_id, until_ms, entries, reserved=False, ended=False)
+            c.Granted(
+                command.receiver, command.kind, lock_id, until_ms, entries, asked=len(command.tokens), ended=False
+            )
         )
 
     def _return_reserved(self, command: c.ReturnReserved, now_ms: int, step: Step) -> None:

@@ -1,0 +1,42 @@
+"""An entity as front ends use it: its partitions and how messages get in and out."""
+
+from partibus.routing.front_end_cache import FrontEndCache
+from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.routing.receive import DirectSource, OnFailed, OnGranted, Source
+
+
+class EntityRoute:
+    """Partitions in the order of their ids; one makes the entity plain."""
+
+    def __init__(self, name: str, partitions: list[PartitionHandle], numbers: Numbers, first_turn: int) -> None:
+        self.name = name
+        self.partitions = partitions
+        self.numbers = numbers
+        self._turn = first_turn
+        self._caches: dict[int, FrontEndCache] = {}
+
+    @property
+    def partitioned(self) -> bool:
+        return len(self.partitions) > 1
+
+    def next_partition(self) -> PartitionHandle:
+        """The partition whose turn it is for messages without a key (D8, rows K11, K12): round robin over those whose
+        store can be used; any when none can."""
+        partitions = self.partitions
+        for _ in partitions:
+            self._turn = (self._turn + 1) % len(partitions)
+            if partitions[self._turn].available:
+                break
+        return partitions[self._turn]
+
+    def source(self, kind: int, *, delete: bool, on_granted: OnGranted, on_failed: OnFailed) -> Source:
+        """Where a receiver gets messages of a sub-queue: the partition itself, or this front end's cache in front of
+        several (D10)."""
+        if not self.partitioned:
+            return DirectSource(
+                self.partitions[0], kind, self.numbers, delete=delete, on_granted=on_granted, on_failed=on_failed
+            )
+        cache = self._caches.get(kind)
+        if cache is None:
+            cache = self._caches[kind] = FrontEndCache(self.name, self.partitions, kind, self.numbers)
+        return cache.source(delete=delete, on_granted=on_granted, on_failed=on_failed)

@@ -1,0 +1,91 @@
+"""How the rest of a broker reaches a partition, wherever it lives."""
+
+from collections.abc import Iterator
+from itertools import count
+
+from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreUnavailable
+from partibus.partition.commands import Command, Failed, Refused
+from partibus.partition.machine import PartitionOptions
+from partibus.partition.runtime import OnReply, StoreRuntime
+
+
+class PartitionHandle:
+    """One partition of an entity, in a store of this broker."""
+
+    __slots__ = ("_runtime", "batched", "options", "partition_id", "row")
+
+    def __init__(
+        self, partition_id: int, row: int, runtime: StoreRuntime, options: PartitionOptions, *, batched: bool
+    ) -> None:
+        self.partition_id = partition_id
+        self.row = row
+        self.options = options
+        self.batched = batched
+        """Batched store access of the entity (row C14)."""
+        self._runtime = runtime
+
+    @property
+    def available(self) -> bool:
+        """The partition's store can be used."""
+        return self._runtime.failure is None
+
+    @property
+    def overloaded(self) -> bool:
+        """More waits for the partition's store than its limits allow."""
+        return self._runtime.overloaded
+
+    def submit(self, command: Command, on_reply: OnReply | None = None) -> None:
+        """Give the partition a command; ``on_reply`` gets what it answers to ``command.request``."""
+        self._runtime.submit(self.row, self.options, command, on_reply, batched=self.batched)
+
+    def register(self, receiver: int, on_granted: OnReply) -> None:
+        """Say where `Granted` for a receiver goes; a `Failed` there ends the receiver."""
+        self._runtime.register(receiver, on_granted)
+
+    def unregister(self, receiver: int) -> None:
+        """The receiver is gone."""
+        self._runtime.unregister(receiver)
+
+    def change(self, options: PartitionOptions, *, batched: bool) -> None:
+        """The entity's description has changed."""
+        self.options = options
+        self.batched = batched
+        self._runtime.update_options(self.row, options)
+
+    def drop(self) -> None:
+        """The entity was deleted."""
+        self._runtime.drop(self.row)
+
+
+class Numbers:
+    """Numbers for requests and receivers, unique in a broker."""
+
+    __slots__ = ("_count",)
+
+    def __init__(self) -> None:
+        self._count: Iterator[int] = count(1)
+
+    def next(self) -> int:
+        """A number that was not used before."""
+        return next(self._count)
+
+
+def error_of(reply: Failed | Refused, entity: str) -> PartibusError:
+    """What a front end tells its client when a partition could not do it."""
+    if isinstance(reply, Refused):
+        return QuotaExceeded(
+            f"A partition of '{entity}' with {reply.size_bytes} bytes",
+            reply.size_bytes_max,
+            "bytes",
+            "Receive messages, or raise MaxSizeInMegabytes.",
+        )
+    if reply.full:
+        return QuotaExceeded(
+            f"The messaging store of '{entity}'",
+            0,
+            "free bytes",
+            f"Receive messages or free disk space ({reply.message}).",
+        )
+    if reply.executed is False:
+        return StoreUnavailable(f"A messaging store of '{entity}' can't be used now, try again: {reply.message}")
+    return OutcomeUnknown(f"A messaging store of '{entity}' failed in between, the outcome is unknown: {reply.message}")

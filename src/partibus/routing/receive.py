@@ -1,0 +1,70 @@
+"""Where a receiver's messages come from."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from partibus.errors import PartibusError
+from partibus.partition.commands import CancelReceive, Failed, Granted, Receive
+from partibus.routing.partitions import Numbers, PartitionHandle, error_of
+
+OnGranted = Callable[[PartitionHandle, Granted], None]
+OnFailed = Callable[[PartibusError], None]
+
+
+class Source(Protocol):
+    """Messages for one receiver."""
+
+    def ask(self, count: int, max_bytes: int) -> None:
+        """Want ``count`` more messages; ``max_bytes`` is the most that may come before the next `ask`. A grant with
+        ``ended`` has used up all that was asked for."""
+        ...
+
+    def stop(self, on_stopped: Callable[[], None]) -> None:
+        """Want nothing any more; ``on_stopped`` is called when surely no grant comes that was asked for before."""
+        ...
+
+    def close(self) -> None:
+        """The receiver is gone."""
+        ...
+
+
+class DirectSource:
+    """A receiver at one partition: no cache in between (plain entities)."""
+
+    __slots__ = ("_delete", "_kind", "_numbers", "_on_failed", "_on_granted", "_partition", "_receiver")
+
+    def __init__(
+        self,
+        partition: PartitionHandle,
+        kind: int,
+        numbers: Numbers,
+        *,
+        delete: bool,
+        on_granted: OnGranted,
+        on_failed: OnFailed,
+    ) -> None:
+        self._partition = partition
+        self._kind = kind
+        self._numbers = numbers
+        self._delete = delete
+        self._on_granted = on_granted
+        self._on_failed = on_failed
+        self._receiver = numbers.next()
+        partition.register(self._receiver, self._reply)
+
+    def _reply(self, reply: Any) -> None:
+        if isinstance(reply, Failed):
+            self._on_failed(error_of(reply, f"partition {self._partition.partition_id}"))
+        else:
+            self._on_granted(self._partition, reply)
+
+    def ask(self, count: int, max_bytes: int) -> None:
+        self._partition.submit(Receive(self._kind, self._receiver, count, max_bytes, delete=self._delete))
+
+    def stop(self, on_stopped: Callable[[], None]) -> None:
+        request = self._numbers.next()
+        self._partition.submit(CancelReceive(request, self._kind, self._receiver), lambda _: on_stopped())
+
+    def close(self) -> None:
+        self._partition.unregister(self._receiver)
+        self._partition.submit(CancelReceive(0, self._kind, self._receiver))

@@ -1,0 +1,112 @@
+"""From messages to the partitions that store them (D8).
+
+A *batch* is what one delivery brought: one message, or several that stand or fall together. All batches that wait on a
+link go in one *run*, so that a run without keys is one command to one partition, and a run with keys one command to each
+partition that it touches. A batch is rejected when any part of it was; what other partitions stored of it stays (the
+service promises no more: a batch is atomic per partition).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from partibus.errors import PartibusError
+from partibus.message import Message
+from partibus.partition.commands import Accepted, Enqueue, Failed
+from partibus.routing.entity import EntityRoute
+from partibus.routing.partitions import PartitionHandle, error_of
+from partibus.routing.slots import partition_for_key
+
+Batch = Sequence[Message]
+OnSent = Callable[[list[PartibusError | None] | None], None]
+"""Gets None when every batch is stored, else for each batch None or why it was rejected."""
+
+
+def send(route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent) -> None:
+    """Store a run of batches; ``on_sent`` is called once all of it is durable or refused."""
+    if route.partitioned and any(message.key is not None for batch in batches for message in batch):
+        _KeyedRun(route, batches, on_sent).start()
+        return
+    messages = [message for batch in batches for message in batch]
+    first = route.next_partition() if route.partitioned else route.partitions[0]
+    _send_unkeyed(route, messages, first, lambda error: on_sent(None if error is None else [error] * len(batches)))
+
+
+def _send_unkeyed(
+    route: EntityRoute,
+    messages: list[Message],
+    partition: PartitionHandle,
+    on_done: Callable[[PartibusError | None], None],
+) -> None:
+    """Store messages without a key together, in ``partition`` or, when that surely has not, in another one (K12)."""
+    untried = [other for other in route.partitions if other is not partition]
+
+    def attempt(target: PartitionHandle) -> None:
+        target.submit(Enqueue(route.numbers.next(), messages), answered)
+
+    def answered(reply: Any) -> None:
+        if isinstance(reply, Accepted):
+            on_done(None)
+            return
+        elsewhere = [other for other in untried if other.available]
+        if isinstance(reply, Failed) and reply.executed is False and elsewhere:
+            untried.remove(elsewhere[0])
+            attempt(elsewhere[0])
+            return
+        on_done(error_of(reply, route.name))
+
+    attempt(partition)
+
+
+class _KeyedRun:
+    """A run of which at least one message has a key."""
+
+    def __init__(self, route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent) -> None:
+        self._route = route
+        self._batches = batches
+        self._on_sent = on_sent
+        self._errors: list[PartibusError | None] = [None] * len(batches)
+        self._failed = False
+        self._open = 0
+
+    def start(self) -> None:
+        keyed: dict[int, list[Message]] = {}
+        members: dict[int, list[int]] = {}
+        unkeyed: list[Message] = []
+        unkeyed_members: list[int] = []
+        count = len(self._route.partitions)
+        for index, batch in enumerate(self._batches):
+            for message in batch:
+                key = message.key
+                if key is None:
+                    unkeyed.append(message)
+                    unkeyed_members.append(index)
+                    continue
+                partition = partition_for_key(key, count)
+                if partition in keyed:
+                    keyed[partition].append(message)
+                    members[partition].append(index)
+                else:
+                    keyed[partition] = [message]
+                    members[partition] = [index]
+        self._open = len(keyed) + bool(unkeyed)
+        for partition, messages in keyed.items():
+            command = Enqueue(self._route.numbers.next(), messages)
+            self._route.partitions[partition].submit(command, self._answered(members[partition]))
+        if unkeyed:
+            first = self._route.next_partition()
+            _send_unkeyed(self._route, unkeyed, first, lambda error: self._done(unkeyed_members, error))
+
+    def _answered(self, members: list[int]) -> Callable[[Any], None]:
+        def answered(reply: Any) -> None:
+            self._done(members, None if isinstance(reply, Accepted) else error_of(reply, self._route.name))
+
+        return answered
+
+    def _done(self, members: list[int], error: PartibusError | None) -> None:
+        if error is not None:
+            self._failed = True
+            for index in members:
+                self._errors[index] = error
+        self._open -= 1
+        if not self._open:
+            self._on_sent(self._errors if self._failed else None)
