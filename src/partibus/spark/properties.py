@@ -1,0 +1,104 @@
+"""AMQP values as text, for columns that hold values of any type.
+
+Text that Spark can cast back: numbers in decimal, booleans `true` and `false`, timestamps in ISO 8601, uuids with
+dashes. Bytes (decimals too, which are carried as bytes) and compound values are base64 of, respectively, themselves
+and their AMQP encoding. The type's name goes beside it in a column of its own.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.types import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _number(value: object) -> str:
+    return repr(int(value)) if isinstance(value, int) else repr(float(value))  # type: ignore[arg-type]
+
+
+def _boolean(value: object) -> str:
+    return "true" if value else "false"
+
+
+def _base64(value: object) -> str:
+    return b64encode(value).decode("ascii")  # type: ignore[arg-type]
+
+
+def _encoded(value: object) -> str:
+    return b64encode(encode(value)).decode("ascii")
+
+
+def _timestamp(value: object) -> str:
+    """Milliseconds in decimal where the year has not four digits."""
+    milliseconds = int(value)  # type: ignore[call-overload]
+    try:
+        moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return str(milliseconds)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+_FORMS: Mapping[type, tuple[str, Callable[[object], str]]] = {
+    bool: ("boolean", _boolean),
+    int: ("long", _number),
+    float: ("double", _number),
+    str: ("string", str),
+    bytes: ("binary", _base64),
+    UUID: ("uuid", str),
+    list: ("list", _encoded),
+    dict: ("map", _encoded),
+    Array: ("array", _encoded),
+    UByte: ("ubyte", _number),
+    UShort: ("ushort", _number),
+    UInt: ("uint", _number),
+    ULong: ("ulong", _number),
+    Byte: ("byte", _number),
+    Short: ("short", _number),
+    Int: ("int", _number),
+    Float: ("float", _number),
+    Symbol: ("symbol", str),
+    Char: ("char", str),
+    Timestamp: ("timestamp", _timestamp),
+    Decimal32: ("decimal32", _base64),
+    Decimal64: ("decimal64", _base64),
+    Decimal128: ("decimal128", _base64),
+}
+
+
+def text_of(value: object) -> str | None:
+    """The text; None for null."""
+    if value is None:
+        return None
+    if isinstance(value, Described):
+        return text_of(value.value)
+    return _FORMS[type(value)][1](value)
+
+
+def type_of(value: object) -> str:
+    """The AMQP type's name; of a described value `DESCRIPTOR:type`, as in `com.microsoft:timespan:long`."""
+    if value is None:
+        return "null"
+    if isinstance(value, Described):
+        return f"{text_of(value.descriptor)}:{type_of(value.value)}"
+    return _FORMS[type(value)][0]

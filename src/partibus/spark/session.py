@@ -1,0 +1,44 @@
+"""A Spark session that works on a machine with nothing prepared, and the source's registration on any other.
+
+Where `pyspark_partibus` is installed Spark finds the source by itself; `register` is for a driver that got the code
+another way (`spark.addArtifacts`, a notebook's path).
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from partibus.spark.java import find_java
+from partibus.spark.source import PartibusSource
+
+DEFAULTS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    # A shared key must not reach a log or a page through a plan or a configuration listing.
+    "spark.sql.redaction.options.regex": "(?i)url|connection|secret|password|token|key",
+}
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("partibus")`` known to this session."""
+    spark.dataSource.register(PartibusSource)
+
+
+def make_session(
+    app_name: str = "partibus", master: str = "local[*]", config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session on the Java that `find_java` chooses, with Python workers of this interpreter (Spark's default is
+    whatever `python3` is on PATH, which may have no pyarrow). ``config`` wins over `DEFAULTS`.
+
+    Sets JAVA_HOME, PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON of this process, since Spark's launcher reads them there;
+    the two Python ones only if they are not set. Raises `JavaNotFound`.
+    """
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in {**DEFAULTS, **(config or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,50 @@
+"""One Spark session for all tests here, started when the first test asks for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from partibus.spark.session import make_session
+from tests.spark.simulated import SimulatedNamespace, SimulatedSource
+
+PROJECT = Path(__file__).parents[2]
+
+# Start-up counts here, not speed: the first compiler and the plain collector, few shuffle partitions. Tasks may fail
+# three times, which plain local[2] would not let them.
+MASTER = "local[2,3]"
+CONFIG = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session whose workers can import the project's tests."""
+    folder = tmp_path_factory.mktemp("spark")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROJECT), before]))
+    session = make_session(
+        "tests", MASTER, {**CONFIG, "spark.sql.warehouse.dir": str(folder), "spark.local.dir": str(folder)}
+    )
+    session.sparkContext.setLogLevel("OFF")
+    session.dataSource.register(SimulatedSource)
+    yield session
+    session.stop()
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture
+def namespace(tmp_path: Path) -> SimulatedNamespace:
+    return SimulatedNamespace(tmp_path)
