@@ -1,0 +1,89 @@
+"""AMQP 1.0 (ISO/IEC 19464) without IO: feed bytes, get events; call verbs, take bytes. Both roles.
+
+The layers are those of the standard: `codec` (types, performatives), `frames`, `sasl`, `connection`,
+`session` with its two halves `inbound` and `outbound`, `link`. Nothing here knows what a queue is.
+"""
+
+from partibus.amqp.codec.states import (
+    ACCEPTED,
+    RELEASED,
+    Accepted,
+    Coordinator,
+    Declare,
+    Declared,
+    DeliveryState,
+    Discharge,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    TransactionalState,
+)
+from partibus.amqp.codec.terminus import Source, Target
+from partibus.amqp.connection import Connection
+from partibus.amqp.errors import AmqpError, DecodeError, EncodeError, UsageError
+from partibus.amqp.events import (
+    Attached,
+    Closed,
+    CreditChanged,
+    Deliveries,
+    Delivery,
+    Detached,
+    Disposed,
+    Drained,
+    Event,
+    Opened,
+    PlainLogin,
+    SessionClosed,
+    SessionOpened,
+    WindowOpened,
+)
+from partibus.amqp.limits import Limits
+from partibus.amqp.link import Link, Receiver, Role, Sender
+from partibus.amqp.sasl import Anonymous, Plain
+from partibus.amqp.session import Session
+
+__all__ = [
+    "ACCEPTED",
+    "RELEASED",
+    "Accepted",
+    "AmqpError",
+    "Anonymous",
+    "Attached",
+    "Closed",
+    "Connection",
+    "Coordinator",
+    "CreditChanged",
+    "Declare",
+    "Declared",
+    "DecodeError",
+    "Deliveries",
+    "Delivery",
+    "DeliveryState",
+    "Detached",
+    "Discharge",
+    "Disposed",
+    "Drained",
+    "EncodeError",
+    "Event",
+    "Limits",
+    "Link",
+    "Modified",
+    "Opened",
+    "Plain",
+    "PlainLogin",
+    "Received",
+    "Receiver",
+    "Rejected",
+    "Released",
+    "Role",
+    "Sender",
+    "Session",
+    "SessionClosed",
+    "SessionOpened",
+    "Source",
+    "Target",
+    "TransactionalState",
+    "UsageError",
+    "WindowOpened",
+]

@@ -1,0 +1,234 @@
+"""Composite types: classes whose fields stand in a list behind a descriptor [1.4].
+
+A composite is a dataclass whose fields are made by `amqp(...)`, which says the AMQP type, and whose
+decorator says the descriptor. On input trailing fields may be missing and null means the default; integer
+fields take any integer type whose value fits. On output every field is written, null where it is None:
+one client reads fields by index without asking how many there are. Only an inner value without any field
+(accepted, an empty source) becomes the empty list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import field, fields
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+from partibus.amqp.codec import encoder
+from partibus.amqp.codec.types import (
+    Array,
+    Described,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+from partibus.amqp.errors import AmqpError, DecodeError, EncodeError
+
+
+class Kind:
+    """The type of a field: `read` checks and converts a decoded value, `convert` prepares one for encoding."""
+
+    __slots__ = ("convert", "name", "read")
+
+    def __init__(
+        self, name: str, read: Callable[[object], object], convert: Callable[[Any], object] | None = None
+    ) -> None:
+        self.name = name
+        self.read = read
+        self.convert = convert
+
+
+def _of_class(name: str, kinds: type | tuple[type, ...]) -> Kind:
+    def read(value: object) -> object:
+        if not isinstance(value, kinds):
+            raise DecodeError(f"{value!r} is no {name}")
+        return value
+
+    return Kind(name, read)
+
+
+def _integer(name: str, wrapper: Callable[[int], int], most: int) -> Kind:
+    def read(value: object) -> object:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            raise DecodeError(f"{value!r} is no {name}")
+        return int(value)
+
+    def convert(value: int) -> object:
+        try:
+            return wrapper(value)
+        except ValueError as error:
+            raise EncodeError(str(error)) from None
+
+    return Kind(name, read, convert)
+
+
+def _read_text(value: object) -> object:
+    if not isinstance(value, str):
+        raise DecodeError(f"{value!r} is no string")
+    return str(value)
+
+
+def _convert_multiple(value: object) -> object:
+    """One symbol, an array of symbols, or any iterable of texts."""
+    if isinstance(value, Array):
+        return value
+    if isinstance(value, str):
+        return Symbol(value)
+    if isinstance(value, Iterable):
+        return Array.of_symbols(value)
+    raise EncodeError(f"{value!r} is no symbol and no array of symbols")
+
+
+STRING: Final = Kind("string", _read_text)
+SYMBOL: Final = Kind("symbol", _read_text, Symbol)
+SYMBOLS: Final = Kind("symbol or array of symbols", _of_class("", (str, Array)).read, _convert_multiple)
+BOOLEAN: Final = _of_class("boolean", bool)
+BINARY: Final = _of_class("binary", bytes)
+MAP: Final = _of_class("map", dict)
+ANY: Final = Kind("any value", lambda value: value)
+UBYTE: Final = _integer("ubyte", UByte, UByte.most)
+USHORT: Final = _integer("ushort", UShort, UShort.most)
+UINT: Final = _integer("uint", UInt, UInt.most)
+ULONG: Final = _integer("ulong", ULong, ULong.most)
+TIMESTAMP: Final = Kind("timestamp", _of_class("timestamp", int).read, Timestamp)
+
+
+def symbols(value: object) -> list[str]:
+    """The texts of a field of kind SYMBOLS: null, one symbol or an array of them."""
+    if value is None:
+        return []
+    if isinstance(value, Array):
+        return [str(item) for item in value.items]
+    return [str(value)]
+
+
+class Composite(Protocol):
+    """What the decorator adds to a class."""
+
+    CODE: ClassVar[int]
+    NAME: ClassVar[str]
+
+
+def amqp(kind: Kind, *, default: object = None, required: bool = False) -> Any:
+    """A dataclass field with its AMQP type; `required` ones are refused when null."""
+    metadata = {"kind": kind, "required": required}
+    return field(metadata=metadata) if required else field(default=default, metadata=metadata)
+
+
+_Field = tuple[str, Kind, bool]
+_FIELDS: Final[dict[type, tuple[_Field, ...]]] = {}
+_FRAME_BODIES: Final[set[type]] = set()
+_BY_CODE: Final[dict[int, type]] = {}
+_BY_NAME: Final[dict[str, type]] = {}
+
+T = TypeVar("T", bound=type)
+
+
+def composite(code: int, name: str, *, frame_body: bool = False) -> Callable[[T], T]:
+    """Give a dataclass its numeric and symbolic descriptor and make it known to encoder and decoder."""
+
+    def register(cls: T) -> T:
+        cls.CODE = code  # type: ignore[attr-defined]
+        cls.NAME = name  # type: ignore[attr-defined]
+        _FIELDS[cls] = tuple((f.name, f.metadata["kind"], f.metadata["required"]) for f in fields(cls))
+        _BY_CODE[code] = cls
+        _BY_NAME[name] = cls
+        if frame_body:
+            _FRAME_BODIES.add(cls)
+        encoder.register(cls, _write)
+        return cls
+
+    return register
+
+
+def _write(out: bytearray, value: object, depth: int) -> None:
+    content = bytearray()
+    table = _FIELDS[type(value)]
+    for name, kind, _required in table:
+        item = getattr(value, name)
+        if item is not None and kind.convert is not None:
+            item = kind.convert(item)
+        encoder.write(content, item, depth - 1)
+    encoder.write_descriptor(out, type(value).CODE)  # type: ignore[attr-defined]
+    if content == b"\x40" * len(table) and type(value) not in _FRAME_BODIES:
+        out.append(0x45)
+    else:
+        encoder.write_compound(out, 0xC0, len(table), content)
+
+
+def build(value: object) -> object:
+    """The composite that a decoded `Described` stands for; other described values come back as they are."""
+    if not isinstance(value, Described):
+        raise DecodeError(f"{value!r} has no descriptor")
+    descriptor = value.descriptor
+    if isinstance(descriptor, Symbol):
+        cls = _BY_NAME.get(descriptor)
+    elif isinstance(descriptor, ULong):
+        cls = _BY_CODE.get(descriptor)
+    else:
+        cls = None
+    if cls is None:
+        return value
+    return from_list(cls, value.value)
+
+
+def from_list(cls: type, items: object) -> Any:
+    """A composite from its decoded list of fields."""
+    table = _FIELDS[cls]
+    name: str = cls.NAME  # type: ignore[attr-defined]
+    if not isinstance(items, list):
+        raise DecodeError(f"{name} is no list")
+    if len(items) > len(table):
+        raise DecodeError(f"{name} has {len(table)} fields, not {len(items)}")
+    values: dict[str, object] = {}
+    for index, (field_name, kind, required) in enumerate(table):
+        item = items[index] if index < len(items) else None
+        if item is not None:
+            try:
+                values[field_name] = kind.read(item)
+            except DecodeError as error:
+                raise DecodeError(f"{name}.{field_name}: {error}") from None
+        elif required:
+            raise DecodeError(f"{name}.{field_name} is missing")
+    return cls(**values)
+
+
+def kind_of(name: str, *classes: type) -> Kind:
+    """A field that holds one of these composites, or a described value that is unknown here."""
+
+    def read(value: object) -> object:
+        built = build(value)
+        if not isinstance(built, (*classes, Described)):
+            raise DecodeError(f"{type(built).__name__} is no {name}")
+        return built
+
+    return Kind(name, read)
+
+
+ERROR_CODE: Final = 0x1D
+
+
+def _read_error(value: object) -> object:
+    if not isinstance(value, Described) or value.descriptor not in (ERROR_CODE, "amqp:error:list"):
+        raise DecodeError(f"{value!r} is no error")
+    items = value.value
+    if not isinstance(items, list) or not items or not isinstance(items[0], str):
+        raise DecodeError("an error has no condition")
+    condition, description, info = [*items, None, None][:3]
+    return AmqpError(
+        str(condition),
+        description if isinstance(description, str) else None,
+        info if isinstance(info, dict) else None,
+    )
+
+
+def _write_error(out: bytearray, value: object, depth: int) -> None:
+    """Always three fields: one client hangs on fewer."""
+    error: AmqpError = value  # type: ignore[assignment]
+    encoder.write(out, Described(ULong(ERROR_CODE), [Symbol(error.condition), error.description, error.info]), depth)
+
+
+encoder.register(AmqpError, _write_error)
+ERROR: Final = Kind("error", _read_error)

@@ -1,0 +1,315 @@
+"""Values to bytes, for every type of [1.6].
+
+Descriptors and small numbers take their shortest form (one client finds the performative at a fixed
+byte); `long` and `timestamp` are always written in eight bytes, because some clients cast the short form
+of a sequence number to the wrong type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from struct import error as StructError  # noqa: N812 (the struct module spells its exception `error`)
+from typing import Final
+from uuid import UUID
+
+from partibus.amqp.codec.decoder import MAX_NESTING
+from partibus.amqp.codec.types import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+from partibus.amqp.errors import EncodeError
+
+Writer = Callable[[bytearray, object, int], None]
+
+_I64 = Struct(">q")
+_U32 = Struct(">I")
+
+
+def encode(value: object, depth: int = MAX_NESTING) -> bytes:
+    """The bytes of `value`; raises `EncodeError` for what no AMQP type holds."""
+    out = bytearray()
+    write(out, value, depth)
+    return bytes(out)
+
+
+def write(out: bytearray, value: object, depth: int = MAX_NESTING) -> None:
+    """Append the bytes of `value` to `out`."""
+    writer = _WRITERS.get(type(value))
+    if writer is None:
+        writer = _writer_of_base(value)
+    writer(out, value, depth)
+
+
+def _writer_of_base(value: object) -> Writer:
+    for base in type(value).__mro__[1:]:
+        if base in _WRITERS:
+            return _WRITERS[base]
+    raise EncodeError(f"{type(value).__name__} has no AMQP type; use one of partibus.amqp.codec.types")
+
+
+def _fixed(code: int, layout: str) -> Writer:
+    pack = Struct(layout).pack
+
+    def write_fixed(out: bytearray, value: object, depth: int) -> None:
+        try:
+            packed = pack(value)
+        except (StructError, OverflowError):
+            raise EncodeError(f"{value!r} does not fit AMQP format code {code:#04x}") from None
+        out.append(code)
+        out += packed
+
+    return write_fixed
+
+
+def _write_null(out: bytearray, value: object, depth: int) -> None:
+    out.append(0x40)
+
+
+def _write_bool(out: bytearray, value: object, depth: int) -> None:
+    out.append(0x41 if value else 0x42)
+
+
+def _write_uint(out: bytearray, value: object, depth: int) -> None:
+    number = int(value)  # type: ignore[call-overload]
+    if number == 0:
+        out.append(0x43)
+    elif number < 256:
+        out += bytes((0x52, number))
+    else:
+        out.append(0x70)
+        out += _U32.pack(number)
+
+
+_write_wide_ulong = _fixed(0x80, ">Q")
+
+
+def _write_ulong(out: bytearray, value: object, depth: int) -> None:
+    number = int(value)  # type: ignore[call-overload]
+    if number == 0:
+        out.append(0x44)
+    elif number < 256:
+        out += bytes((0x53, number))
+    else:
+        _write_wide_ulong(out, number, depth)
+
+
+def write_descriptor(out: bytearray, code: int) -> None:
+    """The start of a described type: 0x53 for the codes of the standard, 0x80 above 255."""
+    out.append(0x00)
+    if code < 256:
+        out += bytes((0x53, code))
+    else:
+        _write_wide_ulong(out, code, 0)
+
+
+def _write_char(out: bytearray, value: object, depth: int) -> None:
+    out.append(0x73)
+    out += _U32.pack(ord(str(value)))
+
+
+def _raw_fixed(code: int) -> Writer:
+    def write_raw(out: bytearray, value: object, depth: int) -> None:
+        out.append(code)
+        out += value  # type: ignore[arg-type]
+
+    return write_raw
+
+
+def _write_uuid(out: bytearray, value: object, depth: int) -> None:
+    out.append(0x98)
+    out += value.bytes  # type: ignore[attr-defined]
+
+
+def _utf8(value: object) -> bytes:
+    try:
+        return str(value).encode()
+    except UnicodeEncodeError:
+        raise EncodeError(f"{value!r} holds a lone surrogate: no UTF-8 for it") from None
+
+
+def _ascii(value: object) -> bytes:
+    try:
+        return str(value).encode("ascii")
+    except UnicodeEncodeError:
+        raise EncodeError(f"a symbol is ASCII, not {value!r}") from None
+
+
+def _octets(value: object) -> bytes:
+    return bytes(value)  # type: ignore[call-overload, no-any-return]
+
+
+def _variable(code8: int, to_bytes: Callable[[object], bytes]) -> Writer:
+    code32 = code8 + 0x10
+
+    def write_variable(out: bytearray, value: object, depth: int) -> None:
+        raw = to_bytes(value)
+        if len(raw) < 256:
+            out += bytes((code8, len(raw)))
+        else:
+            out.append(code32)
+            out += _U32.pack(len(raw))
+        out += raw
+
+    return write_variable
+
+
+def write_compound(out: bytearray, code8: int, count: int, content: bytes | bytearray) -> None:
+    """A list (0xc0), map (0xc1) or array (0xe0) of `count` elements, in one-byte or four-byte form."""
+    if len(content) < 255 and count < 256:
+        out += bytes((code8, len(content) + 1, count))
+    else:
+        out.append(code8 + 0x10)
+        out += _U32.pack(len(content) + 4) + _U32.pack(count)
+    out += content
+
+
+def _deeper(depth: int) -> int:
+    if depth <= 0:
+        raise EncodeError(f"values are nested deeper than {MAX_NESTING} levels")
+    return depth - 1
+
+
+def _write_list(out: bytearray, value: object, depth: int) -> None:
+    items: Sequence[object] = value  # type: ignore[assignment]
+    if not items:
+        out.append(0x45)
+        return
+    inner = _deeper(depth)
+    content = bytearray()
+    for item in items:
+        write(content, item, inner)
+    write_compound(out, 0xC0, len(items), content)
+
+
+def _write_map(out: bytearray, value: object, depth: int) -> None:
+    pairs: dict[object, object] = value  # type: ignore[assignment]
+    inner = _deeper(depth)
+    content = bytearray()
+    for key, item in pairs.items():
+        write(content, key, inner)
+        write(content, item, inner)
+    write_compound(out, 0xC1, len(pairs) * 2, content)
+
+
+def _write_described(out: bytearray, value: object, depth: int) -> None:
+    described: Described = value  # type: ignore[assignment]
+    inner = _deeper(depth)
+    out.append(0x00)
+    write(out, described.descriptor, inner)
+    write(out, described.value, inner)
+
+
+# In an array every element has the same constructor. Encoding an element alone gives its format code and
+# its content; what has a short form is brought to the wide one that the array announces.
+_ARRAY_LAYOUT: Final[dict[int, Struct]] = {
+    0x50: Struct(">B"), 0x51: Struct(">b"), 0x56: Struct(">?"), 0x60: Struct(">H"), 0x61: Struct(">h"),
+    0x70: Struct(">I"), 0x71: Struct(">i"), 0x72: Struct(">f"), 0x80: Struct(">Q"), 0x81: Struct(">q"),
+    0x82: Struct(">d"), 0x83: Struct(">q"),
+}  # fmt: skip
+_ARRAY_BYTES: Final[dict[int, Callable[[object], bytes]]] = {0xB0: _octets, 0xB1: _utf8, 0xB3: _ascii}
+_ARRAY_COMPOUND: Final = {0xD0: 0xC0, 0xD1: 0xC1, 0xF0: 0xE0}
+
+
+def _array_element(code: int, item: object, depth: int) -> bytes:
+    """One element without its constructor, in the wide form `code`."""
+    layout = _ARRAY_LAYOUT.get(code)
+    if layout is not None:
+        try:
+            return layout.pack(item)
+        except (StructError, OverflowError):
+            raise EncodeError(f"{item!r} does not fit array constructor {code:#04x}") from None
+    to_bytes = _ARRAY_BYTES.get(code)
+    if to_bytes is not None:
+        raw = to_bytes(item)
+        return _U32.pack(len(raw)) + raw
+    alone = encode(item, depth)
+    if code in _ARRAY_COMPOUND:
+        return _wide_compound(code, alone)
+    if alone[0] != code:
+        raise EncodeError(f"{item!r} has format code {alone[0]:#04x}; the array holds {code:#04x}")
+    return alone[1:]
+
+
+def _wide_compound(code: int, alone: bytes) -> bytes:
+    """The four-byte form, without its code, of an encoded list, map or array."""
+    if alone[0] == code:
+        return alone[1:]
+    if alone[0] == 0x45 and code == 0xD0:
+        return _U32.pack(4) + _U32.pack(0)
+    if alone[0] != _ARRAY_COMPOUND[code]:
+        raise EncodeError(f"format code {alone[0]:#04x} in an array that holds {code:#04x}")
+    return _U32.pack(alone[1] + 3) + _U32.pack(alone[2]) + alone[3:]
+
+
+def _write_array(out: bytearray, value: object, depth: int) -> None:
+    array: Array = value  # type: ignore[assignment]
+    inner = _deeper(depth)
+    content = bytearray()
+    for descriptor in array.descriptors:
+        content.append(0x00)
+        write(content, descriptor, inner)
+    code = array.constructor
+    to_bytes = _ARRAY_BYTES.get(code)
+    if to_bytes is not None:
+        raws = [to_bytes(item) for item in array.items]
+        if all(len(raw) < 256 for raw in raws):
+            content.append(code - 0x10)
+            content += b"".join(bytes((len(raw),)) + raw for raw in raws)
+            write_compound(out, 0xE0, len(raws), content)
+            return
+    content.append(code)
+    for item in array.items:
+        content += _array_element(code, item, inner)
+    write_compound(out, 0xE0, len(array.items), content)
+
+
+_WRITERS: Final[dict[type, Writer]] = {
+    type(None): _write_null,
+    bool: _write_bool,
+    int: _fixed(0x81, ">q"),
+    float: _fixed(0x82, ">d"),
+    str: _variable(0xA1, _utf8),
+    bytes: _variable(0xA0, _octets),
+    bytearray: _variable(0xA0, _octets),
+    memoryview: _variable(0xA0, _octets),
+    UUID: _write_uuid,
+    list: _write_list,
+    tuple: _write_list,
+    dict: _write_map,
+    Array: _write_array,
+    Described: _write_described,
+    UByte: _fixed(0x50, ">B"),
+    UShort: _fixed(0x60, ">H"),
+    UInt: _write_uint,
+    ULong: _write_ulong,
+    Byte: _fixed(0x51, ">b"),
+    Short: _fixed(0x61, ">h"),
+    Int: _fixed(0x71, ">i"),
+    Timestamp: _fixed(0x83, ">q"),
+    Float: _fixed(0x72, ">f"),
+    Symbol: _variable(0xA3, _ascii),
+    Char: _write_char,
+    Decimal32: _raw_fixed(0x74),
+    Decimal64: _raw_fixed(0x84),
+    Decimal128: _raw_fixed(0x94),
+}
+
+
+def register(kind: type, writer: Writer) -> None:
+    """Let `write` encode another class (the composite types of the upper layers)."""
+    _WRITERS[kind] = writer

@@ -1,0 +1,192 @@
+"""The performatives of the transport [2.7] and of SASL [5.3.3].
+
+`transfer` and `disposition` are here for completeness and as the general decoder; what runs per message
+is in `fast`.
+"""
+
+# ruff: noqa: RUF009 (amqp() makes a dataclass field, it shares no value)
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from partibus.amqp.codec.composite import (
+    BINARY,
+    BOOLEAN,
+    ERROR,
+    MAP,
+    STRING,
+    SYMBOL,
+    SYMBOLS,
+    UBYTE,
+    UINT,
+    ULONG,
+    USHORT,
+    amqp,
+    build,
+    composite,
+)
+from partibus.amqp.codec.decoder import MAX_NESTING, decode
+from partibus.amqp.codec.states import STATE, DeliveryState
+from partibus.amqp.codec.terminus import SOURCE, TARGET, AnySource, AnyTarget
+from partibus.amqp.codec.types import Described
+from partibus.amqp.errors import AmqpError, DecodeError
+
+UNLIMITED: Final = 0xFFFFFFFF
+
+
+@composite(0x10, "amqp:open:list", frame_body=True)
+@dataclass(slots=True, kw_only=True)
+class Open:
+    container_id: str = amqp(STRING, required=True)
+    hostname: str | None = amqp(STRING)
+    max_frame_size: int = amqp(UINT, default=UNLIMITED)
+    channel_max: int = amqp(USHORT, default=0xFFFF)
+    idle_time_out: int | None = amqp(UINT)
+    outgoing_locales: object = amqp(SYMBOLS)
+    incoming_locales: object = amqp(SYMBOLS)
+    offered_capabilities: object = amqp(SYMBOLS)
+    desired_capabilities: object = amqp(SYMBOLS)
+    properties: dict[object, object] | None = amqp(MAP)
+
+
+@composite(0x11, "amqp:begin:list", frame_body=True)
+@dataclass(slots=True, kw_only=True)
+class Begin:
+    remote_channel: int | None = amqp(USHORT)
+    next_outgoing_id: int = amqp(UINT, required=True)
+    incoming_window: int = amqp(UINT, required=True)
+    outgoing_window: int = amqp(UINT, required=True)
+    handle_max: int = amqp(UINT, default=UNLIMITED)
+    offered_capabilities: object = amqp(SYMBOLS)
+    desired_capabilities: object = amqp(SYMBOLS)
+    properties: dict[object, object] | None = amqp(MAP)
+
+
+@composite(0x12, "amqp:attach:list", frame_body=True)
+@dataclass(slots=True, kw_only=True)
+class Attach:
+    name: str = amqp(STRING, required=True)
+    handle: int = amqp(UINT, required=True)
+    role: bool = amqp(BOOLEAN, required=True)
+    snd_settle_mode: int = amqp(UBYTE, default=2)
+    rcv_settle_mode: int = amqp(UBYTE, default=0)
+    source: AnySource | None = amqp(SOURCE)
+    target: AnyTarget | None = amqp(TARGET)
+    unsettled: dict[object, object] | None = amqp(MAP)
+    incomplete_unsettled: bool | None = amqp(BOOLEAN)
+    initial_delivery_count: int | None = amqp(UINT)
+    max_message_size: int | None = amqp(ULONG)
+    offered_capabilities: object = amqp(SYMBOLS)
+    desired_capabilities: object = amqp(SYMBOLS)
+    properties: dict[object, object] | None = amqp(MAP)
+
+
+@composite(0x13, "amqp:flow:list", frame_body=True)
+@dataclass(slots=True, kw_only=True)
+class Flow:
+    next_incoming_id: int | None = amqp(UINT)
+    incoming_window: int = amqp(UINT, required=True)
+    next_outgoing_id: int = amqp(UINT, required=True)
+    outgoing_window: int = amqp(UINT, required=True)
+    handle: int | None = amqp(UINT)
+    delivery_count: int | None = amqp(UINT)
+    link_credit: int | None = amqp(UINT)
+    available: int | None = amqp(UINT)
+    drain: bool = amqp(BOOLEAN, default=False)
+    echo: bool = amqp(BOOLEAN, default=False)
+    properties: dict[object, object] | None = amqp(MAP)
+
+
+@composite(0x14, "amqp:transfer:list", frame_body=True)
+@dataclass(slots=True, kw_only=True)
+class Transfer:
+    handle: int = amqp(UINT, required=True)
+    delivery_id: int | None = amqp(UINT)
+    delivery_tag: bytes | None = amqp(BINARY)
+    message_format: int | None = amqp(UINT)
+    settled: bool | None = amqp(BOOLEAN)
+    more: bool = amqp(BOOLEAN, default=False)
+    rcv_settle_mode: int | None = amqp(UBYTE)
+    state: DeliveryState | None = amqp(STATE)
+    resume: bool = amqp(BOOLEAN, default=False)
+    aborted: bool = amqp(BOOLEAN, default=False)
+    batchable: bool = amqp(BOOLEAN, default=False)
+
+
+@composite(0x15, "amqp:disposition:list", frame_body=True)
+@dataclass(slots=True, kw_only=True)
+class Disposition:
+    role: bool = amqp(BOOLEAN, required=True)
+    first: int = amqp(UINT, required=True)
+    last: int | None = amqp(UINT)
+    settled: bool = amqp(BOOLEAN, default=False)
+    state: DeliveryState | None = amqp(STATE)
+    batchable: bool = amqp(BOOLEAN, default=False)
+
+
+@composite(0x16, "amqp:detach:list", frame_body=True)
+@dataclass(slots=True, kw_only=True)
+class Detach:
+    handle: int = amqp(UINT, required=True)
+    closed: bool = amqp(BOOLEAN, default=False)
+    error: AmqpError | None = amqp(ERROR)
+
+
+@composite(0x17, "amqp:end:list", frame_body=True)
+@dataclass(slots=True)
+class End:
+    error: AmqpError | None = amqp(ERROR)
+
+
+@composite(0x18, "amqp:close:list", frame_body=True)
+@dataclass(slots=True)
+class Close:
+    error: AmqpError | None = amqp(ERROR)
+
+
+@composite(0x40, "amqp:sasl-mechanisms:list", frame_body=True)
+@dataclass(slots=True, kw_only=True)
+class SaslMechanisms:
+    sasl_server_mechanisms: object = amqp(SYMBOLS, required=True)
+
+
+@composite(0x41, "amqp:sasl-init:list", frame_body=True)
+@dataclass(slots=True, kw_only=True)
+class SaslInit:
+    mechanism: str = amqp(SYMBOL, required=True)
+    initial_response: bytes | None = amqp(BINARY)
+    hostname: str | None = amqp(STRING)
+
+
+@composite(0x42, "amqp:sasl-challenge:list", frame_body=True)
+@dataclass(slots=True, kw_only=True)
+class SaslChallenge:
+    challenge: bytes = amqp(BINARY, required=True)
+
+
+@composite(0x43, "amqp:sasl-response:list", frame_body=True)
+@dataclass(slots=True, kw_only=True)
+class SaslResponse:
+    response: bytes = amqp(BINARY, required=True)
+
+
+@composite(0x44, "amqp:sasl-outcome:list", frame_body=True)
+@dataclass(slots=True, kw_only=True)
+class SaslOutcome:
+    code: int = amqp(UBYTE, required=True)
+    additional_data: bytes | None = amqp(BINARY)
+
+
+Performative = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
+SaslFrame = SaslMechanisms | SaslInit | SaslChallenge | SaslResponse | SaslOutcome
+
+
+def decode_performative(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> tuple[Any, int]:
+    """The performative (or SASL frame body) at `pos`, and the position after it, where a payload starts."""
+    value, after = decode(buf, pos, end, depth)
+    performative = build(value)
+    if isinstance(performative, Described):
+        raise DecodeError(f"a frame body with descriptor {performative.descriptor!r} is not defined")
+    return performative, after

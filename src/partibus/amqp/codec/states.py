@@ -1,0 +1,131 @@
+"""Delivery states and outcomes [3.4], and those of transactions [4.5].
+
+`ACCEPTED` and `RELEASED` are the only instances that the engine hands out of their classes, so callers may
+compare with `is`.
+"""
+
+# ruff: noqa: RUF009 (amqp() makes a dataclass field, it shares no value)
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from partibus.amqp.codec.composite import (
+    ANY,
+    BINARY,
+    BOOLEAN,
+    ERROR,
+    MAP,
+    SYMBOLS,
+    UINT,
+    ULONG,
+    Kind,
+    amqp,
+    build,
+    composite,
+    kind_of,
+)
+from partibus.amqp.codec.types import Described
+from partibus.amqp.errors import AmqpError, DecodeError
+
+
+@composite(0x23, "amqp:received:list")
+@dataclass(slots=True, kw_only=True)
+class Received:
+    """How far a partial delivery got."""
+
+    section_number: int = amqp(UINT, required=True)
+    section_offset: int = amqp(ULONG, required=True)
+
+
+@composite(0x24, "amqp:accepted:list")
+@dataclass(slots=True)
+class Accepted:
+    pass
+
+
+@composite(0x25, "amqp:rejected:list")
+@dataclass(slots=True)
+class Rejected:
+    error: AmqpError | None = amqp(ERROR)
+
+
+@composite(0x26, "amqp:released:list")
+@dataclass(slots=True)
+class Released:
+    pass
+
+
+@composite(0x27, "amqp:modified:list")
+@dataclass(slots=True)
+class Modified:
+    delivery_failed: bool | None = amqp(BOOLEAN)
+    undeliverable_here: bool | None = amqp(BOOLEAN)
+    message_annotations: dict[object, object] | None = amqp(MAP)
+
+
+@composite(0x31, "amqp:declare:list")
+@dataclass(slots=True)
+class Declare:
+    """Body of a message to the coordinator: begin a transaction."""
+
+    global_id: object = amqp(ANY)
+
+
+@composite(0x32, "amqp:discharge:list")
+@dataclass(slots=True, kw_only=True)
+class Discharge:
+    """Body of a message to the coordinator: commit, or roll back if `fail`."""
+
+    txn_id: bytes = amqp(BINARY, required=True)
+    fail: bool = amqp(BOOLEAN, default=False)
+
+
+@composite(0x33, "amqp:declared:list")
+@dataclass(slots=True, kw_only=True)
+class Declared:
+    txn_id: bytes = amqp(BINARY, required=True)
+
+
+ACCEPTED: Final = Accepted()
+RELEASED: Final = Released()
+
+Outcome = Accepted | Rejected | Released | Modified | Declared
+
+_OUTCOME: Final = kind_of("outcome", Accepted, Rejected, Released, Modified, Declared)
+
+
+@composite(0x34, "amqp:transactional-state:list")
+@dataclass(slots=True, kw_only=True)
+class TransactionalState:
+    txn_id: bytes = amqp(BINARY, required=True)
+    outcome: Outcome | Described | None = amqp(_OUTCOME)
+
+
+DeliveryState = Outcome | Received | TransactionalState | Described
+
+_STATES: Final = (Received, Accepted, Rejected, Released, Modified, Declared, TransactionalState)
+
+
+def delivery_state(value: object) -> DeliveryState:
+    """The state that a decoded described value stands for; foreign states stay `Described`."""
+    state = build(value)
+    if isinstance(state, Accepted):
+        return ACCEPTED
+    if isinstance(state, Released):
+        return RELEASED
+    if isinstance(state, (*_STATES, Described)):
+        return state
+    raise DecodeError(f"{type(state).__name__} is no delivery state")
+
+
+STATE: Final = Kind("delivery state", delivery_state)
+
+
+@composite(0x30, "amqp:coordinator:list")
+@dataclass(slots=True)
+class Coordinator:
+    """The target of a link that controls transactions [4.5.1]."""
+
+    capabilities: object = amqp(SYMBOLS)

@@ -1,0 +1,367 @@
+"""The connection [2.4]: bytes in, events out; verbs in, bytes out. No socket, no clock.
+
+    conn = Connection(server=True)
+    for event in conn.receive_data(data): ...     # never raises for what a peer sends
+    transport.write(conn.data_to_send())
+
+A peer that breaks the rules is told so by close or end, and the owner by `Closed` or `SessionClosed`.
+Nothing leaves before our `open`, so a session that a hasty client begins is answered behind it. `tick` is
+called every `tick_interval` seconds with the time of any clock that does not jump back; it keeps the peer
+awake and notices a silent one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from partibus.amqp.codec.performatives import Begin, Close, End, Open, decode_performative
+from partibus.amqp.endpoint import ENDING, Move, State, after
+from partibus.amqp.errors import (
+    DECODE_ERROR,
+    FRAMING_ERROR,
+    ILLEGAL_STATE,
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT_EXCEEDED,
+    AmqpError,
+    DecodeError,
+    PeerError,
+    Scope,
+    UsageError,
+)
+from partibus.amqp.events import Closed, Event, Opened, SessionClosed, SessionOpened
+from partibus.amqp.frames import AMQP_FRAME, EMPTY_FRAME, HEADER, HEADER_BYTES, MIN_MAX_FRAME_SIZE, frame
+from partibus.amqp.limits import Limits
+from partibus.amqp.output import Output
+from partibus.amqp.pool import NumberPool
+from partibus.amqp.sasl import ClientHandshake, Login, ServerHandshake
+from partibus.amqp.session import Session
+
+_TRANSFER: Final = 0x14
+_DISPOSITION: Final = 0x15
+
+# Two of the client libraries give a connection up after 60 s without a frame, whatever they advertise.
+_KEEP_ALIVE_MAX_S: Final = 30.0
+
+
+class Connection:
+    """One connection, server's or client's. `peer` is the peer's open; `user` belongs to the owner."""
+
+    def __init__(self, *, server: bool, login: Login | None = None, limits: Limits | None = None) -> None:
+        if server and login is not None:
+            raise UsageError("a login belongs to a client; a server answers logins by answer_login")
+        self.limits = limits or Limits()
+        self.output = Output()
+        self.peer: Open | None = None
+        self.state = State.IDLE
+        self.user: object = None
+        self.max_frame_size_out = MIN_MAX_FRAME_SIZE
+        """Most bytes in a frame of ours: the peer's wish, but not more than our own."""
+        self.partial_bytes = 0
+        """Bytes of incomplete deliveries on all links."""
+        self._handshake = ServerHandshake() if server else ClientHandshake(login)
+        self._channels = NumberPool()
+        self._sessions_in: dict[int, Session] = {}
+        self._sessions_out: dict[int, Session] = {}
+        self._rest = bytearray()
+        self._rest_needs = 0
+        self._heard = False
+        self._spoke = False
+        self._heard_at: float | None = None
+
+    # -- facts -----------------------------------------------------------------------------------------
+
+    @property
+    def sasl_mechanism(self) -> str | None:
+        """The mechanism that the client chose; None while unknown or without SASL."""
+        return self._handshake.mechanism
+
+    @property
+    def sessions(self) -> list[Session]:
+        return list(self._sessions_out.values())
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing more will be read or sent, but what `data_to_send` still gives."""
+        return self.state is State.CLOSED
+
+    @property
+    def bytes_buffered(self) -> int:
+        """Bytes that `data_to_send` has not handed out yet."""
+        return self.output.size + self._handshake.output.size
+
+    # -- verbs -----------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        container_id: str,
+        *,
+        hostname: str | None = None,
+        properties: dict[object, object] | None = None,
+    ) -> None:
+        """Send our open, ahead of everything that waits. Does nothing if the connection has ended."""
+        if self.state in ENDING:
+            return
+        self.state = after(self.state, Move.SEND_OPEN, "the connection")
+        opening = Open(
+            container_id=container_id,
+            hostname=hostname,
+            max_frame_size=self.limits.max_frame_size,
+            channel_max=self.limits.channel_max,
+            idle_time_out=self.limits.idle_timeout_ms or None,
+            properties=properties,
+        )
+        self.output.write_first(frame(0, opening))
+
+    def begin(self) -> Session:
+        """Begin a session; `SessionOpened` follows."""
+        if self.state in ENDING or self.state is State.IDLE:
+            raise UsageError(f"the connection is {self.state.value}: open it before a session is begun")
+        most = min(self.limits.channel_max, self.peer.channel_max if self.peer is not None else 0xFFFF) + 1
+        if len(self._sessions_out) >= most:
+            raise UsageError(f"the connection has {most} sessions, its most: end one first")
+        session = self._new_session()
+        session.write_begin()
+        return session
+
+    def close(self, error: AmqpError | None = None) -> None:
+        """End the connection and all that is on it; `Closed` follows when the peer has answered."""
+        if self.state in ENDING:
+            return
+        if self.state in (State.IDLE, State.OPEN_RECEIVED):
+            self.open("closing")
+        self.state = after(self.state, Move.SEND_CLOSE, "the connection")
+        self._forget_sessions()
+        self.output.write(frame(0, Close(error)))
+
+    def answer_login(self, accepted: bool) -> list[Event]:
+        """The answer to `PlainLogin`. Returns the events of bytes that the client sent ahead."""
+        if not isinstance(self._handshake, ServerHandshake):
+            raise UsageError("a client has no login to answer")
+        events: list[Event] = []
+        try:
+            self._handshake.verdict(accepted)
+        except PeerError as violation:
+            self._fail(violation.error, events)
+            return events
+        self._rest_needs = 0
+        return self.receive_data(b"")
+
+    def data_to_send(self) -> bytes:
+        """Everything that may leave now. Frames wait for the handshake and for our open."""
+        data = self._handshake.output.take()
+        if self._handshake.done and self.state not in (State.IDLE, State.OPEN_RECEIVED) and self.output.parts:
+            self._spoke = True
+            data += self.output.take()
+        return data
+
+    # -- time ------------------------------------------------------------------------------------------
+
+    @property
+    def tick_interval(self) -> float:
+        """Seconds between two calls of `tick`.
+
+        A tick only knows that something was sent since the last one, so it comes twice in the longest
+        allowed silence: half of the peer's idle time-out [2.4.5], or 30 s.
+        """
+        interval = _KEEP_ALIVE_MAX_S
+        if self.peer is not None and self.peer.idle_time_out:
+            interval = min(interval, self.peer.idle_time_out / 2000)
+        if self.limits.idle_timeout_ms:
+            interval = min(interval, self.limits.idle_timeout_ms / 2000)
+        return interval / 2
+
+    def tick(self, now: float) -> list[Event]:
+        """Send an empty frame if we were silent; close if the peer was. `now` in seconds."""
+        events: list[Event] = []
+        if self.state is State.CLOSED:
+            return events
+        if not self._spoke and self.state in (State.OPEN_SENT, State.OPEN) and not self.output.parts:
+            self.output.write(EMPTY_FRAME)
+        self._spoke = False
+        silent_max_s = self.limits.idle_timeout_ms / 1000
+        if self._heard or self._heard_at is None:
+            self._heard = False
+            self._heard_at = now
+        elif silent_max_s and now - self._heard_at >= silent_max_s:
+            description = f"nothing arrived for more than {self.limits.idle_timeout_ms} milliseconds"
+            self._fail(AmqpError(RESOURCE_LIMIT_EXCEEDED, description), events)
+        return events
+
+    # -- input -----------------------------------------------------------------------------------------
+
+    def receive_data(self, data: bytes) -> list[Event]:
+        """Take bytes from the peer and say what they mean. Never raises for what they are."""
+        events: list[Event] = []
+        if self.state is State.CLOSED:
+            return events
+        self._heard = True
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._rest_needs:
+                return events
+            data = bytes(self._rest)
+            self._rest.clear()
+        try:
+            pos = 0
+            if not self._handshake.done:
+                pos = self._handshake.receive(data, 0, events)
+            if self._handshake.done:
+                pos = self._read_frames(data, pos, events)
+            self._keep_rest(data, pos)
+        except PeerError as violation:
+            self._fail(violation.error, events)
+        except DecodeError as error:
+            self._fail(AmqpError(DECODE_ERROR, str(error)), events)
+        return events
+
+    def _keep_rest(self, data: bytes, pos: int) -> None:
+        """Keep an incomplete frame, and how many bytes make reading on worth while."""
+        if pos == len(data) or self.state is State.CLOSED:
+            return
+        self._rest += data[pos:]
+        size = len(self._rest)
+        if self._handshake.done:
+            self._rest_needs = int.from_bytes(self._rest[:4]) if size >= HEADER_BYTES else HEADER_BYTES
+        elif size > self.limits.max_frame_size:
+            raise PeerError(Scope.CONNECTION, FRAMING_ERROR, f"{size} bytes came before the login was answered")
+
+    def _read_frames(self, data: bytes, pos: int, events: list[Event]) -> int:
+        """Read all complete frames; returns the position of the first incomplete one. Hot path."""
+        available = len(data)
+        unpack = HEADER.unpack_from
+        size_max = self.limits.max_frame_size
+        sessions = self._sessions_in
+        while available - pos >= HEADER_BYTES:
+            size, offset, kind, channel = unpack(data, pos)
+            body = pos + offset * 4
+            end = pos + size
+            if size > size_max or offset < 2 or body > end or kind != AMQP_FRAME:
+                raise _bad_frame(size, offset, kind, size_max)
+            if end > available:
+                break
+            pos = end
+            if body == end:
+                continue
+            session = sessions.get(channel)
+            try:
+                if session is not None and session.state is State.OPEN and data.startswith(b"\x00\x53", body):
+                    code = data[body + 2] if body + 2 < end else 0
+                    if code == _TRANSFER:
+                        session.inbound.on_transfer(data, body + 3, end, events)
+                        continue
+                    if code == _DISPOSITION:
+                        session.on_disposition(data, body + 3, end, events)
+                        continue
+                performative, _after = decode_performative(data, body, end, self.limits.nesting_max)
+                self._on_performative(channel, session, performative, events)
+            except PeerError as violation:
+                if violation.scope is not Scope.SESSION or session is None:
+                    raise
+                session.end(violation.error)
+                events.append(SessionClosed(session, violation.error, by_peer=False))
+            if self.state is State.CLOSED:
+                return available
+        return pos
+
+    def _on_performative(self, channel: int, session: Session | None, performative: Any, events: list[Event]) -> None:
+        if isinstance(performative, Close):
+            self._on_close(performative, events)
+        elif self.state in ENDING:
+            return
+        elif isinstance(performative, Open):
+            self._on_open(performative, events)
+        elif self.peer is None:
+            raise _connection_error(ILLEGAL_STATE, f"{type(performative).__name__} came before open")
+        elif isinstance(performative, Begin):
+            self._on_begin(channel, performative, events)
+        elif session is None:
+            name = type(performative).__name__.lower()
+            raise _connection_error(NOT_ALLOWED, f"{name} came on channel {channel}, which has no session")
+        elif isinstance(performative, End):
+            self._on_end(session, channel, performative, events)
+        elif session.state not in ENDING:
+            session.on_performative(performative, events)
+
+    def _on_open(self, opening: Open, events: list[Event]) -> None:
+        if self.peer is not None:
+            raise _connection_error(ILLEGAL_STATE, "open came twice")
+        if opening.max_frame_size < MIN_MAX_FRAME_SIZE:
+            raise _connection_error(
+                INVALID_FIELD, f"max-frame-size is {opening.max_frame_size}, at least {MIN_MAX_FRAME_SIZE} is needed"
+            )
+        self.state = after(self.state, Move.RECEIVE_OPEN, "the connection")
+        self.peer = opening
+        self.max_frame_size_out = min(opening.max_frame_size, self.limits.max_frame_size)
+        events.append(Opened(self))
+
+    def _on_begin(self, channel: int, begin: Begin, events: list[Event]) -> None:
+        if channel in self._sessions_in:
+            raise _connection_error(ILLEGAL_STATE, f"begin came twice on channel {channel}")
+        if begin.remote_channel is None:
+            session = self._new_session()
+            session.on_begin(channel, begin)
+            session.write_begin()
+        else:
+            answered = self._sessions_out.get(begin.remote_channel)
+            if answered is None or answered.state not in (State.OPEN_SENT, State.CLOSE_PIPELINED):
+                raise _connection_error(NOT_ALLOWED, f"begin answers channel {begin.remote_channel}, which did not ask")
+            session = answered
+            session.on_begin(channel, begin)
+        self._sessions_in[channel] = session
+        if session.state is State.OPEN:
+            events.append(SessionOpened(session))
+
+    def _on_end(self, session: Session, channel: int, end: End, events: list[Event]) -> None:
+        by_peer = session.on_end()
+        del self._sessions_in[channel]
+        del self._sessions_out[session.local_channel]
+        self._channels.give_back(session.local_channel)
+        events.append(SessionClosed(session, end.error, by_peer))
+
+    def _on_close(self, close: Close, events: list[Event]) -> None:
+        by_peer = self.state not in ENDING
+        if by_peer:
+            self.close()
+        self._die()
+        events.append(Closed(close.error, by_peer))
+
+    # -- ends ------------------------------------------------------------------------------------------
+
+    def _new_session(self) -> Session:
+        if len(self._sessions_out) > self.limits.channel_max:
+            raise _connection_error(
+                RESOURCE_LIMIT_EXCEEDED, f"there are {len(self._sessions_out)} sessions, the most: end one first"
+            )
+        channel = self._channels.take()
+        session = self._sessions_out[channel] = Session(self, channel)
+        return session
+
+    def _fail(self, error: AmqpError, events: list[Event]) -> None:
+        """The peer broke the rules for the whole connection: say so, and read nothing any more."""
+        if self._handshake.done:
+            self.close(error)
+        self._die()
+        events.append(Closed(error, by_peer=False))
+
+    def _forget_sessions(self) -> None:
+        for session in self._sessions_out.values():
+            session.forget()
+            session.state = State.CLOSED
+
+    def _die(self) -> None:
+        self._forget_sessions()
+        self._sessions_in.clear()
+        self._sessions_out.clear()
+        self._rest.clear()
+        self.state = State.CLOSED
+
+
+def _connection_error(condition: str, description: str) -> PeerError:
+    return PeerError(Scope.CONNECTION, condition, description)
+
+
+def _bad_frame(size: int, offset: int, kind: int, size_max: int) -> PeerError:
+    if size > size_max:
+        return _connection_error(FRAMING_ERROR, f"a frame of {size} bytes came, at most {size_max} are read")
+    return _connection_error(FRAMING_ERROR, f"no AMQP frame: size {size}, data offset {offset}, type {kind}")

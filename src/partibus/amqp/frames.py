@@ -1,0 +1,30 @@
+"""Frames and protocol headers [2.2, 2.3]."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from partibus.amqp.codec.encoder import encode
+
+AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
+SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
+
+EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
+"""Keep-alive: nothing but a frame header."""
+
+HEADER: Final = Struct(">IBBH")
+"""Frame size, data offset in words of four bytes, type, channel."""
+HEADER_BYTES: Final = 8
+
+AMQP_FRAME: Final = 0
+SASL_FRAME: Final = 1
+
+MIN_MAX_FRAME_SIZE: Final = 512
+"""No peer may ask for smaller frames; also the bound of a SASL frame, which we read more kindly [5.3.1]."""
+
+
+def frame(channel: int, performative: object, kind: int = AMQP_FRAME) -> bytes:
+    """One frame without payload."""
+    body = encode(performative)
+    return HEADER.pack(HEADER_BYTES + len(body), 2, kind, channel) + body

@@ -1,0 +1,295 @@
+"""Deliveries that arrive on a session: the incoming window, reassembly, settling what we received.
+
+The window counts transfer frames. It is opened again when half of it is used, unless the owner holds it or
+too many deliveries are unsettled. A peer that overruns it is not punished (one client counts deliveries
+where it should count frames); what bounds memory then is that complete deliveries belong to the owner,
+who stops reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from partibus.amqp import serial
+from partibus.amqp.codec.fast import DispositionWriter, read_transfer
+from partibus.amqp.codec.states import ACCEPTED, DeliveryState, Rejected
+from partibus.amqp.endpoint import ENDING, State
+from partibus.amqp.errors import (
+    ILLEGAL_STATE,
+    INVALID_FIELD,
+    MESSAGE_SIZE_EXCEEDED,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNATTACHED_HANDLE,
+    AmqpError,
+    PeerError,
+    Scope,
+)
+from partibus.amqp.events import Deliveries, Delivery, Disposed, Event
+from partibus.amqp.link import Receiver
+
+if TYPE_CHECKING:
+    from partibus.amqp.link import Link
+    from partibus.amqp.session import Session
+
+_RECEIVER_ROLE: Final = True
+
+
+class Partial:
+    """A delivery of which only the first frames are here. An oversize one keeps counting, not the bytes."""
+
+    __slots__ = ("chunks", "delivery_id", "message_format", "settled", "size", "state", "tag")
+
+    def __init__(
+        self, delivery_id: int, tag: bytes, message_format: int, settled: bool, state: DeliveryState | None
+    ) -> None:
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.message_format = message_format
+        self.settled = settled
+        self.state = state
+        self.chunks: list[bytes] = []
+        self.size = 0
+
+
+class Inbound:
+    """The receiving half of a session."""
+
+    __slots__ = ("_accepted", "_low_water", "_session", "held", "next_transfer_id", "unsettled", "window")
+
+    def __init__(self, session: Session) -> None:
+        limits = session.limits
+        self._session = session
+        self.window = limits.incoming_window
+        self._low_water = limits.incoming_window // 2
+        self.held = False
+        self.next_transfer_id = 0
+        """Id of the next transfer frame, counted from the peer's begin."""
+        self.unsettled: dict[int, Delivery] = {}
+        self._accepted = DispositionWriter(session.local_channel, _RECEIVER_ROLE, True, ACCEPTED)
+
+    def refill(self) -> int:
+        """The window to state in a flow: all of it, unless it must stay as it is."""
+        limits = self._session.limits
+        if not self.held and len(self.unsettled) < limits.max_unsettled:
+            self.window = limits.incoming_window
+        return max(0, self.window)
+
+    def replenish(self) -> None:
+        """Tell the peer about a full window, if there may be one."""
+        before = self.window
+        if self.refill() > before:
+            self._session.write_flow()
+
+    def on_transfer(self, buf: bytes, pos: int, end: int, events: list[Event]) -> None:
+        """The transfer whose list starts at `pos`, payload included; hot path."""
+        session = self._session
+        fields = read_transfer(buf, pos, end, session.limits.nesting_max)
+        handle, delivery_id, tag, message_format, settled, more, state, aborted, start = fields
+        self.next_transfer_id = (self.next_transfer_id + 1) & 0xFFFFFFFF
+        self.window -= 1
+        if self.window <= self._low_water:
+            self.replenish()
+        link = session.links_in.get(handle)
+        if link is None or link.state is not State.OPEN or type(link) is not Receiver:
+            self._not_receiving(link, handle)
+            return
+        if more or aborted or link.partial is not None:
+            self._on_part(link, fields, buf[start:end], events)
+            return
+        if delivery_id is None or tag is None:
+            raise _session_error(INVALID_FIELD, f"a transfer on link {link.name} has no delivery-id or no tag")
+        link.flow.on_delivery()
+        if end - start > link.max_message_size:
+            self._reject_oversize(link, delivery_id, settled)
+            return
+        delivery = Delivery(link, delivery_id, tag, message_format or 0, settled, state, buf[start:end])
+        if not settled:
+            self.unsettled[delivery_id] = delivery
+        last = events[-1] if events else None
+        if type(last) is Deliveries and last.link is link:
+            last.deliveries.append(delivery)
+        else:
+            events.append(Deliveries(link, [delivery]))
+
+    def _not_receiving(self, link: Link | None, handle: int) -> None:
+        """What comes for a link that we have detached is dropped; anything else here is an error."""
+        if link is None:
+            raise _session_error(UNATTACHED_HANDLE, f"a transfer names handle {handle}, which is not attached")
+        if link.state in ENDING:
+            return
+        if link.state is not State.OPEN:
+            raise _session_error(ILLEGAL_STATE, f"a transfer came before attach of link {link.name} was answered")
+        raise _session_error(NOT_ALLOWED, f"a transfer came on link {link.name}, where we are the sender")
+
+    def _on_part(
+        self,
+        link: Receiver,
+        fields: tuple[int, int | None, bytes | None, int | None, bool, bool, DeliveryState | None, bool, int],
+        payload: bytes,
+        events: list[Event],
+    ) -> None:
+        """One frame of a delivery that has several [2.6.14]; later ones may repeat or omit what identifies it."""
+        _handle, delivery_id, tag, message_format, settled, more, state, aborted, _start = fields
+        partial = link.partial
+        if partial is None:
+            if delivery_id is None or tag is None:
+                raise _session_error(INVALID_FIELD, f"a first transfer on link {link.name} has no delivery-id or tag")
+            link.flow.on_delivery()
+            partial = link.partial = Partial(delivery_id, tag, message_format or 0, settled, state)
+        elif delivery_id is not None and delivery_id != partial.delivery_id:
+            raise _session_error(
+                INVALID_FIELD,
+                f"delivery {delivery_id} began on link {link.name} before delivery {partial.delivery_id} was complete",
+            )
+        if aborted:
+            self.forget_partial(link)
+            return
+        partial.settled = partial.settled or settled
+        partial.state = state or partial.state
+        self._keep(link, partial, payload)
+        if not more:
+            self._complete(link, partial, events)
+
+    def _keep(self, link: Receiver, partial: Partial, payload: bytes) -> None:
+        connection = self._session.connection
+        partial.size += len(payload)
+        if partial.size > link.max_message_size:
+            connection.partial_bytes -= sum(map(len, partial.chunks))
+            partial.chunks.clear()
+            return
+        connection.partial_bytes += len(payload)
+        partial.chunks.append(payload)
+        if connection.partial_bytes > self._session.limits.partial_bytes_max:
+            raise PeerError(
+                Scope.CONNECTION,
+                RESOURCE_LIMIT_EXCEEDED,
+                f"incomplete deliveries hold more than {self._session.limits.partial_bytes_max} bytes",
+            )
+
+    def forget_partial(self, link: Receiver) -> None:
+        """Drop what is there of an incomplete delivery."""
+        if link.partial is not None:
+            self._session.connection.partial_bytes -= sum(map(len, link.partial.chunks))
+            link.partial = None
+
+    def _complete(self, link: Receiver, partial: Partial, events: list[Event]) -> None:
+        payload = b"".join(partial.chunks)
+        self.forget_partial(link)
+        if partial.size > link.max_message_size:
+            self._reject_oversize(link, partial.delivery_id, partial.settled)
+            return
+        delivery = Delivery(
+            link,
+            partial.delivery_id,
+            partial.tag,
+            partial.message_format,
+            partial.settled,
+            partial.state,
+            payload,
+        )
+        if not partial.settled:
+            self.unsettled[partial.delivery_id] = delivery
+        last = events[-1] if events else None
+        if type(last) is Deliveries and last.link is link:
+            last.deliveries.append(delivery)
+        else:
+            events.append(Deliveries(link, [delivery]))
+
+    def _reject_oversize(self, link: Receiver, delivery_id: int, settled: bool) -> None:
+        """The sender learns why; the link lives on."""
+        if settled:
+            return
+        error = AmqpError(
+            MESSAGE_SIZE_EXCEEDED,
+            f"the message is larger than the {link.max_message_size} bytes that link {link.name} takes",
+        )
+        writer = DispositionWriter(self._session.local_channel, _RECEIVER_ROLE, True, Rejected(error))
+        self._session.output.write(writer.frame(delivery_id, delivery_id))
+
+    def settle(self, deliveries: Iterable[Delivery], state: DeliveryState | None, settled: bool) -> None:
+        """Tell the peer `state`, one disposition per run of ids; what is settled already is passed over."""
+        session = self._session
+        if session.state in ENDING:
+            return
+        if state is ACCEPTED and settled:
+            writer = self._accepted
+        else:
+            writer = DispositionWriter(session.local_channel, _RECEIVER_ROLE, settled, state)
+        unsettled = self.unsettled
+        first = last = -1
+        for delivery in deliveries:
+            delivery_id = delivery.delivery_id
+            if delivery_id not in unsettled:
+                continue
+            if settled:
+                del unsettled[delivery_id]
+            if first >= 0:
+                if delivery_id == (last + 1) & 0xFFFFFFFF:
+                    last = delivery_id
+                    continue
+                session.output.write(writer.frame(first, last))
+            first = last = delivery_id
+        if first >= 0:
+            session.output.write(writer.frame(first, last))
+        if self.window <= self._low_water:
+            self.replenish()
+
+    def on_disposition(
+        self, first: int, last: int, settled: bool, state: DeliveryState | None, events: list[Event]
+    ) -> None:
+        """The sending peer tells what became of deliveries that we hold (it settles second, or withdraws)."""
+        for delivery_id in ids_in_range(first, last, self.unsettled):
+            delivery = self.unsettled.get(delivery_id)
+            if delivery is None:
+                continue
+            if settled:
+                del self.unsettled[delivery_id]
+            add_disposed(events, delivery.link, delivery, delivery_id, state, settled)
+
+    def drop(self, link: Receiver) -> None:
+        """Forget everything of a link that is gone."""
+        self.forget_partial(link)
+        gone = [delivery_id for delivery_id, held in self.unsettled.items() if held.link is link]
+        for delivery_id in gone:
+            del self.unsettled[delivery_id]
+
+
+def ids_in_range(first: int, last: int, known: dict[int, object] | dict[int, Delivery]) -> Iterable[int]:
+    """The ids from `first` to `last` that can be in `known`; a huge range costs no more than `known` is large."""
+    count = serial.distance(first, last) + 1
+    if count == 1:
+        return (first,)
+    if count <= 0:
+        return ()
+    if count <= len(known):
+        return [(first + step) & serial.MASK for step in range(count)]
+    found = [number for number in known if 0 <= serial.distance(first, number) < count]
+    return sorted(found, key=lambda number: serial.distance(first, number))
+
+
+def add_disposed(
+    events: list[Event],
+    link: Link,
+    context: object,
+    delivery_id: int,
+    state: DeliveryState | None,
+    settled: bool,
+) -> None:
+    """Lengthen the event at the end if it is about the same link, state and settlement; else begin one."""
+    event = events[-1] if events else None
+    if (
+        type(event) is Disposed
+        and event.link is link
+        and event.settled is settled
+        and (event.state is state or event.state == state)
+    ):
+        event.contexts.append(context)
+        event.delivery_ids.append(delivery_id)
+    else:
+        events.append(Disposed(link, [context], [delivery_id], state, settled))
+
+
+def _session_error(condition: str, description: str) -> PeerError:
+    return PeerError(Scope.SESSION, condition, description)

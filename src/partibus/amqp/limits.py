@@ -1,0 +1,41 @@
+"""Every bound of the engine in one place; all are settable when a connection is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partibus.amqp.codec.decoder import MAX_NESTING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a peer may make us hold. Sizes are bytes, windows are frames, counts are counts.
+
+    A peer that breaks `channel_max` or `partial_bytes_max` loses its connection; the others hold back or
+    refuse one link or one message.
+    """
+
+    max_frame_size: int = 65_536
+    """Advertised for input, and the most that we put into one frame ourselves."""
+    channel_max: int = 4_999
+    """Highest channel advertised; one more than this many sessions may exist at a time."""
+    handle_max: int = 255
+    """Highest handle advertised. Clients do not check it, so only `links_max` is enforced."""
+    links_max: int = 1_024
+    """Links of one session; a further attach is refused."""
+    incoming_window: int = 5_000
+    """Transfer frames that a peer may send before we ask for more."""
+    outgoing_window: int = 5_000
+    """Stated to the peer, as the protocol wants a number; nothing depends on it."""
+    max_unsettled: int = 10_000
+    """Unsettled incoming deliveries of a session from which on its window is not opened again."""
+    max_message_size: int = 1_048_576
+    """Default of a link's largest message; a larger one is rejected without being kept."""
+    partial_bytes_max: int = 16_777_216
+    """Bytes of incomplete deliveries on all links of a connection."""
+    pending_bytes_max: int = 1_048_576
+    """Bytes of deliveries that wait in one session for the peer's window."""
+    nesting_max: int = MAX_NESTING
+    """Levels of compound values."""
+    idle_timeout_ms: int = 240_000
+    """Advertised; a connection that is silent for longer is closed. 0: never."""

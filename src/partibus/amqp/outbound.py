@@ -1,0 +1,256 @@
+"""Deliveries that leave on a session: delivery ids, the peer's window, what waits for it, their settlement.
+
+Delivery ids are given when the first frame is written, so they have no gaps on the wire across the links of
+the session, also when a link goes away while its deliveries wait. What the peer's window does not let out
+waits here, first come first served; as long as something waits, everything new queues behind it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from partibus.amqp import serial
+from partibus.amqp.codec.fast import DispositionWriter, TransferWriter, transfer_head
+from partibus.amqp.codec.states import DeliveryState
+from partibus.amqp.endpoint import ENDING
+from partibus.amqp.events import Event, WindowOpened
+from partibus.amqp.frames import HEADER, HEADER_BYTES
+from partibus.amqp.inbound import add_disposed, ids_in_range
+
+if TYPE_CHECKING:
+    from partibus.amqp.link import Sender
+    from partibus.amqp.session import Session
+
+Payload = bytes | tuple[bytes, ...]
+"""An encoded message, in one piece or in parts that are to be joined."""
+
+Item = tuple[bytes, Payload, object]
+"""What `send_many` takes: delivery tag, payload, and the caller's context for `Disposed`."""
+
+_SENDER_ROLE: Final = False
+
+
+class _Waiting:
+    """A delivery that has not left completely. `delivery_id` is None until its first frame is written."""
+
+    __slots__ = ("context", "delivery_id", "link", "message_format", "offset", "payload", "settled", "state", "tag")
+
+    def __init__(
+        self,
+        link: Sender,
+        tag: bytes,
+        payload: Payload,
+        context: object,
+        message_format: int,
+        settled: bool,
+        state: DeliveryState | None,
+    ) -> None:
+        self.link = link
+        self.tag = tag
+        self.payload = payload if isinstance(payload, bytes) else b"".join(payload)
+        self.context = context
+        self.message_format = message_format
+        self.settled = settled
+        self.state = state
+        self.offset = 0
+        self.delivery_id: int | None = None
+
+
+class Outbound:
+    """The sending half of a session."""
+
+    __slots__ = (
+        "_drained_later",
+        "_refused",
+        "_session",
+        "_waiting",
+        "bytes_waiting",
+        "next_delivery_id",
+        "next_transfer_id",
+        "unsettled",
+        "window",
+    )
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.window = 0
+        """Transfer frames that the peer takes now."""
+        self.next_transfer_id = 0
+        self.next_delivery_id = 0
+        self.unsettled: dict[int, tuple[Sender, object]] = {}
+        self._waiting: deque[_Waiting] = deque()
+        self.bytes_waiting = 0
+        self._drained_later: list[Sender] = []
+        self._refused = False
+
+    def send_run(self, link: Sender, items: Sequence[Item], count: int, settled: bool) -> int:
+        """Send the first `count` items, for which there is credit; returns how many were taken. Hot path."""
+        sent = 0
+        if not self._waiting and count <= self.window:
+            sent = self._write_run(link, items, count, settled)
+            if sent == count:
+                return count
+        for tag, payload, context in islice(items, sent, count):
+            if not self.send_one(link, tag, payload, context, 0, settled, None):
+                break
+            sent += 1
+        return sent
+
+    def _write_run(self, link: Sender, items: Sequence[Item], count: int, settled: bool) -> int:
+        """Write items straight to the output, up to the first one that needs several frames."""
+        output = self._session.output
+        append = output.parts.append
+        unsettled = self.unsettled
+        frame_max = self._session.connection.max_frame_size_out
+        writers = link.settled_writers if settled else link.writers
+        delivery_id = self.next_delivery_id
+        sent = size = 0
+        for tag, payload, context in islice(items, count):
+            tag_bytes = len(tag)
+            writer = writers.get(tag_bytes)
+            if writer is None:
+                writer = writers[tag_bytes] = TransferWriter(
+                    self._session.local_channel, link.handle, tag_bytes, settled
+                )
+            payload_bytes = len(payload) if type(payload) is bytes else sum(map(len, payload))  # type: ignore[arg-type]
+            total = payload_bytes + writer.overhead
+            if total > frame_max:
+                break
+            append(writer.pack(total, writer.prefix, delivery_id, writer.tag_header, tag, writer.suffix))
+            if type(payload) is bytes:
+                append(payload)
+            else:
+                output.parts.extend(payload)  # type: ignore[arg-type]
+            if not settled:
+                unsettled[delivery_id] = (link, context)
+            delivery_id = (delivery_id + 1) & 0xFFFFFFFF
+            size += total
+            sent += 1
+        output.size += size
+        self.next_delivery_id = delivery_id
+        self.next_transfer_id = serial.add(self.next_transfer_id, sent)
+        self.window -= sent
+        return sent
+
+    def send_one(
+        self,
+        link: Sender,
+        tag: bytes,
+        payload: Payload,
+        context: object,
+        message_format: int,
+        settled: bool,
+        state: DeliveryState | None,
+    ) -> bool:
+        """Queue a delivery and send what the window allows; False if too much waits already."""
+        if self._waiting and self.bytes_waiting >= self._session.limits.pending_bytes_max:
+            self._refused = True
+            return False
+        waiting = _Waiting(link, tag, payload, context, message_format, settled, state)
+        self._waiting.append(waiting)
+        self.bytes_waiting += len(waiting.payload)
+        self._flush()
+        return True
+
+    def _flush(self) -> None:
+        while self._waiting and self.window > 0:
+            waiting = self._waiting[0]
+            if self._write_part(waiting):
+                self._waiting.popleft()
+                self.bytes_waiting -= len(waiting.payload)
+        if not self._waiting and self._drained_later:
+            links, self._drained_later = self._drained_later, []
+            for link in links:
+                link.drained()
+
+    def _write_part(self, waiting: _Waiting) -> bool:
+        """Write the next frame of a delivery; True if it was the last one."""
+        session = self._session
+        if waiting.delivery_id is None:
+            waiting.delivery_id = self.next_delivery_id
+            self.next_delivery_id = serial.add(self.next_delivery_id, 1)
+            if not waiting.settled:
+                self.unsettled[waiting.delivery_id] = (waiting.link, waiting.context)
+            identity = (waiting.delivery_id, waiting.tag, waiting.message_format)
+        else:
+            identity = None
+        head = transfer_head(waiting.link.handle, identity, waiting.settled, waiting.state)
+        start = waiting.offset
+        end = start + session.connection.max_frame_size_out - HEADER_BYTES - len(head.last)
+        more = end < len(waiting.payload)
+        chunk = waiting.payload[start:end]
+        body = head.more if more else head.last
+        session.output.write(HEADER.pack(HEADER_BYTES + len(body) + len(chunk), 2, 0, session.local_channel) + body)
+        session.output.write(chunk)
+        waiting.offset = end
+        self.next_transfer_id = serial.add(self.next_transfer_id, 1)
+        self.window -= 1
+        return not more
+
+    def on_flow(self, next_incoming_id: int | None, incoming_window: int, events: list[Event]) -> None:
+        """The peer's view of its window [2.5.6]; null means that it has not seen our begin."""
+        known = 0 if next_incoming_id is None else next_incoming_id
+        on_the_way = max(0, serial.distance(known, self.next_transfer_id))
+        self.window = max(0, incoming_window - on_the_way)
+        self._flush()
+        if self._refused and not self._waiting:
+            self._refused = False
+            events.append(WindowOpened(self._session))
+
+    def on_disposition(
+        self, first: int, last: int, settled: bool, state: DeliveryState | None, events: list[Event]
+    ) -> None:
+        """The receiving peer tells the state of deliveries; ids that are settled already are passed over."""
+        unsettled = self.unsettled
+        if first == last:
+            entry = unsettled.pop(first, None) if settled else unsettled.get(first)
+            if entry is not None:
+                add_disposed(events, entry[0], entry[1], first, state, settled)
+            return
+        for delivery_id in ids_in_range(first, last, unsettled):  # type: ignore[arg-type]
+            entry = unsettled.pop(delivery_id, None) if settled else unsettled.get(delivery_id)
+            if entry is not None:
+                add_disposed(events, entry[0], entry[1], delivery_id, state, settled)
+
+    def settle(self, delivery_ids: Iterable[int], state: DeliveryState | None, retain: bool) -> None:
+        """Answer dispositions: tell the peer the final state, one frame per run of ids."""
+        session = self._session
+        if session.state in ENDING:
+            return
+        writer = DispositionWriter(session.local_channel, _SENDER_ROLE, True, state)
+        first = last = -1
+        for delivery_id in delivery_ids:
+            if delivery_id not in self.unsettled:
+                continue
+            if not retain:
+                del self.unsettled[delivery_id]
+            if first >= 0:
+                if delivery_id == (last + 1) & serial.MASK:
+                    last = delivery_id
+                    continue
+                session.output.write(writer.frame(first, last))
+            first = last = delivery_id
+        if first >= 0:
+            session.output.write(writer.frame(first, last))
+
+    def drained_after_waiting(self, link: Sender) -> bool:
+        """True if deliveries of `link` still wait here: `link.drained` will be called when they have left."""
+        if all(waiting.link is not link for waiting in self._waiting):
+            return False
+        if link not in self._drained_later:
+            self._drained_later.append(link)
+        return True
+
+    def drop(self, link: Sender) -> None:
+        """Forget everything of a link that is gone."""
+        if self._waiting:
+            self._waiting = deque(waiting for waiting in self._waiting if waiting.link is not link)
+            self.bytes_waiting = sum(len(waiting.payload) for waiting in self._waiting)
+        if link in self._drained_later:
+            self._drained_later.remove(link)
+        gone = [delivery_id for delivery_id, entry in self.unsettled.items() if entry[0] is link]
+        for delivery_id in gone:
+            del self.unsettled[delivery_id]

@@ -1,0 +1,284 @@
+"""Sessions [2.5]: a pair of channels with windows, and the links on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from partibus.amqp.codec.fast import read_disposition
+from partibus.amqp.codec.performatives import Attach, Begin, Detach, End, Flow
+from partibus.amqp.codec.terminus import AnySource, AnyTarget
+from partibus.amqp.endpoint import ENDING, Move, State, after
+from partibus.amqp.errors import (
+    HANDLE_IN_USE,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNATTACHED_HANDLE,
+    AmqpError,
+    PeerError,
+    Scope,
+)
+from partibus.amqp.events import Attached, CreditChanged, Detached, Drained, Event
+from partibus.amqp.frames import frame
+from partibus.amqp.inbound import Inbound
+from partibus.amqp.link import Link, Receiver, Role, Sender
+from partibus.amqp.outbound import Outbound
+from partibus.amqp.pool import NumberPool
+
+if TYPE_CHECKING:
+    from partibus.amqp.connection import Connection
+
+
+class Session:
+    """One session. `user` belongs to the owner."""
+
+    __slots__ = (
+        "_handles",
+        "_links_out",
+        "_requested",
+        "connection",
+        "inbound",
+        "limits",
+        "links_in",
+        "local_channel",
+        "outbound",
+        "output",
+        "remote_channel",
+        "state",
+        "user",
+    )
+
+    def __init__(self, connection: Connection, local_channel: int) -> None:
+        self.connection = connection
+        self.limits = connection.limits
+        self.output = connection.output
+        self.local_channel = local_channel
+        self.remote_channel: int | None = None
+        self.state = State.IDLE
+        self.links_in: dict[int, Link] = {}
+        """By the peer's handle, until its detach."""
+        self._handles = NumberPool()
+        self._links_out: dict[int, Link] = {}
+        """By our handle, until our detach is sent and the peer's is here."""
+        self._requested: dict[tuple[str, Role], Link] = {}
+        """Links that we attached and the peer has not answered."""
+        self.inbound = Inbound(self)
+        self.outbound = Outbound(self)
+        self.user: object = None
+
+    @property
+    def links(self) -> list[Link]:
+        """Every link that is not over."""
+        return list(self._links_out.values())
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def write_begin(self) -> None:
+        """Send our begin."""
+        self.state = after(self.state, Move.SEND_OPEN, f"session {self.local_channel}")
+        self.write(
+            Begin(
+                remote_channel=self.remote_channel,
+                next_outgoing_id=self.outbound.next_transfer_id,
+                incoming_window=self.inbound.window,
+                outgoing_window=self.limits.outgoing_window,
+                handle_max=self.limits.handle_max,
+            )
+        )
+
+    def on_begin(self, channel: int, begin: Begin) -> None:
+        self.state = after(self.state, Move.RECEIVE_OPEN, f"session {self.local_channel}")
+        self.remote_channel = channel
+        self.inbound.next_transfer_id = begin.next_outgoing_id
+        self.outbound.window = begin.incoming_window
+
+    def end(self, error: AmqpError | None = None) -> None:
+        """End the session with all its links. Does nothing if it has ended."""
+        if self.state in ENDING:
+            return
+        self.state = after(self.state, Move.SEND_CLOSE, f"session {self.local_channel}")
+        self.forget()
+        self.write(End(error))
+
+    def on_end(self) -> bool:
+        """The peer's end. True if it was the peer's wish; then it is answered."""
+        self.state = after(self.state, Move.RECEIVE_CLOSE, f"session {self.local_channel}")
+        self.forget()
+        if self.state is State.CLOSED:
+            return False
+        self.state = after(self.state, Move.SEND_CLOSE, f"session {self.local_channel}")
+        self.write(End())
+        return True
+
+    def forget(self) -> None:
+        """All links are over with the session."""
+        for link in self.links:
+            link.forget()
+            link.state = State.CLOSED
+        self._links_out.clear()
+        self.links_in.clear()
+        self._requested.clear()
+
+    # -- links -----------------------------------------------------------------------------------------
+
+    def attach_sender(
+        self,
+        name: str,
+        *,
+        source: AnySource | None = None,
+        target: AnyTarget | None = None,
+        snd_settle_mode: int = 2,
+        rcv_settle_mode: int = 0,
+        properties: dict[object, object] | None = None,
+    ) -> Sender:
+        """Ask the peer for a link on which we send; `Attached` or `Detached` with an error follows."""
+        request = Attach(
+            name=name,
+            handle=self._handles.take(),
+            role=Role.SENDER.value,
+            snd_settle_mode=snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode,
+            source=source,
+            target=target,
+        )
+        link = Sender(self, request.handle, request, State.IDLE)
+        self._request(link, properties)
+        return link
+
+    def attach_receiver(
+        self,
+        name: str,
+        *,
+        source: AnySource | None = None,
+        target: AnyTarget | None = None,
+        snd_settle_mode: int = 2,
+        rcv_settle_mode: int = 0,
+        properties: dict[object, object] | None = None,
+    ) -> Receiver:
+        """Ask the peer for a link on which it sends; `Attached` or `Detached` with an error follows."""
+        request = Attach(
+            name=name,
+            handle=self._handles.take(),
+            role=Role.RECEIVER.value,
+            snd_settle_mode=snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode,
+            source=source,
+            target=target,
+        )
+        link = Receiver(self, request.handle, request, State.IDLE)
+        self._request(link, properties)
+        return link
+
+    def _request(self, link: Link, properties: dict[object, object] | None) -> None:
+        self._links_out[link.handle] = link
+        self._requested[link.name, link.role] = link
+        link.write_attach(link.source, link.target, properties)
+
+    def on_attach(self, attach: Attach, events: list[Event]) -> None:
+        if attach.handle in self.links_in:
+            raise _session_error(HANDLE_IN_USE, f"handle {attach.handle} is attached already")
+        our_role = Role.SENDER if attach.role else Role.RECEIVER
+        link = self._requested.pop((attach.name, our_role), None)
+        if link is not None:
+            self._on_answer(link, attach, events)
+            return
+        kind = Sender if our_role is Role.SENDER else Receiver
+        link = kind(self, self._handles.take(), attach, State.IDLE)
+        link.on_attach(attach)
+        self._links_out[link.handle] = self.links_in[attach.handle] = link
+        if len(self._links_out) > self.limits.links_max:
+            link.refuse(
+                AmqpError(
+                    RESOURCE_LIMIT_EXCEEDED,
+                    f"the session has {self.limits.links_max} links, its most: detach one first",
+                )
+            )
+        else:
+            events.append(Attached(link))
+
+    def _on_answer(self, link: Link, attach: Attach, events: list[Event]) -> None:
+        """The peer's own end is null when it refuses; its detach with the reason follows [2.6.3]."""
+        self.links_in[attach.handle] = link
+        link.on_attach(attach)
+        theirs = link.target if link.role is Role.SENDER else link.source
+        link.refused = theirs is None
+        if link.is_open:
+            events.append(Attached(link))
+
+    def on_detach(self, detach: Detach, events: list[Event]) -> None:
+        """A detach for a handle that is free is let pass: both sides want the same."""
+        link = self.links_in.pop(detach.handle, None)
+        if link is None:
+            return
+        by_peer = link.on_detach(detach)
+        del self._links_out[link.handle]
+        self._handles.give_back(link.handle)
+        events.append(Detached(link, detach.error, detach.closed, by_peer))
+
+    # -- flow ------------------------------------------------------------------------------------------
+
+    def hold_window(self) -> None:
+        """Do not open the incoming window again until `release_window`: back-pressure on all links."""
+        self.inbound.held = True
+
+    def release_window(self) -> None:
+        self.inbound.held = False
+        self.inbound.replenish()
+
+    def write_flow(self, link: Link | None = None, *, drain: bool = False) -> None:
+        """The state of the session, and of `link` if there is one. next-incoming-id is always in it."""
+        flow = Flow(
+            next_incoming_id=None if self.state is State.OPEN_SENT else self.inbound.next_transfer_id,
+            incoming_window=self.inbound.refill(),
+            next_outgoing_id=self.outbound.next_transfer_id,
+            outgoing_window=self.limits.outgoing_window,
+            drain=drain,
+        )
+        if isinstance(link, (Sender, Receiver)):
+            flow.handle = link.handle
+            flow.delivery_count = link.flow.delivery_count
+            flow.link_credit = link.flow.available
+        self.write(flow)
+
+    def on_flow(self, flow: Flow, events: list[Event]) -> None:
+        self.outbound.on_flow(flow.next_incoming_id, flow.incoming_window, events)
+        link: Link | None = None
+        if flow.handle is not None:
+            link = self.links_in.get(flow.handle)
+            if link is None:
+                raise _session_error(UNATTACHED_HANDLE, f"a flow names handle {flow.handle}, which is not attached")
+            self._on_link_flow(link, flow, events)
+        if flow.echo and (link is None or link.is_open):
+            self.write_flow(link)
+
+    def _on_link_flow(self, link: Link, flow: Flow, events: list[Event]) -> None:
+        if not link.is_open:
+            return
+        if isinstance(link, Sender):
+            if flow.link_credit is not None:
+                link.flow.on_flow(flow.delivery_count, flow.link_credit, flow.drain)
+                events.append(CreditChanged(link))
+        elif isinstance(link, Receiver) and link.flow.on_flow(flow.delivery_count):
+            events.append(Drained(link))
+
+    # -- frames ----------------------------------------------------------------------------------------
+
+    def on_disposition(self, buf: bytes, pos: int, end: int, events: list[Event]) -> None:
+        """The disposition whose list starts at `pos`; hot path."""
+        role, first, last, settled, state = read_disposition(buf, pos, end, self.limits.nesting_max)
+        half = self.outbound if role else self.inbound
+        half.on_disposition(first, last, settled, state, events)
+
+    def on_performative(self, performative: Any, events: list[Event]) -> None:
+        """Any performative that is neither per message nor about the session itself."""
+        if isinstance(performative, Flow):
+            self.on_flow(performative, events)
+        elif isinstance(performative, Attach):
+            self.on_attach(performative, events)
+        elif isinstance(performative, Detach):
+            self.on_detach(performative, events)
+
+    def write(self, performative: object) -> None:
+        self.output.write(frame(self.local_channel, performative))
+
+
+def _session_error(condition: str, description: str) -> PeerError:
+    return PeerError(Scope.SESSION, condition, description)
