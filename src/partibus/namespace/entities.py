@@ -62,9 +62,12 @@ class QueueOptions:
         return STANDARD_PARTITION_COUNT if self.partitioned else 1
 
 
+DEFAULT_QUEUE_OPTIONS = QueueOptions()
+
+
 @dataclass(frozen=True, slots=True)
 class QueueDescription:
     """A queue by name."""
 
     name: str
-    options: QueueOptions = QueueOptions()
+    options: QueueOptions = DEFAULT_QUEUE_OPTIONS

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from partibus.errors import ArgumentError, PartibusError, Unsupported, shown
 from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, MS_PER_SECOND, UNLIMITED_MS
-from partibus.namespace.entities import EntityStatus, QueueOptions
+from partibus.namespace.entities import DEFAULT_QUEUE_OPTIONS, EntityStatus, QueueOptions
 from partibus.namespace.hints import did_you_mean
 from partibus.namespace.values import BooleanValue, ChoiceValue, DurationValue, IntegerValue, Json, TextValue, Value
 
@@ -112,6 +112,14 @@ def immutable_changes(old: QueueOptions, new: QueueOptions) -> list[Change]:
     ]
 
 
+def change_refused(name: str, change: Change) -> str:
+    """The text that refuses an immutable change of the queue ``name``."""
+    return (
+        f"{change.name} of the queue '{name}' is {json.dumps(change.old)} for life and can't become "
+        f"{json.dumps(change.new)}. Keep the value, or create another queue with the new one and move the messages."
+    )
+
+
 def _known(name: str) -> Property:
     prop = _BY_NAME.get(name)
     if prop is None:
@@ -120,7 +128,7 @@ def _known(name: str) -> Property:
 
 
 def _read(prop: Property, raw: object) -> object:
-    default = getattr(_DEFAULTS, prop.field)
+    default = getattr(DEFAULT_QUEUE_OPTIONS, prop.field)
     if raw is None and not prop.available:
         return default
     try:
@@ -133,6 +141,3 @@ def _read(prop: Property, raw: object) -> object:
             f"Leave {prop.name} out, or set it to {json.dumps(prop.value.to_json(default))}.",
         )
     return value
-
-
-_DEFAULTS = QueueOptions()

@@ -1,0 +1,290 @@
+"""The catalog: which entities exist, what they are told to be, and where their partitions live (D1, D19).
+
+A small SQLite file, used on every administrative operation and on none that moves a message. Each change is one
+transaction, durable when the call returns. Calls block for about one disk sync and come one at a time.
+
+Entity ids and partition rows are given out once, also when the entity is deleted or the process dies. The rows that a
+deleted entity leaves in the stores are remembered until somebody says that they are gone (`dropped_partitions`).
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from partibus.errors import (
+    ArgumentError,
+    EntityExists,
+    EntityNotFound,
+    InvalidOperation,
+    OutcomeUnknown,
+    QuotaExceeded,
+    StoreUnavailable,
+    UnusableFile,
+)
+from partibus.namespace.catalog_file import open_catalog_file
+from partibus.namespace.entities import QueueDescription, QueueOptions
+from partibus.namespace.names import check_entity_name, fold_name
+from partibus.namespace.placement import Placement, deal, next_first_store_no
+from partibus.namespace.properties import change_refused, immutable_changes, queue_options, queue_properties
+
+FILE_NAME = "catalog.db"
+
+_QUEUE = "queue"
+_ENTITY_COLUMNS = "entity_id, name, properties, created_ms, updated_ms"
+_PLACEMENT_COLUMNS = "partition_no, store_no, partition_row"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogLimits:
+    """Bounds of one namespace."""
+
+    entity_max: int = 10_000
+    partitioned_max: int = 100
+    """Partitioned entities, counted in `entity_max` too (row A12)."""
+    partition_row_max: int = (1 << 21) - 1
+    """Largest number that the stores' keys have room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRecord:
+    """One entity as the catalog has it."""
+
+    entity_id: int
+    description: QueueDescription
+    placements: tuple[Placement, ...]
+    created_ms: int
+    updated_ms: int
+
+
+class Catalog:
+    """Every call may raise StoreUnavailable (nothing was changed) or, rarely, OutcomeUnknown."""
+
+    def __init__(self, data_directory: Path, store_count: int, limits: CatalogLimits = CatalogLimits()) -> None:
+        """Opens or makes ``catalog.db``. `UnusableFile` when it can't be used, or has partitions in a store past
+        ``store_count``."""
+        self._path = data_directory / FILE_NAME
+        self._store_count = store_count
+        self._limits = limits
+        self._connection = open_catalog_file(self._path)
+        (last_store_no,) = self._connection.execute("SELECT max(store_no) FROM placement").fetchone()
+        if last_store_no is not None and last_store_no >= store_count:
+            self.close()
+            raise UnusableFile(
+                str(self._path),
+                f"places partitions in store {last_store_no}, but there are only {store_count} stores",
+                f"Serve with at least {last_store_no + 1} stores.",
+            )
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._connection.close()
+
+    def together(self) -> AbstractContextManager[None]:
+        """Changes made inside are durable together at its end, or none is."""
+        return self._changing()
+
+    def list_entities(self) -> list[EntityRecord]:
+        """All entities in order of their creation."""
+        with self._reading():
+            placements: dict[int, list[Placement]] = {}
+            for entity_id, *place in self._connection.execute(
+                f"SELECT entity_id, {_PLACEMENT_COLUMNS} FROM placement ORDER BY entity_id, partition_no"
+            ):
+                placements.setdefault(entity_id, []).append(Placement(*place))
+            return [
+                self._record(row, placements[row[0]])
+                for row in self._connection.execute(f"SELECT {_ENTITY_COLUMNS} FROM entity ORDER BY entity_id")
+            ]
+
+    def get(self, name: str) -> EntityRecord:
+        """EntityNotFound when there is none of that name."""
+        with self._reading():
+            record = self._find(name)
+        if record is None:
+            raise EntityNotFound(name)
+        return record
+
+    def create(self, description: QueueDescription, now_ms: int) -> EntityRecord:
+        """Adds an entity and deals its partitions over the stores.
+
+        ArgumentError for its name or for more partitions than stores, EntityExists, QuotaExceeded."""
+        check_entity_name(description.name)
+        partition_count = description.options.partition_count
+        if partition_count > self._store_count:
+            raise ArgumentError(
+                "EnablePartitioning",
+                description.options.partitioned,
+                f"false with {self._store_count} stores",
+                f"Serve with at least {partition_count} stores, one for each partition.",
+            )
+        with self._changing():
+            if self._find(description.name) is not None:
+                raise EntityExists(description.name)
+            self._check_quotas(description.options)
+            entity_id, placements = self._take_numbers(partition_count)
+            self._connection.execute(
+                f"INSERT INTO entity ({_ENTITY_COLUMNS}, folded_name, kind) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    entity_id,
+                    description.name,
+                    _to_text(description.options),
+                    now_ms,
+                    now_ms,
+                    fold_name(description.name),
+                    _QUEUE,
+                ),
+            )
+            self._connection.executemany(
+                "INSERT INTO placement VALUES (?, ?, ?, ?)", [(entity_id, *placement) for placement in placements]
+            )
+        return EntityRecord(entity_id, description, placements, now_ms, now_ms)
+
+    def update(self, name: str, options: QueueOptions, now_ms: int) -> EntityRecord:
+        """Gives the entity other options. EntityNotFound; InvalidOperation when one of them can't change (row P9)."""
+        with self._changing():
+            old = self._find(name)
+            if old is None:
+                raise EntityNotFound(name)
+            for change in immutable_changes(old.description.options, options):
+                raise InvalidOperation(change_refused(old.description.name, change))
+            self._connection.execute(
+                "UPDATE entity SET properties = ?, updated_ms = ? WHERE entity_id = ?",
+                (_to_text(options), now_ms, old.entity_id),
+            )
+        description = QueueDescription(old.description.name, options)
+        return EntityRecord(old.entity_id, description, old.placements, old.created_ms, now_ms)
+
+    def delete(self, name: str) -> EntityRecord:
+        """Takes the entity out and remembers its partitions as dropped. EntityNotFound."""
+        with self._changing():
+            record = self._find(name)
+            if record is None:
+                raise EntityNotFound(name)
+            self._connection.executemany(
+                "INSERT INTO dropped_partition VALUES (?, ?)",
+                [(placement.partition_row, placement.store_no) for placement in record.placements],
+            )
+            self._connection.execute("DELETE FROM entity WHERE entity_id = ?", (record.entity_id,))
+        return record
+
+    def dropped_partitions(self) -> list[tuple[int, int]]:
+        """(partition row, store number) of deleted entities' partitions whose rows may still be in their stores."""
+        with self._reading():
+            return self._connection.execute(
+                "SELECT partition_row, store_no FROM dropped_partition ORDER BY partition_row"
+            ).fetchall()
+
+    def forget_dropped(self, partition_rows: Iterable[int]) -> None:
+        """Their rows are durably gone from the stores."""
+        with self._changing():
+            self._connection.executemany(
+                "DELETE FROM dropped_partition WHERE partition_row = ?", [(row,) for row in partition_rows]
+            )
+
+    def _find(self, name: str) -> EntityRecord | None:
+        row = self._connection.execute(
+            f"SELECT {_ENTITY_COLUMNS} FROM entity WHERE folded_name = ?", (fold_name(name),)
+        ).fetchone()
+        if row is None:
+            return None
+        placements = self._connection.execute(
+            f"SELECT {_PLACEMENT_COLUMNS} FROM placement WHERE entity_id = ? ORDER BY partition_no",
+            (row[0],),
+        )
+        return self._record(row, [Placement(*place) for place in placements])
+
+    def _check_quotas(self, options: QueueOptions) -> None:
+        (entity_count,) = self._connection.execute("SELECT count(*) FROM entity").fetchone()
+        if entity_count >= self._limits.entity_max:
+            raise QuotaExceeded("The namespace", self._limits.entity_max, "entities", "Delete one that is not needed.")
+        if not options.partitioned:
+            return
+        (partitioned_count,) = self._connection.execute(
+            "SELECT count(*) FROM placement WHERE partition_no = 1"
+        ).fetchone()
+        if partitioned_count >= self._limits.partitioned_max:
+            raise QuotaExceeded(
+                "The namespace",
+                self._limits.partitioned_max,
+                "partitioned entities",
+                "Delete one, or create this one with EnablePartitioning false.",
+            )
+
+    def _take_numbers(self, partition_count: int) -> tuple[int, tuple[Placement, ...]]:
+        entity_id, first_row, first_store_no = self._connection.execute(
+            "SELECT next_entity_id, next_partition_row, next_store_no FROM numbers"
+        ).fetchone()
+        if first_row + partition_count - 1 > self._limits.partition_row_max:
+            raise QuotaExceeded(
+                "The namespace",
+                self._limits.partition_row_max,
+                "partitions made over its life",
+                "Move its entities to a new data directory.",
+            )
+        # The number of stores may have changed since the last entity was placed.
+        first_store_no %= self._store_count
+        placements = deal(partition_count, self._store_count, first_store_no, first_row)
+        self._connection.execute(
+            "UPDATE numbers SET next_entity_id = ?, next_partition_row = ?, next_store_no = ?",
+            (
+                entity_id + 1,
+                first_row + partition_count,
+                next_first_store_no(partition_count, self._store_count, first_store_no),
+            ),
+        )
+        return entity_id, placements
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from error
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One transaction: all of the body or nothing of it. Inside `together` a part of that one."""
+        with self._reading():
+            inside = self._connection.in_transaction
+            if not inside:
+                self._connection.execute("BEGIN IMMEDIATE")
+        if inside:
+            yield
+            return
+        try:
+            with self._reading():
+                yield
+        except BaseException:
+            self._rollback()
+            raise
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._rollback()
+            if error.sqlite_errorname in ("SQLITE_FULL", "SQLITE_BUSY"):
+                raise self._unavailable(error) from error
+            raise OutcomeUnknown(
+                f"{self._path}: the change may or may not be stored ({error}). Look at the entity, repeat it if needed."
+            ) from error
+
+    def _rollback(self) -> None:
+        with suppress(sqlite3.Error):
+            self._connection.execute("ROLLBACK")
+
+    def _unavailable(self, error: sqlite3.Error) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self._path}: the catalog can't be used now ({error}); nothing was changed. Try again."
+        )
+
+    @staticmethod
+    def _record(row: tuple[int, str, str, int, int], placements: Iterable[Placement]) -> EntityRecord:
+        entity_id, name, properties, created_ms, updated_ms = row
+        description = QueueDescription(name, queue_options(json.loads(properties)))
+        return EntityRecord(entity_id, description, tuple(placements), created_ms, updated_ms)
+
+
+def _to_text(options: QueueOptions) -> str:
+    return json.dumps(queue_properties(options))

@@ -1,0 +1,110 @@
+"""Config.json, the file of entities that Microsoft's Service Bus emulator reads at its start.
+
+```text
+ {"UserConfig": {
+     "Namespaces": [{
+         "Name": "sbemulatorns",
+         "Queues": [{"Name": …, "Properties": {…}}],
+         "Topics": [{"Name": …, "Properties": {…}, "Subscriptions": […]}]}],
+     "Logging": {"Type": "File"}}}
+```
+
+Queues take every property of the service (`properties`), also those that the emulator does not know, such as
+EnablePartitioning. A property that is left out has the service's default, not the emulator's. Strict: what is unknown,
+misspelt or out of range is refused and never passed over, so that nothing runs against a queue other than the one that
+is written down.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from partibus.namespace.config_document import ConfigError, Document, Problem
+from partibus.namespace.config_names import declared_name
+from partibus.namespace.config_topics import check_topic
+from partibus.namespace.entities import QueueDescription
+from partibus.namespace.names import check_short_name
+from partibus.namespace.properties import QUEUE_PROPERTIES, read_queue_options
+
+_LOGGING_TYPES = ("File", "Console", "File,Console", "Console,File")
+_QUEUE_PROPERTY_NAMES = tuple(prop.name for prop in QUEUE_PROPERTIES)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredQueue:
+    """A queue, and where the file says so."""
+
+    path: str
+    description: QueueDescription
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a Config.json declares. Its logging is checked and has no effect: partibus logs as its own flags say."""
+
+    file: str
+    namespace_name: str
+    queues: tuple[DeclaredQueue, ...]
+
+
+def read_config_json(file: Path) -> Config:
+    """The checked content of ``file``; ConfigError with everything that is wrong."""
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(str(file), [Problem("$", f"can't be read: {error.strerror}. Check its path.")]) from error
+    return parse_config_json(text, str(file))
+
+
+def parse_config_json(text: bytes, file: str = "Config.json") -> Config:
+    """The checked content of a document; ``file`` is what errors call it."""
+    document = Document(file, text)
+    root = document.members(document.root, "$", ("UserConfig",), required=("UserConfig",))
+    user_config = root.get("UserConfig")
+    config = Config(file, "", ())
+    if user_config is not None:
+        config = _user_config(document, user_config, "$.UserConfig", file)
+    document.finish()
+    return config
+
+
+def _user_config(document: Document, value: object, path: str, file: str) -> Config:
+    members = document.members(value, path, ("Namespaces", "Logging"), required=("Namespaces",))
+    if "Logging" in members:
+        _check_logging(document, members["Logging"], f"{path}.Logging")
+    if "Namespaces" not in members:
+        return Config(file, "", ())
+    namespaces = document.elements(members["Namespaces"], f"{path}.Namespaces")
+    if len(namespaces) != 1:
+        document.refuse(f"{path}.Namespaces", f"has {len(namespaces)} namespaces, but must have exactly one")
+    configs = [_namespace(document, element, element_path, file) for element_path, element in namespaces]
+    return configs[0] if configs else Config(file, "", ())
+
+
+def _check_logging(document: Document, value: object, path: str) -> None:
+    logging = document.members(value, path, ("Type",), required=("Type",))
+    if "Type" in logging:
+        document.choice(logging["Type"], f"{path}.Type", _LOGGING_TYPES)
+
+
+def _namespace(document: Document, value: object, path: str, file: str) -> Config:
+    members = document.members(value, path, ("Name", "Queues", "Topics"), required=("Name",))
+    name = declared_name(document, members, path, {}, check_short_name)
+    names: dict[str, str] = {}
+    queues = [
+        _queue(document, element, queue_path, names)
+        for queue_path, element in document.elements(members.get("Queues", []), f"{path}.Queues")
+    ]
+    for topic_path, element in document.elements(members.get("Topics", []), f"{path}.Topics"):
+        check_topic(document, element, topic_path, names)
+    return Config(file, name, tuple(queues))
+
+
+def _queue(document: Document, value: object, path: str, taken: dict[str, str]) -> DeclaredQueue:
+    """The queue as far as it can be read: `Document.finish` keeps one with problems from being used."""
+    members = document.members(value, path, ("Name", "Properties"), required=("Name",))
+    name = declared_name(document, members, path, taken)
+    properties = document.members(members.get("Properties", {}), f"{path}.Properties", _QUEUE_PROPERTY_NAMES)
+    options, problems = read_queue_options(properties)
+    for property_name, error in problems.items():
+        document.refuse(f"{path}.Properties.{property_name}", str(error))
+    return DeclaredQueue(path, QueueDescription(name, options))
