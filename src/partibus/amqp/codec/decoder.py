@@ -323,3 +323,8 @@ for _code, _reader in {
     0xF0: _array(True),
 }.items():
     _READERS[_code] = _reader
+
+
+def is_defined(code: int) -> bool:
+    """True for the format codes of the standard."""
+    return _READERS[code] is not _unknown

@@ -1,0 +1,165 @@
+"""Reading single values out of the sections of a message [3.2].
+
+Every function takes a section as `split_sections` hands it out (b"" for a missing one) and raises
+`DecodeError` if what it has to look at is malformed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from partibus.amqp.codec.decoder import decode, read_compound_header
+from partibus.amqp.codec.skip import skip_value
+from partibus.amqp.errors import DecodeError
+
+_DESCRIPTOR_BYTES: Final = 3
+
+
+class Header(NamedTuple):
+    """The header section, with null where the sender wrote none."""
+
+    durable: bool | None = None
+    priority: int | None = None
+    ttl: int | None = None
+    """Milliseconds."""
+    first_acquirer: bool | None = None
+    delivery_count: int | None = None
+
+
+class Property(IntEnum):
+    """Positions in the properties section."""
+
+    MESSAGE_ID = 0
+    USER_ID = 1
+    TO = 2
+    SUBJECT = 3
+    REPLY_TO = 4
+    CORRELATION_ID = 5
+    CONTENT_TYPE = 6
+    CONTENT_ENCODING = 7
+    ABSOLUTE_EXPIRY_TIME = 8
+    CREATION_TIME = 9
+    GROUP_ID = 10
+    GROUP_SEQUENCE = 11
+    REPLY_TO_GROUP_ID = 12
+
+
+def _open(section: bytes) -> tuple[int, int, int]:
+    """Count of elements, position of the first, and end of a section that holds a list or map."""
+    if not section or section[_DESCRIPTOR_BYTES] == 0x45:
+        return 0, 0, 0
+    wide = section[_DESCRIPTOR_BYTES] & 0x10 != 0
+    return read_compound_header(section, _DESCRIPTOR_BYTES + 1, len(section), wide)
+
+
+def _elements(section: bytes, count_max: int) -> list[object]:
+    count, pos, end = _open(section)
+    if count > count_max:
+        raise DecodeError(f"section {section[2]:#04x} has {count} fields, at most {count_max} are defined")
+    values: list[object] = []
+    for _ in range(count):
+        value, pos = decode(section, pos, end)
+        values.append(value)
+    if pos != end:
+        raise DecodeError(f"section {section[2]:#04x} has {end - pos} bytes after its {count} fields")
+    return values
+
+
+def header(section: bytes) -> Header:
+    """All fields of a header section, each checked for its type."""
+    durable, priority, ttl, first_acquirer, delivery_count = _padded(section, len(Header._fields))
+    return Header(
+        _boolean("durable", durable),
+        _number("priority", priority),
+        _number("ttl", ttl),
+        _boolean("first-acquirer", first_acquirer),
+        _number("delivery-count", delivery_count),
+    )
+
+
+def _boolean(name: str, value: object) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    raise DecodeError(f"header.{name} is {value!r}, no boolean")
+
+
+def _number(name: str, value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return int(value)
+    raise DecodeError(f"header.{name} is {value!r}, no unsigned number")
+
+
+def _padded(section: bytes, count: int) -> list[object]:
+    values = _elements(section, count)
+    return values + [None] * (count - len(values))
+
+
+def properties(section: bytes) -> list[object]:
+    """All fields of a properties section, padded with None to thirteen."""
+    return _padded(section, len(Property))
+
+
+def raw_property(section: bytes, which: Property) -> bytes | None:
+    """The encoded bytes of one field; None if it is null or missing."""
+    count, pos, end = _open(section)
+    if which >= count:
+        return None
+    for _ in range(which):
+        pos = skip_value(section, pos, end)
+    if pos >= end:
+        raise DecodeError(f"the properties end before their field {which.name}")
+    if section[pos] == 0x40:
+        return None
+    return section[pos : skip_value(section, pos, end)]
+
+
+def property_value(section: bytes, which: Property) -> object:
+    """One field, decoded, without decoding the others."""
+    raw = raw_property(section, which)
+    return None if raw is None else decode(raw)[0]
+
+
+def text_property(section: bytes, which: Property) -> str | None:
+    """A field that must be a string or symbol (group-id, subject, to, content-type)."""
+    value = property_value(section, which)
+    if value is not None and not isinstance(value, str):
+        raise DecodeError(f"properties.{which.name.lower().replace('_', '-')} is {value!r}, no string")
+    return value if value is None else str(value)
+
+
+def iter_map(section: bytes) -> Iterator[tuple[str, bytes]]:
+    """The pairs of annotations, application properties or footer: key text and encoded value."""
+    count, pos, end = _open(section)
+    if count % 2:
+        raise DecodeError(f"section {section[2]:#04x} has an odd number of elements: {count}")
+    for _ in range(count // 2):
+        key, pos = decode(section, pos, end)
+        if not isinstance(key, str):
+            raise DecodeError(f"section {section[2]:#04x} has the key {key!r}, no symbol or string")
+        start = pos
+        pos = skip_value(section, pos, end)
+        yield str(key), section[start:pos]
+    if pos != end:
+        raise DecodeError(f"section {section[2]:#04x} has {end - pos} bytes after its {count} elements")
+
+
+def map_value(section: bytes, key: str) -> object:
+    """The decoded value of one key; None if it is missing or null."""
+    for name, raw in iter_map(section):
+        if name == key:
+            return decode(raw)[0]
+    return None
+
+
+def decode_body(body: bytes) -> list[object]:
+    """The decoded content of the body sections: bytes of data, lists of sequences, or one value."""
+    values: list[object] = []
+    pos = 0
+    while pos < len(body):
+        value, pos = decode(body, pos + _DESCRIPTOR_BYTES)
+        values.append(value)
+    return values
