@@ -59,10 +59,9 @@ def parse_config_json(text: bytes, file: str = "Config.json") -> Config:
     """The checked content of a document; ``file`` is what errors call it."""
     document = Document(file, text)
     root = document.members(document.root, "$", ("UserConfig",), required=("UserConfig",))
-    user_config = root.get("UserConfig")
     config = Config(file, "", ())
-    if user_config is not None:
-        config = _user_config(document, user_config, "$.UserConfig", file)
+    if "UserConfig" in root:
+        config = _user_config(document, root["UserConfig"], "$.UserConfig", file)
     document.finish()
     return config
 
@@ -74,7 +73,7 @@ def _user_config(document: Document, value: object, path: str, file: str) -> Con
     if "Namespaces" not in members:
         return Config(file, "", ())
     namespaces = document.elements(members["Namespaces"], f"{path}.Namespaces")
-    if len(namespaces) != 1:
+    if len(namespaces) != 1 and isinstance(members["Namespaces"], list):
         document.refuse(f"{path}.Namespaces", f"has {len(namespaces)} namespaces, but must have exactly one")
     configs = [_namespace(document, element, element_path, file) for element_path, element in namespaces]
     return configs[0] if configs else Config(file, "", ())
