@@ -1,0 +1,78 @@
+"""Copies a store's write-ahead log into its database, beside the writer.
+
+A commit only appends to the log, which starts over once all of it has been copied and nobody reads from it. Copying
+takes as long as the disk needs, so it runs on a thread of its own; since commits go on meanwhile, a second, short pass
+with commits held back takes what they have added, or the log would never end under steady load.
+"""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from threading import Lock, Thread
+
+from partibus.partition.ports import Writes
+from partibus.store.sqlite.connection import PAGE_BYTES, connect
+from partibus.store.sqlite.settings import KIB, StoreSettings
+
+_PAGES_PER_COMMIT = 5
+"""Owner, counters, counts, an entry page and its parent: what a commit of one message appends beside the message."""
+
+_BYTES_PER_COLUMN = 8
+
+_PAGES_OF_CACHE = 8 * PAGE_BYTES
+
+
+class Checkpoints:
+    """Starts a checkpoint of one store when enough has been appended. The thread lives as long as the checkpoint."""
+
+    def __init__(self, path: Path, settings: StoreSettings, commit_lock: Lock) -> None:
+        """``commit_lock`` is held by whoever commits."""
+        self._path = path
+        self._settings = settings
+        self._commit_lock = commit_lock
+        self._appended_bytes = 0
+        self._thread: Thread | None = None
+        self.last_error: sqlite3.Error | None = None
+        """Of the latest checkpoint. Nothing is lost by it; the log grows until one works."""
+
+    def after_commit(self, appended_bytes: int) -> None:
+        """Start a checkpoint when enough has been appended. The caller holds the commit lock."""
+        self._appended_bytes += appended_bytes
+        if self._appended_bytes < self._settings.checkpoint_bytes or self._thread is not None:
+            return
+        self._appended_bytes = 0
+        self._thread = Thread(target=self._run, name=f"checkpoint {self._path.name}")
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for a running checkpoint. The caller does not hold the commit lock."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        try:
+            with closing(connect(self._path, _PAGES_OF_CACHE, self._settings)) as connection:
+                checkpoint(connection)
+                with self._commit_lock:
+                    checkpoint(connection)
+            self.last_error = None
+        except sqlite3.Error as error:
+            self.last_error = error
+        finally:
+            self._thread = None
+
+
+def estimate_appended_bytes(writes: Writes) -> int:
+    """What a commit appends to the log, roughly: SQLite does not tell."""
+    return (
+        _PAGES_PER_COMMIT * PAGE_BYTES
+        + sum(map(len, writes.bodies[1::2]))  # type: ignore[arg-type]  # every second column is the message
+        + _BYTES_PER_COLUMN * len(writes.entries)
+        + KIB * sum(last - first + 1 for first, last in writes.deleted_bodies)
+    )
+
+
+def checkpoint(connection: sqlite3.Connection, mode: str = "PASSIVE") -> None:
+    """Copy what can be copied without waiting for anyone (``PASSIVE``), or all and empty the log (``TRUNCATE``)."""
+    connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()

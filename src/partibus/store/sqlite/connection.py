@@ -1,0 +1,53 @@
+"""Connections to one store file and their settings."""
+
+import sqlite3
+from pathlib import Path
+
+from partibus.store.sqlite.settings import StoreSettings
+
+PAGE_BYTES = 16_384
+"""Fifteen 1 KB messages to a page (D13)."""
+
+_CACHED_STATEMENTS = 256
+"""Of the sqlite3 module, per connection: nine forms for each of nine multi-row statements, and the single ones."""
+
+
+def connect(path: Path, cache_bytes: int, settings: StoreSettings, *, pragmas: str = "") -> sqlite3.Connection:
+    """Open an existing file. Used by one thread at a time, not always the same. Raises `sqlite3.Error`."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        timeout=settings.busy_timeout_ms / 1000,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=_CACHED_STATEMENTS,
+    )
+    try:
+        connection.executescript(
+            f"PRAGMA cache_size = -{max(1, cache_bytes // 1024)};PRAGMA temp_store = MEMORY;" + pragmas
+        )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_writer(path: Path, settings: StoreSettings) -> sqlite3.Connection:
+    """The connection that commits. Each commit is synced; checkpoints are made beside it (`checkpoint`)."""
+    # Some builds overwrite deleted rows with zeros by default, which turns each delete into a write of its page.
+    # journal_size_limit: a log that grew while a reader held it back is cut when it starts over.
+    connection = connect(
+        path,
+        settings.writer_cache_bytes,
+        settings,
+        pragmas="PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0; PRAGMA secure_delete = OFF;"
+        f"PRAGMA journal_size_limit = {4 * settings.checkpoint_bytes};",
+    )
+    if settings.max_bytes is not None:
+        connection.execute(f"PRAGMA max_page_count = {max(1, settings.max_bytes // PAGE_BYTES)}")
+    return connection
+
+
+def connect_reader(path: Path, settings: StoreSettings) -> sqlite3.Connection:
+    """A connection that only reads."""
+    return connect(path, settings.reader_cache_bytes, settings, pragmas="PRAGMA query_only = ON;")

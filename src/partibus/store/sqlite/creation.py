@@ -1,0 +1,45 @@
+"""Makes an empty store file. It appears under its name complete and synced, or not at all."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from partibus.store.sqlite.connection import PAGE_BYTES
+from partibus.store.sqlite.sql import FORMAT_VERSION, schema, statement
+
+
+def prepare(path: Path, store_id: str, created_ms: int) -> Path:
+    """Write a new store beside ``path`` and sync it; the caller renames it. Raises `sqlite3.Error`, `OSError`."""
+    unborn = path.with_name(f"{path.name}.new")
+    unborn.unlink(missing_ok=True)
+    with closing(sqlite3.connect(unborn, isolation_level=None)) as connection:
+        # Nobody sees the file before it is complete, so nothing needs a journal or a sync until the end.
+        connection.executescript(
+            f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL;"
+            f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN; {schema()}"
+        )
+        connection.execute(statement("insert_meta"), (FORMAT_VERSION, store_id, created_ms))
+        connection.execute(statement("insert_owner"))
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    descriptor = os.open(unborn, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return unborn
+
+
+def publish(unborn: Path, path: Path) -> None:
+    """Give a prepared store its name. Durable after `sync_directory`."""
+    unborn.rename(path)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make new names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

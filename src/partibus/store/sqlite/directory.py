@@ -1,0 +1,105 @@
+"""The stores of one data directory: ``DATA/stores/store-00.db`` and so on, with ``DATA/lock`` for all of it."""
+
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from partibus.partition.ports import StoreError
+from partibus.store.sqlite import creation
+from partibus.store.sqlite.ballast import free_bytes
+from partibus.store.sqlite.failure import store_error
+from partibus.store.sqlite.owner import LockFile, Owner
+from partibus.store.sqlite.settings import DEFAULTS, StoreSettings
+from partibus.store.sqlite.store import SQLiteStore
+
+STORES_DEFAULT = 16
+"""A 16-partition queue touches each store once (D1)."""
+
+_OPENED_AT_ONCE = 4
+"""Opening waits for the disk more than it computes."""
+
+
+def store_id(index: int) -> str:
+    """Name of the store with this number, in its file and of its file."""
+    return f"store-{index:02}"
+
+
+def lock_data_directory(data_dir: Path, owner: Owner) -> LockFile:
+    """Make the directory if it is missing (for its owner only) and keep other processes out until released.
+
+    Raises `StoreError` when another process has it, or it can't be made.
+    """
+    _make_directory(data_dir)
+    return LockFile(data_dir / "lock", f"broker {owner.broker}, incarnation {owner.incarnation}")
+
+
+def open_stores(
+    data_dir: Path,
+    *,
+    owner: Owner,
+    created_ms: int,
+    count: int = STORES_DEFAULT,
+    settings: StoreSettings = DEFAULTS,
+    free: Callable[[Path], int] = free_bytes,
+) -> list[SQLiteStore]:
+    """Open the stores of a data directory in the order of their numbers; missing ones are made.
+
+    All stores that exist are opened, also more than ``count``: they hold messages. A gap in the numbers is refused,
+    since an empty store in place of a lost one would hide the loss. Raises `StoreError`; then none stays open.
+    """
+    directory = data_dir / "stores"
+    _make_directory(directory)
+    with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
+        paths = _make_missing(directory, count, created_ms, pool)
+        openings = [
+            pool.submit(SQLiteStore.open, path, store_id=path.stem, owner=owner, settings=settings, free=free)
+            for path in paths
+        ]
+    failures = [error for opening in openings if (error := opening.exception()) is not None]
+    if failures:
+        for opening in openings:
+            if opening.exception() is None:
+                opening.result().close()
+        raise failures[0]
+    return [opening.result() for opening in openings]
+
+
+def close_stores(stores: list[SQLiteStore]) -> None:
+    """Close all, several at once."""
+    with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
+        list(pool.map(SQLiteStore.close, stores))
+
+
+def _make_missing(directory: Path, count: int, created_ms: int, pool: ThreadPoolExecutor) -> list[Path]:
+    existing = sum(1 for _ in directory.glob("store-*.db"))
+    paths = [directory / f"{store_id(index)}.db" for index in range(max(count, existing))]
+    for path in paths[:existing]:
+        if not path.exists():
+            raise StoreError(
+                f"{path}: missing, while {existing} stores are in the directory; put the file back from a copy: an "
+                "empty one in its place would hide the loss",
+                executed=False,
+            )
+    missing = paths[existing:]
+    try:
+        # Named in order and only when all are complete, so that a start cut short leaves no gap.
+        unborn = list(pool.map(lambda path: creation.prepare(path, path.stem, created_ms), missing))
+        for new, path in zip(unborn, missing, strict=True):
+            creation.publish(new, path)
+        if missing:
+            creation.sync_directory(directory)
+    except (sqlite3.Error, OSError) as error:
+        raise store_error(error, directory, "making the stores", executed=False) from error
+    return paths
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"{directory}: can't make the directory: {error.strerror}; choose another data directory, or make its "
+            "parent writable for this user",
+            executed=False,
+        ) from error

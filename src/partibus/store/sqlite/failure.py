@@ -1,0 +1,37 @@
+"""SQLite's errors as errors of the store: what failed, which file, what to do next."""
+
+import sqlite3
+from pathlib import Path
+
+from partibus.partition.ports import StoreError, StoreFull
+
+_NEXT_STEP = {
+    sqlite3.SQLITE_NOTADB: "it is no SQLite database or its header is damaged; restore the file from a copy",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged; stop the broker, keep a copy of it with its -wal, and restore it "
+    "from a backup or with 'sqlite3 FILE .recover'",
+    sqlite3.SQLITE_READONLY: "the file is read-only for this user; make it and its directory writable, then start "
+    "again",
+    sqlite3.SQLITE_CANTOPEN: "it or a file beside it can't be opened or made; make the directory exist, writable for "
+    "this user, with file handles to spare (ulimit -n), then start again",
+    sqlite3.SQLITE_PERM: "this user may not use the file; correct its owner or mode, then start again",
+    sqlite3.SQLITE_IOERR: "the disk refused; look at the kernel log and the disk's health, then start again",
+    sqlite3.SQLITE_BUSY: "another process holds the database's own lock; end that process (a sqlite3 shell, a backup, "
+    "a stopped broker), then start again",
+}
+
+
+def store_error(error: Exception, path: Path, doing: str, *, executed: bool | None) -> StoreError:
+    """The error to raise in place of what SQLite (or the binding of a value) raised while ``doing``."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return store_full(path, doing)
+    next_step = _NEXT_STEP.get(code, "this is not expected: please report it")
+    return StoreError(f"{path}: {doing} failed: {error}: {next_step}", executed=executed)
+
+
+def store_full(path: Path, doing: str) -> StoreFull:
+    """No room on the disk, or the store has reached its own bound."""
+    return StoreFull(
+        f"{path}: {doing} failed: no room; receive and complete messages, delete entities, or free space on the disk "
+        "(completing needs no room)"
+    )

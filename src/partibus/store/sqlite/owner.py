@@ -1,0 +1,86 @@
+"""Who may write to a store (D19): an operating-system lock on a file beside it, and a row in the store itself.
+
+The lock keeps two processes of one machine apart from the start. The row is the fence: if the lock fails to (a network
+file system, a deleted lock file), the later opener raises the epoch and the earlier one's next commit is refused.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from sqlite3 import Connection
+from typing import NamedTuple
+
+from partibus.partition.ports import StoreError, StoreFenced
+from partibus.store.sqlite.sql import statement
+
+
+class Owner(NamedTuple):
+    """One run of one broker."""
+
+    broker: str
+    incarnation: str
+    """Never used again: another run of the same broker has another."""
+
+
+class LockFile:
+    """An exclusive lock that the system drops when the process ends. The file stays; its text says who holds it."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        """Take the lock; ``holder`` is for people. Raises `StoreError` when another process has it."""
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StoreError(
+                f"{path}: can't open the lock file: {error.strerror}; make the directory exist and writable for this "
+                "user, then start again",
+                executed=False,
+            ) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            text = os.pread(self._descriptor, 500, 0).decode(errors="replace").strip() or "an unknown process"
+            os.close(self._descriptor)
+            raise StoreError(
+                f"{path}: in use by {text}; stop that process or choose another data directory", executed=False
+            ) from error
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"process {os.getpid()} ({holder})\n".encode(), 0)
+        except OSError:
+            # On a full disk the lock still holds; only the text for people is missing.
+            pass
+
+    def release(self) -> None:
+        """Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class Ownership:
+    """The owner row as this process last wrote it. Calls are made inside a transaction of the writer."""
+
+    def __init__(self, connection: Connection, owner: Owner, path: Path) -> None:
+        """Take the store over: the epoch rises and whoever had it before is fenced off."""
+        self._path = path
+        self._incarnation = owner.incarnation
+        self.epoch: int
+        self.last_commit: int
+        ((self.epoch, self.last_commit),) = connection.execute(statement("take_ownership"), owner).fetchall()
+
+    def confirm(self, connection: Connection) -> None:
+        """First statement of each commit. Raises `StoreFenced` when the row is no longer ours."""
+        touched = connection.execute(
+            statement("confirm_ownership"), (self.last_commit + 1, self.epoch, self._incarnation)
+        ).rowcount
+        if touched != 1:
+            broker, incarnation, epoch = connection.execute(statement("select_owner")).fetchone()
+            raise StoreFenced(
+                f"{self._path}: taken over by broker {broker!r}, incarnation {incarnation!r}, epoch {epoch} "
+                f"(ours was {self.epoch}); this broker must give up the store and send its clients elsewhere"
+            )
+
+    def committed(self) -> None:
+        """The transaction that `confirm` began is durable."""
+        self.last_commit += 1

@@ -1,0 +1,1 @@
+UPDATE owner SET last_commit = ? WHERE epoch = ? AND incarnation = ?

@@ -1,0 +1,1 @@
+DELETE FROM lock_batch WHERE lock_key IN (?)

@@ -1,0 +1,1 @@
+DELETE FROM subqueue WHERE key BETWEEN ? AND ?

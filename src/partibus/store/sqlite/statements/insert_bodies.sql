@@ -1,0 +1,2 @@
+INSERT INTO body (key, data)
+SELECT * FROM (VALUES (?, ?)) LIMIT ?

@@ -1,0 +1,2 @@
+REPLACE INTO subqueue (key, messages, bytes)
+SELECT * FROM (VALUES (?, ?, ?)) LIMIT ?

@@ -1,0 +1,1 @@
+SELECT key, messages, bytes FROM subqueue WHERE key BETWEEN ? AND ?

@@ -1,0 +1,1 @@
+SELECT lock_key, first_pos, until_ms, bitmap FROM lock_batch WHERE lock_key BETWEEN ? AND ? ORDER BY lock_key, first_pos

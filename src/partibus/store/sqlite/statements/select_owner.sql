@@ -1,0 +1,1 @@
+SELECT broker, incarnation, epoch FROM owner

@@ -1,0 +1,1 @@
+SELECT next_sequence, next_number FROM partition WHERE "row" = ?
