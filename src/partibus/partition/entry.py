@@ -39,9 +39,9 @@ class Entry:
         self.data = data
         """The stored form of the message; None when it was let go and has to be read again before a delivery."""
 
-    def let_go(self) -> "Entry":
-        """Forget the body; the copy that is returned still has it, for the delivery under way."""
-        copy = Entry(
+    def without_body(self) -> "Entry":
+        """A copy to remember while the one with the body is on its way to the receiver."""
+        return Entry(
             self.pos,
             self.body,
             self.sequence,
@@ -50,10 +50,8 @@ class Entry:
             self.session,
             self.expires_ms,
             self.size_bytes,
-            self.data,
+            None,
         )
-        self.data = None
-        return copy
 
     def __repr__(self) -> str:
         return f"<entry {self.pos} seq={self.sequence} deliveries={self.delivery_count} {self.size_bytes} bytes>"

@@ -233,27 +233,26 @@ class Partition:
         elif demand.delete:
             self._remove(kind, subqueue, entries, step)
         else:
-            lock_id, until_ms, entries = self._lock(kind, subqueue, entries, now_ms, step)
+            lock_id, until_ms = self._lock(kind, subqueue, entries, now_ms, step)
         step.replies.append(
             c.Granted(demand.receiver, kind, lock_id, until_ms, entries, asked=len(entries), ended=ended)
         )
 
-    def _lock(
-        self, kind: int, subqueue: Subqueue, entries: list[Entry], now_ms: int, step: Step
-    ) -> tuple[int, int, list[Entry]]:
+    def _lock(self, kind: int, subqueue: Subqueue, entries: list[Entry], now_ms: int, step: Step) -> tuple[int, int]:
         lock_id = self.next_number
         self.next_number += 1
         until_ms = now_ms + self.options.lock_duration_ms
-        subqueue.locks.add(LockBatch(lock_id, until_ms, entries))
+        subqueue.locks.add(LockBatch(lock_id, until_ms, self._remembered(entries)))
         step.events.append(Locked(kind, lock_id, until_ms, entries))
-        return lock_id, until_ms, self._let_go(entries)
+        return lock_id, until_ms
 
-    def _let_go(self, entries: list[Entry]) -> list[Entry]:
-        """Large bodies leave memory while their message is locked: what is returned has them, for the delivery."""
+    def _remembered(self, entries: list[Entry]) -> list[Entry]:
+        """Large bodies leave memory while their message is locked. The entries given stay whole: events of this step
+        and the grant, perhaps an earlier one that only reserved, still need them."""
         most = self.options.limits.locked_body_max
         if max([entry.size_bytes for entry in entries]) <= most:
             return entries
-        return [entry.let_go() if entry.size_bytes > most else entry for entry in entries]
+        return [entry.without_body() if entry.size_bytes > most else entry for entry in entries]
 
     def _lock_reserved(self, command: c.LockReserved, now_ms: int, step: Step) -> None:
         subqueue = self._subqueues[command.kind]
@@ -272,7 +271,7 @@ class Partition:
             self._remove(command.kind, subqueue, entries, step)
         else:
             entries.sort(key=attrgetter("pos"))
-            lock_id, until_ms, entries = self._lock(command.kind, subqueue, entries, now_ms, step)
+            lock_id, until_ms = self._lock(command.kind, subqueue, entries, now_ms, step)
         step.replies.append(
             c.Granted(
                 command.receiver, command.kind, lock_id, until_ms, entries, asked=len(command.tokens), ended=False
