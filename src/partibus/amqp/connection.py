@@ -31,6 +31,7 @@ from partibus.amqp.errors import (
 )
 from partibus.amqp.events import Closed, Event, Opened, SessionClosed, SessionOpened
 from partibus.amqp.frames import AMQP_FRAME, EMPTY_FRAME, HEADER, HEADER_BYTES, MIN_MAX_FRAME_SIZE, frame
+from partibus.amqp.keepalive import KeepAlive
 from partibus.amqp.limits import Limits
 from partibus.amqp.output import Output
 from partibus.amqp.pool import NumberPool
@@ -39,9 +40,6 @@ from partibus.amqp.session import Session
 
 _TRANSFER: Final = 0x14
 _DISPOSITION: Final = 0x15
-
-# Two of the client libraries give a connection up after 60 s without a frame, whatever they advertise.
-_KEEP_ALIVE_MAX_S: Final = 30.0
 
 
 class Connection:
@@ -65,9 +63,7 @@ class Connection:
         self._sessions_out: dict[int, Session] = {}
         self._rest = bytearray()
         self._rest_needs = 0
-        self._heard = False
-        self._spoke = False
-        self._heard_at: float | None = None
+        self._keep_alive = KeepAlive(self.limits.idle_timeout_ms)
 
     # -- facts -----------------------------------------------------------------------------------------
 
@@ -151,7 +147,7 @@ class Connection:
         """Everything that may leave now. Frames wait for the handshake and for our open."""
         data = self._handshake.output.take()
         if self._handshake.done and self.state not in (State.IDLE, State.OPEN_RECEIVED) and self.output.parts:
-            self._spoke = True
+            self._keep_alive.sent = True
             data += self.output.take()
         return data
 
@@ -159,31 +155,17 @@ class Connection:
 
     @property
     def tick_interval(self) -> float:
-        """Seconds between two calls of `tick`.
-
-        A tick only knows that something was sent since the last one, so it comes twice in the longest
-        allowed silence: half of the peer's idle time-out [2.4.5], or 30 s.
-        """
-        interval = _KEEP_ALIVE_MAX_S
-        if self.peer is not None and self.peer.idle_time_out:
-            interval = min(interval, self.peer.idle_time_out / 2000)
-        if self.limits.idle_timeout_ms:
-            interval = min(interval, self.limits.idle_timeout_ms / 2000)
-        return interval / 2
+        """Seconds between two calls of `tick`; may shrink when the peer's open has come."""
+        return self._keep_alive.interval
 
     def tick(self, now: float) -> list[Event]:
         """Send an empty frame if we were silent; close if the peer was. `now` in seconds."""
         events: list[Event] = []
         if self.state is State.CLOSED:
             return events
-        if not self._spoke and self.state in (State.OPEN_SENT, State.OPEN) and not self.output.parts:
+        if self._keep_alive.must_speak() and self.state in (State.OPEN_SENT, State.OPEN) and not self.output.parts:
             self.output.write(EMPTY_FRAME)
-        self._spoke = False
-        silent_max_s = self.limits.idle_timeout_ms / 1000
-        if self._heard or self._heard_at is None:
-            self._heard = False
-            self._heard_at = now
-        elif silent_max_s and now - self._heard_at >= silent_max_s:
+        if self._keep_alive.peer_is_lost(now):
             description = f"nothing arrived for more than {self.limits.idle_timeout_ms} milliseconds"
             self._fail(AmqpError(RESOURCE_LIMIT_EXCEEDED, description), events)
         return events
@@ -195,7 +177,7 @@ class Connection:
         events: list[Event] = []
         if self.state is State.CLOSED:
             return events
-        self._heard = True
+        self._keep_alive.heard = True
         if self._rest:
             self._rest += data
             if len(self._rest) < self._rest_needs:
@@ -258,7 +240,7 @@ class Connection:
             except PeerError as violation:
                 if violation.scope is not Scope.SESSION or session is None:
                     raise
-                session.end(violation.error)
+                session.fail(violation.error)
                 events.append(SessionClosed(session, violation.error, by_peer=False))
             if self.state is State.CLOSED:
                 return available
@@ -293,6 +275,7 @@ class Connection:
         self.state = after(self.state, Move.RECEIVE_OPEN, "the connection")
         self.peer = opening
         self.max_frame_size_out = min(opening.max_frame_size, self.limits.max_frame_size)
+        self._keep_alive.their_timeout_s = (opening.idle_time_out or 0) / 1000
         events.append(Opened(self))
 
     def _on_begin(self, channel: int, begin: Begin, events: list[Event]) -> None:
@@ -317,7 +300,8 @@ class Connection:
         del self._sessions_in[channel]
         del self._sessions_out[session.local_channel]
         self._channels.give_back(session.local_channel)
-        events.append(SessionClosed(session, end.error, by_peer))
+        if session.failure is None:
+            events.append(SessionClosed(session, end.error, by_peer))
 
     def _on_close(self, close: Close, events: list[Event]) -> None:
         by_peer = self.state not in ENDING

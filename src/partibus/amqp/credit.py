@@ -56,15 +56,15 @@ class ReceiverCredit:
         if self.available:
             self.available -= 1
 
-    def on_flow(self, delivery_count: int | None) -> bool:
-        """The peer's flow; True if it ends the drain that we asked for.
+    def on_flow(self, delivery_count: int | None, link_credit: int | None) -> bool:
+        """The peer's flow; True if it ends the drain that we asked for: no credit is left by its count.
 
         The peer's count is only believed while we drain, because one client sends made-up flows.
         """
         if not self.drain or delivery_count is None:
             return False
         used = serial.distance(self.delivery_count, delivery_count)
-        if used < self.available:
+        if used < self.available and link_credit != 0:
             return False
         self.delivery_count = delivery_count
         self.available = 0

@@ -134,7 +134,10 @@ class Disposed:
 
 @dataclass(slots=True)
 class CreditChanged:
-    """A flow for our sender: look at `link.credit` and `link.drain_requested`."""
+    """A flow for our sender: look at `link.credit` and `link.drain_requested`.
+
+    It may come before the attach is answered; the credit holds from `accept` on.
+    """
 
     link: Sender
 

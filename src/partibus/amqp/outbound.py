@@ -16,6 +16,7 @@ from partibus.amqp import serial
 from partibus.amqp.codec.fast import DispositionWriter, TransferWriter, transfer_head
 from partibus.amqp.codec.states import DeliveryState
 from partibus.amqp.endpoint import ENDING
+from partibus.amqp.errors import UsageError
 from partibus.amqp.events import Event, WindowOpened
 from partibus.amqp.frames import HEADER, HEADER_BYTES
 from partibus.amqp.inbound import add_disposed, ids_in_range
@@ -89,8 +90,8 @@ class Outbound:
     def send_run(self, link: Sender, items: Sequence[Item], count: int, settled: bool) -> int:
         """Send the first `count` items, for which there is credit; returns how many were taken. Hot path."""
         sent = 0
-        if not self._waiting and count <= self.window:
-            sent = self._write_run(link, items, count, settled)
+        if not self._waiting and self.window:
+            sent = self._write_run(link, items, min(count, self.window), settled)
             if sent == count:
                 return count
         for tag, payload, context in islice(items, sent, count):
@@ -100,7 +101,7 @@ class Outbound:
         return sent
 
     def _write_run(self, link: Sender, items: Sequence[Item], count: int, settled: bool) -> int:
-        """Write items straight to the output, up to the first one that needs several frames."""
+        """Write items straight to the output, up to the first one that needs several frames (or is wrong)."""
         output = self._session.output
         append = output.parts.append
         unsettled = self.unsettled
@@ -108,31 +109,36 @@ class Outbound:
         writers = link.settled_writers if settled else link.writers
         delivery_id = self.next_delivery_id
         sent = size = 0
-        for tag, payload, context in islice(items, count):
-            tag_bytes = len(tag)
-            writer = writers.get(tag_bytes)
-            if writer is None:
-                writer = writers[tag_bytes] = TransferWriter(
-                    self._session.local_channel, link.handle, tag_bytes, settled
-                )
-            payload_bytes = len(payload) if type(payload) is bytes else sum(map(len, payload))  # type: ignore[arg-type]
-            total = payload_bytes + writer.overhead
-            if total > frame_max:
-                break
-            append(writer.pack(total, writer.prefix, delivery_id, writer.tag_header, tag, writer.suffix))
-            if type(payload) is bytes:
-                append(payload)
-            else:
-                output.parts.extend(payload)  # type: ignore[arg-type]
-            if not settled:
-                unsettled[delivery_id] = (link, context)
-            delivery_id = (delivery_id + 1) & 0xFFFFFFFF
-            size += total
-            sent += 1
-        output.size += size
-        self.next_delivery_id = delivery_id
-        self.next_transfer_id = serial.add(self.next_transfer_id, sent)
-        self.window -= sent
+        try:
+            for tag, payload, context in islice(items, count):
+                tag_bytes = len(tag)
+                if tag_bytes > TransferWriter.TAG_BYTES_MAX:
+                    break
+                writer = writers.get(tag_bytes)
+                if writer is None:
+                    channel = self._session.local_channel
+                    writer = writers[tag_bytes] = TransferWriter(channel, link.handle, tag_bytes, settled)
+                if type(payload) is tuple:
+                    total = writer.overhead + sum(map(len, payload))
+                else:
+                    total = writer.overhead + len(payload)
+                if total > frame_max:
+                    break
+                append(writer.pack(total, writer.prefix, delivery_id, writer.tag_header, tag, writer.suffix))
+                if type(payload) is tuple:
+                    output.parts.extend(payload)
+                else:
+                    append(payload)  # type: ignore[arg-type]
+                if not settled:
+                    unsettled[delivery_id] = (link, context)
+                delivery_id = (delivery_id + 1) & 0xFFFFFFFF
+                size += total
+                sent += 1
+        finally:
+            output.size += size
+            self.next_delivery_id = delivery_id
+            self.next_transfer_id = serial.add(self.next_transfer_id, sent)
+            self.window -= sent
         return sent
 
     def send_one(
@@ -146,6 +152,8 @@ class Outbound:
         state: DeliveryState | None,
     ) -> bool:
         """Queue a delivery and send what the window allows; False if too much waits already."""
+        if len(tag) > TransferWriter.TAG_BYTES_MAX:
+            raise UsageError(f"a delivery tag has at most {TransferWriter.TAG_BYTES_MAX} bytes, not {len(tag)}")
         if self._waiting and self.bytes_waiting >= self._session.limits.pending_bytes_max:
             self._refused = True
             return False

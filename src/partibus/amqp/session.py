@@ -35,6 +35,7 @@ class Session:
         "_links_out",
         "_requested",
         "connection",
+        "failure",
         "inbound",
         "limits",
         "links_in",
@@ -62,6 +63,8 @@ class Session:
         """Links that we attached and the peer has not answered."""
         self.inbound = Inbound(self)
         self.outbound = Outbound(self)
+        self.failure: AmqpError | None = None
+        """Why we ended the session, if the peer broke the rules on it."""
         self.user: object = None
 
     @property
@@ -97,6 +100,11 @@ class Session:
         self.state = after(self.state, Move.SEND_CLOSE, f"session {self.local_channel}")
         self.forget()
         self.write(End(error))
+
+    def fail(self, error: AmqpError) -> None:
+        """End the session because the peer broke the rules on it."""
+        self.failure = error
+        self.end(error)
 
     def on_end(self) -> bool:
         """The peer's end. True if it was the peer's wish; then it is answered."""
@@ -250,13 +258,14 @@ class Session:
             self.write_flow(link)
 
     def _on_link_flow(self, link: Link, flow: Flow, events: list[Event]) -> None:
-        if not link.is_open:
+        """Credit counts also before the attach is answered: clients send it along with theirs."""
+        if not link.is_open and not link.awaits_answer:
             return
         if isinstance(link, Sender):
             if flow.link_credit is not None:
                 link.flow.on_flow(flow.delivery_count, flow.link_credit, flow.drain)
                 events.append(CreditChanged(link))
-        elif isinstance(link, Receiver) and link.flow.on_flow(flow.delivery_count):
+        elif isinstance(link, Receiver) and link.flow.on_flow(flow.delivery_count, flow.link_credit):
             events.append(Drained(link))
 
     # -- frames ----------------------------------------------------------------------------------------

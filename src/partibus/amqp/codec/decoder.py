@@ -36,8 +36,9 @@ Reader = Callable[[bytes, int, int, int], tuple[object, int]]
 
 # A client library that we serve refuses deeper values; nobody sends more than a handful of levels.
 MAX_NESTING: Final = 64
-# Elements of no width (null, true, uint 0, empty list) cost no bytes, so bytes do not bound their number.
-MAX_ZERO_WIDTH_ELEMENTS: Final = 65_536
+# Array elements of no width (null, true, uint 0, empty list) cost no bytes, so bytes do not bound their number.
+# Nobody sends such arrays; nested ones multiply, and 256 keeps a hostile frame of 64 KiB below 20 MB of objects.
+MAX_ZERO_WIDTH_ELEMENTS: Final = 256
 
 _U32 = Struct(">I")
 _U32X2 = Struct(">II")

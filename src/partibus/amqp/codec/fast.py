@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import product
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (the struct module spells its exception `error`)
-from typing import Final
+from typing import ClassVar, Final
 
 from partibus.amqp.codec.composite import from_list
 from partibus.amqp.codec.decoder import MAX_NESTING, decode
@@ -202,6 +202,8 @@ class TransferWriter:
     tag writes the frame up to the payload. All eleven fields are there: one client looks for the payload
     behind the eleventh.
     """
+
+    TAG_BYTES_MAX: ClassVar = 32
 
     __slots__ = ("overhead", "pack", "prefix", "suffix", "tag_header")
 
