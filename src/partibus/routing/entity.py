@@ -19,6 +19,11 @@ class EntityRoute:
     def partitioned(self) -> bool:
         return len(self.partitions) > 1
 
+    @property
+    def overloaded(self) -> bool:
+        """One of the stores has more to do than its limits allow."""
+        return any([partition.overloaded for partition in self.partitions])
+
     def next_partition(self) -> PartitionHandle:
         """The partition whose turn it is for messages without a key (D8, rows K11, K12): round robin over those whose
         store can be used; any when none can."""

@@ -1,0 +1,1 @@
+"""Bytes and requests in, outcomes out: one folder per protocol."""

@@ -1,0 +1,76 @@
+"""What a connection may do: the grants it has shown, by SASL PLAIN or through `$cbs`, and the `$cbs` node itself."""
+
+from partibus.amqp.codec.types import Int
+from partibus.clock import Clock
+from partibus.errors import PartibusError, Unauthorized
+from partibus.frontends.amqp.errors import status_of
+from partibus.frontends.amqp.node import Reply, Request, Respond
+from partibus.namespace.access import AccessPolicies, Grant, Path, Right
+from partibus.namespace.sas import verify_token
+
+PUT_TOKEN = "put-token"
+GRANTS_MAX = 1_000
+"""Tokens that one connection can show; a renewed token takes the place of the former one."""
+
+
+class Claims:
+    """The grants of one connection."""
+
+    def __init__(self, policies: AccessPolicies, clock: Clock) -> None:
+        self._policies = policies
+        self._clock = clock
+        self._grants: dict[tuple[str, Path], Grant] = {}
+
+    def log_in(self, policy_name: str, key: str) -> None:
+        """SASL PLAIN. Raises `Unauthorized`."""
+        self._add(self._policies.check_key(policy_name, key))
+
+    def show_token(self, token: str, audience: str) -> None:
+        """A SAS token for an audience. Raises `Unauthorized` and `ArgumentError`."""
+        self._add(verify_token(token, audience, self._policies, self._now_s()))
+
+    def require(self, right: Right, path: Path) -> None:
+        """Raises `Unauthorized` when no grant allows ``right`` on ``path`` now."""
+        now_s = self._now_s()
+        if not any(grant.allows(path, right, now_s) for grant in self._grants.values()):
+            raise Unauthorized(
+                f"The connection has no valid claim with the right {(right.name or '').capitalize()} on "
+                f"'{'/'.join(path) or 'the namespace'}'. Use a policy that has it, and a token that has not expired."
+            )
+
+    def _add(self, grant: Grant) -> None:
+        key = (grant.policy_name, grant.path)
+        if len(self._grants) >= GRANTS_MAX and key not in self._grants:
+            raise Unauthorized(f"The connection has shown {GRANTS_MAX} tokens already, the most. Use fewer audiences.")
+        self._grants[key] = grant
+
+    def _now_s(self) -> float:
+        return self._clock.now_ms() / 1000
+
+
+class CbsNode:
+    """`$cbs`: put-token (section 2.2). The names of its reply properties have hyphens (trap 23)."""
+
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
+
+    def handle(self, request: Request, respond: Respond) -> None:
+        """Answer 202, or the status of what is wrong."""
+        token, audience = request.body, request.properties.get("name")
+        if request.operation != PUT_TOKEN:
+            respond(_reply(400, f"The operation is {request.operation!r}, but $cbs knows only {PUT_TOKEN!r}."))
+        elif not isinstance(token, str) or not isinstance(audience, str):
+            respond(
+                _reply(400, "put-token needs a string body (the token) and a string property 'name' (the audience).")
+            )
+        else:
+            try:
+                self._claims.show_token(token, audience)
+            except PartibusError as error:
+                respond(_reply(status_of(error), str(error)))
+            else:
+                respond(_reply(202, "Accepted"))
+
+
+def _reply(code: int, text: str) -> Reply:
+    return Reply({"status-code": Int(code), "status-description": text})

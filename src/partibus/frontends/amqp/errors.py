@@ -1,0 +1,44 @@
+"""Core errors -> conditions on the wire and status codes of request/response nodes.
+
+Clients choose their exception and whether they try again by the condition (Service Bus dialect, section 7.1).
+"""
+
+from typing import Final
+
+from partibus import errors as core
+from partibus.amqp import AmqpError
+from partibus.errors import PartibusError
+
+MESSAGE_LOCK_LOST: Final = "com.microsoft:message-lock-lost"
+NOT_FOUND: Final = "amqp:not-found"
+DETACH_FORCED: Final = "amqp:link:detach-forced"
+DEAD_LETTER: Final = "com.microsoft:dead-letter"
+
+CONDITIONS: Final[dict[type[PartibusError], tuple[str, int]]] = {
+    core.EntityNotFound: (NOT_FOUND, 404),
+    core.EntityExists: ("com.microsoft:entity-already-exists", 409),
+    core.InvalidOperation: ("amqp:not-allowed", 400),
+    core.ArgumentError: ("com.microsoft:argument-error", 400),
+    core.MessageTooLarge: ("amqp:link:message-size-exceeded", 403),
+    core.QuotaExceeded: ("amqp:resource-limit-exceeded", 403),
+    core.MessageLockLost: (MESSAGE_LOCK_LOST, 410),
+    core.EntityDisabled: ("com.microsoft:entity-disabled", 400),
+    core.Unauthorized: ("amqp:unauthorized-access", 401),
+    core.ServerBusy: ("com.microsoft:server-busy", 503),
+    core.StoreUnavailable: ("com.microsoft:server-busy", 503),
+    core.OutcomeUnknown: ("com.microsoft:timeout", 408),
+    core.Unsupported: ("amqp:not-implemented", 501),
+    core.Timeout: ("com.microsoft:timeout", 408),
+    core.InternalError: ("amqp:internal-error", 500),
+}
+"""Kind -> (condition, status code)."""
+
+
+def status_of(error: PartibusError) -> int:
+    """The status code of a node's reply."""
+    return CONDITIONS[type(error)][1]
+
+
+def amqp_error(error: PartibusError) -> AmqpError:
+    """What close, end, detach and rejected carry."""
+    return AmqpError(CONDITIONS[type(error)][0], str(error))

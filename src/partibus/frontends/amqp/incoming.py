@@ -1,0 +1,105 @@
+"""A link on which a client sends to an entity."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from partibus.amqp import ACCEPTED, AmqpError, Delivery, Receiver, Rejected
+from partibus.errors import EntityDisabled, EntityNotFound, OutcomeUnknown, PartibusError
+from partibus.frontends.amqp.errors import DETACH_FORCED, amqp_error
+from partibus.frontends.amqp.ingress import Ingress
+from partibus.message import Message
+from partibus.namespace.broker import Entity
+from partibus.routing.send import send
+
+
+class _Run:
+    """Deliveries that came together; ``errors`` once it is known what became of them."""
+
+    __slots__ = ("deliveries", "done", "errors")
+
+    def __init__(self, deliveries: list[Delivery]) -> None:
+        self.deliveries = deliveries
+        self.errors: Sequence[PartibusError | None] | None = None
+        self.done = False
+
+
+class IncomingLink:
+    """Runs of deliveries go to the entity; their outcomes leave in the order in which the deliveries came."""
+
+    def __init__(self, link: Receiver, entity: Entity, ingress: Ingress, credit: int) -> None:
+        self._link = link
+        self._entity = entity
+        self._ingress = ingress
+        self._credit = credit
+        self._runs: deque[_Run] = deque()
+        link.grant(credit)
+
+    @property
+    def overloaded(self) -> bool:
+        """The entity's stores have more to do than their limits allow: read no more from this client (D24)."""
+        return self._entity.route.overloaded
+
+    def on_deliveries(self, deliveries: list[Delivery]) -> None:
+        """Store what came; what can't be stored is rejected alone."""
+        run = _Run(deliveries)
+        self._runs.append(run)
+        queue = self._entity.queue
+        if queue.deleted or not queue.can_send:
+            refusal = (
+                EntityNotFound(queue.name)
+                if queue.deleted
+                else EntityDisabled(queue.name, queue.description.options.status.value)
+            )
+            self._finish(run, [refusal] * len(deliveries))
+            return
+        messages_of = self._ingress.messages_of
+        batches: list[list[Message]] = []
+        refused: dict[int, PartibusError] = {}
+        for index, delivery in enumerate(deliveries):
+            try:
+                batches.append(messages_of(delivery, queue))
+            except PartibusError as error:
+                refused[index] = error
+        if not refused:
+            send(self._entity.route, batches, lambda errors: self._finish(run, errors))
+        elif batches:
+            send(
+                self._entity.route, batches, lambda errors: self._finish(run, _merge(len(deliveries), refused, errors))
+            )
+        else:
+            self._finish(run, [refused[index] for index in range(len(deliveries))])
+
+    def _finish(self, run: _Run, errors: Sequence[PartibusError | None] | None) -> None:
+        run.done = True
+        run.errors = errors
+        runs = self._runs
+        while runs and runs[0].done:
+            self._answer(runs.popleft())
+        if 2 * self._link.credit <= self._credit and not self.overloaded:
+            self._link.grant(self._credit)
+
+    def _answer(self, run: _Run) -> None:
+        if run.errors is None:
+            self._link.settle_many(run.deliveries, ACCEPTED)
+            return
+        for delivery, error in zip(run.deliveries, run.errors, strict=True):
+            if error is None:
+                self._link.settle_many([delivery], ACCEPTED)
+            elif isinstance(error, OutcomeUnknown):
+                # A rejection would say that it was surely not stored.
+                self._link.detach(AmqpError(DETACH_FORCED, str(error)))
+                return
+            else:
+                self._link.settle_many([delivery], Rejected(amqp_error(error)))
+
+    def on_detached(self) -> None:
+        """What is under way is stored or not; nobody waits for the answer any more."""
+        self._runs.clear()
+
+
+def _merge(
+    count: int, refused: dict[int, PartibusError], errors: Sequence[PartibusError | None] | None
+) -> list[PartibusError | None]:
+    """Errors of all deliveries, from those refused here and those of the batches that went on."""
+    sent = iter(errors) if errors is not None else None
+    return [refused[i] if i in refused else (next(sent) if sent is not None else None) for i in range(count)]

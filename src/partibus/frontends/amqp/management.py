@@ -1,0 +1,94 @@
+"""The `$management` nodes: of each entity and sub-queue, and of the namespace (section 6).
+
+The table says which operations exist and which right each needs: rights are checked per request, not at attach.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from partibus.errors import PartibusError, Unsupported
+from partibus.frontends.amqp.claims import Claims
+from partibus.frontends.amqp.node import Request, Respond
+from partibus.frontends.amqp.operations import browse, entities, peek
+from partibus.frontends.amqp.operations.status import failure
+from partibus.namespace.access import Path, Right
+from partibus.namespace.broker import Broker, Entity
+
+OnEntity = Callable[[Entity, int, object, Respond], None]
+OnNamespace = Callable[[Broker, object, Respond], None]
+
+
+class _EntityOperation(NamedTuple):
+    right: Right
+    run: OnEntity
+
+
+ENTITY_OPERATIONS: dict[str, _EntityOperation] = {
+    peek.NAME: _EntityOperation(Right.LISTEN, peek.peek),
+    browse.PARTITIONS: _EntityOperation(Right.LISTEN, browse.partitions),
+    browse.BROWSE: _EntityOperation(Right.LISTEN, browse.browse),
+}
+
+NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
+    entities.CREATE: entities.create,
+    entities.GET: entities.get,
+    entities.LIST: entities.list_all,
+    entities.DELETE: entities.delete,
+}
+"""All of them need Manage."""
+
+
+class EntityManagement:
+    """`<entity>/$management`."""
+
+    def __init__(self, entity: Entity, kind: int, path: Path, claims: Claims) -> None:
+        self._entity = entity
+        self._kind = kind
+        self._path = path
+        self._claims = claims
+
+    def handle(self, request: Request, respond: Respond) -> None:
+        """Run the operation that the request names."""
+        operation = ENTITY_OPERATIONS.get(request.operation)
+        if operation is None:
+            respond(failure(_unknown(request.operation, ENTITY_OPERATIONS)))
+            return
+
+        def run() -> None:
+            self._claims.require(operation.right, self._path)
+            operation.run(self._entity, self._kind, request.body, respond)
+
+        _guarded(run, respond)
+
+
+class NamespaceManagement:
+    """`$management` of the namespace."""
+
+    def __init__(self, broker: Broker, claims: Claims) -> None:
+        self._broker = broker
+        self._claims = claims
+
+    def handle(self, request: Request, respond: Respond) -> None:
+        """Run the operation that the request names."""
+        operation = NAMESPACE_OPERATIONS.get(request.operation)
+        if operation is None:
+            respond(failure(_unknown(request.operation, NAMESPACE_OPERATIONS)))
+            return
+
+        def run() -> None:
+            self._claims.require(Right.MANAGE, ())
+            operation(self._broker, request.body, respond)
+
+        _guarded(run, respond)
+
+
+def _guarded(run: Callable[[], None], respond: Respond) -> None:
+    """An operation that fails answers with its error and harms nothing else."""
+    try:
+        run()
+    except PartibusError as error:
+        respond(failure(error))
+
+
+def _unknown(operation: str, known: Iterable[str]) -> PartibusError:
+    return Unsupported(f"The operation {operation!r}", f"This node knows {', '.join(known)}.")

@@ -1,0 +1,150 @@
+"""Request/response nodes: `$cbs`, and the `$management` of the namespace and of each entity (sections 2 and 6).
+
+A client makes two links in one session: on one it sends requests, on the other it gets replies. Reply-to texts are not
+unique between clients (trap 25), so a reply goes to the reply link of the same session and node.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from partibus.amqp import ACCEPTED, AmqpError, DecodeError, Delivery, Receiver, Rejected, Sender, Session
+from partibus.amqp.codec.decoder import decode
+from partibus.amqp.codec.encoder import encode
+from partibus.amqp.section_encoding import encode_application_properties, encode_raw_properties, encode_value
+from partibus.amqp.section_fields import Property, decode_body, iter_map, raw_property
+from partibus.amqp.sections import split_sections
+
+REQUEST_CREDIT = 100
+WAITING_MAX = 1_000
+"""Replies that wait for the client's credit; a client that reads none loses the oldest."""
+
+
+@dataclass(slots=True)
+class Request:
+    """A request message."""
+
+    properties: Mapping[str, object]
+    """Application properties."""
+    body: object
+    message_id: bytes | None
+    """Encoded: the reply repeats it with its type (trap 5)."""
+
+    @property
+    def operation(self) -> str:
+        """What is asked for; empty if nothing is."""
+        operation = self.properties.get("operation")
+        return operation if isinstance(operation, str) else ""
+
+
+@dataclass(slots=True)
+class Reply:
+    """What a node answers."""
+
+    properties: dict[str, object]
+    """Application properties, with the node's own names for status code and text."""
+    body: object = None
+
+
+Respond = Callable[[Reply], None]
+
+
+class Node(Protocol):
+    """What answers requests."""
+
+    def handle(self, request: Request, respond: Respond) -> None:
+        """Call ``respond`` once, now or later."""
+        ...
+
+
+@dataclass(slots=True)
+class ReplyLinks:
+    """The reply links of one connection by session and node address, and what waits for their credit."""
+
+    _links: dict[tuple[Session, str], Sender] = field(default_factory=dict)
+    _waiting: dict[Sender, deque[bytes]] = field(default_factory=dict)
+
+    def add(self, address: str, link: Sender) -> None:
+        """A reply link was attached; the latest of a session counts."""
+        self._links[link.session, address] = link
+        self._waiting[link] = deque(maxlen=WAITING_MAX)
+
+    def remove(self, link: Sender) -> None:
+        """It is gone, with what waited for it."""
+        self._waiting.pop(link, None)
+        for key, known in list(self._links.items()):
+            if known is link:
+                del self._links[key]
+
+    def send(self, session: Session, address: str, payload: bytes) -> None:
+        """Reply on the session's link, or, when it has none, on another one of the node."""
+        link = self._links.get((session, address))
+        if link is None:
+            link = next((other for (_, node), other in self._links.items() if node == address), None)
+        if link is not None:
+            self._waiting[link].append(payload)
+            self.on_credit(link)
+
+    def on_credit(self, link: Sender) -> None:
+        """Send what waits, as far as the client lets us."""
+        waiting = self._waiting.get(link)
+        while waiting and link.send(b"\x00\x00\x00\x00", waiting[0], settled=True):
+            waiting.popleft()
+        if link.drain_requested:
+            link.drained()
+
+
+class RequestLink:
+    """The link on which one client sends its requests to a node."""
+
+    def __init__(
+        self, link: Receiver, address: str, node: Node, replies: ReplyLinks, flush: Callable[[], None]
+    ) -> None:
+        self._link = link
+        self._address = address
+        self._node = node
+        self._replies = replies
+        self._flush = flush
+        link.grant(REQUEST_CREDIT)
+
+    def on_deliveries(self, deliveries: list[Delivery]) -> None:
+        """Answer each; what is no request is rejected."""
+        for delivery in deliveries:
+            try:
+                request = read_request(delivery.payload)
+            except DecodeError as error:
+                self._link.settle_many([delivery], Rejected(AmqpError("amqp:decode-error", str(error))))
+                continue
+            self._link.settle_many([delivery], ACCEPTED)
+            self._node.handle(request, self._respond(request))
+        if 2 * self._link.credit <= REQUEST_CREDIT:
+            self._link.grant(REQUEST_CREDIT)
+
+    def _respond(self, request: Request) -> Respond:
+        session = self._link.session
+
+        def respond(reply: Reply) -> None:
+            self._replies.send(session, self._address, write_reply(request, reply))
+            self._flush()
+
+        return respond
+
+    def on_detached(self) -> None:
+        """Replies under way still go to the reply link."""
+
+
+def read_request(payload: bytes) -> Request:
+    """Decode a request message. Raises `DecodeError`."""
+    sections = split_sections(payload)
+    properties = {key: decode(raw)[0] for key, raw in iter_map(sections.application_properties)}
+    values: list[Any] = decode_body(sections.body)
+    return Request(properties, values[0] if values else None, raw_property(sections.properties, Property.MESSAGE_ID))
+
+
+def write_reply(request: Request, reply: Reply) -> bytes:
+    """Encode a reply: correlation-id is the request's message-id, to the byte."""
+    fields: list[bytes | None] = [None] * (Property.CORRELATION_ID + 1)
+    fields[Property.MESSAGE_ID] = encode("reply")
+    fields[Property.CORRELATION_ID] = request.message_id
+    return encode_raw_properties(fields) + encode_application_properties(reply.properties) + encode_value(reply.body)

@@ -1,0 +1,99 @@
+"""`partibus:partitions` and `partibus:browse`: read an entity by partition and position, without locks.
+
+Operations of our own, for readers that want everything in parallel: one request, one large answer (the Spark source).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from partibus.amqp.codec.types import Array, Int
+from partibus.errors import ArgumentError
+from partibus.frontends.amqp.node import Respond
+from partibus.frontends.amqp.operations.arguments import body_of, integer
+from partibus.frontends.amqp.operations.peek import encode_row, encoder_for
+from partibus.frontends.amqp.operations.status import failure, success
+from partibus.namespace.broker import Entity
+from partibus.partition.commands import Browse, Failed, Inspect, Inspected
+from partibus.partition.keys import POSITION_MAX, SubqueueKind
+from partibus.routing.partitions import error_of
+
+PARTITIONS = "partibus:partitions"
+BROWSE = "partibus:browse"
+BROWSE_BYTES_MAX = 8 << 20
+LONG = 0x81
+
+
+def partitions(entity: Entity, kind: int, body: object, respond: Respond) -> None:
+    """Reply with the range of positions and the number of messages of every partition."""
+
+    def inspected(found: list[Inspected]) -> None:
+        rows = [
+            {
+                "partition-id": Int(index),
+                "first-position": 0,
+                "end-position": one.end_pos if kind == SubqueueKind.ACTIVE else one.end_number,
+                "messages": one.subqueues[kind].messages,
+            }
+            for index, one in enumerate(found)
+        ]
+        respond(success({"partitions": rows}))
+
+    inspect_all(entity, inspected, lambda reply: respond(failure(error_of(reply, entity.queue.name))))
+
+
+def inspect_all(
+    entity: Entity, on_inspected: Callable[[list[Inspected]], None], on_failed: Callable[[Failed], None]
+) -> None:
+    """Ask every partition for its counts; exactly one of the two is called, once."""
+    route = entity.route
+    found: dict[int, Inspected] = {}
+    failed = False
+
+    def collect(index: int) -> Callable[[Any], None]:
+        def answered(reply: Any) -> None:
+            nonlocal failed
+            if isinstance(reply, Failed):
+                if not failed:
+                    failed = True
+                    on_failed(reply)
+                return
+            found[index] = reply
+            if len(found) == len(route.partitions):
+                on_inspected([found[i] for i in range(len(route.partitions))])
+
+        return answered
+
+    for index, partition in enumerate(route.partitions):
+        partition.submit(Inspect(route.numbers.next()), collect(index))
+
+
+def browse(entity: Entity, kind: int, body: object, respond: Respond) -> None:
+    """Reply with the messages of a range: ``positions``, ``messages`` in parallel, and where to go on."""
+    arguments = body_of(body)
+    count = len(entity.route.partitions)
+    partition_id = integer(arguments, "partition-id", 0, count - 1)
+    start = integer(arguments, "from-position", 0, POSITION_MAX)
+    end = integer(arguments, "to-position", 0, POSITION_MAX)
+    size_bytes = integer(arguments, "max-bytes", 1, 1 << 31, BROWSE_BYTES_MAX)
+    if end < start:
+        raise ArgumentError("to-position", end, f"at least from-position, {start}")
+    partition = entity.route.partitions[partition_id]
+    encoder = encoder_for(entity, kind, partition_id)
+
+    def answered(reply: Any) -> None:
+        if isinstance(reply, Failed):
+            respond(failure(error_of(reply, entity.queue.name)))
+            return
+        rows = reply.rows
+        respond(
+            success(
+                {
+                    "positions": Array(LONG, [row.pos for row in rows]),
+                    "messages": [encode_row(encoder, row) for row in rows],
+                    "next-position": rows[-1].pos + 1 if rows else end,
+                }
+            )
+        )
+
+    command = Browse(entity.route.numbers.next(), kind, start, end, min(size_bytes, BROWSE_BYTES_MAX))
+    partition.submit(command, answered)

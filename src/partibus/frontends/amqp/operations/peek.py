@@ -1,0 +1,82 @@
+"""`com.microsoft:peek-message`: look without effect (rows P16, P17, A8-A10).
+
+A partitioned entity has no oldest message of all. A peek answers from one partition: the first, counted from the one
+that ``from-sequence-number`` names, that has something; who goes on from the last number seen sees every partition.
+"""
+
+from typing import Any
+
+from partibus.errors import PartibusError
+from partibus.frontends.amqp.node import Reply, Respond
+from partibus.frontends.amqp.operations.arguments import body_of, integer
+from partibus.frontends.amqp.operations.status import failure, no_content, success
+from partibus.message import DeliveryEncoder
+from partibus.namespace.broker import Entity
+from partibus.partition.commands import Failed, Peek
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.ports import EntryRow
+from partibus.routing.partitions import error_of
+
+NAME = "com.microsoft:peek-message"
+COUNT_MAX = 5_000
+COUNTER_MAX = (1 << 48) - 1
+
+
+def peek(entity: Entity, kind: int, body: object, respond: Respond) -> None:
+    """Reply with ``messages``, or 204 when nothing is left."""
+    arguments = body_of(body)
+    start = max(0, integer(arguments, "from-sequence-number", -(1 << 63), (1 << 63) - 1, 0))
+    count = integer(arguments, "message-count", 1, 1 << 31, 1)
+    _peek_from(entity, kind, start >> 48, start & COUNTER_MAX, min(count, COUNT_MAX), respond, None)
+
+
+def _peek_from(
+    entity: Entity,
+    kind: int,
+    partition_id: int,
+    counter: int,
+    count: int,
+    respond: Respond,
+    trouble: PartibusError | None,
+) -> None:
+    """Try partitions from ``partition_id`` on; one whose store is away is passed over if another has something."""
+    route = entity.route
+    if partition_id >= len(route.partitions):
+        respond(no_content() if trouble is None else failure(trouble))
+        return
+
+    def answered(reply: Any) -> None:
+        if isinstance(reply, Failed):
+            error = error_of(reply, entity.queue.name)
+            _peek_from(entity, kind, partition_id + 1, 0, count, respond, error)
+        elif not reply.rows:
+            _peek_from(entity, kind, partition_id + 1, 0, count, respond, trouble)
+        else:
+            respond(_messages(entity, kind, partition_id, reply.rows))
+
+    route.partitions[partition_id].submit(Peek(route.numbers.next(), kind, counter, count), answered)
+
+
+def _messages(entity: Entity, kind: int, partition_id: int, rows: list[EntryRow]) -> Reply:
+    encoder = encoder_for(entity, kind, partition_id)
+    return success({"messages": [{"message": encode_row(encoder, row)} for row in rows]})
+
+
+def encoder_for(entity: Entity, kind: int, partition_id: int) -> DeliveryEncoder:
+    """Writes messages of one sub-queue as clients read them."""
+    return DeliveryEncoder(
+        partition_id if entity.route.partitioned else None,
+        entity.queue.name if kind == SubqueueKind.DEAD_LETTER else None,
+    )
+
+
+def encode_row(encoder: DeliveryEncoder, row: EntryRow) -> bytes:
+    """A stored entry as an encoded message; it carries no lock."""
+    parts = encoder.encode(
+        row.data,
+        sequence=row.sequence,
+        enqueued_ms=row.enqueued_ms,
+        delivery_count=row.delivery_count,
+        state=row.state,
+    )
+    return b"".join(parts)

@@ -1,0 +1,216 @@
+"""A link on which a client receives from a sub-queue of an entity."""
+
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+
+from partibus.amqp import AmqpError, Disposed, Rejected, Sender
+from partibus.errors import MessageLockLost, PartibusError
+from partibus.frontends.amqp.errors import DETACH_FORCED, amqp_error
+from partibus.frontends.amqp.outcomes import Settlement, settlement_of
+from partibus.limits import ConnectionLimits
+from partibus.message import DeliveryEncoder
+from partibus.namespace.broker import Entity
+from partibus.partition.commands import Failed, Granted, LockToken, Outcome, Settle
+from partibus.partition.keys import SubqueueKind
+from partibus.routing.partitions import PartitionHandle, error_of
+
+# The delivery tag is the lock token, 16 bytes: partition id, lock id, position. All a later settlement needs is in it.
+_TAG = Struct(">QQ").pack
+_PARTITION_SHIFT = 48
+
+Context = tuple[PartitionHandle, int, int]
+"""What a delivery on the wire stands for: partition, lock id, position."""
+Item = tuple[bytes, tuple[bytes, ...], Context]
+
+
+class OutgoingLink:
+    """Asks for what the client's credit allows, sends what is granted, settles what the client says."""
+
+    def __init__(
+        self,
+        link: Sender,
+        entity: Entity,
+        kind: int,
+        limits: ConnectionLimits,
+        congested: Callable[[], bool],
+        *,
+        delete: bool,
+    ) -> None:
+        self._link = link
+        self._entity = entity
+        self._kind = kind
+        self._limits = limits
+        self._congested = congested
+        self._delete = delete
+        self._asked = 0
+        """Messages that the source still owes."""
+        self._unsettled = 0
+        self._held: deque[Item] = deque()
+        """Granted, but the client has taken its credit back or its window is shut."""
+        self._stopping = False
+        self._encoders: dict[int, DeliveryEncoder] = {}
+        self._source = entity.route.source(kind, delete=delete, on_granted=self._on_granted, on_failed=self._on_failed)
+
+    # -- credit ------------------------------------------------------------------------------------------------------
+
+    def on_credit(self) -> None:
+        """The client's flow, or room again on its connection: ask for more, or take back what it wants no longer."""
+        self._send_held()
+        if self._stopping:
+            return
+        wanted = self._wanted()
+        if self._link.drain_requested or wanted < self._asked:
+            self._stopping = True
+            self._source.stop(self._stopped)
+        elif wanted > self._asked and not self._congested():
+            count = wanted - self._asked
+            self._asked = wanted
+            self._source.ask(count, self._limits.outgoing_bytes)
+
+    def _wanted(self) -> int:
+        room = self._limits.unsettled_max - self._unsettled
+        return max(0, min(self._link.credit - len(self._held), room))
+
+    def _stopped(self) -> None:
+        self._asked = 0
+        self._stopping = False
+        if self._link.drain_requested:
+            self._link.drained()
+        else:
+            self.on_credit()
+
+    # -- deliveries --------------------------------------------------------------------------------------------------
+
+    def _on_granted(self, partition: PartitionHandle, granted: Granted) -> None:
+        entries = granted.entries
+        self._asked = 0 if granted.ended else max(0, self._asked - len(entries))
+        encode = self._encoder(partition).encode
+        until_ms = None if self._delete else granted.until_ms
+        lock_id = granted.lock_id
+        high = (partition.partition_id << _PARTITION_SHIFT) | lock_id
+        items: list[Item] = []
+        for entry in entries:
+            assert entry.data is not None, "a grant brings bodies"
+            parts = encode(
+                entry.data,
+                sequence=entry.sequence,
+                enqueued_ms=entry.enqueued_ms,
+                delivery_count=entry.delivery_count,
+                locked_until_ms=until_ms,
+            )
+            items.append((_TAG(high, entry.pos), parts, (partition, lock_id, entry.pos)))
+        if self._held:
+            self._held.extend(items)
+            self._send_held()
+        else:
+            taken = self._send(items)
+            if taken < len(items):
+                self._held.extend(items[taken:])
+        if not self._stopping:
+            self.on_credit()
+
+    def _encoder(self, partition: PartitionHandle) -> DeliveryEncoder:
+        encoder = self._encoders.get(partition.partition_id)
+        if encoder is None:
+            partition_id = partition.partition_id if self._entity.route.partitioned else None
+            source = self._entity.queue.name if self._kind == SubqueueKind.DEAD_LETTER else None
+            encoder = self._encoders[partition.partition_id] = DeliveryEncoder(partition_id, source)
+        return encoder
+
+    def _send(self, items: list[Item]) -> int:
+        taken = self._link.send_many(items, settled=self._delete)
+        if not self._delete:
+            self._unsettled += taken
+        return taken
+
+    def _send_held(self) -> None:
+        held = self._held
+        if held:
+            taken = self._send(list(held))
+            for _ in range(taken):
+                held.popleft()
+
+    def _on_failed(self, error: PartibusError) -> None:
+        self._link.detach(AmqpError(DETACH_FORCED, str(error)))
+        self.on_detached()
+
+    # -- settling ----------------------------------------------------------------------------------------------------
+
+    def on_disposed(self, event: Disposed) -> None:
+        """The client says what becomes of deliveries; it is answered when that is durable, if it waits."""
+        contexts: list[Context] = event.contexts  # type: ignore[assignment]
+        self._unsettled -= len(contexts)
+        try:
+            settlement = settlement_of(event.state)
+        except PartibusError as error:
+            self._refuse(event, error)
+            return
+        first = contexts[0][0]
+        if all(context[0] is first for context in contexts):
+            self._settle(first, [context[1:] for context in contexts], event.delivery_ids, settlement, event.settled)
+        else:
+            for partition, indexes in _by_partition(contexts).items():
+                tokens = [contexts[i][1:] for i in indexes]
+                self._settle(partition, tokens, [event.delivery_ids[i] for i in indexes], settlement, event.settled)
+        if not self._stopping:
+            self.on_credit()
+
+    def _settle(
+        self,
+        partition: PartitionHandle,
+        tokens: list[LockToken],
+        delivery_ids: list[int],
+        settlement: Settlement,
+        settled: bool,
+    ) -> None:
+        command = Settle(
+            self._entity.route.numbers.next(),
+            self._kind,
+            settlement.outcome,
+            tokens,
+            settlement.reason,
+            settlement.description,
+        )
+        if settled:
+            partition.submit(command)
+        else:
+            partition.submit(command, lambda reply: self._answer(delivery_ids, settlement, reply))
+
+    def _answer(self, delivery_ids: list[int], settlement: Settlement, reply: Any) -> None:
+        if isinstance(reply, Failed):
+            # The client may say it again for the same deliveries.
+            error = amqp_error(error_of(reply, self._entity.queue.name))
+            self._link.settle_many(delivery_ids, Rejected(error), retain=True)
+            return
+        if reply.lost:
+            lost = [delivery_ids[i] for i in reply.lost]
+            self._link.settle_many(lost, Rejected(amqp_error(MessageLockLost())))
+            delivery_ids = [i for i in delivery_ids if i not in set(lost)]
+        self._link.settle_many(delivery_ids, settlement.answer)
+
+    def _refuse(self, event: Disposed, error: PartibusError) -> None:
+        """Nothing was settled: the client is told why, and holds its locks until they end."""
+        if not event.settled:
+            self._link.settle_many(event.delivery_ids, Rejected(amqp_error(error)))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def on_detached(self) -> None:
+        """The link is gone. Locks stay: the client may settle through another link until they end."""
+        self._source.close()
+        if not self._delete:
+            # These were never sent, so nobody can settle them: back to their place, not counted.
+            for partition, indexes in _by_partition([item[2] for item in self._held]).items():
+                tokens = [self._held[i][2][1:] for i in indexes]
+                partition.submit(Settle(0, self._kind, Outcome.RELEASE, tokens))
+        self._held.clear()
+
+
+def _by_partition(contexts: list[Context]) -> dict[PartitionHandle, list[int]]:
+    """Indexes of contexts by their partition."""
+    groups: dict[PartitionHandle, list[int]] = {}
+    for index, context in enumerate(contexts):
+        groups.setdefault(context[0], []).append(index)
+    return groups

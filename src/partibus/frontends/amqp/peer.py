@@ -1,0 +1,259 @@
+"""One client's connection: which event goes to whom.
+
+The protocol engine says what the client did; links and nodes have an owner that knows what it means. No IO here: the
+server feeds bytes and is told when there are some to send.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from partibus.amqp import (
+    AmqpError,
+    Attached,
+    Closed,
+    Connection,
+    CreditChanged,
+    Deliveries,
+    Delivery,
+    Detached,
+    Disposed,
+    Event,
+    Link,
+    Opened,
+    PlainLogin,
+    Receiver,
+    Sender,
+    SessionClosed,
+    Source,
+    Target,
+    WindowOpened,
+)
+from partibus.amqp import Limits as EngineLimits
+from partibus.errors import EntityDisabled, InvalidOperation, PartibusError, Unsupported
+from partibus.frontends.amqp.claims import CbsNode, Claims
+from partibus.frontends.amqp.errors import amqp_error
+from partibus.frontends.amqp.incoming import IncomingLink
+from partibus.frontends.amqp.ingress import Ingress
+from partibus.frontends.amqp.management import EntityManagement, NamespaceManagement
+from partibus.frontends.amqp.node import Node, ReplyLinks, RequestLink
+from partibus.frontends.amqp.outgoing import OutgoingLink
+from partibus.namespace.access import Path, Right
+from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
+from partibus.namespace.broker import Broker
+
+log = logging.getLogger(__name__)
+
+CONTAINER_ID = "partibus"
+SETTLED = 1
+SESSION_FILTER = "com.microsoft:session-filter"
+
+
+class Incoming(Protocol):
+    """Owns a link on which the client sends."""
+
+    def on_deliveries(self, deliveries: list[Delivery]) -> None: ...
+
+    def on_detached(self) -> None: ...
+
+
+class Peer:
+    """The server's side of one connection.
+
+    ``flush`` asks for what the connection has to send to be sent soon; ``congested`` says whether too much is unsent.
+    """
+
+    def __init__(
+        self, broker: Broker, ingress: Ingress, flush: Callable[[], None], congested: Callable[[], bool]
+    ) -> None:
+        limits = broker.limits.connection
+        self._broker = broker
+        self._ingress = ingress
+        self._flush = flush
+        self._congested = congested
+        self._claims = Claims(broker.access, broker.wall_clock)
+        self._replies = ReplyLinks()
+        self._incoming: dict[Link, Incoming] = {}
+        self._outgoing: dict[Link, OutgoingLink] = {}
+        self.connection = Connection(
+            server=True,
+            limits=EngineLimits(
+                max_frame_size=limits.frame_bytes_max,
+                channel_max=limits.channel_max,
+                handle_max=limits.handle_max,
+                links_max=limits.handle_max + 1,
+                max_message_size=broker.limits.message_bytes_max,
+                partial_bytes_max=limits.incoming_bytes,
+                pending_bytes_max=limits.outgoing_bytes,
+                idle_timeout_ms=limits.idle_timeout_ms,
+            ),
+        )
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def receive_data(self, data: bytes) -> None:
+        """Bytes from the client."""
+        self._dispatch(self.connection.receive_data(data))
+
+    def tick(self, now_s: float) -> None:
+        """Keep the client awake; notice a silent one."""
+        self._dispatch(self.connection.tick(now_s))
+
+    @property
+    def overloaded(self) -> bool:
+        """A store that this client writes to has more to do than its limits allow."""
+        return any(link.overloaded for link in self._incoming.values() if isinstance(link, IncomingLink))
+
+    def resume(self) -> None:
+        """There is room again on the connection: ask for more messages."""
+        for link in self._outgoing.values():
+            link.on_credit()
+
+    def close(self, error: AmqpError | None) -> None:
+        """End the connection from our side."""
+        self.connection.close(error)
+        self.on_lost()
+
+    def on_lost(self) -> None:
+        """The connection is gone, with all that was on it."""
+        for link in [*self._incoming, *self._outgoing]:
+            self._on_detached(link)
+
+    def _dispatch(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Deliveries():
+                    incoming = self._incoming.get(event.link)
+                    if incoming is not None:
+                        incoming.on_deliveries(event.deliveries)
+                case Disposed():
+                    outgoing = self._outgoing.get(event.link)
+                    if outgoing is not None:
+                        outgoing.on_disposed(event)
+                case CreditChanged():
+                    self._on_credit(event.link)
+                case Attached():
+                    self._on_attached(event.link)
+                case Detached():
+                    self._on_detached(event.link)
+                case WindowOpened():
+                    self.resume()
+                case Opened():
+                    self.connection.open(CONTAINER_ID)
+                case PlainLogin():
+                    self._on_login(event)
+                case SessionClosed():
+                    for link in [*self._incoming, *self._outgoing]:
+                        if link.session is event.session:
+                            self._on_detached(link)
+                case Closed():
+                    self.on_lost()
+
+    def _on_login(self, login: PlainLogin) -> None:
+        try:
+            self._claims.log_in(login.username, login.password)
+        except PartibusError as error:
+            log.info("login refused: %s", error)
+            self._dispatch(self.connection.answer_login(False))
+        else:
+            self._dispatch(self.connection.answer_login(True))
+
+    def _on_credit(self, link: Sender) -> None:
+        outgoing = self._outgoing.get(link)
+        if outgoing is not None:
+            outgoing.on_credit()
+        else:
+            self._replies.on_credit(link)
+
+    def _on_detached(self, link: Link) -> None:
+        incoming = self._incoming.pop(link, None)
+        if incoming is not None:
+            incoming.on_detached()
+        outgoing = self._outgoing.pop(link, None)
+        if outgoing is not None:
+            outgoing.on_detached()
+        if isinstance(link, Sender):
+            self._replies.remove(link)
+
+    # -- attaching ---------------------------------------------------------------------------------------------------
+
+    def _on_attached(self, link: Link) -> None:
+        """Accept the link or refuse it by name, before any state exists."""
+        try:
+            if isinstance(link, Receiver):
+                self._attach_incoming(link)
+            elif isinstance(link, Sender):
+                self._attach_outgoing(link)
+        except PartibusError as error:
+            link.refuse(amqp_error(error))
+
+    def _attach_incoming(self, link: Receiver) -> None:
+        """The client sends: to an entity or to a node."""
+        if link.target is not None and not isinstance(link.target, Target):
+            raise Unsupported("A transaction coordinator", "Send and settle outside of transactions.")
+        text = _text(link.target.address if link.target else None)
+        node = self._node(text)
+        if node is not None:
+            link.accept()
+            self._incoming[link] = RequestLink(link, text.lower(), node, self._replies, self._flush)
+            return
+        address = parse_address(text)
+        if address.subqueue is not Subqueue.ACTIVE or address.subscription:
+            raise InvalidOperation(f"Nobody can send to '{address.path}'. Send to '{address.entity}'.")
+        entity = self._broker.entity(address.entity)
+        self._claims.require(Right.SEND, _path(address))
+        if not entity.queue.can_send:
+            raise EntityDisabled(entity.queue.name, entity.queue.description.options.status.value)
+        link.accept(max_message_size=entity.queue.message_size_max_bytes)
+        self._incoming[link] = IncomingLink(link, entity, self._ingress, self._broker.limits.connection.link_credit)
+
+    def _attach_outgoing(self, link: Sender) -> None:
+        """The client receives: messages of a sub-queue, or replies of a node."""
+        source = link.source
+        if source is not None and not isinstance(source, Source):
+            raise Unsupported("A source that is no node", "Name an entity as the address of the source.")
+        text = _text(source.address if source else None)
+        if self._node(text) is not None:
+            link.accept()
+            self._replies.add(text.lower(), link)
+            return
+        address = parse_address(text)
+        if source is not None and source.filter and SESSION_FILTER in source.filter:
+            raise InvalidOperation(
+                f"A session receiver can't be made for '{address.entity}', which does not require sessions. "
+                "Receive without a session."
+            )
+        entity = self._broker.entity(address.entity)
+        self._claims.require(Right.LISTEN, _path(address))
+        if not entity.queue.can_receive:
+            raise EntityDisabled(entity.queue.name, entity.queue.description.options.status.value)
+        link.accept(max_message_size=entity.queue.message_size_max_bytes)
+        self._outgoing[link] = OutgoingLink(
+            link,
+            entity,
+            address.subqueue,
+            self._broker.limits.connection,
+            self._congested,
+            delete=link.snd_settle_mode == SETTLED,
+        )
+
+    def _node(self, text: str) -> Node | None:
+        """The request/response node of that address; None for an entity's own."""
+        folded = text.strip("/").lower()
+        if folded == CBS:
+            return CbsNode(self._claims)
+        if folded == MANAGEMENT:
+            return NamespaceManagement(self._broker, self._claims)
+        address = parse_address(text)
+        if not address.management:
+            return None
+        return EntityManagement(self._broker.entity(address.entity), address.subqueue, _path(address), self._claims)
+
+
+def _text(address: object) -> str:
+    return address if isinstance(address, str) else ""
+
+
+def _path(address: Address) -> Path:
+    """What a grant has to cover."""
+    return tuple(address.entity_path.lower().split("/"))

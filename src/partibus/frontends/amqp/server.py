@@ -1,0 +1,150 @@
+"""Sockets: the only file of this front end that touches one."""
+
+import asyncio
+from collections.abc import Callable
+from secrets import token_hex
+
+from partibus.amqp import AmqpError
+from partibus.frontends.amqp.ingress import Ingress
+from partibus.frontends.amqp.peer import Peer
+from partibus.namespace.broker import Broker
+
+CONNECTION_FORCED = "amqp:connection:forced"
+
+
+class PeerProtocol(asyncio.Protocol):
+    """One connection: bytes between a transport and a `Peer`."""
+
+    def __init__(self, server: "AmqpServer") -> None:
+        self._server = server
+        self._loop = server.loop
+        self._peer = Peer(server.broker, server.ingress, self._flush_soon, self._is_congested)
+        self._transport: asyncio.Transport | None = None
+        self._flushing = False
+        self._congested = False
+        self._reading = True
+        self._ticker: asyncio.TimerHandle | None = None
+
+    # -- the transport's calls ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        limits = self._server.broker.limits.connection
+        transport.set_write_buffer_limits(high=limits.outgoing_bytes)
+        self._server.protocols.add(self)
+        self._ticker = self._loop.call_later(limits.handshake_timeout_s, self._check_handshake)
+
+    def data_received(self, data: bytes) -> None:
+        self._peer.receive_data(data)
+        if self._peer.overloaded and self._reading and self._transport is not None:
+            # The last resort of back-pressure, for a client that goes on without credit (D24).
+            self._reading = False
+            self._transport.pause_reading()
+        self._flush_soon()
+
+    def pause_writing(self) -> None:
+        self._congested = True
+
+    def resume_writing(self) -> None:
+        self._congested = False
+        self._peer.resume()
+        self._flush_soon()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._server.protocols.discard(self)
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._peer.on_lost()
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def _is_congested(self) -> bool:
+        return self._congested
+
+    def _flush_soon(self) -> None:
+        """Everything that this turn of the loop brings about leaves in one write."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._transport is None:
+            return
+        data = self._peer.connection.data_to_send()
+        if data:
+            self._transport.write(data)
+        if self._peer.connection.is_closed:
+            self._transport.close()
+        elif not self._reading and not self._peer.overloaded:
+            self._reading = True
+            self._transport.resume_reading()
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def _check_handshake(self) -> None:
+        """A client that has not even opened its connection by now never will."""
+        if self._peer.connection.peer is None:
+            if self._transport is not None:
+                self._transport.abort()
+            return
+        self._tick()
+
+    def _tick(self) -> None:
+        self._peer.tick(self._loop.time())
+        self._flush_soon()
+        self._ticker = self._loop.call_later(self._peer.connection.tick_interval, self._tick)
+
+    def close(self, error: AmqpError) -> None:
+        """Tell the client to go, with the reason."""
+        self._peer.close(error)
+        self._flush()
+
+
+class AmqpServer:
+    """Listeners and the connections that they took."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self.broker = broker
+        self.loop = loop
+        self.ingress = Ingress(_message_ids())
+        self.protocols: set[PeerProtocol] = set()
+        self._listener: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port, which is chosen by the system when ``port`` is 0. Raises OSError."""
+        self._listener = await self.loop.create_server(lambda: PeerProtocol(self), host, port)
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    def stop_listening(self) -> None:
+        """Take no more connections."""
+        if self._listener is not None:
+            self._listener.close()
+
+    def close_connections(self, reason: str) -> None:
+        """Tell every client to reconnect elsewhere or later."""
+        for protocol in list(self.protocols):
+            protocol.close(AmqpError(CONNECTION_FORCED, reason))
+
+    def flush_all(self) -> None:
+        """Outcomes that became known outside of a read leave with the next turn of the loop."""
+        for protocol in self.protocols:
+            protocol._flush_soon()
+
+
+def _message_ids() -> Callable[[], str]:
+    """Ids of 32 hexadecimal digits: unique by the process's random half, and cheap by the counted one."""
+    prefix = token_hex(8)
+    count = 0
+
+    def new_message_id() -> str:
+        nonlocal count
+        count += 1
+        return f"{prefix}{count:016x}"
+
+    return new_message_id
