@@ -60,6 +60,11 @@ class MemoryStore:
         """As given."""
         return self._name
 
+    @property
+    def has_room(self) -> bool:
+        """Always: the bound is the process's memory."""
+        return True
+
     def reopen(self) -> "MemoryStore":
         """Close and open the same disk anew."""
         self.close()
@@ -84,6 +89,12 @@ class MemoryStore:
         with self._lock:
             self._check_owner()
             self.disk.torn_tail = _first_rows(writes, rows)
+
+    def crash(self) -> None:
+        """The power fails: what was not synced is gone, and this store with it."""
+        with self._lock:
+            self.disk.crash()
+            self._closed = True
 
     def load_partition(self, partition_row: int) -> Snapshot | None:
         """See the port."""

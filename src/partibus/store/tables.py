@@ -127,9 +127,11 @@ class Tables:
 
     def in_range(self, subqueue: int, from_pos: int, to_pos: int) -> Iterator[EntryRow]:
         """Entries with ``from_pos <= pos < to_pos`` by position."""
+        if from_pos > POSITION_MAX or to_pos <= 0:
+            return iter(())
         keys = self._keys.get(subqueue, [])
-        first = bisect_left(keys, entry_key(subqueue, from_pos)) if from_pos <= POSITION_MAX else len(keys)
-        last = bisect_left(keys, entry_key(subqueue, to_pos)) if to_pos <= POSITION_MAX else len(keys)
+        first = bisect_left(keys, entry_key(subqueue, max(0, from_pos)))
+        last = bisect_right(keys, entry_key(subqueue, min(to_pos - 1, POSITION_MAX)))
         return self._rows_of(keys[index] for index in range(first, last))
 
     def from_sequence(self, subqueue: int, from_sequence: int) -> Iterator[EntryRow]:

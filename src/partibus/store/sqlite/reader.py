@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from sqlite3 import Connection
 
-from partibus.partition.keys import KIND_BITS, POSITION_BITS, POSITION_MAX, entry_key, subqueue_key
+from partibus.partition.keys import POSITION_BITS, POSITION_MAX, SubqueueKind, entry_key, kind_of, subqueue_key
 from partibus.partition.ports import EntryRow, LockBatchRow, Snapshot, SubqueueCounts
 from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 
@@ -17,20 +17,19 @@ _SCAN_MAX = 16_384
 """Entries that one statement looks at for active ones: some 5 ms, which keeps read transactions far below the 50 ms of
 D13 when a million scheduled or deferred entries stand before the first active one."""
 
-_SEQUENCE_MAX = (1 << 48) - 1
+_INTEGER_MAX = (1 << 63) - 1
+"""Largest integer that SQLite takes; a client may ask for any sequence number."""
 
 
 def read_page(connection: Connection, subqueue: int, from_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
     """Active entries from a position on; see `partibus.partition.ports.Store.load_page`."""
-    from_key, last_key = entry_key(subqueue, from_pos), entry_key(subqueue, POSITION_MAX)
-    while from_key <= last_key:
-        rows = _entry_rows(connection, "select_page", (from_key, last_key, _SCAN_MAX, max_entries, max_bytes))
+    keys = _key_range(subqueue, from_pos, POSITION_MAX)
+    while keys is not None and max_entries > 0:
+        rows = _entry_rows(connection, "select_page", (*keys, _SCAN_MAX, max_entries, max_bytes))
         if rows:
             return rows
-        scan_end = connection.execute(statement("select_scan_end"), (from_key, last_key, _SCAN_MAX)).fetchone()
-        if scan_end is None:
-            return []
-        from_key = scan_end[0]
+        scan_end = connection.execute(statement("select_scan_end"), (*keys, _SCAN_MAX)).fetchone()
+        keys = None if scan_end is None else (scan_end[0], keys[1])
     return []
 
 
@@ -38,22 +37,20 @@ def read_range(
     connection: Connection, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int
 ) -> list[EntryRow]:
     """Entries in any state with ``from_pos <= pos < to_pos``."""
-    last_pos = min(to_pos - 1, POSITION_MAX)
-    if from_pos > last_pos:
+    keys = _key_range(subqueue, from_pos, to_pos - 1)
+    if keys is None:
         return []
-    keys = (entry_key(subqueue, from_pos), entry_key(subqueue, last_pos))
-    return _entry_rows(connection, "browse_entries", (*keys, max_entries, max_bytes))
+    return _entry_rows(connection, "browse_entries", (*keys, max(0, max_entries), max_bytes))
 
 
 def read_from_sequence(
     connection: Connection, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int
 ) -> list[EntryRow]:
     """Entries in any state by sequence number; in the active sub-queue that is the position."""
-    if subqueue & ((1 << KIND_BITS) - 1) == 0:
+    if kind_of(subqueue) == SubqueueKind.ACTIVE:
         return read_range(connection, subqueue, from_sequence, POSITION_MAX + 1, max_entries, max_bytes)
-    return _entry_rows(
-        connection, "peek_by_sequence", (subqueue, min(from_sequence, _SEQUENCE_MAX), max_entries, max_bytes)
-    )
+    first = min(max(0, from_sequence), _INTEGER_MAX)
+    return _entry_rows(connection, "peek_by_sequence", (subqueue, first, max(0, max_entries), max_bytes))
 
 
 def read_bodies(connection: Connection, keys: Sequence[int]) -> list[bytes | None]:
@@ -107,6 +104,12 @@ def _locked_entries(connection: Connection, batch: LockBatchRow) -> Iterator[tup
     for key, *columns, size in json.loads(listed):
         if covered >> (key - first) & 1:
             yield key, (batch.subqueue, EntryRow._make((key & POSITION_MAX, *columns, b"")), size)
+
+
+def _key_range(subqueue: int, first_pos: int, last_pos: int) -> tuple[int, int] | None:
+    """Keys of the positions that exist between two that anybody may have asked for; None when there are none."""
+    first, last = max(0, first_pos), min(last_pos, POSITION_MAX)
+    return None if first > last else (entry_key(subqueue, first), entry_key(subqueue, last))
 
 
 def _entry_rows(connection: Connection, name: str, parameters: tuple[int, ...]) -> list[EntryRow]:

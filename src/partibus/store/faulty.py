@@ -1,0 +1,173 @@
+"""A store that fails on purpose: wraps any other, with a seed.
+
+What can go wrong with a commit, and what is true afterwards:
+
+| fault      | the caller learns  | rows before a crash | rows after a crash |
+|------------|--------------------|---------------------|--------------------|
+| refused    | executed=False     | absent              | absent             |
+| forgotten  | executed=None      | absent              | absent             |
+| torn       | executed=None      | absent              | absent: a part is on the disk, recovery discards it |
+| unanswered | executed=None      | there               | there              |
+| unsynced   | executed=None      | there               | absent, unless a later commit has synced            |
+
+A store that can't be torn or left unsynced from outside (one on a real disk) forgets the commit instead.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from partibus.partition.ports import ENTRY_COLUMNS, EntryRow, Snapshot, Store, StoreError, Writes
+
+
+class Faults(NamedTuple):
+    """Chances from 0 to 1. At most one fault happens to a commit, so those of commits add up to 1 at most."""
+
+    refused: float = 0.0
+    forgotten: float = 0.0
+    torn: float = 0.0
+    unanswered: float = 0.0
+    unsynced: float = 0.0
+    load_fails: float = 0.0
+    delayed: float = 0.0
+    """Of commits and loads alike; on top of the others."""
+    delay_ms_max: int = 1_000
+
+
+NO_FAULTS = Faults()
+
+
+class FaultSource:
+    """Draws the faults; shared by a store and those opened after it, so that one seed tells the whole story."""
+
+    def __init__(self, seed: int, faults: Faults = NO_FAULTS, delay: Callable[[int], None] | None = None) -> None:
+        """``delay`` is called with milliseconds; it moves a simulated clock, say. Nothing here sleeps."""
+        self.faults = faults
+        self.happened: dict[str, int] = {}
+        """Name of a fault -> how often it has happened."""
+        self._random = Random(seed)
+        self._delay = delay
+
+    def before(self) -> None:
+        """Perhaps delay a call."""
+        if self._delay is not None and self._random.random() < self.faults.delayed:
+            self._note("delayed")
+            self._delay(self._random.randint(1, self.faults.delay_ms_max))
+
+    def for_commit(self) -> str | None:
+        """The fault of this commit."""
+        drawn = self._random.random()
+        for fault in ("refused", "forgotten", "torn", "unanswered", "unsynced"):
+            drawn -= getattr(self.faults, fault)
+            if drawn < 0:
+                return self._note(fault)
+        return None
+
+    def for_load(self) -> str | None:
+        """The fault of this load."""
+        return self._note("load_fails") if self._random.random() < self.faults.load_fails else None
+
+    def part_of(self, rows: int) -> int:
+        """How many of so many rows reach the disk; never all."""
+        return self._random.randrange(rows) if rows else 0
+
+    def _note(self, fault: str) -> str:
+        self.happened[fault] = self.happened.get(fault, 0) + 1
+        return fault
+
+
+@runtime_checkable
+class Breakable(Protocol):
+    """A store whose disk can be left half done: `partibus.store.memory.MemoryStore`."""
+
+    def commit_unsynced(self, writes: Writes) -> None:
+        """Written, not durable."""
+        ...
+
+    def commit_torn(self, writes: Writes, rows: int) -> None:
+        """Only the first rows reach the disk."""
+        ...
+
+    def crash(self) -> None:
+        """The power fails; what was not synced is gone and the store is closed."""
+        ...
+
+
+@runtime_checkable
+class Reopenable(Protocol):
+    """A store that can open anew what it stands for, as its owner does after a failure."""
+
+    def reopen(self) -> Store:
+        """Close this one and open its rows again."""
+        ...
+
+
+class FaultyStore:
+    """A `partibus.partition.ports.Store` that lets ``source`` decide what goes wrong with ``inner``."""
+
+    def __init__(self, inner: Store, source: FaultSource) -> None:
+        self.inner = inner
+        self._source = source
+
+    @property
+    def name(self) -> str:
+        """Of the store inside."""
+        return self.inner.name
+
+    def crash(self) -> None:
+        """The power fails, as far as the store inside can: one on a real disk is closed."""
+        if isinstance(self.inner, Breakable):
+            self.inner.crash()
+        else:
+            self.inner.close()
+
+    def reopen(self) -> "FaultyStore":
+        """Close and open anew, with the same source of faults. Raises as the store inside, `TypeError` if it can't."""
+        if not isinstance(self.inner, Reopenable):
+            raise TypeError(f"{type(self.inner).__name__} can't be reopened; open a new one and wrap it")
+        return FaultyStore(self.inner.reopen(), self._source)
+
+    def commit(self, writes: Writes) -> None:
+        """See the port, and the table above."""
+        self._source.before()
+        fault = self._source.for_commit()
+        if fault == "refused":
+            raise StoreError(f"{self.name}: the disk refused a commit (a planned fault)", executed=False)
+        if fault == "unsynced" and isinstance(self.inner, Breakable):
+            self.inner.commit_unsynced(writes)
+        elif fault == "torn" and isinstance(self.inner, Breakable):
+            self.inner.commit_torn(writes, self._source.part_of(len(writes.entries) // ENTRY_COLUMNS))
+        elif fault in (None, "unanswered"):
+            self.inner.commit(writes)
+        if fault is not None:
+            raise StoreError(f"{self.name}: the end of a commit is unknown (a planned fault: {fault})", executed=None)
+
+    def load_partition(self, partition_row: int) -> Snapshot | None:
+        """See the port."""
+        return self._loading().load_partition(partition_row)
+
+    def load_page(self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+        """See the port."""
+        return self._loading().load_page(subqueue, from_pos, max_entries, max_bytes)
+
+    def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
+        """See the port."""
+        return self._loading().load_bodies(keys)
+
+    def peek(self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+        """See the port."""
+        return self._loading().peek(subqueue, from_sequence, max_entries, max_bytes)
+
+    def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+        """See the port."""
+        return self._loading().browse(subqueue, from_pos, to_pos, max_entries, max_bytes)
+
+    def close(self) -> None:
+        """See the port."""
+        self.inner.close()
+
+    def _loading(self) -> Store:
+        self._source.before()
+        if self._source.for_load() is not None:
+            raise StoreError(f"{self.name}: the disk refused a read (a planned fault)", executed=False)
+        return self.inner

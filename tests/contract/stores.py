@@ -1,0 +1,99 @@
+"""The stores that the contract is asked of, each at a place where its rows outlive it; and rows to put there."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from partibus.partition.keys import body_key, entry_key, subqueue_key
+from partibus.partition.ports import EntryState, Store, Writes
+from partibus.store.faulty import FaultSource, FaultyStore
+from partibus.store.memory import MemoryDisk, MemoryStore
+from partibus.store.sqlite import Owner, SQLiteStore, StoreSettings
+
+Opener = Callable[[], Store]
+"""Opens the store of one place; again and again, with the rows that are there."""
+
+SETTINGS = StoreSettings(ballast_bytes=16_384, min_free_bytes=0)
+
+
+def memory(_directory: Path) -> Opener:
+    """A disk in memory."""
+    disk = MemoryDisk()
+    return lambda: MemoryStore(disk)
+
+
+def sqlite(directory: Path) -> Opener:
+    """A file; each opening is another run of the same broker."""
+    runs = iter(range(1, 1_000))
+
+    def open_store() -> Store:
+        owner = Owner("broker-1", f"run-{next(runs)}")
+        return SQLiteStore.open(directory / "store-00.db", store_id="store-00", owner=owner, settings=SETTINGS)
+
+    return open_store
+
+
+def faulty(inside: Callable[[Path], Opener]) -> Callable[[Path], Opener]:
+    """The wrapper without faults must change nothing."""
+
+    def place(directory: Path) -> Opener:
+        open_inner = inside(directory)
+        return lambda: FaultyStore(open_inner(), FaultSource(seed=1))
+
+    return place
+
+
+PLACES: dict[str, Callable[[Path], Opener]] = {
+    "memory": memory,
+    "sqlite": sqlite,
+    "faulty-memory": faulty(memory),
+    "faulty-sqlite": faulty(sqlite),
+}
+
+PARTITION = 5
+QUEUE = subqueue_key(PARTITION, 0)
+DEAD_LETTERS = subqueue_key(PARTITION, 1)
+
+
+def enqueue(
+    writes: Writes,
+    pos: int,
+    data: bytes = b"hello",
+    *,
+    subqueue: int = QUEUE,
+    sequence: int | None = None,
+    enqueued_ms: int = 1_700_000_000_000,
+    state: EntryState = EntryState.ACTIVE,
+    delivery_count: int = 0,
+    session: str | None = None,
+    due_ms: int | None = None,
+) -> Writes:
+    """Add a message: its body under the number of its sequence, its entry at ``pos``."""
+    number = pos if sequence is None else sequence
+    body = body_key(subqueue >> 2, number)
+    writes.bodies += [body, data]
+    writes.entries += [
+        entry_key(subqueue, pos), body, number, enqueued_ms, int(state), delivery_count, session, due_ms,
+    ]  # fmt: skip
+    writes.counters.setdefault(subqueue >> 2, (number + 1, 0))
+    return writes
+
+
+def complete(writes: Writes, first: int, last: int, subqueue: int = QUEUE) -> Writes:
+    """Remove a run of messages."""
+    partition = subqueue >> 2
+    writes.deleted_entries.append((entry_key(subqueue, first), entry_key(subqueue, last)))
+    writes.deleted_bodies.append((body_key(partition, first), body_key(partition, last)))
+    return writes
+
+
+def enqueued(*positions: int, data: bytes = b"hello", subqueue: int = QUEUE) -> Writes:
+    """A commit of messages at these positions."""
+    writes = Writes()
+    for pos in positions:
+        enqueue(writes, pos, data, subqueue=subqueue)
+    return writes
+
+
+def positions(store: Store, subqueue: int = QUEUE) -> list[int]:
+    """Of everything in a sub-queue, whatever its state."""
+    return [row.pos for row in store.browse(subqueue, 0, 1 << 40, 100_000, 1 << 40)]
