@@ -72,6 +72,11 @@ class Address:
         """The canonical address; parses to an equal `Address`."""
         return self.entity_path + _SUFFIX[self.subqueue] + (f"/{MANAGEMENT}" if self.management else "")
 
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """The segments of `path` in lower case: what grants compare."""
+        return tuple(self.path.lower().split("/"))
+
 
 def parse_address(text: str) -> Address:
     """The `Address` of any accepted form. Total: whatever else comes is an ArgumentError."""

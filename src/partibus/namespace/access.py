@@ -1,0 +1,111 @@
+"""Who may do what: shared access policies, and the grants that come of showing a key or a token (SAS).
+
+A policy has a name, two keys of which either is good (so that one can be replaced while the other is in use), and
+rights. A grant is what a connection holds after it proved itself: rights on everything at or below one path, until some
+time. Links and requests ask the grant, each for what it is about to do.
+"""
+
+import hmac
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Flag
+
+from partibus.errors import Unauthorized, shown
+
+ROOT_POLICY = "RootManageSharedAccessKey"
+"""The policy that every namespace has from its first start, with all rights."""
+
+EMULATOR_KEY = "SAS_KEY_VALUE"
+"""The key that Microsoft's emulator takes and every example shows: no secret, so only good when asked for."""
+
+
+class Right(Flag):
+    """What a policy allows. Manage implies the others."""
+
+    SEND = 1
+    LISTEN = 2
+    MANAGE = 7
+
+
+@dataclass(frozen=True, slots=True)
+class SasPolicy:
+    """A shared access policy of the namespace. Never printed with its keys."""
+
+    name: str
+    rights: Right
+    primary_key: str = field(repr=False)
+    secondary_key: str = field(repr=False)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that are good; one that is empty is switched off."""
+        return tuple(key for key in (self.primary_key, self.secondary_key) if key)
+
+
+Segments = tuple[str, ...]
+"""Segments of an entity's or sub-entity's path in lower case; empty for the namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Rights of one policy on the entities at or below ``path``, until ``expires_s`` (Unix seconds; None: for good)."""
+
+    policy_name: str
+    rights: Right
+    path: Segments
+    expires_s: int | None
+
+    def allows(self, path: Segments, right: Right, now_s: float) -> bool:
+        """Whether it is good for ``right`` on ``path`` now."""
+        alive = self.expires_s is None or now_s < self.expires_s
+        return alive and right in self.rights and path[: len(self.path)] == self.path
+
+
+class AccessPolicies:
+    """The policies of a namespace by name."""
+
+    def __init__(self, policies: Iterable[SasPolicy], *, emulator: bool = False) -> None:
+        """``emulator`` also takes `EMULATOR_KEY` for the `ROOT_POLICY`."""
+        self._policies = {policy.name: policy for policy in policies}
+        self._emulator = emulator
+
+    def __iter__(self) -> Iterator[SasPolicy]:
+        return iter(self._policies.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._policies
+
+    def policy(self, name: str) -> SasPolicy:
+        """Unauthorized when there is none of that name."""
+        policy = self._policies.get(name)
+        if policy is None:
+            raise no_such_policy(name)
+        return policy
+
+    def keys(self, name: str) -> tuple[str, ...]:
+        """All keys that are good for a policy. Unauthorized when there is none of that name."""
+        keys = self.policy(name).keys
+        return (*keys, EMULATOR_KEY) if self._emulator and name == ROOT_POLICY else keys
+
+    def check_key(self, name: str, key: str) -> Grant:
+        """The grant of a client that shows a policy's name and key in the clear (SASL PLAIN): the whole namespace, for
+        as long as the connection lives. Unauthorized otherwise."""
+        good = [hmac.compare_digest(utf8(key), utf8(known)) for known in self.keys(name)]
+        if not any(good):
+            raise Unauthorized(
+                f"The key shown for the access policy {shown(name)} is not one of its keys. "
+                "Check SharedAccessKey of the client."
+            )
+        return Grant(name, self.policy(name).rights, (), None)
+
+
+def no_such_policy(name: str) -> Unauthorized:
+    """The refusal of a name that no policy has."""
+    return Unauthorized(
+        f"There is no access policy {shown(name)} in this namespace. Check SharedAccessKeyName of the client."
+    )
+
+
+def utf8(text: str) -> bytes:
+    """Of any text, also of one with lone surrogates, which JSON can spell."""
+    return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,118 @@
+"""Connection strings: where a namespace is and what to show there.
+
+```text
+ Endpoint=sb://host[:port]/;SharedAccessKeyName=…;SharedAccessKey=…[;EntityPath=…][;UseDevelopmentEmulator=true]
+ Endpoint=sb://host[:port]/;SharedAccessSignature=SharedAccessSignature sr=…[;…]
+```
+
+Keys of the pairs compare without case; only the first ``=`` of a pair separates, since values may hold more.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from partibus.errors import ArgumentError
+from partibus.namespace.hints import did_you_mean
+
+_FIELDS = (
+    "Endpoint",
+    "HostName",
+    "SharedAccessKeyName",
+    "SharedAccessKey",
+    "SharedAccessSignature",
+    "EntityPath",
+    "UseDevelopmentEmulator",
+)
+_NAME_MAX = 40
+"""Characters; a key has more."""
+_BY_FOLDED = {name.lower(): name for name in _FIELDS}
+_ENDPOINT = re.compile(r"sb://([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?", re.IGNORECASE)
+_HOST_NAME = re.compile(r"([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionString:
+    """A parsed connection string. Shows neither key nor signature when printed; `text` has them."""
+
+    host: str
+    port: int | None = None
+    key_name: str = ""
+    key: str = field(default="", repr=False)
+    signature: str = field(default="", repr=False)
+    """A ready token, in place of name and key."""
+    entity_path: str = ""
+    emulator: bool = False
+    """Plain TCP, as the emulator is spoken to."""
+
+    @property
+    def text(self) -> str:
+        """The connection string; holds the secret."""
+        parts = [f"Endpoint=sb://{self.host}{'' if self.port is None else f':{self.port}'}/"]
+        if self.signature:
+            parts.append(f"SharedAccessSignature={self.signature}")
+        else:
+            parts += [f"SharedAccessKeyName={self.key_name}", f"SharedAccessKey={self.key}"]
+        if self.entity_path:
+            parts.append(f"EntityPath={self.entity_path}")
+        if self.emulator:
+            parts.append("UseDevelopmentEmulator=true")
+        return ";".join(parts)
+
+
+def parse_connection_string(text: str) -> ConnectionString:
+    """ArgumentError, never with a secret in it, for what is missing, unknown, twice or malformed."""
+    fields = _fields(text)
+    host, port = _host_and_port(fields)
+    signature = fields.get("SharedAccessSignature", "")
+    key_name, key = fields.get("SharedAccessKeyName", ""), fields.get("SharedAccessKey", "")
+    if bool(signature) == bool(key_name or key) or bool(key_name) != bool(key):
+        raise ArgumentError(
+            "connection string",
+            ";".join(fields),
+            "with SharedAccessKeyName and SharedAccessKey, or with SharedAccessSignature alone",
+        )
+    flag = fields.get("UseDevelopmentEmulator", "false")
+    if flag.lower() not in ("true", "false"):
+        raise ArgumentError("UseDevelopmentEmulator", flag, "true or false")
+    return ConnectionString(
+        host=host,
+        port=port,
+        key_name=key_name,
+        key=key,
+        signature=signature,
+        entity_path=fields.get("EntityPath", ""),
+        emulator=flag.lower() == "true",
+    )
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Values by the proper spelling of their names."""
+    fields: dict[str, str] = {}
+    for pair in text.strip().split(";"):
+        if not pair.strip():
+            continue
+        folded, equals, value = pair.partition("=")
+        name = _BY_FOLDED.get(folded.strip().lower())
+        if name is None or not equals:
+            # What is no name may be a piece of a key: it is not repeated.
+            unknown = folded.strip() if equals and len(folded) <= _NAME_MAX else "(not shown)"
+            raise ArgumentError(
+                "name in the connection string", unknown, f"one of {', '.join(_FIELDS)}", did_you_mean(unknown, _FIELDS)
+            )
+        if name in fields:
+            raise ArgumentError("name in the connection string", name, "there once")
+        fields[name] = value.strip()
+    return fields
+
+
+def _host_and_port(fields: dict[str, str]) -> tuple[str, int | None]:
+    name, form = ("Endpoint", _ENDPOINT) if "Endpoint" in fields else ("HostName", _HOST_NAME)
+    if name not in fields:
+        raise ArgumentError("connection string", ";".join(fields), "with an Endpoint", "Add Endpoint=sb://host/.")
+    match = form.fullmatch(fields[name])
+    if match is None:
+        raise ArgumentError(name, fields[name], "sb://host/ or sb://host:port/")
+    port = None if match[2] is None else int(match[2])
+    if port is not None and not 1 <= port <= 65_535:
+        raise ArgumentError(f"port of the {name}", port, "1 to 65535")
+    return match[1], port

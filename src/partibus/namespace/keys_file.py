@@ -1,0 +1,133 @@
+"""``keys.json``: the access policies of a namespace with their keys, readable by its owner only.
+
+```text
+ {"version": 1, "policies": [{"name": …, "rights": ["Manage"], "primaryKey": …, "secondaryKey": …}]}
+```
+
+Made at the first start with one policy and two random keys. It may be edited by hand; a policy may have one key only
+(the other left empty).
+"""
+
+import base64
+import json
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from partibus.errors import UnusableFile
+from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, AccessPolicies, Right, SasPolicy
+
+FILE_NAME = "keys.json"
+VERSION = 1
+KEY_BYTES = 32
+
+_SIZE_MAX_BYTES = 1024 * 1024
+_RIGHTS = {"Send": Right.SEND, "Listen": Right.LISTEN, "Manage": Right.MANAGE}
+_FORM = "Correct it, or move it away: new keys are made at the next start, and clients must be given them."
+
+
+def load_policies(data_directory: Path, *, emulator: bool = False) -> AccessPolicies:
+    """The policies in ``keys.json``, which is made at the first start.
+
+    `UnusableFile` when others than its owner can use it, or it has another form; it is left as it was.
+    """
+    path = data_directory / FILE_NAME
+    try:
+        text = _read(path)
+        if text is None:
+            text = _first_keys()
+            _write_owner_only(path, text)
+    except OSError as error:
+        raise UnusableFile(
+            str(path), f"can't be used ({error.strerror})", "Check that the directory exists, is writable and has room."
+        ) from error
+    return AccessPolicies(_parse(path, text), emulator=emulator)
+
+
+def new_key() -> str:
+    """A random key in the form of the service's own."""
+    return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+
+
+def _first_keys() -> bytes:
+    policy = {"name": ROOT_POLICY, "rights": ["Manage"], "primaryKey": new_key(), "secondaryKey": new_key()}
+    return json.dumps({"version": VERSION, "policies": [policy]}, indent=2).encode() + b"\n"
+
+
+def _read(path: Path) -> bytes | None:
+    """The content; None when there is no such file."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    with open(file, "rb") as stream:
+        mode = stat.S_IMODE(os.fstat(file).st_mode)
+        if mode & 0o077:
+            raise UnusableFile(
+                str(path),
+                f"holds keys and has the mode {mode:o}, so others than its owner can use it",
+                f"Run: chmod 600 {path}. Replace the keys if somebody may have read them.",
+            )
+        return stream.read(_SIZE_MAX_BYTES + 1)
+
+
+def _write_owner_only(path: Path, text: bytes) -> None:
+    """Whole or not at all: written beside, synced, and only then given its name."""
+    beside = path.with_name(f"{path.name}.new")
+    beside.unlink(missing_ok=True)
+    with open(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    beside.rename(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _parse(path: Path, text: bytes) -> list[SasPolicy]:
+    def refuse(reason: str) -> UnusableFile:
+        return UnusableFile(str(path), reason, _FORM)
+
+    if len(text) > _SIZE_MAX_BYTES:
+        raise refuse(f"has more than {_SIZE_MAX_BYTES} bytes")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise refuse(f"is no JSON ({error})") from error
+    version = document.get("version") if isinstance(document, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise UnusableFile(
+            str(path), f"has version {version}, newer than {VERSION}", "Use a newer version of partibus."
+        )
+    if version != VERSION or not isinstance(document.get("policies"), list):
+        raise refuse(f'must be an object with "version": {VERSION} and an array "policies"')
+    policies = [_policy(entry, index, refuse) for index, entry in enumerate(document["policies"])]
+    if len({policy.name for policy in policies}) != len(policies):
+        raise refuse("names a policy twice")
+    return policies
+
+
+def _policy(entry: Any, index: int, refuse: Callable[[str], UnusableFile]) -> SasPolicy:
+    place = f"policies[{index}]"
+    if not isinstance(entry, dict) or entry.keys() - {"name", "rights", "primaryKey", "secondaryKey"}:
+        raise refuse(f"{place} must be an object of name, rights, primaryKey and secondaryKey")
+    name, rights = entry.get("name"), entry.get("rights")
+    primary, secondary = entry.get("primaryKey", ""), entry.get("secondaryKey", "")
+    if not isinstance(name, str) or not name:
+        raise refuse(f"{place}.name must be text")
+    if not isinstance(rights, list) or not rights or not all(isinstance(r, str) and r in _RIGHTS for r in rights):
+        raise refuse(f"{place}.rights must be an array of {', '.join(_RIGHTS)}")
+    if not isinstance(primary, str) or not isinstance(secondary, str) or not (primary or secondary):
+        raise refuse(f"{place} must have a primaryKey or a secondaryKey, in text")
+    if EMULATOR_KEY in (primary, secondary):
+        raise refuse(f"{place} has the emulator's key, which everybody knows; serve with --emulator to accept it")
+    combined = Right(0)
+    for right in rights:
+        combined |= _RIGHTS[right]
+    return SasPolicy(name, combined, primary, secondary)

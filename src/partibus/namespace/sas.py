@@ -1,0 +1,167 @@
+"""Shared access signatures: tokens that prove the knowledge of a policy's key without showing it.
+
+```text
+ SharedAccessSignature sr=<resource>&sig=<signature>&se=<expiry, Unix seconds>&skn=<policy>      in any order
+ signature = base64(HMAC-SHA256(UTF-8 of the key text, <sr as it stands in the token> LF <se>))
+```
+
+What real clients do and a verifier must bear: one encodes ``skn`` twice and writes a space as ``+``; some escape in
+lower case; one signs a resource with its query, one a bare ``host:port``. Hence the signature is taken over the text as
+it stands, and the resource is compared leniently, by host and path segments.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from partibus.errors import Unauthorized, shown
+from partibus.namespace.access import AccessPolicies, Grant, Segments, no_such_policy, utf8
+
+PREFIX = "SharedAccessSignature "
+
+_TEXT_MAX = 8192
+_EXPIRY_DIGITS_MAX = 12
+_DECODINGS_MAX = 3
+_CLAIMS = ("sr", "sig", "se", "skn")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What a token is good for, or an audience that one is shown for: a host, and a path by segments, all in lower
+    case."""
+
+    host: str
+    path: Segments
+
+    def covers(self, other: "Resource") -> bool:
+        """Whether ``other`` is this resource or lies below it."""
+        return self.host == other.host and other.path[: len(self.path)] == self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A parsed token, nothing of it proved. The texts of ``signed_resource`` and ``signed_expiry`` are as received."""
+
+    signed_resource: str
+    signed_expiry: str
+    signature: bytes
+    policy_names: tuple[str, ...]
+    """What ``skn`` may stand for."""
+
+    @property
+    def resource(self) -> Resource:
+        return parse_resource(self.signed_resource)
+
+    @property
+    def expires_s(self) -> int:
+        return int(self.signed_expiry)
+
+
+def parse_resource(text: str) -> Resource:
+    """Scheme, port and query dropped, percent-encoding undone, slashes trimmed. Total: odd text is an odd resource that
+    covers no entity of ours."""
+    for _ in range(_DECODINGS_MAX):
+        text = unquote(text)
+    text = text.lower().partition("?")[0]
+    _, scheme_end, rest = text.partition("://")
+    authority, *path = (rest if scheme_end else text).split("/")
+    return Resource(_without_port(authority), tuple(segment for segment in path if segment))
+
+
+def parse_token(text: str) -> Token:
+    """Unauthorized, naming the claim, when one is missing, given twice, or malformed."""
+    if not text.startswith(PREFIX):
+        raise Unauthorized("The token is no shared access signature: it must begin with 'SharedAccessSignature sr='.")
+    if len(text) > _TEXT_MAX:
+        raise Unauthorized(f"The token has {len(text)} characters, but may have {_TEXT_MAX}.")
+    claims: dict[str, str] = {}
+    for pair in text.removeprefix(PREFIX).strip().split("&"):
+        name, _, value = pair.partition("=")
+        if name in claims:
+            raise Unauthorized(f"The token has the claim {shown(name)} twice.")
+        claims[name] = value
+    for name in _CLAIMS:
+        if not claims.get(name):
+            raise Unauthorized(f"The token has no claim '{name}'; it needs {', '.join(_CLAIMS)}.")
+    expiry = claims["se"]
+    if not (expiry.isascii() and expiry.isdigit() and len(expiry) <= _EXPIRY_DIGITS_MAX):
+        raise Unauthorized(f"The token's expiry 'se' is {shown(expiry)}, but must be Unix seconds in digits.")
+    return Token(claims["sr"], expiry, _signature_bytes(claims["sig"]), _policy_names(claims["skn"]))
+
+
+def verify_token(text: str, audience: str, policies: AccessPolicies, now_s: float, leeway_s: float = 0) -> Grant:
+    """The grant of a token that is shown for ``audience``, the resource that the client is about to use.
+
+    Unauthorized when it is malformed, names no policy, is not signed with one of the policy's keys, has expired (more
+    than ``leeway_s`` ago), or is for something else than the audience or what it lies in.
+    """
+    token = parse_token(text)
+    name = _signing_policy(token, policies)
+    expires_s = token.expires_s + int(leeway_s)
+    if now_s >= expires_s:
+        raise Unauthorized(
+            f"The token expired {int(now_s) - token.expires_s} s ago. Get a new one; compare the clocks if it is new."
+        )
+    resource = token.resource
+    if not resource.covers(parse_resource(audience)):
+        raise Unauthorized(
+            f"The token is for {shown(unquote(token.signed_resource))} and not for {shown(audience)}. "
+            "Sign the entity that is used, or the namespace."
+        )
+    return Grant(name, policies.policy(name).rights, resource.path, expires_s)
+
+
+def make_token(resource: str, key_name: str, key: str, expires_s: int) -> str:
+    """A token for a resource such as ``sb://host/queue``, good until ``expires_s`` (Unix seconds)."""
+    signed_resource = quote(resource, safe="")
+    signature = base64.b64encode(_sign(key, signed_resource, str(expires_s))).decode()
+    return f"{PREFIX}sr={signed_resource}&sig={quote(signature, safe='')}&se={expires_s}&skn={quote(key_name, safe='')}"
+
+
+def _sign(key: str, signed_resource: str, signed_expiry: str) -> bytes:
+    return hmac.digest(utf8(key), utf8(f"{signed_resource}\n{signed_expiry}"), hashlib.sha256)
+
+
+def _signing_policy(token: Token, policies: AccessPolicies) -> str:
+    """Name of the policy that the token is signed with a key of."""
+    known = [name for name in token.policy_names if name in policies]
+    for name in known:
+        if _is_signed_by(token, policies.keys(name)):
+            return name
+    if not known:
+        raise no_such_policy(token.policy_names[0])
+    raise Unauthorized(
+        f"The token is not signed with a key of the access policy {shown(known[0])}. "
+        "Check SharedAccessKey of the client."
+    )
+
+
+def _is_signed_by(token: Token, keys: tuple[str, ...]) -> bool:
+    """Every key is tried whatever the others gave: how long it takes says nothing about them."""
+    good = [hmac.compare_digest(token.signature, _sign(k, token.signed_resource, token.signed_expiry)) for k in keys]
+    return any(good)
+
+
+def _signature_bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(unquote(text), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Unauthorized("The token's signature 'sig' is no percent-encoded base64.") from error
+
+
+def _policy_names(text: str) -> tuple[str, ...]:
+    """Each step of decoding, and each with ``+`` as space; without repetition, the most plausible first."""
+    names: dict[str, None] = {}
+    for _ in range(_DECODINGS_MAX):
+        text = unquote(text)
+        names[text] = None
+        names[text.replace("+", " ")] = None
+    return tuple(names)
+
+
+def _without_port(authority: str) -> str:
+    host, colon, port = authority.rpartition(":")
+    return host if colon and port.isdigit() else authority

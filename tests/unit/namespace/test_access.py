@@ -1,0 +1,150 @@
+"""Policies, their file, and what showing a key gives."""
+
+import base64
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from partibus.errors import Unauthorized, UnusableFile
+from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, AccessPolicies, Grant, Right, SasPolicy
+from partibus.namespace.keys_file import FILE_NAME, load_policies
+from partibus.namespace.sas import make_token, verify_token
+
+
+def write_keys(directory: Path, document: object, mode: int = 0o600) -> Path:
+    path = directory / FILE_NAME
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    path.chmod(mode)
+    return path
+
+
+def policy(**changes: object) -> dict[str, object]:
+    return {"version": 1, "policies": [{"name": "p", "rights": ["Send"], "primaryKey": "k"} | changes]}
+
+
+def test_manage_implies_send_and_listen() -> None:
+    grant = Grant("p", Right.MANAGE, (), None)
+    assert all(grant.allows(("q",), right, 0) for right in Right)
+    assert not Grant("p", Right.SEND | Right.LISTEN, (), None).allows(("q",), Right.MANAGE, 0)
+
+
+def test_a_policy_is_never_printed_with_its_keys() -> None:
+    assert repr(SasPolicy("p", Right.SEND, "secret1", "secret2")).count("secret") == 0
+
+
+def test_a_shown_key_gives_the_namespace() -> None:
+    policies = AccessPolicies([SasPolicy("p", Right.LISTEN, "first", "second")])
+    assert policies.check_key("p", "first") == policies.check_key("p", "second") == Grant("p", Right.LISTEN, (), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "reason"),
+    [
+        ("p", "third", "not one of its keys"),
+        ("p", "", "not one of its keys"),
+        ("p", "f\ud800", "not one of its keys"),
+        ("P", "first", "no access policy 'P'"),
+        ("", "first", "no access policy ''"),
+        (ROOT_POLICY, EMULATOR_KEY, "no access policy"),
+    ],
+)
+def test_another_key_or_name_is_refused(name: str, key: str, reason: str) -> None:
+    policies = AccessPolicies([SasPolicy("p", Right.LISTEN, "first", "")])
+    with pytest.raises(Unauthorized, match=reason) as caught:
+        policies.check_key(name, key)
+    assert "first" not in str(caught.value)
+
+
+def test_first_start_makes_an_owner_only_file_with_random_keys(tmp_path: Path) -> None:
+    (made,) = load_policies(tmp_path)
+    path = tmp_path / FILE_NAME
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == [FILE_NAME]
+    assert (made.name, made.rights) == (ROOT_POLICY, Right.MANAGE)
+    assert made.primary_key != made.secondary_key
+    assert {len(base64.b64decode(key, validate=True)) for key in made.keys} == {32}
+    assert list(load_policies(tmp_path)) == [made]
+
+
+def test_two_data_directories_have_different_keys(tmp_path: Path) -> None:
+    made: list[SasPolicy] = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        made += load_policies(tmp_path / name)
+    assert len({key for each in made for key in each.keys}) == 4
+
+
+def test_what_an_interrupted_first_start_left_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / f"{FILE_NAME}.new").write_text('{"versi')
+    (made,) = load_policies(tmp_path)
+    assert made.name == ROOT_POLICY
+    assert [file.name for file in tmp_path.iterdir()] == [FILE_NAME]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o610, 0o777])
+def test_a_file_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> None:
+    path = write_keys(tmp_path, policy(), mode)
+    with pytest.raises(UnusableFile, match=f"mode {mode:o}.*chmod 600 .*{FILE_NAME}"):
+        load_policies(tmp_path)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_the_emulators_key_is_good_only_when_told(tmp_path: Path) -> None:
+    token = make_token("sb://localhost/q", ROOT_POLICY, EMULATOR_KEY, 1_000)
+    strict, lenient = load_policies(tmp_path), load_policies(tmp_path, emulator=True)
+    with pytest.raises(Unauthorized):
+        verify_token(token, "sb://localhost/q", strict, 0)
+    with pytest.raises(Unauthorized):
+        strict.check_key(ROOT_POLICY, EMULATOR_KEY)
+    assert verify_token(token, "sb://localhost/q", lenient, 0).rights == Right.MANAGE
+    assert lenient.check_key(ROOT_POLICY, EMULATOR_KEY).rights == Right.MANAGE
+    (root,) = lenient
+    assert lenient.check_key(ROOT_POLICY, root.primary_key).rights == Right.MANAGE
+
+
+def test_the_emulators_key_is_no_key_of_other_policies(tmp_path: Path) -> None:
+    write_keys(tmp_path, policy())
+    with pytest.raises(Unauthorized):
+        load_policies(tmp_path, emulator=True).check_key("p", EMULATOR_KEY)
+
+
+def test_an_edited_file_is_read(tmp_path: Path) -> None:
+    write_keys(tmp_path, policy(rights=["Send", "Listen"], secondaryKey="ключ"))
+    (read,) = load_policies(tmp_path)
+    assert read == SasPolicy("p", Right.SEND | Right.LISTEN, "k", "ключ")
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("[]", '"version": 1'),
+        ({"version": 1}, 'array "policies"'),
+        ({"version": 2, "policies": []}, "version 2, newer than 1. Use a newer version"),
+        ({"version": 1, "policies": ["p"]}, r"policies\[0\] must be an object"),
+        (policy(colour="red"), r"policies\[0\] must be an object of name"),
+        (policy(name=""), r"policies\[0\].name must be text"),
+        (policy(rights=["Read"]), "must be an array of Send, Listen, Manage"),
+        (policy(rights=[]), "must be an array of Send, Listen, Manage"),
+        (policy(rights=[["Send"]]), "must be an array of Send, Listen, Manage"),
+        (policy(primaryKey=""), "must have a primaryKey or a secondaryKey"),
+        (policy(primaryKey=7), "must have a primaryKey or a secondaryKey"),
+        (policy(secondaryKey=EMULATOR_KEY), "the emulator's key, .* --emulator"),
+        ({"version": 1, "policies": policy()["policies"] * 2}, "names a policy twice"),  # type: ignore[operator]
+    ],
+)
+def test_another_form_is_refused_and_left_as_it_was(tmp_path: Path, document: object, reason: str) -> None:
+    path = write_keys(tmp_path, document)
+    before = path.read_bytes()
+    with pytest.raises(UnusableFile, match=reason) as caught:
+        load_policies(tmp_path)
+    assert str(caught.value).startswith(str(path))
+    assert path.read_bytes() == before
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnusableFile, match=r"nowhere/keys\.json: can't be used \(No such file"):
+        load_policies(tmp_path / "nowhere")
