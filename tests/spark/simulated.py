@@ -12,7 +12,8 @@ from pathlib import Path
 
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Described, Int, Short, Symbol, Timestamp, UByte, UInt, ULong
-from partibus.spark.ports import BrowsedMessage, BrowseError, PartitionRange
+from partibus.client.errors import AccessDenied, ConnectFailed, NotFound
+from partibus.spark.ports import BrowsedMessage, PartitionRange
 from partibus.spark.source import PartibusSource
 
 KEY = "c2VjcmV0IGtleSBvZiBhIHRlc3Q="
@@ -83,19 +84,17 @@ class SimulatedClient:
     def __init__(self, connection: str, entity: str) -> None:
         fields = dict(field.split("=", 1) for field in connection.split(";"))
         if fields["SharedAccessKey"] != KEY:
-            raise BrowseError("The token has an invalid signature.", "amqp:unauthorized-access")
+            raise AccessDenied("The token has an invalid signature.", "amqp:unauthorized-access")
         folder = Path(fields["Endpoint"].removeprefix("sb:/"))
         if not folder.is_dir():
-            raise ConnectionRefusedError(f"no broker answers at {folder}")
+            raise ConnectFailed(f"no broker answers at {folder}")
         self._file = folder / entity.replace("/$", ".")
 
     def _entity(self) -> tuple[dict[int, Partition], dict[int, int]]:
         try:
             found: tuple[dict[int, Partition], dict[int, int]] = pickle.loads(self._file.read_bytes())
         except FileNotFoundError:
-            raise BrowseError(
-                f"The messaging entity '{self._file.name}' could not be found.", "amqp:not-found"
-            ) from None
+            raise NotFound(f"The messaging entity '{self._file.name}' could not be found.", "amqp:not-found") from None
         return found
 
     def partitions(self) -> list[PartitionRange]:

@@ -1,17 +1,23 @@
 """Encoded messages to Arrow columns, a batch at a time.
 
-A batch is turned round twice: each message into its decoded sections, then each column as one pass over a section's
-list. Only the sections that the asked-for columns need are decoded.
+A batch is turned round twice: each message into its sections, then each column as one pass over a section's list. Only
+the sections that the asked-for columns need are decoded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
+from typing import Any
 
 import pyarrow as pa
 
+from partibus.amqp.codec.decoder import decode
+from partibus.amqp.codec.skip import skip_value
+from partibus.amqp.errors import DecodeError
+from partibus.amqp.section_fields import Property
+from partibus.amqp.sections import DATA, SEQUENCE, VALUE, Sections, iter_data, split_sections
 from partibus.spark.ports import BrowsedMessage
 from partibus.spark.properties import text_of, type_of
-from partibus.spark.wire import Sections, split
 
 Fields = Sequence[object]
 Map = Mapping[object, object]
@@ -25,11 +31,11 @@ _MICROSECONDS_MAX = 253_402_300_799_999_999
 _INT32_MAX = 2**31 - 1
 _STATES = {0: "active", 1: "deferred", 2: "scheduled"}
 
-# Places of fields in the header [3.2.1] and the properties section [3.2.4].
 _TTL, _DELIVERY_COUNT = 2, 4
-_MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID = 0, 2, 3, 4, 5
-_CONTENT_TYPE, _CONTENT_ENCODING, _EXPIRY_TIME, _CREATION_TIME = 6, 7, 8, 9
-_GROUP_ID, _REPLY_TO_GROUP_ID = 10, 12
+"""Places in the header [3.2.1]."""
+_VALUE_START = 3
+"""Of a section: behind its descriptor, which `split_sections` writes in three bytes."""
+_BODY_TYPES = {DATA: "data", SEQUENCE: "sequence", VALUE: "value"}
 
 
 def decode_columns(messages: Sequence[BrowsedMessage], partition_id: int, schema: pa.Schema) -> pa.RecordBatch:
@@ -48,27 +54,48 @@ class Page:
 
     @cached_property
     def sections(self) -> list[Sections]:
-        return [split(message) for message in self.messages]
+        return self._each(split_sections, [message.payload for message in self.messages])
 
     @cached_property
     def headers(self) -> list[Fields]:
-        return [section.header for section in self.sections]
+        return self._decoded(attrgetter("header"), ())
 
     @cached_property
     def annotations(self) -> list[Map]:
-        return [section.annotations for section in self.sections]
+        return self._decoded(attrgetter("message_annotations"), {})
 
     @cached_property
     def properties(self) -> list[Fields]:
-        return [section.properties for section in self.sections]
+        return self._decoded(attrgetter("properties"), ())
 
     @cached_property
     def application_properties(self) -> list[Map]:
-        return [section.application_properties for section in self.sections]
+        return self._decoded(attrgetter("application_properties"), {})
+
+    @cached_property
+    def bodies(self) -> list[bytes]:
+        return self._each(_body, self.sections)
 
     @cached_property
     def ttls_ms(self) -> list[int | None]:
         return [_ttl_ms(*pair) for pair in zip(self.headers, self.properties, strict=True)]
+
+    def _decoded(self, section: Callable[[Sections], bytes], missing: Any) -> list[Any]:
+        """A section of every message; `split_sections` has checked that it is a list or map, as it must be."""
+        encoded = [section(sections) for sections in self.sections]
+        return self._each(lambda value: decode(value, _VALUE_START)[0] if value else missing, encoded)
+
+    def _each(self, read: Callable[[Any], Any], values: Sequence[object]) -> list[Any]:
+        """``read`` over what belongs to each message; an error gets the message's position."""
+        try:
+            return list(map(read, values))
+        except DecodeError:
+            for message, value in zip(self.messages, values, strict=True):
+                try:
+                    read(value)
+                except DecodeError as error:
+                    raise DecodeError(f"the message at position {message.position}: {error}") from error
+            raise
 
 
 ColumnReader = Callable[[Page], Sequence[object]]
@@ -116,12 +143,12 @@ def _state(page: Page) -> list[str]:
 
 
 COLUMN_READERS: Mapping[str, ColumnReader] = {
-    "body": lambda page: [section.body for section in page.sections],
-    "body_type": lambda page: [section.body_type for section in page.sections],
-    "content_type": _property(_CONTENT_TYPE),
-    "content_encoding": _property(_CONTENT_ENCODING),
-    "message_id": _property(_MESSAGE_ID),
-    "session_id": _property(_GROUP_ID),
+    "body": lambda page: page.bodies,
+    "body_type": lambda page: [_BODY_TYPES.get(sections.body_code) for sections in page.sections],
+    "content_type": _property(Property.CONTENT_TYPE),
+    "content_encoding": _property(Property.CONTENT_ENCODING),
+    "message_id": _property(Property.MESSAGE_ID),
+    "session_id": _property(Property.GROUP_ID),
     "partition_key": _annotation_text("x-opt-partition-key"),
     "partition_id": lambda page: [page.partition_id] * len(page.messages),
     "position": lambda page: [message.position for message in page.messages],
@@ -136,15 +163,27 @@ COLUMN_READERS: Mapping[str, ColumnReader] = {
     "dead_letter_reason": _application_text("DeadLetterReason"),
     "dead_letter_error_description": _application_text("DeadLetterErrorDescription"),
     "dead_letter_source": _annotation_text("x-opt-deadletter-source"),
-    "correlation_id": _property(_CORRELATION_ID),
-    "subject": _property(_SUBJECT),
-    "to": _property(_TO),
-    "reply_to": _property(_REPLY_TO),
-    "reply_to_session_id": _property(_REPLY_TO_GROUP_ID),
+    "correlation_id": _property(Property.CORRELATION_ID),
+    "subject": _property(Property.SUBJECT),
+    "to": _property(Property.TO),
+    "reply_to": _property(Property.REPLY_TO),
+    "reply_to_session_id": _property(Property.REPLY_TO_GROUP_ID),
     "via_partition_key": _annotation_text("x-opt-via-partition-key"),
     "application_properties": _application_map(text_of),
     "application_property_types": _application_map(type_of),
 }
+
+
+def _body(sections: Sections) -> bytes:
+    """Data joined; of other bodies the encoded values, one after the other."""
+    if sections.body_code == DATA:
+        return b"".join(iter_data(sections.body))
+    encoded, values, pos = sections.body, [], 0
+    while pos < len(encoded):
+        start = pos + _VALUE_START
+        pos = skip_value(encoded, start, len(encoded))
+        values.append(encoded[start:pos])
+    return b"".join(values)
 
 
 def _at(fields: Fields, place: int) -> object:
@@ -168,5 +207,8 @@ def _ttl_ms(header: Fields, properties: Fields) -> int | None:
     ttl = _number(_at(header, _TTL))
     if ttl != TTL_OPEN_END:
         return ttl
-    created, expires = _number(_at(properties, _CREATION_TIME)), _number(_at(properties, _EXPIRY_TIME))
+    created, expires = (
+        _number(_at(properties, Property.CREATION_TIME)),
+        _number(_at(properties, Property.ABSOLUTE_EXPIRY_TIME)),
+    )
     return ttl if created is None or expires is None else max(expires - created, ttl)

@@ -1,19 +1,11 @@
 """What the data source needs of a broker's client: ranges of positions, and the messages in one range.
 
 `partibus.client.browse` provides it. Calls block. A client is used by one thread at a time. Every call may raise
-`BrowseError` or `OSError`; the client is then of no more use, except to be closed.
+`partibus.client.errors.ClientError`; the client is then of no more use, except to be closed.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
-
-
-class BrowseError(Exception):
-    """The broker refused, or the connection ended; ``condition`` is the AMQP condition when the broker named one."""
-
-    def __init__(self, message: str, condition: str | None = None) -> None:
-        super().__init__(message)
-        self.condition = condition
 
 
 class PartitionRange(NamedTuple):

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from partibus.amqp.errors import DecodeError
+from partibus.client.errors import AccessDenied, ClientError, EntityDisabled, NotFound
 from partibus.spark.connections import borrowed_client
 from partibus.spark.decoding import decode_columns
 from partibus.spark.errors import PlanError, ReadError
 from partibus.spark.options import Options
 from partibus.spark.planning import Split, plan_splits
-from partibus.spark.ports import BrowsedMessage, BrowseError, OpenClient
+from partibus.spark.ports import BrowsedMessage, OpenClient
 
 BATCH_BYTES_MAX = 64 << 20
 """Payload in one record batch. The bound on rows is none on bytes (a message may have 100 MB), and an Arrow binary
@@ -25,10 +26,11 @@ ATTEMPTS = 2
 """Connections that one split may use up: a kept one may have died while it was idle. More patience is Spark's part,
 which retries tasks (on a cluster; `local[n]` does not)."""
 
-_HINTS = {
-    "amqp:unauthorized-access": "the key in option 'connection' must be right and have the Listen right",
-    "amqp:not-found": "option 'entity' must name what exists; `partibus entity list` shows it",
-    "com.microsoft:entity-disabled": "enable the entity to read it",
+_WAYS_OUT: dict[type[Exception], str] = {
+    AccessDenied: "the key in option 'connection' must be right and have the Listen right",
+    NotFound: "option 'entity' must name what exists; `partibus entity list` shows it",
+    EntityDisabled: "set the entity's Status to Active to read it",
+    ConnectionError: "option 'connection' must name a broker that runs and that this machine reaches",
 }
 
 
@@ -37,7 +39,7 @@ def plan(options: Options, open_client: OpenClient) -> list[Split]:
     try:
         with borrowed_client(options, open_client, fresh=True) as client:
             return plan_splits(client.partitions(), options.positions_per_task)
-    except (BrowseError, OSError) as error:
+    except ClientError as error:
         raise PlanError(f"cannot read {options.where}: {error}; {_way_out(error)}") from error
 
 
@@ -79,15 +81,13 @@ def _pages(split: Split, options: Options, open_client: OpenClient) -> Iterator[
                         next_pos = page[-1].position + 1
                         yield page
             return
-        except (BrowseError, OSError) as error:
+        except ClientError as error:
             if attempt == ATTEMPTS:
                 raise ReadError(
                     f"reading {split} of {options.where} stopped at position {next_pos}: {error}; {_way_out(error)}"
                 ) from error
 
 
-def _way_out(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return "option 'connection' must name a broker that runs and that this machine reaches"
-    condition = getattr(error, "condition", None)
-    return _HINTS.get(str(condition), "the broker's log says more")
+def _way_out(error: ClientError) -> str:
+    found = (words for kind, words in _WAYS_OUT.items() if isinstance(error, kind))
+    return next(found, "reading it again may succeed" if error.retriable else "the broker's log says more")

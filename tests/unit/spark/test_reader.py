@@ -9,11 +9,12 @@ import pytest
 
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Described, ULong
+from partibus.client.errors import AccessDenied, Busy, ClientError, ConnectFailed, ConnectionLost, NotFound
 from partibus.spark.connections import close_idle
 from partibus.spark.errors import PlanError, ReadError
 from partibus.spark.options import Options
 from partibus.spark.planning import Split
-from partibus.spark.ports import BrowsedMessage, BrowseError, PartitionRange
+from partibus.spark.ports import BrowsedMessage, PartitionRange
 from partibus.spark.reader import plan, read_split, rebatch
 
 SCHEMA = pa.schema([("position", pa.int64()), ("body", pa.binary())])
@@ -69,7 +70,7 @@ def positions(script: Script) -> list[list[int]]:
 
 
 def lost() -> Exception:
-    return ConnectionResetError("the peer is gone")
+    return ConnectionLost("the peer is gone")
 
 
 def test_plan_asks_every_partition() -> None:
@@ -99,13 +100,14 @@ def test_second_loss_is_an_error_that_names_partition_range_and_place() -> None:
 @pytest.mark.parametrize(
     ("failure", "words"),
     [
-        (lambda: ConnectionRefusedError("refused"), "refused; option 'connection' must name a broker that runs"),
-        (lambda: BrowseError("bad token", "amqp:unauthorized-access"), "bad token; the key in option 'connection'"),
+        (lambda: ConnectFailed("refused"), "refused; option 'connection' must name a broker that runs"),
+        (lambda: AccessDenied("bad token"), "bad token; the key in option 'connection'"),
         (
-            lambda: BrowseError("no such queue", "amqp:not-found"),
+            lambda: NotFound("no such queue"),
             "no such queue; option 'entity' must name what exists",
         ),
-        (lambda: BrowseError("odd", "amqp:internal-error"), "odd; the broker's log says more"),
+        (lambda: ClientError("odd", "amqp:internal-error"), "odd; the broker's log says more"),
+        (lambda: Busy("throttled"), "throttled; reading it again may succeed"),
     ],
 )
 def test_failed_plan_names_the_option_and_the_way_out(failure: Callable[[], Exception], words: str) -> None:
