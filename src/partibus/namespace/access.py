@@ -42,7 +42,7 @@ class SasPolicy:
         return tuple(key for key in (self.primary_key, self.secondary_key) if key)
 
 
-Segments = tuple[str, ...]
+Path = tuple[str, ...]
 """Segments of an entity's or sub-entity's path in lower case; empty for the namespace."""
 
 
@@ -52,10 +52,10 @@ class Grant:
 
     policy_name: str
     rights: Right
-    path: Segments
+    path: Path
     expires_s: int | None
 
-    def allows(self, path: Segments, right: Right, now_s: float) -> bool:
+    def allows(self, path: Path, right: Right, now_s: float) -> bool:
         """Whether it is good for ``right`` on ``path`` now."""
         alive = self.expires_s is None or now_s < self.expires_s
         return alive and right in self.rights and path[: len(self.path)] == self.path

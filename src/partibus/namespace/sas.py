@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from partibus.errors import Unauthorized, shown
-from partibus.namespace.access import AccessPolicies, Grant, Segments, no_such_policy, utf8
+from partibus.namespace.access import AccessPolicies, Grant, Path, no_such_policy, utf8
 
 PREFIX = "SharedAccessSignature "
 
@@ -34,7 +34,7 @@ class Resource:
     case."""
 
     host: str
-    path: Segments
+    path: Path
 
     def covers(self, other: "Resource") -> bool:
         """Whether ``other`` is this resource or lies below it."""
