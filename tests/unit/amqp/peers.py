@@ -21,7 +21,7 @@ from partibus.amqp import (
     Target,
 )
 from partibus.amqp.codec.encoder import encode
-from partibus.amqp.codec.performatives import Attach, Begin, Open, Transfer, decode_performative
+from partibus.amqp.codec.performatives import Attach, Begin, Flow, Open, Transfer, decode_performative
 from partibus.amqp.frames import AMQP_HEADER, HEADER, frame
 from partibus.amqp.sasl import Login
 
@@ -64,8 +64,8 @@ def deliveries(events: Iterable[Event]) -> list[Delivery]:
 
 def transfer(payload: bytes = b"payload", channel: int = 0, **fields: Any) -> bytes:
     """A transfer frame; by default complete, delivery 0 on handle 0."""
-    fields = {"handle": 0, "delivery_id": 0, "delivery_tag": b"tag", "message_format": 0} | fields
-    body = encode(Transfer(**fields)) + payload
+    values: dict[str, Any] = {"handle": 0, "delivery_id": 0, "delivery_tag": b"tag", "message_format": 0} | fields
+    body = encode(Transfer(**values)) + payload
     return HEADER.pack(8 + len(body), 2, 0, channel) + body
 
 
@@ -111,8 +111,8 @@ class Scripted:
         return link
 
     def _attach(self, handle: int, name: str, role: bool, channel: int, fields: dict[str, Any]) -> Receiver | Sender:
-        fields = {"source": Source("source"), "target": Target("target")} | fields
-        (event,) = of_type(Attached, self.say(Attach(name=name, handle=handle, role=role, **fields), channel=channel))
+        values: dict[str, Any] = {"source": Source("source"), "target": Target("target")} | fields
+        (event,) = of_type(Attached, self.say(Attach(name=name, handle=handle, role=role, **values), channel=channel))
         assert isinstance(event.link, (Sender, Receiver))
         return event.link
 
@@ -138,9 +138,7 @@ class Scripted:
 
     def credit(self, credit: int, **fields: Any) -> list[Event]:
         """The peer's flow for handle 0."""
-        from partibus.amqp.codec.performatives import Flow
-
-        values = {
+        values: dict[str, Any] = {
             "next_incoming_id": 0,
             "incoming_window": 5000,
             "next_outgoing_id": 0,

@@ -98,7 +98,8 @@ def test_descriptor_is_read_in_any_spelling(descriptor: bytes) -> None:
 
 
 def test_missing_and_null_fields_mean_the_defaults() -> None:
-    short = decode_performative(encode(Described(ULong(0x10), ["c"])), 0, 7)[0]
+    short_bytes = encode(Described(ULong(0x10), ["c"]))
+    short = decode_performative(short_bytes, 0, len(short_bytes))[0]
     padded_bytes = encode(Described(ULong(0x10), ["c"] + [None] * 9))
     padded = decode_performative(padded_bytes, 0, len(padded_bytes))[0]
     assert short == padded

@@ -75,7 +75,7 @@ def test_unusual_transfer_goes_through_the_general_decoder(items: list[object]) 
 
 
 def test_booleans_in_two_bytes_are_read() -> None:
-    body = bytes.fromhex("c00b06" + "5201" + "5202" + "a000" + "43" + "5601" + "5600")
+    body = bytes.fromhex("c00c06" + "5201" + "5202" + "a000" + "43" + "5601" + "5600")
     assert read_transfer(body, 0, len(body)) == (1, 2, b"", 0, True, False, None, False, len(body))
 
 
@@ -89,7 +89,7 @@ def test_booleans_in_two_bytes_are_read() -> None:
         "c0050443434343",
         "c00e0b5201",
         "c006" + "05" + "5201" + "43" + "a000" + "43",
-        "c007" + "04" + "5201" + "43" + "a000" + "43",
+        "c007" + "03" + "5201" + "43" + "a000" + "43",
         "c008" + "04" + "5201" + "43" + "a005" + "43",
         "c008" + "05" + "5201" + "43" + "a000" + "43" + "43",
         "c0ff" + "04" + "5201" + "43" + "a000" + "43",
