@@ -64,7 +64,7 @@ class Broker:
         self.namespace.delete(name)
         self._entities.pop(entity.queue.entity_id, None)
         for partition in entity.route.partitions:
-            partition.drop()
+            partition.drop(lambda row: self.namespace.forget_dropped([row]))
 
     def _entity_of(self, queue: Queue) -> Entity:
         entity = self._entities.get(queue.entity_id)

@@ -3,7 +3,7 @@
 The catalog is the truth. It is read once at start, and each change goes there first; memory follows when it is durable.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from partibus.clock import Clock
@@ -133,6 +133,10 @@ class Namespace:
         del self._queues[fold_name(name)]
         queue.deleted = True
         return queue
+
+    def forget_dropped(self, partition_rows: Iterable[int]) -> None:
+        """The stores have deleted the rows of these partitions of deleted queues."""
+        self._catalog.forget_dropped(partition_rows)
 
     def apply(self, config: Config) -> Applied:
         """Brings the queues that a file declares to what it says; others stay as they are. Idempotent.

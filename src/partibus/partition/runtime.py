@@ -78,13 +78,19 @@ class StoreRuntime:
     """The partitions of one store."""
 
     def __init__(
-        self, open_store: Callable[[], Store], host: Host, clock: Clock, limits: StoreLimits | None = None
+        self,
+        open_store: Callable[[], Store],
+        host: Host,
+        clock: Clock,
+        limits: StoreLimits | None = None,
+        store: Store | None = None,
     ) -> None:
+        """``store``: the store if it is open already; ``open_store`` opens it, now or again after a failure."""
         self._open_store = open_store
         self._host = host
         self._clock = clock
         self._limits = limits or StoreLimits()
-        self._store: Store | None = None
+        self._store = store
         self._slots: dict[int, _Slot] = {}
         self._requests: dict[int, OnReply] = {}
         self._receivers: dict[int, OnReply] = {}
@@ -166,10 +172,12 @@ class StoreRuntime:
             if slot.machine is not None:
                 slot.machine.options = options
 
-    def drop(self, row: int) -> None:
-        """Forget a partition and delete its rows: the entity was deleted."""
+    def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
+        """Forget a partition and delete its rows: the entity was deleted. ``on_dropped`` gets the row when that is
+        durable; should the store fail before, it is never called, and the next start tries again."""
         self._slots.pop(row, None)
         self._queue.pending.dropped_partitions.append(row)
+        self._queue.wait(self._queue.number, on_dropped, row)
         self._schedule(urgent=True, batched=False)
 
     def run_due(self) -> None:

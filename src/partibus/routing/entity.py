@@ -22,7 +22,7 @@ class EntityRoute:
     @property
     def overloaded(self) -> bool:
         """One of the stores has more to do than its limits allow."""
-        return any([partition.overloaded for partition in self.partitions])
+        return any(partition.overloaded for partition in self.partitions)
 
     def next_partition(self) -> PartitionHandle:
         """The partition whose turn it is for messages without a key (D8, rows K11, K12): round robin over those whose

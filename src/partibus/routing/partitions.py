@@ -1,6 +1,6 @@
 """How the rest of a broker reaches a partition, wherever it lives."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 
 from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreUnavailable
@@ -52,9 +52,9 @@ class PartitionHandle:
         self.batched = batched
         self._runtime.update_options(self.row, options)
 
-    def drop(self) -> None:
-        """The entity was deleted."""
-        self._runtime.drop(self.row)
+    def drop(self, on_dropped: Callable[[int], None]) -> None:
+        """The entity was deleted: delete the partition's rows, then call with its number."""
+        self._runtime.drop(self.row, on_dropped)
 
 
 class Numbers:

@@ -1,9 +1,9 @@
 """From messages to the partitions that store them (D8).
 
-A *batch* is what one delivery brought: one message, or several that stand or fall together. All batches that wait on a
-link go in one *run*, so that a run without keys is one command to one partition, and a run with keys one command to each
-partition that it touches. A batch is rejected when any part of it was; what other partitions stored of it stays (the
-service promises no more: a batch is atomic per partition).
+A *batch* is what one delivery brought: one message, or several that stand or fall together. All batches that wait on
+a link go in one *run*, so that a run without keys is one command to one partition, and a run with keys one command to
+each partition that it touches. A batch is rejected when any part of it was; what other partitions stored of it stays
+(the service promises no more: a batch is atomic per partition).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """A link on which a client sends to an entity."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from partibus.amqp import ACCEPTED, AmqpError, Delivery, Receiver, Rejected
 from partibus.errors import EntityDisabled, EntityNotFound, OutcomeUnknown, PartibusError
@@ -26,8 +26,11 @@ class _Run:
 class IncomingLink:
     """Runs of deliveries go to the entity; their outcomes leave in the order in which the deliveries came."""
 
-    def __init__(self, link: Receiver, entity: Entity, ingress: Ingress, credit: int) -> None:
+    def __init__(
+        self, link: Receiver, entity: Entity, ingress: Ingress, credit: int, flush: Callable[[], None]
+    ) -> None:
         self._link = link
+        self._flush = flush
         self._entity = entity
         self._ingress = ingress
         self._credit = credit
@@ -77,6 +80,7 @@ class IncomingLink:
             self._answer(runs.popleft())
         if 2 * self._link.credit <= self._credit and not self.overloaded:
             self._link.grant(self._credit)
+        self._flush()
 
     def _answer(self, run: _Run) -> None:
         if run.errors is None:

@@ -34,11 +34,13 @@ class OutgoingLink:
         entity: Entity,
         kind: int,
         limits: ConnectionLimits,
+        flush: Callable[[], None],
         congested: Callable[[], bool],
         *,
         delete: bool,
     ) -> None:
         self._link = link
+        self._flush = flush
         self._entity = entity
         self._kind = kind
         self._limits = limits
@@ -78,6 +80,7 @@ class OutgoingLink:
         self._stopping = False
         if self._link.drain_requested:
             self._link.drained()
+            self._flush()
         else:
             self.on_credit()
 
@@ -108,6 +111,7 @@ class OutgoingLink:
             taken = self._send(items)
             if taken < len(items):
                 self._held.extend(items[taken:])
+        self._flush()
         if not self._stopping:
             self.on_credit()
 
@@ -134,6 +138,7 @@ class OutgoingLink:
 
     def _on_failed(self, error: PartibusError) -> None:
         self._link.detach(AmqpError(DETACH_FORCED, str(error)))
+        self._flush()
         self.on_detached()
 
     # -- settling ----------------------------------------------------------------------------------------------------
@@ -179,6 +184,7 @@ class OutgoingLink:
             partition.submit(command, lambda reply: self._answer(delivery_ids, settlement, reply))
 
     def _answer(self, delivery_ids: list[int], settlement: Settlement, reply: Any) -> None:
+        self._flush()
         if isinstance(reply, Failed):
             # The client may say it again for the same deliveries.
             error = amqp_error(error_of(reply, self._entity.queue.name))

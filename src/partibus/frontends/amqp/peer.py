@@ -205,7 +205,9 @@ class Peer:
         if not entity.queue.can_send:
             raise EntityDisabled(entity.queue.name, entity.queue.description.options.status.value)
         link.accept(max_message_size=entity.queue.message_size_max_bytes)
-        self._incoming[link] = IncomingLink(link, entity, self._ingress, self._broker.limits.connection.link_credit)
+        self._incoming[link] = IncomingLink(
+            link, entity, self._ingress, self._broker.limits.connection.link_credit, self._flush
+        )
 
     def _attach_outgoing(self, link: Sender) -> None:
         """The client receives: messages of a sub-queue, or replies of a node."""
@@ -233,6 +235,7 @@ class Peer:
             entity,
             address.subqueue,
             self._broker.limits.connection,
+            self._flush,
             self._congested,
             delete=link.snd_settle_mode == SETTLED,
         )

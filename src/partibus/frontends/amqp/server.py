@@ -131,11 +131,6 @@ class AmqpServer:
         for protocol in list(self.protocols):
             protocol.close(AmqpError(CONNECTION_FORCED, reason))
 
-    def flush_all(self) -> None:
-        """Outcomes that became known outside of a read leave with the next turn of the loop."""
-        for protocol in self.protocols:
-            protocol._flush_soon()
-
 
 def _message_ids() -> Callable[[], str]:
     """Ids of 32 hexadecimal digits: unique by the process's random half, and cheap by the counted one."""
