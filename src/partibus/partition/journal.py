@@ -47,6 +47,7 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
                 key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
                 writes.lock_batches.pop(key, None)
                 writes.deleted_locks.append(key)
+                waited = True
             case Moved():
                 _move(partition_row, event, writes)
                 waited = True

@@ -8,6 +8,7 @@ One command is taken at a time and completely; memory has changed when `handle` 
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from operator import attrgetter
 
 from partibus.limits import PartitionLimits
@@ -151,6 +152,8 @@ class Partition:
 
     def _receive(self, command: c.Receive, now_ms: int, step: Step) -> None:
         subqueue = self._subqueues[command.kind]
+        if command.count <= 0:
+            return
         for demand in subqueue.demands:
             if demand.receiver == command.receiver:
                 demand.count += command.count
@@ -195,23 +198,29 @@ class Partition:
 
     def _take(self, kind: int, subqueue: Subqueue, count: int, max_bytes: int, now_ms: int, step: Step) -> list[Entry]:
         """Take up to ``count`` entries from the head, at least one, else no more than ``max_bytes``; what has expired
-        goes its own way. Stops before an entry whose body must be read first."""
+        or was delivered often enough goes its own way. Stops before an entry whose body must be read first, and before
+        one that came back from above the mark while the pages below it are still to come."""
         ready = subqueue.ready
         taken: list[Entry] = []
         expired: list[Entry] = []
+        used_up: list[Entry] = []
         budget = max_bytes
         while count and (entry := ready.head()) is not None and entry.data is not None:
-            if taken and entry.size_bytes > budget:
+            if (taken and entry.size_bytes > budget) or entry.pos >= subqueue.paged_up_to:
                 break
             ready.pop()
-            if entry.expires_ms is not None and entry.expires_ms <= now_ms and kind == SubqueueKind.ACTIVE:
+            if entry.delivery_count and self._used_up(kind, entry):  # the store stopped between count and move
+                used_up.append(entry)
+            elif entry.expires_ms is not None and _is_expired(kind, entry, now_ms):
                 expired.append(entry)
-                continue
-            taken.append(entry)
-            budget -= entry.size_bytes
-            count -= 1
+            else:
+                taken.append(entry)
+                budget -= entry.size_bytes
+                count -= 1
         if expired:
             self._expire(kind, subqueue, expired, now_ms, step)
+        if used_up:
+            self._dead_letter_used_up(kind, subqueue, used_up, now_ms, step)
         return taken
 
     def _grant(
@@ -264,6 +273,10 @@ class Partition:
             held = [pos for pos in positions if pos in batch.entries]
             entries += [batch.entries[pos] for pos in held]
             subqueue.reservations.unlock(reservation, held)
+        expired = [entry for entry in entries if _is_expired(command.kind, entry, now_ms)]
+        if expired:
+            entries = [entry for entry in entries if not _is_expired(command.kind, entry, now_ms)]
+            self._expire(command.kind, subqueue, expired, now_ms, step)
         if not entries:
             lock_id = until_ms = 0
         elif command.delete:
@@ -371,13 +384,14 @@ class Partition:
         ready = [entry for entry in subqueue.doomed.values() if entry.data is not None]
         for entry in ready:
             del subqueue.doomed[entry.pos]
-        description = (
-            f"Message could not be consumed after {self.options.max_delivery_count} delivery attempts."
-            if ready
-            else None
-        )
-        self._dead_letter(kind, subqueue, ready, MAX_DELIVERIES_REASON, description, now_ms, step)
+        self._dead_letter_used_up(kind, subqueue, ready, now_ms, step)
         self._load_bodies(kind, subqueue, step)
+
+    def _dead_letter_used_up(
+        self, kind: int, subqueue: Subqueue, entries: list[Entry], now_ms: int, step: Step
+    ) -> None:
+        description = f"Message could not be consumed after {self.options.max_delivery_count} delivery attempts."
+        self._dead_letter(kind, subqueue, entries, MAX_DELIVERIES_REASON, description, now_ms, step)
 
     def _expire(self, kind: int, subqueue: Subqueue, entries: list[Entry], now_ms: int, step: Step) -> None:
         if self.options.dead_letter_on_expiration:
@@ -430,7 +444,8 @@ class Partition:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _tick(self, command: c.Tick, now_ms: int, step: Step) -> None:
-        for kind, subqueue in self._subqueues.items():
+        # Dead-letter sub-queues first: what the others move there comes behind what is put back.
+        for kind, subqueue in reversed(self._subqueues.items()):
             changed = False
             for batch in subqueue.reservations.expired(now_ms):
                 for entry in batch.entries.values():
@@ -470,10 +485,10 @@ class Partition:
         """Ask for the next page when what is ready runs low, and for bodies that stand in the way."""
         limits = self.options.limits
         ready = subqueue.ready
-        if (
-            subqueue.loading_page
-            or 2 * len(ready) >= limits.window_entries
-            or 2 * ready.size_bytes >= limits.window_bytes
+        head = ready.head()
+        if subqueue.loading_page or (
+            (head is None or head.pos < subqueue.paged_up_to)
+            and (2 * len(ready) >= limits.window_entries or 2 * ready.size_bytes >= limits.window_bytes)
         ):
             pass
         elif not subqueue.in_memory:
@@ -489,13 +504,16 @@ class Partition:
     def _load_bodies(self, kind: int, subqueue: Subqueue, step: Step) -> None:
         if subqueue.loading_bodies:
             return
+        limits = self.options.limits
         head = subqueue.ready.head()
         missing = list(subqueue.doomed.values())
         if head is not None and head.data is None:
-            missing += subqueue.ready.bodyless(self.options.limits.page_entries)
+            missing += subqueue.ready.bodyless(limits.page_entries)
         if missing:
             subqueue.loading_bodies = True
-            step.loads.append(_body_load(kind, missing))
+            sizes = accumulate(entry.size_bytes for entry in missing)
+            most = max(1, sum(1 for total in sizes if total <= limits.page_bytes))
+            step.loads.append(_body_load(kind, missing[: min(most, limits.page_entries)]))
 
     def _loaded(self, command: c.Loaded, now_ms: int, step: Step) -> None:
         load = command.load
@@ -517,13 +535,9 @@ class Partition:
     def _bodies_loaded(self, load: c.BodyLoad, bodies: list[bytes | None], now_ms: int, step: Step) -> None:
         subqueue = self._subqueues[load.kind]
         found = {pos: data for pos, data in zip(load.positions, bodies, strict=True) if data is not None}
+        gone = set(load.positions).difference(found)
         if load.then is not None:
-            for lock_id, pos in load.then.tokens:
-                batch = subqueue.locks.find(lock_id, now_ms)
-                entry = batch.entries.get(pos) if batch else None
-                if entry is not None and entry.data is None:
-                    entry.data = found[pos]
-            self._settle(load.then, now_ms, step)
+            self._settle_with_bodies(load.then, subqueue, found, gone, now_ms, step)
             return
         subqueue.loading_bodies = False
         for pos, entry in subqueue.doomed.items():
@@ -532,8 +546,37 @@ class Partition:
         for entry in subqueue.ready.bodyless(len(subqueue.ready)):
             if entry.pos in found:
                 subqueue.ready.attach_body(entry, found[entry.pos])
+        if gone:
+            lost = subqueue.ready.remove(gone) + [e for e in subqueue.doomed.values() if e.pos in gone]
+            subqueue.doomed = {pos: entry for pos, entry in subqueue.doomed.items() if pos not in gone}
+            self._remove(load.kind, subqueue, lost, step)
         self._dead_letter_doomed(load.kind, subqueue, now_ms, step)
         self._serve(load.kind, subqueue, now_ms, step)
+
+    def _settle_with_bodies(
+        self,
+        command: c.Settle,
+        subqueue: Subqueue,
+        found: dict[int, bytes],
+        gone: set[int],
+        now_ms: int,
+        step: Step,
+    ) -> None:
+        """Go on with a settlement that had to wait for bodies. A message whose body the store has lost can't be moved,
+        delivered or read: it is removed, lest its partition asks for the body for ever."""
+        for lock_id, positions in _by_lock(command.tokens):
+            batch = subqueue.locks.find(lock_id, now_ms)
+            if batch is None:
+                continue
+            waiting = [batch.entries[pos] for pos in positions if pos in batch.entries]
+            waiting = [entry for entry in waiting if entry.data is None]
+            for entry in waiting:
+                entry.data = found.get(entry.pos)
+            lost = [entry for entry in waiting if entry.pos in gone]
+            if lost:
+                self._unlock(command.kind, subqueue, batch, [e.pos for e in lost], step, still_covered=False)
+                self._remove(command.kind, subqueue, lost, step)
+        self._settle(command, now_ms, step)
 
     def _restore_locks(self, snapshot: Snapshot) -> None:
         """Entries under lock at the moment of the snapshot stay locked until the same deadlines (D12)."""
@@ -561,6 +604,11 @@ def entry_of(row: EntryRow, data: bytes | None, size_bytes: int) -> Entry:
     return Entry(
         row.pos, row.body, row.sequence, row.enqueued_ms, row.delivery_count, row.session, row.due_ms, size_bytes, data
     )
+
+
+def _is_expired(kind: int, entry: Entry, now_ms: int) -> bool:
+    """Time to live counts in the active sub-queue only."""
+    return entry.expires_ms is not None and entry.expires_ms <= now_ms and kind == SubqueueKind.ACTIVE
 
 
 def _by_lock(tokens: list[c.LockToken]) -> list[tuple[int, list[int]]]:

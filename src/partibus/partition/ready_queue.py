@@ -7,7 +7,7 @@ message returns to its place).
 
 from collections import deque
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from partibus.partition.entry import Entry
 
@@ -65,3 +65,12 @@ class ReadyQueue:
         """Give an entry of this queue its body again."""
         entry.data = data
         self.size_bytes += entry.size_bytes
+
+    def remove(self, positions: set[int]) -> list[Entry]:
+        """Take returned entries out by their positions."""
+        removed = [entry for pos, entry in self._returned if pos in positions]
+        if removed:
+            self._returned = [pair for pair in self._returned if pair[0] not in positions]
+            heapify(self._returned)
+            self.size_bytes -= sum(entry.size_bytes for entry in removed if entry.data is not None)
+        return removed

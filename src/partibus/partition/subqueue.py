@@ -85,11 +85,7 @@ class Subqueue:
         self.size_bytes += size_bytes
         self.end_pos = end_pos = entries[-1].pos + 1
         ready = self.ready
-        if (
-            self.in_memory
-            and not self.tail
-            and (self.demands or (len(ready) < window_entries and ready.size_bytes < window_bytes))
-        ):
+        if self.in_memory and not self.tail and len(ready) < window_entries and ready.size_bytes < window_bytes:
             ready.extend(entries, size_bytes)
             self.paged_up_to = self.tail_from = end_pos
             return
