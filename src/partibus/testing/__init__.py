@@ -1,0 +1,1 @@
+"""The public test kit: what somebody who extends the broker needs to prove it still keeps its promises."""
