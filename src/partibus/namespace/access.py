@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Flag
 
 from partibus.errors import Unauthorized, shown
+from partibus.namespace.sas import Path as Path
+from partibus.namespace.sas import Token, parse_resource, parse_token, utf8
 
 ROOT_POLICY = "RootManageSharedAccessKey"
 """The policy that every namespace has from its first start, with all rights."""
@@ -40,10 +42,6 @@ class SasPolicy:
     def keys(self) -> tuple[str, ...]:
         """The keys that are good; one that is empty is switched off."""
         return tuple(key for key in (self.primary_key, self.secondary_key) if key)
-
-
-Path = tuple[str, ...]
-"""Segments of an entity's or sub-entity's path in lower case; empty for the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class AccessPolicies:
         """Unauthorized when there is none of that name."""
         policy = self._policies.get(name)
         if policy is None:
-            raise no_such_policy(name)
+            raise _no_such_policy(name)
         return policy
 
     def keys(self, name: str) -> tuple[str, ...]:
@@ -98,14 +96,43 @@ class AccessPolicies:
             )
         return Grant(name, self.policy(name).rights, (), None)
 
+    def check_token(self, text: str, audience: str, now_s: float, leeway_s: float = 0) -> Grant:
+        """The grant of a token that is shown for ``audience``, the resource that the client is about to use.
 
-def no_such_policy(name: str) -> Unauthorized:
+        Unauthorized when it is malformed, names no policy, is not signed with one of the policy's keys, has expired
+        (more than ``leeway_s`` ago), or is for something else than the audience or what that lies in.
+        """
+        token = parse_token(text)
+        name = self._signing_policy(token)
+        expires_s = token.expires_s + int(leeway_s)
+        if now_s >= expires_s:
+            raise Unauthorized(
+                f"The token expired {int(now_s) - token.expires_s} s ago. Get a new one, or compare the clocks."
+            )
+        resource = token.resource
+        if not resource.covers(parse_resource(audience)):
+            raise Unauthorized(
+                f"The token is for {shown(token.signed_resource)} and not for {shown(audience)}. "
+                "Sign the entity that is used, or the namespace."
+            )
+        return Grant(name, self.policy(name).rights, resource.path, expires_s)
+
+    def _signing_policy(self, token: Token) -> str:
+        """Name of the policy that the token is signed with a key of."""
+        known = [name for name in token.policy_names if name in self]
+        for name in known:
+            if token.is_signed_by_any(self.keys(name)):
+                return name
+        if not known:
+            raise _no_such_policy(token.policy_names[0])
+        raise Unauthorized(
+            f"The token is not signed with a key of the access policy {shown(known[0])}. "
+            "Check SharedAccessKey of the client."
+        )
+
+
+def _no_such_policy(name: str) -> Unauthorized:
     """The refusal of a name that no policy has."""
     return Unauthorized(
         f"There is no access policy {shown(name)} in this namespace. Check SharedAccessKeyName of the client."
     )
-
-
-def utf8(text: str) -> bytes:
-    """Of any text, also of one with lone surrogates, which JSON can spell."""
-    return text.encode("utf-8", "surrogatepass")

@@ -11,7 +11,6 @@ Made at the first start with one policy and two random keys. It may be edited by
 import base64
 import json
 import os
-import secrets
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -48,8 +47,9 @@ def load_policies(data_directory: Path, *, emulator: bool = False) -> AccessPoli
 
 
 def new_key() -> str:
-    """A random key in the form of the service's own."""
-    return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+    """A random key in the form of the service's own. Chance comes from the system and never from a seed here: nobody
+    must be able to guess it."""
+    return base64.b64encode(os.urandom(KEY_BYTES)).decode()
 
 
 def _first_keys() -> bytes:

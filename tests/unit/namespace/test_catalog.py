@@ -237,6 +237,25 @@ def test_a_damaged_page_is_found_at_the_start(catalog: Catalog, tmp_path: Path) 
         Catalog(tmp_path, STORES)
 
 
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("DELETE FROM placement WHERE partition_no = 3", "with 15 of its 16 partitions"),
+        ("UPDATE entity SET properties = '{'", "with properties that can't be read"),
+        ("""UPDATE entity SET properties = '{"LockDuration": 1}'""", "with properties that can't be read"),
+        ("UPDATE entity SET properties = '[]'", "with properties that can't be read"),
+    ],
+)
+def test_a_damaged_row_is_named(catalog: Catalog, tmp_path: Path, statement: str, what: str) -> None:
+    catalog.create(QueueDescription("q", PARTITIONED), 0)
+    catalog.close()
+    change_file(tmp_path, statement)
+    catalog = Catalog(tmp_path, STORES)
+    with pytest.raises(UnusableFile, match=rf"catalog\.db: has the entity 'q' {what}.*backup"):
+        catalog.list_entities()
+    catalog.close()
+
+
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnusableFile, match=r"nowhere/catalog\.db: can't be made"):
         Catalog(tmp_path / "nowhere", STORES)
