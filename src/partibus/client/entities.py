@@ -1,0 +1,63 @@
+"""Administration of the namespace's entities over AMQP: operations of the namespace's `$management` node."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from partibus.client.client import Client
+from partibus.client.values import integer, maps, text
+
+
+@dataclass(frozen=True, slots=True)
+class EntityInfo:
+    """An entity as the broker describes it now."""
+
+    kind: str
+    """``queue`` in this version."""
+    name: str
+    partitions: int
+    messages: int
+    dead_letter_messages: int
+    size_bytes: int
+    status: str
+    availability: str
+    properties: Mapping[str, object] = field(default_factory=dict)
+    """By the service's property names, as in Config.json."""
+
+
+class Entities:
+    """Every call raises the `ClientError` that the broker answered with (`AlreadyExists`, `NotFound`, ...)."""
+
+    def __init__(self, client: Client) -> None:
+        self._node = client.management()
+
+    def create_queue(self, name: str, properties: Mapping[str, object]) -> EntityInfo:
+        """Properties by the service's names; what is left out has the service's default."""
+        self._node.request("partibus:create-entity", {"kind": "queue", "name": name, "properties": dict(properties)})
+        return self.get(name)
+
+    def get(self, name: str) -> EntityInfo:
+        return _info(self._node.request("partibus:get-entity", {"name": name}))
+
+    def list(self) -> list[EntityInfo]:
+        """By name."""
+        found = maps(self._node.request("partibus:list-entities", {}), "entities")
+        return sorted(map(_info, found), key=lambda info: info.name.lower())
+
+    def delete(self, name: str) -> None:
+        """The entity with all its messages."""
+        self._node.request("partibus:delete-entity", {"name": name})
+
+
+def _info(body: Mapping[str, object]) -> EntityInfo:
+    properties = body.get("properties")
+    return EntityInfo(
+        kind=text(body, "kind"),
+        name=text(body, "name"),
+        partitions=integer(body, "partitions"),
+        messages=integer(body, "messages"),
+        dead_letter_messages=integer(body, "dead-letter-messages"),
+        size_bytes=integer(body, "size-bytes"),
+        status=text(body, "status"),
+        availability=text(body, "availability"),
+        properties={str(key): value for key, value in properties.items()} if isinstance(properties, dict) else {},
+    )

@@ -1,0 +1,171 @@
+"""Messages as a client handles them: made from plain values on the way out, decoded on demand on the way in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from partibus.amqp import Delivery
+from partibus.amqp.codec.decoder import decode
+from partibus.amqp.section_encoding import (
+    MessageId,
+    encode_annotations,
+    encode_application_properties,
+    encode_data,
+    encode_header,
+    encode_properties,
+)
+from partibus.amqp.section_fields import Header, Property, decode_body, header, iter_map, map_value, properties
+from partibus.amqp.sections import DATA, Sections, split_sections
+
+STATES = ("active", "deferred", "scheduled")
+"""Texts for the annotation ``x-opt-message-state``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OutgoingMessage:
+    """A message to be sent. ``ttl_ms`` is its time to live in milliseconds, None for the queue's own."""
+
+    body: bytes = b""
+    message_id: MessageId | None = None
+    partition_key: str | None = None
+    session_id: str | None = None
+    subject: str | None = None
+    content_type: str | None = None
+    correlation_id: MessageId | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    ttl_ms: int | None = None
+    application_properties: Mapping[str, object] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The encoded message. Raises `partibus.amqp.EncodeError` for a value that no AMQP type can hold."""
+        parts = [encode_header(durable=True, ttl=self.ttl_ms)]
+        if self.partition_key is not None:
+            parts.append(encode_annotations({"x-opt-partition-key": self.partition_key}))
+        parts.append(
+            encode_properties(
+                message_id=self.message_id,
+                to=self.to,
+                subject=self.subject,
+                reply_to=self.reply_to,
+                correlation_id=self.correlation_id,
+                content_type=self.content_type,
+                group_id=self.session_id,
+            )
+        )
+        if self.application_properties:
+            parts.append(encode_application_properties(self.application_properties))
+        parts.append(encode_data(self.body))
+        return b"".join(parts)
+
+
+class IncomingMessage:
+    """A message that was delivered or peeked; every reading raises `DecodeError` if its section is malformed.
+
+    ``payload`` is the whole encoded message; ``delivery`` what `Receiver.settle` needs, None for a peeked message.
+    """
+
+    def __init__(self, payload: bytes, delivery: Delivery | None = None) -> None:
+        self.payload = payload
+        self.delivery = delivery
+
+    def __repr__(self) -> str:
+        return f"IncomingMessage({self.message_id!r}, sequence number {self.sequence_number})"
+
+    @cached_property
+    def sections(self) -> Sections:
+        return split_sections(self.payload)
+
+    @cached_property
+    def body(self) -> bytes | object:
+        """The bytes of all data sections; for other bodies the decoded value, or list of sequences."""
+        contents = decode_body(self.sections.body)
+        if self.sections.body_code == DATA or not contents:
+            return b"".join(part for part in contents if isinstance(part, bytes))
+        return contents[0] if len(contents) == 1 else contents
+
+    @cached_property
+    def header(self) -> Header:
+        return header(self.sections.header)
+
+    @cached_property
+    def _properties(self) -> list[object]:
+        return properties(self.sections.properties)
+
+    @property
+    def message_id(self) -> object:
+        return self._properties[Property.MESSAGE_ID]
+
+    @property
+    def correlation_id(self) -> object:
+        return self._properties[Property.CORRELATION_ID]
+
+    @property
+    def subject(self) -> object:
+        return self._properties[Property.SUBJECT]
+
+    @property
+    def content_type(self) -> object:
+        return self._properties[Property.CONTENT_TYPE]
+
+    @property
+    def to(self) -> object:
+        return self._properties[Property.TO]
+
+    @property
+    def reply_to(self) -> object:
+        return self._properties[Property.REPLY_TO]
+
+    @property
+    def session_id(self) -> object:
+        return self._properties[Property.GROUP_ID]
+
+    @property
+    def delivery_count(self) -> int:
+        """Earlier deliveries that did not end well."""
+        return self.header.delivery_count or 0
+
+    @cached_property
+    def annotations(self) -> dict[str, object]:
+        """Message annotations by name, what the broker wrote among them."""
+        return {key: decode(raw)[0] for key, raw in iter_map(self.sections.message_annotations)}
+
+    @cached_property
+    def application_properties(self) -> dict[str, object]:
+        return {key: decode(raw)[0] for key, raw in iter_map(self.sections.application_properties)}
+
+    @property
+    def sequence_number(self) -> int | None:
+        return _integer(self.annotations.get("x-opt-sequence-number"))
+
+    @property
+    def enqueued_ms(self) -> int | None:
+        """Unix time in milliseconds, as all times here."""
+        return _integer(self.annotations.get("x-opt-enqueued-time"))
+
+    @property
+    def locked_until_ms(self) -> int | None:
+        return _integer(self.annotations.get("x-opt-locked-until"))
+
+    @property
+    def partition_id(self) -> int | None:
+        """None on an entity that is not partitioned."""
+        return _integer(self.annotations.get("x-opt-partition-id"))
+
+    @property
+    def partition_key(self) -> object:
+        return map_value(self.sections.message_annotations, "x-opt-partition-key")
+
+    @property
+    def dead_letter_reason(self) -> object:
+        return self.application_properties.get("DeadLetterReason")
+
+    @property
+    def state(self) -> str:
+        """One of `STATES`."""
+        number = _integer(self.annotations.get("x-opt-message-state")) or 0
+        return STATES[number] if 0 <= number < len(STATES) else f"state {number}"
+
+
+def _integer(value: object) -> int | None:
+    return int(value) if isinstance(value, int) else None

@@ -1,0 +1,121 @@
+"""Requests to `$management`: replies, refusals, and what is built on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from partibus.client import Client, ClientError, OutgoingMessage
+from partibus.client.browse import BrowsedMessage, Browser, PartitionRange
+from partibus.client.entities import Entities
+from partibus.client.errors import AlreadyExists, InvalidRequest, NotFound
+from tests.unit.client.broker import Answer, TinyBroker
+
+QUEUE = {
+    "kind": "queue",
+    "name": "orders",
+    "properties": {"LockDuration": "PT1M"},
+    "partitions": 16,
+    "messages": 3,
+    "dead-letter-messages": 1,
+    "size-bytes": 4096,
+    "status": "Active",
+    "availability": "Available",
+}
+
+
+def test_peek_hands_out_messages(broker: TinyBroker, client: Client) -> None:
+    encoded = OutgoingMessage(body=b"x", message_id="1").encode()
+    broker.answers["com.microsoft:peek-message"] = lambda body: (200, None, "OK", {"messages": [{"message": encoded}]})
+    (message,) = client.management("q").peek(from_sequence=7, count=3)
+    assert message.body == b"x"
+    assert broker.requests == [
+        ("q/$management", "com.microsoft:peek-message", {"from-sequence-number": 7, "message-count": 3})
+    ]
+
+
+def test_no_content_is_an_empty_answer(broker: TinyBroker, client: Client) -> None:
+    broker.answers["com.microsoft:peek-message"] = lambda body: (204, None, "nothing left", None)
+    assert client.management("q").peek() == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ((409, "com.microsoft:entity-already-exists", "is there", None), AlreadyExists),
+        ((404, "amqp:not-found", "is not there", None), NotFound),
+        ((400, "com.microsoft:argument-error", "is bad", None), InvalidRequest),
+        ((404, None, "no condition", None), NotFound),
+    ],
+)
+def test_refusal_has_a_class_and_the_words_of_the_broker(
+    broker: TinyBroker, client: Client, answer: Answer, kind: type[ClientError]
+) -> None:
+    broker.answers["op"] = lambda body: answer
+    with pytest.raises(kind, match=answer[2]) as caught:
+        client.management().request("op", {})
+    assert caught.value.condition == answer[1]
+
+
+def test_rejected_request_fails_alone(broker: TinyBroker, client: Client) -> None:
+    broker.answers["good"] = lambda body: (200, None, "OK", {"x": 1})
+    node = client.management("q")
+    with pytest.raises(InvalidRequest, match="no operation bad"):
+        node.request("bad", {})
+    assert node.request("good", {}) == {"x": 1}
+
+
+def test_entities_are_created_listed_and_deleted(broker: TinyBroker, client: Client) -> None:
+    broker.answers["partibus:create-entity"] = lambda body: (200, None, "OK", {})
+    broker.answers["partibus:get-entity"] = lambda body: (200, None, "OK", QUEUE)
+    broker.answers["partibus:list-entities"] = lambda body: (
+        200, None, "OK", {"entities": [QUEUE, {**QUEUE, "name": "Alpha"}]},
+    )  # fmt: skip
+    broker.answers["partibus:delete-entity"] = lambda body: (200, None, "OK", {})
+    entities = Entities(client)
+    assert entities.create_queue("orders", {"EnablePartitioning": True}).partitions == 16
+    assert [info.name for info in entities.list()] == ["Alpha", "orders"]
+    entities.delete("orders")
+    assert broker.requests[0] == (
+        "$management",
+        "partibus:create-entity",
+        {"kind": "queue", "name": "orders", "properties": {"EnablePartitioning": True}},
+    )
+    assert broker.tokens == [f"sb://127.0.0.1:{broker.port}/"]
+
+
+def test_reply_of_another_shape_is_a_client_error(broker: TinyBroker, client: Client) -> None:
+    broker.answers["partibus:get-entity"] = lambda body: (200, None, "OK", {"kind": "queue", "name": 7})
+    with pytest.raises(ClientError, match="'name'"):
+        Entities(client).get("x")
+
+
+def test_browser_reads_pages_until_the_end(broker: TinyBroker, client: Client) -> None:
+    def page(body: dict[Any, Any]) -> Answer:
+        start = body["from-position"]
+        if start >= 4:
+            return 200, None, "OK", {"positions": [], "messages": [], "next-position": 9}
+        return 200, None, "OK", {"positions": [start, start + 1], "messages": [b"a", b"b"], "next-position": start + 2}
+
+    broker.answers["partibus:browse"] = page
+    broker.answers["partibus:partitions"] = lambda body: (
+        200,
+        None,
+        "OK",
+        {"partitions": [{"partition-id": 1, "first-position": 0, "end-position": 9, "messages": 4}]},
+    )
+    browser = Browser(client, "q")
+    assert browser.partitions() == [PartitionRange(1, 0, 9, 4)]
+    assert list(browser.read(1, 0, 9)) == [
+        [BrowsedMessage(0, b"a"), BrowsedMessage(1, b"b")],
+        [BrowsedMessage(2, b"a"), BrowsedMessage(3, b"b")],
+    ]
+
+
+def test_browser_refuses_a_page_that_leads_nowhere(broker: TinyBroker, client: Client) -> None:
+    broker.answers["partibus:browse"] = lambda body: (
+        200, None, "OK", {"positions": [], "messages": [], "next-position": body["from-position"]},
+    )  # fmt: skip
+    with pytest.raises(ClientError, match="stands still"):
+        list(Browser(client, "q").read(0, 0, 5))
