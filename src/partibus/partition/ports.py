@@ -172,7 +172,8 @@ class Store(Protocol):
 
     def load_page(self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
         """The first ACTIVE entries with ``pos >= from_pos`` in order of position; at least one when one exists, else
-        no more than ``max_bytes`` of data."""
+        no more than ``max_bytes`` of data. May be fewer than both bounds allow: only an empty page says that nothing
+        is left."""
         ...
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:

@@ -13,9 +13,9 @@ from partibus.partition.keys import POSITION_BITS, POSITION_MAX, SubqueueKind, e
 from partibus.partition.ports import EntryRow, LockBatchRow, Snapshot, SubqueueCounts
 from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 
-_SCAN_MAX = 16_384
-"""Entries that one statement looks at for active ones: some 5 ms, which keeps read transactions far below the 50 ms of
-D13 when a million scheduled or deferred entries stand before the first active one."""
+_SEARCHED_MAX = 16_384
+"""Positions that one statement searches for active entries: some 3 ms, which keeps read transactions far below the 50 ms
+of D13 when a million scheduled or deferred entries stand before the first active one."""
 
 _INTEGER_MAX = (1 << 63) - 1
 """Largest integer that SQLite takes; a client may ask for any sequence number."""
@@ -25,11 +25,13 @@ def read_page(connection: Connection, subqueue: int, from_pos: int, max_entries:
     """Active entries from a position on; see `partibus.partition.ports.Store.load_page`."""
     keys = _key_range(subqueue, from_pos, POSITION_MAX)
     while keys is not None and max_entries > 0:
-        rows = _entry_rows(connection, "select_page", (*keys, _SCAN_MAX, max_entries, max_bytes))
+        first, end = keys
+        last = min(first + _SEARCHED_MAX, end)
+        rows = _entry_rows(connection, "select_page", (first, last, max_entries, max_bytes))
         if rows:
             return rows
-        scan_end = connection.execute(statement("select_scan_end"), (*keys, _SCAN_MAX)).fetchone()
-        keys = None if scan_end is None else (scan_end[0], keys[1])
+        following = connection.execute(statement("select_next_key"), (last + 1, end)).fetchall()
+        keys = (following[0][0], end) if following else None
     return []
 
 

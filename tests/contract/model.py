@@ -1,0 +1,86 @@
+"""A store in the fewest words: dicts and full scans, to hold against the real ones. Shares no code with them."""
+
+from typing import Any
+
+from partibus.partition.ports import EntryRow, LockBatchRow, Snapshot, SubqueueCounts, Writes
+
+
+def _rows(flat: list[Any], columns: int) -> list[list[Any]]:
+    return [flat[at : at + columns] for at in range(0, len(flat), columns)]
+
+
+class Model:
+    """Rows by key. A commit that inserts what exists raises `KeyError` and leaves the model spoilt: copy it first."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[int, tuple[int, int]] = {}
+        self.counts: dict[int, tuple[int, int]] = {}
+        self.bodies: dict[int, bytes] = {}
+        self.entries: dict[int, list[Any]] = {}
+        self.locks: dict[tuple[int, int], tuple[int, bytes]] = {}
+
+    def commit(self, writes: Writes) -> None:
+        """In the order of the attributes of `Writes`."""
+        self.partitions |= writes.counters
+        self.counts |= writes.counts
+        for key, data in _rows(writes.bodies, 2):
+            if key in self.bodies:
+                raise KeyError(key)
+            self.bodies[key] = data
+        for key, *columns in _rows(writes.entries, 8):
+            if key in self.entries:
+                raise KeyError(key)
+            self.entries[key] = columns
+        for key, state, delivery_count, due_ms in _rows(writes.entry_updates, 4):
+            if key in self.entries:
+                self.entries[key][3:5] = [state, delivery_count]
+                self.entries[key][6] = due_ms
+        self.locks = {key: row for key, row in self.locks.items() if key[0] not in writes.deleted_locks}
+        for lock_key, rows in writes.lock_batches.items():
+            for first_pos, until_ms, bitmap in rows:
+                self.locks[lock_key, first_pos] = (until_ms, bitmap)
+        self._delete(self.entries, writes.deleted_entries)
+        self._delete(self.bodies, writes.deleted_bodies)
+        for row in writes.dropped_partitions:
+            whole = [(row << 42, (row + 1 << 42) - 1)]
+            self.partitions.pop(row, None)
+            self._delete(self.counts, [(row << 2, (row << 2) + 3)])
+            self._delete(self.entries, whole)
+            self._delete(self.bodies, whole)
+            self.locks = {key: lock for key, lock in self.locks.items() if key[0] >> 42 != row}
+
+    @staticmethod
+    def _delete(rows: dict[int, Any], ranges: list[tuple[int, int]]) -> None:
+        for first, last in ranges:
+            for key in [key for key in rows if first <= key <= last]:
+                del rows[key]
+
+    def rows(self, subqueue: int) -> list[EntryRow]:
+        """All entries of a sub-queue that have a body, by position."""
+        return [
+            EntryRow._make([key % (1 << 40), *columns, self.bodies[columns[0]]])
+            for key, columns in sorted(self.entries.items())
+            if key >> 40 == subqueue and columns[0] in self.bodies
+        ]
+
+    def snapshot(self, row: int) -> Snapshot | None:
+        """What `Store.load_partition` must answer."""
+        if row not in self.partitions:
+            return None
+        locks = sorted((key, lock) for key, lock in self.locks.items() if key[0] >> 42 == row)
+        batches = [
+            LockBatchRow(lock_key >> 40, lock_key % (1 << 40), first_pos, until_ms, bitmap)
+            for (lock_key, first_pos), (until_ms, bitmap) in locks
+        ]
+        locked = [
+            (subqueue, entry._replace(data=b""), len(entry.data))
+            for subqueue in range(row << 2, (row << 2) + 4)
+            for entry in self.rows(subqueue)
+            if any(
+                batch.subqueue == subqueue
+                and int.from_bytes(batch.bitmap, "little") << batch.first_pos >> entry.pos & 1
+                for batch in batches
+            )
+        ]
+        counts = {key: SubqueueCounts(*pair) for key, pair in self.counts.items() if key >> 2 == row}
+        return Snapshot(*self.partitions[row], counts, batches, locked)
