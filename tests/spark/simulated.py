@@ -1,7 +1,7 @@
 """A namespace on disk in place of a broker: Spark's planner and workers are other processes than the test.
 
-The endpoint of a connection string is the folder, an entity is a file in it. What the client does, the tests of a real
-broker hold it to as well (`test_read_broker`).
+The name of the key in a connection string is the folder, an entity is a file in it. What its client does,
+the tests against a broker hold a real client to as well (`test_broker`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from pathlib import Path
 
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Described, Int, Short, Symbol, Timestamp, UByte, UInt, ULong
+from partibus.client.browse import BrowsedMessage, PartitionRange
 from partibus.client.errors import AccessDenied, ConnectFailed, NotFound
-from partibus.spark.ports import BrowsedMessage, PartitionRange
+from partibus.namespace.connection_string import parse_connection_string
 from partibus.spark.source import PartibusSource
 
+ENDPOINT = "sb://simulated:5672"
 KEY = "c2VjcmV0IGtleSBvZiBhIHRlc3Q="
 PAGE_MESSAGES = 3
 ENQUEUED_MS = 1_356_998_400_123
@@ -25,7 +27,7 @@ Partition = dict[int, bytes]
 
 
 def connection_string(folder: Path, key: str = KEY) -> str:
-    return f"Endpoint=sb://{folder};SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey={key}"
+    return f"Endpoint={ENDPOINT};SharedAccessKeyName={folder};SharedAccessKey={key}"
 
 
 def section(code: int, value: object) -> bytes:
@@ -82,10 +84,10 @@ class SimulatedClient:
     """What the data source opens in place of a real client."""
 
     def __init__(self, connection: str, entity: str) -> None:
-        fields = dict(field.split("=", 1) for field in connection.split(";"))
-        if fields["SharedAccessKey"] != KEY:
+        given = parse_connection_string(connection)
+        if given.key != KEY:
             raise AccessDenied("The token has an invalid signature.", "amqp:unauthorized-access")
-        folder = Path(fields["Endpoint"].removeprefix("sb:/"))
+        folder = Path(given.key_name)
         if not folder.is_dir():
             raise ConnectFailed(f"no broker answers at {folder}")
         self._file = folder / entity.replace("/$", ".")

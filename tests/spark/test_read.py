@@ -14,7 +14,7 @@ from pyspark.testing import assertDataFrameEqual, assertSchemaEqual
 
 from partibus.amqp.codec.types import Float, Symbol, UInt
 from partibus.spark.schema import DDL, TYPE_OF
-from tests.spark.simulated import KEY, SimulatedNamespace, connection_string, message
+from tests.spark.simulated import ENDPOINT, KEY, SimulatedNamespace, connection_string, message
 
 
 def load(spark: SparkSession, namespace: SimulatedNamespace, entity: str = "q", **options: str) -> DataFrame:
@@ -176,7 +176,7 @@ def test_what_the_broker_refuses_fails_in_the_plan(
     text = error_of(lambda: load(spark, namespace, entity, connection=given).collect())
     assert words in text
     assert "bm90IHRoZSBrZXk=" not in text
-    assert f"cannot read '{entity}' at sb://{folder}" in text
+    assert f"cannot read '{entity}' at {ENDPOINT}" in text
 
 
 def test_entity_deleted_after_the_plan_fails_its_task_with_partition_and_range(

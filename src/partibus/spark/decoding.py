@@ -16,7 +16,7 @@ from partibus.amqp.codec.skip import skip_value
 from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_fields import Property
 from partibus.amqp.sections import DATA, SEQUENCE, VALUE, Sections, iter_data, split_sections
-from partibus.spark.ports import BrowsedMessage
+from partibus.client.browse import BrowsedMessage
 from partibus.spark.properties import text_of, type_of
 
 Fields = Sequence[object]

@@ -8,6 +8,9 @@ import difflib
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from partibus.client.endpoint import endpoint_of
+from partibus.errors import ArgumentError
+from partibus.namespace.connection_string import parse_connection_string
 from partibus.spark.errors import OptionError
 
 
@@ -102,29 +105,15 @@ class Options(NamedTuple):
 
 
 def endpoint(connection: str) -> str:
-    """The `sb://host[:port]` of a connection string; a placeholder when it has none."""
-    return _fields(connection).get("endpoint", "(no Endpoint)").rstrip("/")
-
-
-def _fields(connection: str) -> dict[str, str]:
-    """Name -> value; only the first `=` of a field separates, since keys are base64."""
-    pairs = (field.partition("=") for field in connection.split(";") if field.strip())
-    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+    """The `sb://host:port` of a valid connection string: what may be shown of it."""
+    return endpoint_of(parse_connection_string(connection)).namespace.rstrip("/")
 
 
 def _check_connection(connection: str) -> None:
-    fields = _fields(connection)
-    if not fields.get("endpoint", "").lower().startswith("sb://"):
-        raise OptionError(
-            "option 'connection' has no Endpoint=sb://HOST field; copy the whole connection string, beginning with "
-            "Endpoint=, from the broker's ready file (what was given is not shown here: it may hold a key)"
-        )
-    has_key = fields.get("sharedaccesskeyname") and fields.get("sharedaccesskey")
-    if not has_key and not fields.get("sharedaccesssignature"):
-        raise OptionError(
-            f"option 'connection' for {endpoint(connection)} has no credentials; it needs SharedAccessKeyName=... and "
-            "SharedAccessKey=..., or SharedAccessSignature=..."
-        )
+    try:
+        parse_connection_string(connection)
+    except ArgumentError as error:
+        raise OptionError(f"option 'connection': {error}") from None
 
 
 def _entity(text: str) -> str:

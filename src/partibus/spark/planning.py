@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-from partibus.spark.ports import PartitionRange
+from partibus.client.browse import PartitionRange
 
 
 class Split(NamedTuple):

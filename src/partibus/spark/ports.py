@@ -1,30 +1,13 @@
 """What the data source needs of a broker's client: ranges of positions, and the messages in one range.
 
-`partibus.client.browse` provides it. Calls block. A client is used by one thread at a time. Every call may raise
-`partibus.client.errors.ClientError`; the client is then of no more use, except to be closed.
+`partibus.client.browse.Browser` is one; tests bring others. Calls block. A client is used by one thread at a time. Each
+call may raise `partibus.client.errors.ClientError` or `OSError`; the client is then of no more use but to be closed.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-
-class PartitionRange(NamedTuple):
-    """The positions that one broker partition of the entity holds now."""
-
-    partition_id: int
-    first_pos: int
-    end_pos: int
-    """Exclusive: the position that the next message will get."""
-    messages: int
-    """Messages between the two; fewer than ``end_pos - first_pos`` when some are settled already."""
-
-
-class BrowsedMessage(NamedTuple):
-    """One message as the broker would deliver it."""
-
-    position: int
-    payload: bytes
-    """The whole encoded message, header and broker annotations included [3.2]."""
+from partibus.client.browse import BrowsedMessage, PartitionRange
 
 
 class BrowseClient(Protocol):

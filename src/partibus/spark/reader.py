@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from partibus.amqp.errors import DecodeError
+from partibus.client.browse import BrowsedMessage
 from partibus.client.errors import AccessDenied, ClientError, EntityDisabled, NotFound
 from partibus.spark.connections import borrowed_client
 from partibus.spark.decoding import decode_columns
 from partibus.spark.errors import PlanError, ReadError
 from partibus.spark.options import Options
 from partibus.spark.planning import Split, plan_splits
-from partibus.spark.ports import BrowsedMessage, OpenClient
+from partibus.spark.ports import OpenClient
 
 BATCH_BYTES_MAX = 64 << 20
 """Payload in one record batch. The bound on rows is none on bytes (a message may have 100 MB), and an Arrow binary
@@ -30,7 +31,7 @@ _WAYS_OUT: dict[type[Exception], str] = {
     AccessDenied: "the key in option 'connection' must be right and have the Listen right",
     NotFound: "option 'entity' must name what exists; `partibus entity list` shows it",
     EntityDisabled: "set the entity's Status to Active to read it",
-    ConnectionError: "option 'connection' must name a broker that runs and that this machine reaches",
+    OSError: "option 'connection' must name a broker that runs and that this machine reaches",
 }
 
 
@@ -39,7 +40,7 @@ def plan(options: Options, open_client: OpenClient) -> list[Split]:
     try:
         with borrowed_client(options, open_client, fresh=True) as client:
             return plan_splits(client.partitions(), options.positions_per_task)
-    except ClientError as error:
+    except (ClientError, OSError) as error:
         raise PlanError(f"cannot read {options.where}: {error}; {_way_out(error)}") from error
 
 
@@ -81,13 +82,18 @@ def _pages(split: Split, options: Options, open_client: OpenClient) -> Iterator[
                         next_pos = page[-1].position + 1
                         yield page
             return
-        except ClientError as error:
+        except (ClientError, OSError) as error:
             if attempt == ATTEMPTS:
                 raise ReadError(
                     f"reading {split} of {options.where} stopped at position {next_pos}: {error}; {_way_out(error)}"
                 ) from error
 
 
-def _way_out(error: ClientError) -> str:
+def _way_out(error: ClientError | OSError) -> str:
     found = (words for kind, words in _WAYS_OUT.items() if isinstance(error, kind))
-    return next(found, "reading it again may succeed" if error.retriable else "the broker's log says more")
+    return next(
+        found,
+        "reading it again may succeed"
+        if isinstance(error, ClientError) and error.retriable
+        else "the broker's log says more",
+    )

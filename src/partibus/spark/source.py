@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from partibus.client.browse import browse
 from partibus.spark.options import Options
 from partibus.spark.ports import BrowseClient, OpenClient
 from partibus.spark.schema import DDL, check_subset
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 
 
 def open_browse_client(connection: str, entity: str) -> BrowseClient:
-    """The real client. Imported on use: the driver can analyse a query without it."""
-    from partibus.client.browse import browse
-
+    """The real client."""
     return browse(connection, entity)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from partibus.client.browse import BrowsedMessage, PartitionRange
 from partibus.spark import connections
 from partibus.spark.connections import IDLE_MAX, borrowed_client, close_idle
 from partibus.spark.options import Options
-from partibus.spark.ports import BrowsedMessage, PartitionRange
 
 opened: list[Client] = []
 

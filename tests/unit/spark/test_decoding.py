@@ -29,8 +29,8 @@ from partibus.amqp.codec.types import (
     UShort,
 )
 from partibus.amqp.errors import DecodeError
+from partibus.client.browse import BrowsedMessage
 from partibus.spark.decoding import decode_columns
-from partibus.spark.ports import BrowsedMessage
 from partibus.spark.schema import COLUMNS
 from tests.spark.simulated import ENQUEUED_MS, message, section
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partibus.client.browse import PartitionRange
 from partibus.spark.planning import Split, plan_splits
-from partibus.spark.ports import PartitionRange
 
 
 def test_one_split_per_partition_in_order_empty_ones_included() -> None:

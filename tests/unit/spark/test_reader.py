@@ -9,16 +9,16 @@ import pytest
 
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Described, ULong
+from partibus.client.browse import BrowsedMessage, PartitionRange
 from partibus.client.errors import AccessDenied, Busy, ClientError, ConnectFailed, ConnectionLost, NotFound
 from partibus.spark.connections import close_idle
 from partibus.spark.errors import PlanError, ReadError
 from partibus.spark.options import Options
 from partibus.spark.planning import Split
-from partibus.spark.ports import BrowsedMessage, PartitionRange
 from partibus.spark.reader import plan, read_split, rebatch
 
 SCHEMA = pa.schema([("position", pa.int64()), ("body", pa.binary())])
-OPTIONS = Options("Endpoint=sb://broker:5672;SharedAccessKey=hush", "orders", 4, 1 << 20, None)
+OPTIONS = Options("Endpoint=sb://broker:5672;SharedAccessKeyName=n;SharedAccessKey=hush", "orders", 4, 1 << 20, None)
 PAYLOAD = encode(Described(ULong(0x75), b"body"))
 
 

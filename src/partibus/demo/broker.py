@@ -1,0 +1,106 @@
+"""A broker of its own for the demo: a child process with a partitioned queue, on free ports, stopped gracefully."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from partibus.demo.errors import DemoError
+
+QUEUE = "flights"
+PARTITION_COUNT = 16
+READY_SECONDS = 30
+STOP_SECONDS = 30
+LOG_TAIL_LINES = 12
+
+
+class DemoBroker:
+    """``with DemoBroker(folder) as broker: broker.connection``. Keeps its data, configuration and log in ``folder``."""
+
+    def __init__(self, folder: Path, brokers: int = 1) -> None:
+        self._log = folder / "broker.log"
+        self._ready_file = folder / "ready.json"
+        self._config = folder / "Config.json"
+        self._arguments = [
+            "serve", "--emulator", "--data", str(folder / "data"), "--amqp-port", "0", "--http-port", "0",
+            "--config", str(self._config), "--ready-file", str(self._ready_file),
+            *(["--brokers", str(brokers)] if brokers > 1 else []),
+        ]  # fmt: skip
+        self._child: subprocess.Popen[bytes] | None = None
+        self.connection = ""
+        """Connection string, known once it is ready."""
+        self.ready_seconds = 0.0
+
+    def __enter__(self) -> "DemoBroker":
+        self._config.parent.mkdir(parents=True, exist_ok=True)
+        self._config.write_text(json.dumps(_configuration(), indent=2))
+        self._ready_file.unlink(missing_ok=True)
+        started = time.monotonic()
+        with self._log.open("wb") as log:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "partibus", *self._arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        try:
+            self.connection = str(self._wait_until_ready(self._child)["connection_string"])
+        except BaseException:
+            self._stop()
+            raise
+        self.ready_seconds = time.monotonic() - started
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def check(self) -> None:
+        """Raises `DemoError` when the broker has died."""
+        if self._child is not None and self._child.poll() is not None:
+            raise DemoError(f"the broker ended with exit code {self._child.returncode}:\n{self._log_tail()}")
+
+    def _wait_until_ready(self, child: subprocess.Popen[bytes]) -> dict[str, Any]:
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._ready_file.exists():
+            if child.poll() is not None:
+                raise DemoError(f"the broker did not start, exit code {child.returncode}:\n{self._log_tail()}")
+            if time.monotonic() > deadline:
+                raise DemoError(
+                    f"the broker was not ready after {READY_SECONDS} s; see {self._log}:\n{self._log_tail()}"
+                )
+            time.sleep(0.02)
+        ready: dict[str, Any] = json.loads(self._ready_file.read_text())
+        return ready
+
+    def _stop(self) -> None:
+        child = self._child
+        if child is None or child.poll() is not None:
+            return
+        child.send_signal(signal.SIGTERM)
+        try:
+            child.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            raise DemoError(f"the broker did not stop within {STOP_SECONDS} s of SIGTERM; see {self._log}") from None
+
+    def _log_tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+
+
+def _configuration() -> dict[str, Any]:
+    """The emulator's Config.json with one partitioned queue."""
+    queue = {"Name": QUEUE, "Properties": {"EnablePartitioning": True}}
+    return {
+        "UserConfig": {
+            "Namespaces": [{"Name": "demo", "Queues": [queue], "Topics": []}],
+            "Logging": {"Type": "Console"},
+        }
+    }

@@ -1,0 +1,166 @@
+"""One HTML file that needs nothing beside it: the verdict and how it was reached, the load, the delays, the run."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from partibus.demo.plots import FLIGHTS_MIN, delays_by_carrier_and_hour, load_by_partition
+from partibus.demo.proof import Proof
+from partibus.demo.results import Results
+from partibus.demo.skew import skew
+
+_CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
+
+
+def write_report(path: Path, results: Results) -> None:
+    """Write the page; replaces an older one."""
+    path.write_text(render(results), encoding="utf-8")
+
+
+def render(results: Results) -> str:
+    """The page as text."""
+    sections = "".join([
+        _summary(results), _proof(results.proof), _load(results), _delays(results), _run(results),
+    ])  # fmt: skip
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Flights through a partitioned queue</title><style>{_CSS}</style></head>"
+        f"<body><main>{sections}</main></body></html>\n"
+    )
+
+
+def _summary(results: Results) -> str:
+    holds = results.proof.holds
+    verdict = (
+        "Everything that was sent was read: once, unchanged, in its partition and in order."
+        if holds
+        else "What was read is not what was sent. The checks below say where they differ."
+    )
+    rates = {phase.name: phase.messages / phase.seconds for phase in results.phases if phase.messages}
+    figures = [
+        (f"{results.messages:,}", "messages"),
+        (f"{results.body_bytes / 1e6:,.0f} MB", "of bodies"),
+        (f"{results.keys:,}", "partition keys"),
+        (f"{len(results.partitions)}", "partitions"),
+        *((f"{rate:,.0f}/s", name) for name, rate in rates.items()),
+    ]
+    tiles = "".join(f"<div><b>{escape(number)}</b><span>{escape(name)}</span></div>" for number, name in figures)
+    return (
+        "<header><h1>Flights through a partitioned queue</h1>"
+        "<p>Flights that left New York City in 2013 were sent through the broker by the unmodified azure-servicebus "
+        "client, with the tail number as partition key. Spark read the queue's partitions in parallel and wrote the "
+        "tables behind this page.</p></header>"
+        f'<p class="verdict {"ok" if holds else "bad"}"><b>PROOF {"OK" if holds else "FAILED"}</b> {verdict}</p>'
+        f'<div class="figures">{tiles}</div>'
+    )
+
+
+def _proof(proof: Proof) -> str:
+    checks = _table(
+        ["", "claim", "found"],
+        [[_mark(check.holds), escape(check.claim), escape(check.found)] for check in proof.checks],
+    )
+    partitions = _table(
+        ["partition", "sent", "read", "checksum of what was sent", "checksum of what was read", ""],
+        [
+            [
+                str(part.partition_id),
+                f"{part.sent.messages:,}",
+                f"{part.read.messages:,}",
+                f"<code>{part.sent.checksum:016x}</code>",
+                f"<code>{part.read.checksum:016x}</code>",
+                _mark(part.holds),
+            ]
+            for part in proof.partitions
+        ],
+        numeric=(0, 1, 2),
+    )
+    return (
+        f"<section><h2>Proof</h2>{checks}"
+        "<p>The checksum of a set of messages is the sum, modulo 2<sup>64</sup>, of the first eight bytes of MD5 over "
+        "each message's id and body: it does not depend on order, and a lost, doubled or altered message changes it. "
+        "Senders count per key and know nothing of partitions; the expected partition of a key follows from its hash. "
+        "The reading side is computed by Spark's own functions. Each key has one sender, which numbers its messages; "
+        "in order of sequence number these numbers must be 0, 1, 2 and so on.</p>"
+        f"<details><summary>Per partition</summary>{partitions}</details></section>"
+    )
+
+
+def _load(results: Results) -> str:
+    loads = {
+        "messages": [load.messages for load in results.partitions],
+        "bytes": [load.bytes for load in results.partitions],
+        "keys": [load.keys for load in results.partitions],
+    }
+    skews = [(name, skew(values)) for name, values in loads.items()]
+    table = _table(
+        ["per partition", "largest / mean", "smallest / mean", "standard deviation / mean"],
+        [
+            [name, f"{s.largest_over_mean:.2f}", f"{s.smallest_over_mean:.2f}", f"{s.variation:.2f}"]
+            for name, s in skews
+        ],
+        numeric=(1, 2, 3),
+    )
+    busiest = _table(
+        ["busiest keys", "messages", "share of its partition", "partition"],
+        [
+            [
+                escape(key.key),
+                f"{key.messages:,}",
+                f"{key.messages / loads['messages'][key.partition_id]:.1%}",
+                str(key.partition_id),
+            ]
+            for key in results.busiest_keys
+        ],
+        numeric=(1, 2, 3),
+    )
+    return (
+        "<section><h2>Load per partition</h2>"
+        "<p>A key stays in one partition, so aircraft that fly often make their partition larger.</p>"
+        f"<figure>{load_by_partition(results.partitions)}</figure>"
+        f'<div class="side">{table}{busiest}</div></section>'
+    )
+
+
+def _delays(results: Results) -> str:
+    return (
+        "<section><h2>Delays by carrier and hour</h2>"
+        "<p>Mean departure delay in minutes; carriers with most flights first. Delays pile up over the day. Cells of "
+        f"fewer than {FLIGHTS_MIN} flights are left grey.</p>"
+        f"<figure>{delays_by_carrier_and_hour(results.delays, results.carrier_names)}</figure></section>"
+    )
+
+
+def _run(results: Results) -> str:
+    phases = _table(
+        ["step", "seconds", "messages/s"],
+        [
+            [escape(p.name), f"{p.seconds:.1f}", f"{p.messages / p.seconds:,.0f}" if p.messages else ""]
+            for p in results.phases
+        ],
+        numeric=(1, 2),
+    )
+    software = _table(
+        ["software", "version"], [[escape(name), escape(version)] for name, version in results.software.items()]
+    )
+    return (
+        f'<section><h2>The run</h2><div class="side">{phases}{software}</div>'
+        f"<p>{results.senders} sender processes. Tables, as Parquet, in <code>{escape(str(results.tables))}</code>: "
+        "flights, delays, partitions, keys.</p></section>"
+    )
+
+
+def _mark(holds: bool) -> str:
+    return '<span class="ok">✓</span>' if holds else '<span class="bad">✗</span>'
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[int] = ()) -> str:
+    """A table; cells are HTML, heads are text, columns in ``numeric`` are set flush right."""
+
+    def row(tag: str, cells: Iterable[str]) -> str:
+        classes = (' class="n"' if place in numeric else "" for place in range(len(head)))
+        return "".join(f"<{tag}{class_}>{cell}</{tag}>" for class_, cell in zip(classes, cells, strict=True))
+
+    body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
+    return f"<table><thead><tr>{row('th', map(escape, head))}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,126 @@
+"""`partibus demo`: one run, from nothing to a proved report."""
+
+import platform
+import tempfile
+from contextlib import ExitStack
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from partibus.demo.broker import PARTITION_COUNT, QUEUE, DemoBroker
+from partibus.demo.errors import DemoError
+from partibus.demo.flights import FLIGHT_COUNT, read_carriers
+from partibus.demo.outcome import busiest_keys, collect_delays, collect_keys, collect_partitions
+from partibus.demo.pipeline import Tables, read_queue, write_derived, write_flights
+from partibus.demo.proof import prove
+from partibus.demo.replay import Sent, replay
+from partibus.demo.report import write_report
+from partibus.demo.results import Results
+from partibus.demo.steps import Steps, run_watched
+from partibus.routing.slots import partition_for_key
+from partibus.spark.java import find_java
+from partibus.spark.session import make_session
+
+SENDERS = 2
+"""Sender processes; docs/demo.md says what more would gain."""
+
+BUSIEST_KEYS = 5
+SPARK_CONFIG = {
+    # A third of a million small rows: more shuffle partitions would only add tasks.
+    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+
+
+class Carried(NamedTuple):
+    """What went in, what came out, and what carried it."""
+
+    rows: int
+    sent: Sent
+    senders: int
+    tables: Tables
+    software: dict[str, str]
+
+
+def run_demo(
+    rows: int | None, out: Path, *, senders: int = SENDERS, brokers: int = 1, console: Console | None = None
+) -> bool:
+    """Send the first ``rows`` flights (all without it), read them with Spark, write tables and report into ``out``.
+
+    True when the proof holds. Raises `DemoError`, or an error of the data source, when a step can't be done.
+    """
+    if rows is not None and not 1 <= rows <= FLIGHT_COUNT:
+        raise DemoError(f"rows is {rows:,}; it must be between 1 and {FLIGHT_COUNT:,}, or left out for all")
+    if senders < 1:
+        raise DemoError(f"senders is {senders}; it must be 1 or more")
+    console = console or Console()
+    folder, report = out.resolve() / "tables", out.resolve() / "report.html"
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack, Steps(console) as steps:
+        carried = _carry(rows or FLIGHT_COUNT, folder, senders, brokers, stack, steps)
+        with steps.step("prove"):
+            results = _results(carried, folder)
+    results = results._replace(phases=steps.phases)
+    write_report(report, results)
+    _print_end(console, results, report)
+    return results.proof.holds
+
+
+def _carry(rows: int, folder: Path, senders: int, brokers: int, stack: ExitStack, steps: Steps) -> Carried:
+    """Through the broker and Spark. Both run until ``stack`` is closed."""
+    with steps.step("start the broker"):
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="partibus-demo-"))
+        broker = stack.enter_context(DemoBroker(Path(scratch), brokers))
+    with steps.step("send", total=rows, messages=rows) as step:
+        sent = replay(broker.connection, QUEUE, rows, senders, step.advance)
+    with steps.step("start Spark"):
+        java = find_java()
+        spark = make_session("partibus demo", config=SPARK_CONFIG)
+        stack.callback(spark.stop)
+    with steps.step("read the partitions", messages=rows) as step:
+        queue = read_queue(spark, broker.connection, QUEUE)
+        flights = run_watched(spark, partial(write_flights, queue, folder), step.at)
+    with steps.step("derive tables") as step:
+        tables = run_watched(spark, partial(write_derived, flights, folder), step.at)
+    software = {
+        "partibus": version("partibus"),
+        "azure-servicebus": version("azure-servicebus"),
+        "PySpark": spark.version,
+        "Python": platform.python_version(),
+        "Java": java.found.partition(" (")[0].removeprefix("Java "),
+    }
+    return Carried(rows, sent, senders, tables, software)
+
+
+def _results(carried: Carried, folder: Path) -> Results:
+    keys = collect_keys(carried.tables)
+    loads, tallies = collect_partitions(carried.tables, PARTITION_COUNT)
+    partition_of = partial(partition_for_key, partition_count=PARTITION_COUNT)
+    return Results(
+        proof=prove(carried.sent.keys, keys, tallies, partition_of, PARTITION_COUNT, carried.rows),
+        body_bytes=carried.sent.body_bytes,
+        senders=carried.senders,
+        delays=collect_delays(carried.tables),
+        carrier_names=read_carriers(),
+        partitions=loads,
+        busiest_keys=busiest_keys(keys, BUSIEST_KEYS),
+        phases=[],
+        software=carried.software,
+        tables=folder,
+    )
+
+
+def _print_end(console: Console, results: Results, report: Path) -> None:
+    proof = results.proof
+    for check in proof.checks:
+        mark = "[green]✓[/]" if check.holds else "[bold red]✗[/]"
+        console.print(f"{mark} {check.claim}: {check.found}", highlight=False)
+    console.print(f"report   {report}", highlight=False, soft_wrap=True)
+    console.print(f"tables   {results.tables}", highlight=False, soft_wrap=True)
+    verdict = "[bold green]PROOF OK[/]" if proof.holds else "[bold red]PROOF FAILED[/]"
+    seconds = sum(phase.seconds for phase in results.phases)
+    console.print(f"{verdict}  {results.messages:,} messages in {seconds:.0f} s", highlight=False)

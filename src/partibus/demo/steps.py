@@ -1,0 +1,83 @@
+"""Steps of a run: a progress bar while each works, and how long it took."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from partibus.demo.results import Phase
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+POLL_SECONDS = 0.2
+
+
+class Step:
+    """One running step."""
+
+    def __init__(self, bars: Progress, bar: TaskID) -> None:
+        self._bars = bars
+        self._bar = bar
+
+    def advance(self, count: int) -> None:
+        self._bars.advance(self._bar, count)
+
+    def at(self, done: int, total: int) -> None:
+        """So much of so much is done; nothing is known yet while ``total`` is 0."""
+        self._bars.update(self._bar, completed=done, total=total or None)
+
+
+class Steps:
+    """``with Steps(console) as steps: with steps.step("send", total=n) as step: ...``"""
+
+    def __init__(self, console: Console) -> None:
+        self.phases: list[Phase] = []
+        self._bars = Progress(
+            SpinnerColumn(finished_text="[green]✓"),
+            TextColumn("{task.description:<26}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[detail]}"),
+            console=console,
+        )
+
+    def __enter__(self) -> "Steps":
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    @contextmanager
+    def step(self, name: str, *, total: int | None = None, messages: int = 0) -> Iterator[Step]:
+        """Time a step and show it; ``messages`` is what its rate is reckoned by."""
+        bar = self._bars.add_task(name, total=total, detail="")
+        started = time.monotonic()
+        yield Step(self._bars, bar)
+        seconds = time.monotonic() - started
+        self.phases.append(Phase(name, seconds, messages))
+        rate = f"{messages / seconds:,.0f} messages/s" if messages else ""
+        self._bars.update(bar, total=1, completed=1, detail=rate)
+
+
+def run_watched(spark: "SparkSession", job: Callable[[], T], show: Callable[[int, int], None]) -> T:
+    """Run ``job`` and meanwhile show how many tasks of its current stages are done, of how many."""
+    tracker = spark.sparkContext.statusTracker()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(job)
+        while wait([running], timeout=POLL_SECONDS).not_done:
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            done = sum(stage.numCompletedTasks for stage in stages if stage)
+            show(done, sum(stage.numTasks for stage in stages if stage))
+        return running.result()

@@ -1,0 +1,114 @@
+"""The report: one file, every section, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from partibus.demo.plots import FLIGHTS_MIN, delays_by_carrier_and_hour, load_by_partition
+from partibus.demo.proof import KeyRead, prove
+from partibus.demo.report import render, write_report
+from partibus.demo.results import Delay, KeyLoad, PartitionLoad, Phase, Results
+from partibus.demo.skew import skew
+from partibus.demo.tally import Tally
+
+VOID = {"meta", "!doctype"}
+
+
+class Balance(HTMLParser):
+    """Checks that every element is closed, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+DELAYS = [Delay("UA", 6, 100, 5, 3.2), Delay("UA", 17, 100, 0, 33.3), Delay("B6", 6, FLIGHTS_MIN - 1, 0, 77.7)]
+LOADS = [PartitionLoad(0, 10, 3000, 2), PartitionLoad(1, 30, 9000, 3)]
+
+
+def results(*, read: int = 30, key: str = "N<1>") -> Results:
+    sent = {key: Tally(30, 5)}
+    proof = prove(sent, {key: KeyRead(Tally(read, 5), (1,), 0)}, {1: Tally(read, 5)}, lambda _: 1, 2, 30)
+    return Results(
+        proof=proof,
+        body_bytes=12_000,
+        senders=2,
+        delays=DELAYS,
+        carrier_names={"UA": "United & Co", "B6": "JetBlue"},
+        partitions=LOADS,
+        busiest_keys=[KeyLoad(key, 15, 1)],
+        phases=[Phase("start", 1.0), Phase("send", 4.0, 40)],
+        software={"Spark": "4.3.0"},
+        tables=Path("out/tables"),
+    )
+
+
+def test_page_is_well_formed_and_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+    write_report(tmp_path / "report.html", results())
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    balance = Balance()
+    balance.feed(page)
+    assert balance.open == []
+    links = re.findall(r"""(?:src|href)\s*=\s*["'](?!data:)([^"'#][^"']*)""", page)
+    assert links == []
+    assert "url(http" not in page
+
+
+def test_page_holds_verdict_checks_plots_skew_and_run() -> None:
+    page = render(results())
+    assert "PROOF OK" in page
+    assert page.count("<svg") == 2
+    assert 'aria-label="Mean departure delay in minutes by carrier and scheduled hour"' in page
+    assert 'aria-label="Messages, bytes and keys per partition"' in page
+    assert '<td>messages</td><td class="n">1.50</td><td class="n">0.50</td><td class="n">0.50</td>' in page
+    assert '<td class="n">50.0%</td>' in page
+    assert '<td>send</td><td class="n">4.0</td><td class="n">10</td>' in page
+
+
+def test_failed_proof_is_said_at_the_top_and_in_its_partition() -> None:
+    page = render(results(read=29))
+    assert "PROOF FAILED" in page
+    assert "PROOF OK" not in page
+    assert '<td class="n">30</td><td class="n">29</td>' in page
+
+
+def test_foreign_text_is_escaped() -> None:
+    page = render(results())
+    assert "N&lt;1&gt;" in page
+    assert "<1>" not in page
+    assert "United &amp; Co" in page
+
+
+def test_delay_map_shows_means_of_enough_flights_only() -> None:
+    svg = delays_by_carrier_and_hour(DELAYS, {})
+    texts = {element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("text")}
+    assert {"3", "33", "UA", "B6", "6", "17"} <= texts
+    assert "78" not in texts
+
+
+def test_delay_map_of_too_few_flights_is_empty_and_no_error() -> None:
+    assert delays_by_carrier_and_hour(DELAYS[2:], {}).startswith('<svg role="img"')
+
+
+def test_plots_are_the_same_for_the_same_input() -> None:
+    assert load_by_partition(LOADS) == load_by_partition(LOADS)
+
+
+@pytest.mark.parametrize(
+    ("loads", "expected"),
+    [([5, 5, 5], (1, 1, 0)), ([0, 10], (2, 0, 1)), ([0, 0], (1, 1, 0)), ([3], (1, 1, 0))],
+)
+def test_skew(loads: list[float], expected: tuple[float, float, float]) -> None:
+    assert tuple(skew(loads)) == pytest.approx(expected)
