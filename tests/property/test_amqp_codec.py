@@ -1,0 +1,184 @@
+"""Whatever value: it survives the codec with its type. Whatever bytes: nothing but `DecodeError`."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partibus.amqp import DecodeError
+from partibus.amqp.codec.decoder import decode, decode_all
+from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.fast import read_disposition, read_transfer
+from partibus.amqp.codec.performatives import decode_performative
+from partibus.amqp.codec.skip import skip_value
+from partibus.amqp.codec.types import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+ascii_text = st.text(st.characters(max_codepoint=127), max_size=300)
+utf8_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
+
+
+def bounded(kind: Any) -> st.SearchStrategy[Any]:
+    return st.integers(kind.least, kind.most).map(kind)
+
+
+# By the format code that an array of them announces.
+BY_CONSTRUCTOR: dict[int, st.SearchStrategy[Any]] = {
+    0x40: st.none(),
+    0x56: st.booleans(),
+    0x50: bounded(UByte),
+    0x60: bounded(UShort),
+    0x70: bounded(UInt),
+    0x80: bounded(ULong),
+    0x51: bounded(Byte),
+    0x61: bounded(Short),
+    0x71: bounded(Int),
+    0x81: st.integers(-(2**63), 2**63 - 1),
+    0x72: st.floats(width=32).map(Float),
+    0x82: st.floats(),
+    0x83: bounded(Timestamp),
+    0x73: st.characters(exclude_categories=["Cs"]).map(Char),
+    0x74: st.binary(min_size=4, max_size=4).map(Decimal32),
+    0x84: st.binary(min_size=8, max_size=8).map(Decimal64),
+    0x94: st.binary(min_size=16, max_size=16).map(Decimal128),
+    0x98: st.uuids(),
+    0xB0: st.binary(max_size=300),
+    0xB1: utf8_text,
+    0xB3: ascii_text.map(Symbol),
+}
+primitives = st.one_of(*BY_CONSTRUCTOR.values())
+descriptors = st.one_of(bounded(ULong), ascii_text.map(Symbol))
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> Array:
+    code = draw(st.sampled_from(sorted(BY_CONSTRUCTOR)))
+    items = draw(st.lists(BY_CONSTRUCTOR[code], max_size=20))
+    return Array(code, items, tuple(draw(st.lists(descriptors, max_size=2))))
+
+
+@st.composite
+def nested_arrays(draw: st.DrawFn) -> Array:
+    kind, code = draw(st.sampled_from([(st.lists(primitives, max_size=3), 0xD0), (arrays(), 0xF0)]))
+    return Array(code, draw(st.lists(kind, max_size=5)))
+
+
+keys = st.one_of(ascii_text.map(Symbol), bounded(ULong), st.uuids())
+values = st.recursive(
+    st.one_of(primitives, arrays(), nested_arrays()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=10),
+        st.dictionaries(keys, inner, max_size=10),
+        st.builds(Described, descriptors, inner),
+    ),
+    max_leaves=20,
+)
+
+
+def same(left: object, right: object) -> bool:
+    """Equal in type and value, all the way down; NaN equals NaN."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, float) and isinstance(right, float):
+        return left == right or (math.isnan(left) and math.isnan(right))
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return same(list(left), list(right)) and same(list(left.values()), list(right.values()))
+    if isinstance(left, Described) and isinstance(right, Described):
+        return same(left.descriptor, right.descriptor) and same(left.value, right.value)
+    if isinstance(left, Array) and isinstance(right, Array):
+        return left.constructor == right.constructor and same(
+            [left.items, list(left.descriptors)], [right.items, list(right.descriptors)]
+        )
+    return left == right
+
+
+@given(values)
+def test_value_survives_with_its_type(value: object) -> None:
+    encoded = encode(value)
+    decoded = decode_all(encoded)
+    assert same(decoded, value)
+    assert encode(decoded) == encoded
+
+
+@given(values, st.binary(max_size=20))
+def test_skipping_stops_where_decoding_stops(value: object, rest: bytes) -> None:
+    encoded = encode(value)
+    assert skip_value(encoded + rest, 0, len(encoded) + len(rest)) == len(encoded)
+    assert decode(encoded + rest)[1] == len(encoded)
+
+
+@given(values, st.data())
+def test_value_cut_short_is_a_decode_error(value: object, data: st.DataObject) -> None:
+    encoded = encode(value)
+    cut = encoded[: data.draw(st.integers(0, len(encoded) - 1))]
+    try:
+        decode_all(cut)
+    except DecodeError:
+        return
+    raise AssertionError(f"{cut!r} was read as a value")
+
+
+def damaged() -> st.SearchStrategy[bytes]:
+    """Valid encodings with a few bytes replaced: closer to the edges than noise is."""
+
+    def damage(encoded: bytes, changes: list[tuple[int, int]]) -> bytes:
+        raw = bytearray(encoded)
+        for place, byte in changes:
+            raw[place % len(raw)] = byte
+        return bytes(raw)
+
+    change = st.tuples(st.integers(0, 10_000), st.integers(0, 255))
+    return st.builds(damage, values.map(encode), st.lists(change, min_size=1, max_size=4))
+
+
+garbage = st.one_of(st.binary(max_size=200), damaged())
+
+
+@given(garbage)
+def test_garbage_is_a_value_or_a_decode_error(data: bytes) -> None:
+    with suppress(DecodeError):
+        decode_all(data)
+    with suppress(DecodeError):
+        decode_performative(data, 0, len(data))
+    with suppress(DecodeError):
+        skip_value(data, 0, len(data))
+
+
+@given(garbage, st.integers(0, 60))
+def test_garbage_in_the_fast_readers_is_read_or_a_decode_error(data: bytes, beyond: int) -> None:
+    """Also when the buffer goes on behind the frame."""
+    for prefix in (b"", b"\xc0\x0f\x05\x52\x01\x52\x02\xa0\x01", b"\xc0\x09\x06\x41\x52"):
+        buf = prefix + data + bytes(beyond)
+        end = len(buf) - beyond
+        with suppress(DecodeError):
+            assert read_transfer(buf, 0, end)[8] <= end
+        with suppress(DecodeError):
+            read_disposition(buf, 0, end)
+
+
+@given(st.uuids())
+def test_uuid_is_a_uuid(value: UUID) -> None:
+    assert encode(value) == b"\x98" + value.bytes
