@@ -15,11 +15,12 @@ class EntityInfo:
     """``queue`` in this version."""
     name: str
     partitions: int
-    messages: int
-    dead_letter_messages: int
-    size_bytes: int
     status: str
     availability: str
+    """``Available``, or ``Limited`` while a store is away; then there are no counts."""
+    messages: int | None
+    dead_letter_messages: int | None
+    size_bytes: int | None
     properties: Mapping[str, object] = field(default_factory=dict)
     """By the service's property names, as in Config.json."""
 
@@ -32,8 +33,8 @@ class Entities:
 
     def create_queue(self, name: str, properties: Mapping[str, object]) -> EntityInfo:
         """Properties by the service's names; what is left out has the service's default."""
-        self._node.request("partibus:create-entity", {"kind": "queue", "name": name, "properties": dict(properties)})
-        return self.get(name)
+        body = {"kind": "queue", "name": name, "properties": dict(properties)}
+        return _info(self._node.request("partibus:create-entity", body))
 
     def get(self, name: str) -> EntityInfo:
         return _info(self._node.request("partibus:get-entity", {"name": name}))
@@ -54,10 +55,14 @@ def _info(body: Mapping[str, object]) -> EntityInfo:
         kind=text(body, "kind"),
         name=text(body, "name"),
         partitions=integer(body, "partitions"),
-        messages=integer(body, "messages"),
-        dead_letter_messages=integer(body, "dead-letter-messages"),
-        size_bytes=integer(body, "size-bytes"),
         status=text(body, "status"),
         availability=text(body, "availability"),
+        messages=_count(body, "messages"),
+        dead_letter_messages=_count(body, "dead-letter-messages"),
+        size_bytes=_count(body, "size-bytes"),
         properties={str(key): value for key, value in properties.items()} if isinstance(properties, dict) else {},
     )
+
+
+def _count(body: Mapping[str, object], key: str) -> int | None:
+    return integer(body, key) if key in body else None

@@ -67,7 +67,7 @@ def test_rejected_request_fails_alone(broker: TinyBroker, client: Client) -> Non
 
 
 def test_entities_are_created_listed_and_deleted(broker: TinyBroker, client: Client) -> None:
-    broker.answers["partibus:create-entity"] = lambda body: (200, None, "OK", {})
+    broker.answers["partibus:create-entity"] = lambda body: (200, None, "OK", QUEUE)
     broker.answers["partibus:get-entity"] = lambda body: (200, None, "OK", QUEUE)
     broker.answers["partibus:list-entities"] = lambda body: (
         200, None, "OK", {"entities": [QUEUE, {**QUEUE, "name": "Alpha"}]},
@@ -83,6 +83,13 @@ def test_entities_are_created_listed_and_deleted(broker: TinyBroker, client: Cli
         {"kind": "queue", "name": "orders", "properties": {"EnablePartitioning": True}},
     )
     assert broker.tokens == [f"sb://127.0.0.1:{broker.port}/"]
+
+
+def test_entity_with_a_store_away_has_no_counts(broker: TinyBroker, client: Client) -> None:
+    limited = {key: value for key, value in QUEUE.items() if not isinstance(value, int) or key == "partitions"}
+    broker.answers["partibus:get-entity"] = lambda body: (200, None, "OK", {**limited, "availability": "Limited"})
+    info = Entities(client).get("orders")
+    assert (info.availability, info.messages, info.size_bytes) == ("Limited", None, None)
 
 
 def test_reply_of_another_shape_is_a_client_error(broker: TinyBroker, client: Client) -> None:

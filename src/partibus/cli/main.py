@@ -1,0 +1,25 @@
+"""The command line's entry point, and the table of its commands."""
+
+import click
+
+from partibus import __version__
+from partibus.cli.lazy import Lazy, LazyGroup
+
+COMMANDS = {
+    "serve": Lazy("partibus.cli.serve", "serve", "Run a broker."),
+    "entity": Lazy("partibus.cli.entity", "entity", "Create, list, show and delete entities."),
+    "send": Lazy("partibus.cli.send", "send", "Send messages."),
+    "receive": Lazy("partibus.cli.receive", "receive", "Receive messages and complete them."),
+    "peek": Lazy("partibus.cli.peek", "peek", "Look at messages without receiving them."),
+    "bench": Lazy("partibus.cli.bench", "bench", "Measure a broker."),
+    "demo": Lazy("partibus.cli.demo", "demo", "Real flights through the broker, Spark over its partitions, a report."),
+    "doctor": Lazy("partibus.cli.doctor", "doctor", "Check what this machine has and how fast its disk is."),
+}
+
+
+@click.group(
+    cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(__version__, prog_name="partibus")
+def main() -> None:
+    """A durable message broker whose queues are partitioned, in the Service Bus dialect of AMQP 1.0."""

@@ -1,0 +1,88 @@
+"""`partibus serve`: options to settings, and what is not there yet refused by its name."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+_LATER = {
+    "brokers": "more than one broker process",
+    "amqps_port": "AMQP over TLS",
+    "https_port": "HTTPS",
+    "catalog": "a catalog outside of the data directory",
+    "store": "messaging stores outside of the data directory",
+}
+"""Options that have their name already."""
+
+
+def _later(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Refuse a value other than the default of an option whose work is not done."""
+    if value not in (None, (), 1):
+        raise click.BadParameter(f"{_LATER[str(param.name)]} is not in this version; leave the option out", ctx, param)
+    return value
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("partibus-data"),
+    show_default=True,
+    help="Directory of the stores, the catalog and the keys; made if missing.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--amqp-port", type=click.IntRange(0, 65535), default=5672, show_default=True, help="0 takes a free one.")
+@click.option("--http-port", type=click.IntRange(0, 65535), default=5300, show_default=True, help="0 takes a free one.")
+@click.option("--amqps-port", type=int, callback=_later, expose_value=False, help="Not in this version.")
+@click.option("--https-port", type=int, callback=_later, expose_value=False, help="Not in this version.")
+@click.option("--brokers", type=int, default=1, callback=_later, expose_value=False, help="Only 1 in this version.")
+@click.option("--emulator", is_flag=True, help="Also accept the well-known development key.")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Config.json of the emulator: entities to create.",
+)
+@click.option("--catalog", callback=_later, expose_value=False, help="Not in this version.")
+@click.option("--store", multiple=True, callback=_later, expose_value=False, help="Not in this version.")
+@click.option(
+    "--clock",
+    type=click.Choice(["real", "manual"]),
+    default="real",
+    show_default=True,
+    help="manual: time goes on only when it is told to, for tests.",
+)
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="JSON with ports, process id and connection string, written when the broker is ready.",
+)
+@click.pass_context
+def serve(
+    ctx: click.Context,
+    data: Path,
+    host: str,
+    amqp_port: int,
+    http_port: int,
+    emulator: bool,
+    config: Path | None,
+    clock: str,
+    ready_file: Path | None,
+) -> None:
+    """Run a broker until SIGTERM or SIGINT.
+
+    Keys are made at the first start, in a file in the data directory that only its owner can read.
+    """
+    from partibus.node.main import serve as serve_node
+    from partibus.node.settings import Settings
+
+    settings = Settings(
+        data=data,
+        host=host,
+        amqp_port=amqp_port,
+        http_port=http_port,
+        emulator=emulator,
+        config=config,
+        ready_file=ready_file,
+        manual_clock=clock == "manual",
+    )
+    ctx.exit(serve_node(settings))
