@@ -141,12 +141,12 @@ class CopiedPartitionMachine(PartitionMachine):
 
 
 QUICK = settings(
-    deadline=None, max_examples=40, stateful_step_count=40, suppress_health_check=list(HealthCheck), print_blob=True
+    deadline=None, max_examples=200, stateful_step_count=40, suppress_health_check=list(HealthCheck), print_blob=True
 )
 TestPartition = PartitionMachine.TestCase
 TestPartition.settings = QUICK
 TestPartitionBehindBytes = CopiedPartitionMachine.TestCase
-TestPartitionBehindBytes.settings = settings(QUICK, max_examples=15)
+TestPartitionBehindBytes.settings = settings(QUICK, max_examples=60)
 
 
 def test_entries_that_no_memory_has_seen_survive_any_number_of_crashes() -> None:

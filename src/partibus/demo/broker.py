@@ -14,6 +14,9 @@ from partibus.demo.errors import DemoError
 
 QUEUE = "flights"
 PARTITION_COUNT = 16
+COMMAND = "from partibus.cli.main import main; main()"
+"""What the script `partibus` does, under this interpreter wherever the script may be."""
+
 READY_SECONDS = 30
 STOP_SECONDS = 30
 LOG_TAIL_LINES = 12
@@ -22,14 +25,13 @@ LOG_TAIL_LINES = 12
 class DemoBroker:
     """``with DemoBroker(folder) as broker: broker.connection``. Keeps its data, configuration and log in ``folder``."""
 
-    def __init__(self, folder: Path, brokers: int = 1) -> None:
+    def __init__(self, folder: Path) -> None:
         self._log = folder / "broker.log"
         self._ready_file = folder / "ready.json"
         self._config = folder / "Config.json"
         self._arguments = [
             "serve", "--emulator", "--data", str(folder / "data"), "--amqp-port", "0", "--http-port", "0",
             "--config", str(self._config), "--ready-file", str(self._ready_file),
-            *(["--brokers", str(brokers)] if brokers > 1 else []),
         ]  # fmt: skip
         self._child: subprocess.Popen[bytes] | None = None
         self.connection = ""
@@ -43,7 +45,7 @@ class DemoBroker:
         started = time.monotonic()
         with self._log.open("wb") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "partibus", *self._arguments],
+                [sys.executable, "-c", COMMAND, *self._arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},

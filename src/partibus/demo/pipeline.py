@@ -4,6 +4,7 @@ Everything is computed from what the queue gave; the sending side is not known h
 table `flights`; the others are derived from that file, so that all describe the same messages.
 """
 
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ def fingerprint(message_id: Column, body: Column) -> Column:
 
 def checksum(fingerprints: Column) -> Column:
     """Sum modulo 2^64. A decimal of 38 digits holds the sum of 5 * 10^18 fingerprints."""
-    return sf.pmod(sf.sum(fingerprints), sf.lit(CHECKSUM_MODULUS).cast("decimal(38,0)")).cast("decimal(20,0)")
+    return sf.pmod(sf.sum(fingerprints), sf.lit(Decimal(CHECKSUM_MODULUS))).cast("decimal(20,0)")
 
 
 def flights_table(queue: DataFrame) -> DataFrame:
@@ -63,7 +64,7 @@ def flights_table(queue: DataFrame) -> DataFrame:
             sf.col("application_properties")["n"].cast("bigint").alias("n"),
             sf.length("body").alias("body_bytes"),
             fingerprint(sf.col("message_id"), sf.col("body")).alias("fingerprint"),
-            sf.from_json(sf.col("body").cast("string"), FLIGHT_SCHEMA).alias("flight"),
+            sf.from_json(sf.col("body").cast("string"), FLIGHT_SCHEMA).alias("parsed"),
         )
         .select("*", "flight.*")
         .drop("flight")

@@ -46,9 +46,7 @@ class Carried(NamedTuple):
     software: dict[str, str]
 
 
-def run_demo(
-    rows: int | None, out: Path, *, senders: int = SENDERS, brokers: int = 1, console: Console | None = None
-) -> bool:
+def run_demo(rows: int | None, out: Path, *, senders: int = SENDERS, console: Console | None = None) -> bool:
     """Send the first ``rows`` flights (all without it), read them with Spark, write tables and report into ``out``.
 
     True when the proof holds. Raises `DemoError`, or an error of the data source, when a step can't be done.
@@ -61,7 +59,7 @@ def run_demo(
     folder, report = out.resolve() / "tables", out.resolve() / "report.html"
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack, Steps(console) as steps:
-        carried = _carry(rows or FLIGHT_COUNT, folder, senders, brokers, stack, steps)
+        carried = _carry(rows or FLIGHT_COUNT, folder, senders, stack, steps)
         with steps.step("prove"):
             results = _results(carried, folder)
     results = results._replace(phases=steps.phases)
@@ -70,11 +68,11 @@ def run_demo(
     return results.proof.holds
 
 
-def _carry(rows: int, folder: Path, senders: int, brokers: int, stack: ExitStack, steps: Steps) -> Carried:
+def _carry(rows: int, folder: Path, senders: int, stack: ExitStack, steps: Steps) -> Carried:
     """Through the broker and Spark. Both run until ``stack`` is closed."""
     with steps.step("start the broker"):
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="partibus-demo-"))
-        broker = stack.enter_context(DemoBroker(Path(scratch), brokers))
+        broker = stack.enter_context(DemoBroker(Path(scratch)))
     with steps.step("send", total=rows, messages=rows) as step:
         sent = replay(broker.connection, QUEUE, rows, senders, step.advance)
     with steps.step("start Spark"):

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-WRITERS = 4
+WRITERS = 2
 READERS = 2
 SWITCH_INTERVAL_S = 0.0002
 """A thread that comes back from SQLite waits so long for the interpreter at most. The default of 5 ms would make every

@@ -150,7 +150,7 @@ class StoreRuntime:
         returns. ``batched``: its rows may wait a little for company (rows C13, C14)."""
         if on_reply is not None:
             self._requests[command.request] = on_reply  # type: ignore[union-attr]
-        if self.failure is not None:
+        if self.failure is not None or self._store is None:
             self._refuse(command)
             self._deliver()
             return
@@ -183,6 +183,9 @@ class StoreRuntime:
     def run_due(self) -> None:
         """Let every partition whose deadline has passed run out what is due; the clock's hand moves this one too."""
         now_ms = self._clock.now_ms()
+        if self._deadline_timer is not None:  # its delay was reckoned before the clock was moved
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms:
             deadline_ms, row = heappop(deadlines)
@@ -297,12 +300,19 @@ class StoreRuntime:
             return
         queue.take()
         store = self._store
-        self._host.write(lambda: store.commit(writes), self._committed)
+        generation = self._generation
 
-    def _committed(self, result: Any) -> None:
-        if isinstance(result, BaseException):
-            self._fail(result)
-            return
+        def committed(result: Any) -> None:
+            if generation != self._generation:  # a load failed meanwhile; the store could not be closed under a commit
+                self._close_and_reopen(store)
+            elif isinstance(result, BaseException):
+                self._fail(result, of_commit=True)
+            else:
+                self._committed()
+
+        self._host.write(lambda: store.commit(writes), committed)
+
+    def _committed(self) -> None:
         queue = self._queue
         writes = queue.under_way
         assert writes is not None, "a commit was under way"
@@ -320,16 +330,27 @@ class StoreRuntime:
         if self._closing is not None and self._store is not None:
             store, done = self._store, self._closing
             self._store, self._closing = None, None
+            self.failure = "the store is closed"
+            for request, callback in self._requests.items():  # they wait for a load that nobody will answer
+                self._outbox.append((callback, c.Failed(request, False, False, self.failure)))
+            self._requests.clear()
+            self._generation += 1
             self._host.write(store.close, lambda _: done())
+            self._deliver()
 
     # -- failing -----------------------------------------------------------------------------------------------------
 
-    def _fail(self, error: BaseException) -> None:
-        """A commit or load failed: memory may be ahead of the store, so forget it and begin again (D11)."""
+    def _fail(self, error: BaseException, *, of_commit: bool = False) -> None:
+        """A commit or load failed: memory may be ahead of the store, so forget it and begin again (D11).
+
+        Requests that still wait for a load have done nothing yet. Nobody can tell the outcome of a commit that is under
+        way when a load fails.
+        """
         self.failure = str(error) or type(error).__name__
         self._generation += 1
+        committing = self._queue.under_way is not None and not of_commit
         touched, untouched = self._queue.fail()
-        executed = error.executed if isinstance(error, StoreError) else None
+        executed = error.executed if of_commit and isinstance(error, StoreError) else None
         full = isinstance(error, StoreFull)
         for waiters, outcome in ((touched, executed), (untouched, False)):
             for _, call, value in waiters:
@@ -340,7 +361,7 @@ class StoreRuntime:
             for command, _ in slot.waiting:
                 self._refuse(command)
         for request, callback in self._requests.items():
-            self._outbox.append((callback, c.Failed(request, executed, full, self.failure)))
+            self._outbox.append((callback, c.Failed(request, False, full, self.failure)))
         for receiver, callback in self._receivers.items():
             self._outbox.append((callback, c.Failed(receiver, False, full, self.failure)))
         self._requests.clear()
@@ -349,8 +370,11 @@ class StoreRuntime:
         self._deadlines.clear()
         store, self._store = self._store, None
         self._deliver()
-        if store is not None:
-            self._host.write(store.close, lambda _: self._reopen())
+        if store is not None and not committing:
+            self._close_and_reopen(store)
+
+    def _close_and_reopen(self, store: Store) -> None:
+        self._host.write(store.close, lambda _: self._reopen())
 
     def _reopen(self) -> None:
         if self._closing is not None:
@@ -366,10 +390,11 @@ class StoreRuntime:
             return
         self._store = result
         self.failure = None
+        self._finish_closing()
 
     def _refuse(self, command: c.Command) -> None:
         """Nothing of the command was done."""
-        message = self.failure or "the store is closed"
+        message = self.failure or "the store is not open"
         if isinstance(command, c.Receive | c.LockReserved):
             callback = self._receivers.get(command.receiver)
             number = command.receiver

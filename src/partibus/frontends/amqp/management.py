@@ -12,6 +12,7 @@ from partibus.frontends.amqp.node import Request, Respond
 from partibus.frontends.amqp.operations import browse, entities, peek
 from partibus.frontends.amqp.operations.status import failure
 from partibus.namespace.access import Path, Right
+from partibus.namespace.addresses import MANAGEMENT
 from partibus.namespace.broker import Broker, Entity
 
 OnEntity = Callable[[Entity, int, object, Respond], None]
@@ -76,7 +77,7 @@ class NamespaceManagement:
             return
 
         def run() -> None:
-            self._claims.require(Right.MANAGE, ())
+            self._claims.require(Right.MANAGE, (MANAGEMENT,))
             operation(self._broker, request.body, respond)
 
         _guarded(run, respond)

@@ -258,5 +258,5 @@ def _text(address: object) -> str:
 
 
 def _path(address: Address) -> Path:
-    """What a grant has to cover."""
-    return tuple(address.entity_path.lower().split("/"))
+    """What a grant has to cover: some clients sign sub-queues and management nodes by themselves (section 2.3)."""
+    return tuple(address.path.lower().split("/"))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from secrets import token_hex
+from typing import cast
 
 from partibus.amqp import AmqpError
 from partibus.frontends.amqp.ingress import Ingress
@@ -28,10 +29,9 @@ class PeerProtocol(asyncio.Protocol):
     # -- the transport's calls ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
         limits = self._server.broker.limits.connection
-        transport.set_write_buffer_limits(high=limits.outgoing_bytes)
+        self._transport.set_write_buffer_limits(high=limits.outgoing_bytes)
         self._server.protocols.add(self)
         self._ticker = self._loop.call_later(limits.handshake_timeout_s, self._check_handshake)
 

@@ -5,11 +5,12 @@ that bring messages are refused from then on, and those that only free room go o
 room is back, the ballast is rebuilt first and messages are taken again.
 """
 
-import errno
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from partibus.store.sqlite.failure import NO_ROOM
 
 
 def free_bytes(directory: Path) -> int:
@@ -52,7 +53,7 @@ class Ballast:
             _allocate(descriptor, self._size_bytes)
         except OSError as error:
             os.ftruncate(descriptor, 0)
-            if error.errno in _NO_ROOM:
+            if error.errno in NO_ROOM:
                 return False
             raise
         finally:
@@ -65,9 +66,6 @@ class Ballast:
             return False
         self._path.unlink()
         return True
-
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _allocate(descriptor: int, size_bytes: int) -> None:

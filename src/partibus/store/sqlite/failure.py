@@ -1,16 +1,19 @@
 """SQLite's errors as errors of the store: what failed, which file, what to do next."""
 
+import errno
 import sqlite3
 from pathlib import Path
 
 from partibus.partition.ports import StoreError, StoreFull
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of an `OSError` that mean: the file system, the quota or the largest size of a file is used up."""
+
 _NEXT_STEP = {
     sqlite3.SQLITE_NOTADB: "it is no SQLite database or its header is damaged; restore the file from a copy",
     sqlite3.SQLITE_CORRUPT: "the file is damaged; stop the broker, keep a copy of it with its -wal, and restore it "
     "from a backup or with 'sqlite3 FILE .recover'",
-    sqlite3.SQLITE_READONLY: "the file is read-only for this user; make it and its directory writable, then start "
-    "again",
+    sqlite3.SQLITE_READONLY: "make the file and its directory writable for this user, then start again",
     sqlite3.SQLITE_CANTOPEN: "it or a file beside it can't be opened or made; make the directory exist, writable for "
     "this user, with file handles to spare (ulimit -n), then start again",
     sqlite3.SQLITE_PERM: "this user may not use the file; correct its owner or mode, then start again",
@@ -23,6 +26,10 @@ _NEXT_STEP = {
 def store_error(error: Exception, path: Path, doing: str, *, executed: bool | None) -> StoreError:
     """The error to raise in place of what SQLite (or the binding of a value) raised while ``doing``."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if isinstance(error, PermissionError):
+        code = sqlite3.SQLITE_READONLY
+    elif isinstance(error, OSError):
+        code = sqlite3.SQLITE_FULL if error.errno in NO_ROOM else sqlite3.SQLITE_CANTOPEN
     if code == sqlite3.SQLITE_FULL:
         return store_full(path, doing)
     next_step = _NEXT_STEP.get(code, "this is not expected: please report it")

@@ -14,8 +14,8 @@ from partibus.partition.ports import EntryRow, LockBatchRow, Snapshot, SubqueueC
 from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 
 _SEARCHED_MAX = 16_384
-"""Positions that one statement searches for active entries: some 3 ms, which keeps read transactions far below the 50 ms
-of D13 when a million scheduled or deferred entries stand before the first active one."""
+"""Positions that one statement searches for active entries: some 3 ms, which keeps read transactions far below the 50
+ms of D13 when a million scheduled or deferred entries stand before the first active one."""
 
 _INTEGER_MAX = (1 << 63) - 1
 """Largest integer that SQLite takes; a client may ask for any sequence number."""

@@ -9,6 +9,8 @@ returned commit survives the loss of power, a commit under way is there whole or
 Threads: commits exclude each other; reads go through connections of their own and see the last commit.
 """
 
+import errno
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -53,6 +55,9 @@ class SQLiteStore:
         self._idle_readers: list[sqlite3.Connection] = []
         self._lock_file = LockFile(path.with_suffix(".lock"), f"broker {owner.broker}, incarnation {owner.incarnation}")
         try:
+            if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+                # SQLite would open it for reading and leave files beside it that are read-only as well.
+                raise PermissionError(errno.EACCES, "the file is read-only for this user")
             self._writer = connect_writer(path, settings)
             try:
                 self._check_identity()
