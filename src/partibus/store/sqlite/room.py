@@ -7,6 +7,7 @@ returned to the file system, and the log is emptied after each commit.
 """
 
 import sqlite3
+from contextlib import suppress
 
 from partibus.store.sqlite.ballast import Ballast
 from partibus.store.sqlite.checkpoint import checkpoint
@@ -40,21 +41,27 @@ class Room:
 
     def look_again(self, connection: sqlite3.Connection) -> bool:
         """Leave the full state if there is room again."""
-        self.is_full = self._file_is_full(connection) or not self._ballast.build()
+        try:
+            self.is_full = self._file_is_full(connection) or not self._ballast.build()
+        except OSError:
+            # Whatever keeps the ballast from being written would fail a commit as well.
+            self.is_full = True
         return not self.is_full
 
     def ran_out(self, connection: sqlite3.Connection) -> bool:
         """A commit found no room. True if giving up the ballast has made some."""
         self.is_full = True
         gave_up = self._ballast.give_up()
-        checkpoint(connection)
+        _restart_log(connection)
         return gave_up
 
     def make_room(self, connection: sqlite3.Connection) -> None:
         """After a commit to a full store: return free pages to the file system and let the log start over."""
         if self._ballast.disk_is_full():
-            connection.execute(f"PRAGMA incremental_vacuum({_PAGES_RETURNED_AT_ONCE})").fetchall()
-        checkpoint(connection)
+            with suppress(sqlite3.Error):
+                # As a script: each step returns one page, and `execute` takes only the first step of it.
+                connection.executescript(f"PRAGMA incremental_vacuum({_PAGES_RETURNED_AT_ONCE})")
+        _restart_log(connection)
 
     def _file_is_full(self, connection: sqlite3.Connection) -> bool:
         if self._max_pages is None:
@@ -63,3 +70,9 @@ class Room:
         ((free_pages,),) = connection.execute("PRAGMA freelist_count").fetchall()
         needed = min(_PAGES_RETURNED_AT_ONCE, self._max_pages // 8)
         return bool(self._max_pages - pages + free_pages < needed)
+
+
+def _restart_log(connection: sqlite3.Connection) -> None:
+    """As far as it goes: the commit that is done stays done."""
+    with suppress(sqlite3.Error):
+        checkpoint(connection)

@@ -1,0 +1,41 @@
+"""Opening stores of a test's directory."""
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from partibus.store.sqlite import Owner, SQLiteStore, StoreSettings
+
+SETTINGS = StoreSettings(ballast_bytes=65_536, min_free_bytes=0)
+US = Owner("broker-1", "run-1")
+
+
+def open_store(directory: Path, settings: StoreSettings = SETTINGS, owner: Owner = US) -> SQLiteStore:
+    """The store ``store-00`` of a directory."""
+    return SQLiteStore.open(directory / "store-00.db", store_id="store-00", owner=owner, settings=settings)
+
+
+def rewrite(path: Path, sql: str) -> None:
+    """Change a closed store behind its back."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(sql)
+
+
+@contextmanager
+def unprivileged_directory() -> Iterator[Path]:
+    """A directory that belongs to this user, where file modes count: root lays its privileges down meanwhile."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        if os.geteuid() != 0:
+            yield directory
+            return
+        nobody = 65_534
+        os.chown(directory, nobody, nobody)
+        os.seteuid(nobody)
+        try:
+            yield directory
+        finally:
+            os.seteuid(0)

@@ -1,0 +1,143 @@
+"""What is left after a crash: every commit that returned, and of a commit under way all or nothing."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from partibus.partition.ports import StoreError
+from tests.contract.stores import complete, enqueued, positions
+from tests.unit.store.sqlite.places import open_store
+
+
+def test_a_log_cut_anywhere_holds_whole_commits_in_order(tmp_path: Path) -> None:
+    """A loss of power leaves some beginning of the log. Cut it at every quarter page, with and without garbage."""
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    store = open_store(origin)
+    log = origin / "store-00.db-wal"
+    ends: list[int] = []
+    states: list[list[int]] = [[]]
+    for commit in range(4):
+        writes = enqueued(*range(10 * commit, 10 * commit + 10), data=bytes(2_000))
+        store.commit(complete(writes, 10 * commit, 10 * commit + 3))
+        ends.append(log.stat().st_size)
+        states.append(positions(store))
+
+    whole = log.read_bytes()
+    for cut in range(0, len(whole) + 1, 4_096):
+        for garbage in (b"", b"\xa5" * 20_000):
+            image = tmp_path / f"cut-{cut}-{len(garbage)}"
+            image.mkdir()
+            shutil.copy(origin / "store-00.db", image)
+            (image / "store-00.db-wal").write_bytes(whole[:cut] + garbage)
+            recovered = open_store(image)
+            durable = sum(1 for end in ends if end <= cut)
+            assert positions(recovered) == states[durable]
+            assert recovered.last_commit == durable
+            recovered.commit(enqueued(1_000))
+            assert positions(recovered) == [*states[durable], 1_000]
+            recovered.close()
+            shutil.rmtree(image)
+    store.close()
+
+
+_COMMITTING = """
+import sys
+from pathlib import Path
+from tests.contract.stores import enqueued
+from tests.unit.store.sqlite.places import open_store
+
+store = open_store(Path(sys.argv[1]))
+for number in range(1_000_000):
+    store.commit(enqueued(number, data=bytes(3_000)))
+    print(number, flush=True)
+"""
+
+
+def test_a_killed_process_has_every_commit_that_it_acknowledged(tmp_path: Path) -> None:
+    root = Path(__file__).parents[4]
+    child = subprocess.Popen(
+        [sys.executable, "-c", _COMMITTING, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=root
+    )
+    assert child.stdout is not None
+    acknowledged = -1
+    for line in child.stdout:
+        acknowledged = int(line)
+        if acknowledged == 400:  # past the first checkpoint
+            os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+
+    store = open_store(tmp_path)
+    found = positions(store)
+    assert found == list(range(len(found)))
+    assert len(found) - 1 in (acknowledged, acknowledged + 1)
+    store.close()
+
+
+@contextmanager
+def files_no_larger_than(size_bytes: int) -> Iterator[None]:
+    """Writing past this size fails in this process, as on a broken disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_fails_in_the_commit_leaves_its_end_unknown_and_the_store_unusable(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.commit(enqueued(1))
+    log = tmp_path / "store-00.db-wal"
+    with (
+        files_no_larger_than(log.stat().st_size + 20_000),
+        pytest.raises(StoreError, match=r"a commit failed.*look at the kernel log") as caught,
+    ):
+        store.commit(enqueued(2, data=bytes(100_000)))
+    assert caught.value.executed is None
+    assert str(tmp_path / "store-00.db") in str(caught.value)
+    with pytest.raises(StoreError, match="open it anew") as caught:
+        store.commit(enqueued(3))
+    assert caught.value.executed is False
+    again = store.reopen()
+    assert positions(again) in ([1], [1, 2])
+    again.commit(enqueued(4))
+    assert positions(again)[-1] == 4
+    again.close()
+
+
+def test_a_disk_that_fails_before_the_commit_leaves_nothing_of_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.commit(enqueued(1))
+    log = tmp_path / "store-00.db-wal"
+    # Many times the page cache, so that the log is written to before the end of the transaction.
+    with files_no_larger_than(log.stat().st_size + 20_000), pytest.raises(StoreError) as caught:
+        store.commit(enqueued(*range(2, 300), data=bytes(60_000)))
+    assert caught.value.executed is False
+    assert positions(store) == [1]
+    store.commit(enqueued(2))
+    assert positions(store) == [1, 2]
+    store.close()
+
+
+@pytest.mark.parametrize("value", ["\ud800", 1 << 64, object()])
+def test_a_value_that_no_column_takes_fails_its_commit_only(tmp_path: Path, value: object) -> None:
+    store = open_store(tmp_path)
+    writes = enqueued(1)
+    writes.entries[6] = value  # type: ignore[call-overload]  # the session
+    with pytest.raises(StoreError) as caught:
+        store.commit(writes)
+    assert caught.value.executed is False
+    assert positions(store) == []
+    store.commit(enqueued(1))
+    assert positions(store) == [1]
+    store.close()

@@ -1,0 +1,170 @@
+"""Stores that can't be opened: the error names the file and the next step, and the file stays as it was."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from partibus.partition.ports import StoreError
+from tests.contract.stores import QUEUE, enqueued, positions
+from tests.unit.store.sqlite.places import SETTINGS, open_store, rewrite, unprivileged_directory
+
+
+def filled(directory: Path) -> Path:
+    """A closed store with three messages."""
+    store = open_store(directory)
+    store.commit(enqueued(1, 2, 3))
+    store.close()
+    return directory / "store-00.db"
+
+
+def assert_refused(directory: Path, *words: str) -> None:
+    """Opening fails, names the file, says what to do and does not keep the lock."""
+    with pytest.raises(StoreError) as caught:
+        open_store(directory)
+    message = str(caught.value)
+    for word in (str(directory / "store-00"), *words):
+        assert word in message
+    assert caught.value.executed is False
+
+
+def test_a_store_in_use_is_refused_and_goes_on_working(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    assert_refused(tmp_path, "store-00.lock", f"process {os.getpid()}", "broker-1", "run-1", "stop that process")
+    store.commit(enqueued(1))
+    assert positions(store) == [1]
+    store.close()
+    again = open_store(tmp_path)
+    assert positions(again) == [1]
+    again.close()
+
+
+@pytest.mark.parametrize("garbage", [b"not a database" * 100, b"\xff" * 20_000])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, garbage: bytes) -> None:
+    path = tmp_path / "store-00.db"
+    path.write_bytes(garbage)
+    assert_refused(tmp_path, "header is damaged", "restore")
+    assert path.read_bytes() == garbage
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store-00.db").touch()
+    assert_refused(tmp_path, "no store of partibus", "move it away")
+
+
+def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store-00.db"
+    rewrite(path, "CREATE TABLE theirs (x)")
+    before = path.read_bytes()
+    assert_refused(tmp_path, "no store of partibus", "choose another data directory")
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_header_is_refused_and_the_messages_come_back_with_it(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(b"\x00" * 100 + whole[100:])
+    assert_refused(tmp_path, "header is damaged")
+    path.write_bytes(whole)
+    store = open_store(tmp_path)
+    assert positions(store) == [1, 2, 3]
+    store.close()
+
+
+def test_a_damaged_page_is_found_when_it_is_used(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    with closing(sqlite3.connect(path)) as connection:
+        ((root,),) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'entry'")
+    with path.open("r+b") as file:
+        file.seek((root - 1) * 16_384)
+        file.write(b"\xa5" * 16_384)
+    store = open_store(tmp_path)
+    with pytest.raises(StoreError, match="is damaged; stop the broker, keep a copy") as caught:
+        store.load_page(QUEUE, 0, 10, 1_000)
+    assert str(path) in str(caught.value)
+    with pytest.raises(StoreError, match="is damaged") as caught:
+        store.commit(enqueued(4))
+    assert caught.value.executed is False
+    store.close()
+
+
+def test_a_newer_format_is_refused_and_kept(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    rewrite(path, "UPDATE meta SET format_version = 2")
+    before = path.read_bytes()
+    assert_refused(tmp_path, "format version 2", "knows 1", "install a version")
+    assert path.read_bytes() == before
+    rewrite(path, "UPDATE meta SET format_version = 1")
+    store = open_store(tmp_path)
+    assert positions(store) == [1, 2, 3]
+    store.close()
+
+
+def test_another_stores_file_is_refused(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    rewrite(path, "UPDATE meta SET store_id = 'store-07'")
+    assert_refused(tmp_path, "'store-07'", "'store-00'", "own name")
+
+
+def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
+    assert_refused(tmp_path / "nowhere", "make the directory exist")
+
+
+def test_a_read_only_directory_is_refused_and_keeps_its_messages() -> None:
+    with unprivileged_directory() as directory:
+        filled(directory)
+        directory.chmod(0o500)
+        assert_refused(directory, "writable")
+        directory.chmod(0o700)
+        store = open_store(directory)
+        assert positions(store) == [1, 2, 3]
+        store.close()
+
+
+def test_a_read_only_directory_without_a_store_is_refused() -> None:
+    with unprivileged_directory() as directory:
+        directory.chmod(0o500)
+        assert_refused(directory, "writable")
+        directory.chmod(0o700)
+        assert list(directory.iterdir()) == []
+
+
+def test_a_read_only_file_is_refused_and_keeps_its_messages() -> None:
+    with unprivileged_directory() as directory:
+        path = filled(directory)
+        path.chmod(0o400)
+        assert_refused(directory, "read-only", "writable")
+        assert not (directory / "store-00.db-wal").exists()
+        path.chmod(0o600)
+        store = open_store(directory)
+        assert positions(store) == [1, 2, 3]
+        store.close()
+
+
+def test_a_refused_opening_does_not_keep_the_lock(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    rewrite(path, "UPDATE meta SET format_version = 2")
+    assert_refused(tmp_path)
+    assert_refused(tmp_path, "format version")
+
+
+def test_half_a_store_from_a_start_that_was_cut_short_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "store-00.db.new").write_bytes(b"half")
+    store = open_store(tmp_path)
+    store.commit(enqueued(1))
+    store.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store-00.ballast", "store-00.db", "store-00.lock"]
+
+
+def test_a_name_with_signs_that_mean_something_in_a_uri(tmp_path: Path) -> None:
+    directory = tmp_path / "a b?mode=memory#%41"
+    directory.mkdir()
+    store = open_store(directory)
+    store.commit(enqueued(1))
+    store.close()
+    assert (directory / "store-00.db").stat().st_size > 16_384
+    store = open_store(directory, SETTINGS)
+    assert positions(store) == [1]
+    store.close()
