@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from partibus.spark.session import make_session
+from partibus.spark.session import make_session, silence_query_context
 from tests.spark.simulated import SimulatedNamespace, SimulatedSource
 
 PROJECT = Path(__file__).parents[2]
@@ -36,6 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "tests", MASTER, {**CONFIG, "spark.sql.warehouse.dir": str(folder), "spark.local.dir": str(folder)}
     )
     session.sparkContext.setLogLevel("OFF")
+    silence_query_context()
     session.dataSource.register(SimulatedSource)
     yield session
     session.stop()

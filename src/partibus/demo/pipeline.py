@@ -66,8 +66,8 @@ def flights_table(queue: DataFrame) -> DataFrame:
             fingerprint(sf.col("message_id"), sf.col("body")).alias("fingerprint"),
             sf.from_json(sf.col("body").cast("string"), FLIGHT_SCHEMA).alias("parsed"),
         )
-        .select("*", "flight.*")
-        .drop("flight")
+        .select("*", "parsed.*")
+        .drop("parsed")
     )
 
 

@@ -19,10 +19,10 @@ from partibus.demo.proof import prove
 from partibus.demo.replay import Sent, replay
 from partibus.demo.report import write_report
 from partibus.demo.results import Results
-from partibus.demo.steps import Steps, run_watched
+from partibus.demo.steps import Steps, run_watched, stderr_into
 from partibus.routing.slots import partition_for_key
 from partibus.spark.java import find_java
-from partibus.spark.session import make_session
+from partibus.spark.session import make_session, silence_query_context
 
 SENDERS = 2
 """Sender processes; docs/demo.md says what more would gain."""
@@ -32,7 +32,8 @@ SPARK_CONFIG = {
     # A third of a million small rows: more shuffle partitions would only add tasks.
     "spark.sql.shuffle.partitions": "8",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
 }
 
 
@@ -58,6 +59,7 @@ def run_demo(rows: int | None, out: Path, *, senders: int = SENDERS, console: Co
     console = console or Console()
     folder, report = out.resolve() / "tables", out.resolve() / "report.html"
     folder.mkdir(parents=True, exist_ok=True)
+    silence_query_context()
     with ExitStack() as stack, Steps(console) as steps:
         carried = _carry(rows or FLIGHT_COUNT, folder, senders, stack, steps)
         with steps.step("prove"):
@@ -75,7 +77,7 @@ def _carry(rows: int, folder: Path, senders: int, stack: ExitStack, steps: Steps
         broker = stack.enter_context(DemoBroker(Path(scratch)))
     with steps.step("send", total=rows, messages=rows) as step:
         sent = replay(broker.connection, QUEUE, rows, senders, step.advance)
-    with steps.step("start Spark"):
+    with steps.step("start Spark"), stderr_into(folder.parent / "spark.log"):
         java = find_java()
         spark = make_session("partibus demo", config=SPARK_CONFIG)
         stack.callback(spark.stop)

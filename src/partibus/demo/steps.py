@@ -1,9 +1,12 @@
 """Steps of a run: a progress bar while each works, and how long it took."""
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -69,6 +72,20 @@ class Steps:
         self.phases.append(Phase(name, seconds, messages))
         rate = f"{messages / seconds:,.0f} messages/s" if messages else ""
         self._bars.update(bar, total=1, completed=1, detail=rate)
+
+
+@contextmanager
+def stderr_into(path: Path) -> Iterator[None]:
+    """Let child processes that start meanwhile write their errors into a file: a JVM logs over the progress bars."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
 
 
 def run_watched(spark: "SparkSession", job: Callable[[], T], show: Callable[[int, int], None]) -> T:

@@ -4,6 +4,7 @@ Where `pyspark_partibus` is installed Spark finds the source by itself; `registe
 another way (`spark.addArtifacts`, a notebook's path).
 """
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -24,6 +25,12 @@ DEFAULTS: Mapping[str, str] = {
 def register(spark: SparkSession) -> None:
     """Make ``format("partibus")`` known to this session."""
     spark.dataSource.register(PartibusSource)
+
+
+def silence_query_context() -> None:
+    """Keep PySpark from logging every failed query as one JSON line of some 10 KB; the exception says the same."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).disabled = True
 
 
 def make_session(
