@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from enum import Flag
 
 from partibus.errors import Unauthorized, shown
-from partibus.namespace.sas import Path as Path
-from partibus.namespace.sas import Token, parse_resource, parse_token, utf8
+from partibus.namespace.sas import Path, Token, parse_resource, parse_token, utf8
 
 ROOT_POLICY = "RootManageSharedAccessKey"
 """The policy that every namespace has from its first start, with all rights."""

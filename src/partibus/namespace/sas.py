@@ -16,7 +16,6 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 from partibus.errors import Unauthorized, shown
@@ -30,8 +29,6 @@ _TEXT_MAX = 8192
 _EXPIRY_DIGITS_MAX = 12
 _DECODINGS_MAX = 3
 _CLAIMS = ("sr", "sig", "se", "skn")
-
-G = TypeVar("G", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +100,6 @@ def parse_token(text: str) -> Token:
     if not (expiry.isascii() and expiry.isdigit() and len(expiry) <= _EXPIRY_DIGITS_MAX):
         raise Unauthorized(f"The token's expiry 'se' is {shown(expiry)}, but must be Unix seconds in digits.")
     return Token(claims["sr"], expiry, _signature_bytes(claims["sig"]), _policy_names(claims["skn"]))
-
-
-class _TokenChecker(Protocol[G]):
-    def check_token(self, text: str, audience: str, now_s: float, leeway_s: float = 0) -> G: ...
-
-
-def verify_token(text: str, audience: str, policies: _TokenChecker[G], now_s: float, leeway_s: float = 0) -> G:
-    """Asks the policies: see `partibus.namespace.access.AccessPolicies.check_token`."""
-    return policies.check_token(text, audience, now_s, leeway_s)
 
 
 def make_token(resource: str, key_name: str, key: str, expires_s: int) -> str:

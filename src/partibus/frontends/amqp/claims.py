@@ -5,8 +5,8 @@ from partibus.clock import Clock
 from partibus.errors import PartibusError, Unauthorized
 from partibus.frontends.amqp.errors import status_of
 from partibus.frontends.amqp.node import Reply, Request, Respond
-from partibus.namespace.access import AccessPolicies, Grant, Path, Right
-from partibus.namespace.sas import verify_token
+from partibus.namespace.access import AccessPolicies, Grant, Right
+from partibus.namespace.sas import Path
 
 PUT_TOKEN = "put-token"
 GRANTS_MAX = 1_000
@@ -27,7 +27,7 @@ class Claims:
 
     def show_token(self, token: str, audience: str) -> None:
         """A SAS token for an audience. Raises `Unauthorized` and `ArgumentError`."""
-        self._add(verify_token(token, audience, self._policies, self._now_s()))
+        self._add(self._policies.check_token(token, audience, self._now_s()))
 
     def require(self, right: Right, path: Path) -> None:
         """Raises `Unauthorized` when no grant allows ``right`` on ``path`` now."""

@@ -11,9 +11,10 @@ from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.node import Request, Respond
 from partibus.frontends.amqp.operations import browse, entities, peek
 from partibus.frontends.amqp.operations.status import failure
-from partibus.namespace.access import Path, Right
+from partibus.namespace.access import Right
 from partibus.namespace.addresses import MANAGEMENT
 from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.sas import Path
 
 OnEntity = Callable[[Entity, int, object, Respond], None]
 OnNamespace = Callable[[Broker, object, Respond], None]

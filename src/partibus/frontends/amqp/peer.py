@@ -38,9 +38,10 @@ from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.management import EntityManagement, NamespaceManagement
 from partibus.frontends.amqp.node import Node, ReplyLinks, RequestLink
 from partibus.frontends.amqp.outgoing import OutgoingLink
-from partibus.namespace.access import Path, Right
+from partibus.namespace.access import Right
 from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
 from partibus.namespace.broker import Broker
+from partibus.namespace.sas import Path
 
 log = logging.getLogger(__name__)
 
