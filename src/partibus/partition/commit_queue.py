@@ -1,24 +1,24 @@
 """Group commit for one store, without IO (D11).
 
 Rows of every partition in the store gather in the *pending* commit, which has a number. When the last commit has ended
-the runtime takes the pending one. Whatever must wait for rows waits at the gate with the number of their commit, and
-passes in the order in which it came, also what only read: it may have seen what is not durable yet.
+the runtime takes the pending one. Whatever must wait for rows waits at the gate of their commit, also what only read: it
+may have seen what is not durable yet. What waits for the same commit passes in the order in which it came, and all of it
+before anything that comes later and need not wait.
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from partibus.partition.ports import Writes
 
-Waiter = tuple[int, Callable[[Any], None], Any]
-"""Commit number, what to call when it is durable, and with which value."""
+Waiter = tuple[Callable[[Any], None], Any]
+"""What to call when a commit is durable, and with which value."""
 
 
 class CommitQueue:
-    """The pending commit, the one under way, and the gate."""
+    """The pending commit, the one under way, and the gate of each."""
 
-    __slots__ = ("_gate", "durable", "number", "pending", "under_way", "urgent")
+    __slots__ = ("_for_pending", "_for_under_way", "durable", "number", "pending", "under_way", "urgent")
 
     def __init__(self) -> None:
         self.pending = Writes()
@@ -29,11 +29,12 @@ class CommitQueue:
         self.under_way: Writes | None = None
         self.urgent = False
         """Somebody waits for the pending commit."""
-        self._gate: deque[Waiter] = deque()
+        self._for_pending: list[Waiter] = []
+        self._for_under_way: list[Waiter] = []
 
     def __len__(self) -> int:
-        """How many wait at the gate."""
-        return len(self._gate)
+        """How many wait."""
+        return len(self._for_pending) + len(self._for_under_way)
 
     @property
     def operations(self) -> int:
@@ -47,13 +48,15 @@ class CommitQueue:
 
     def wait(self, number: int, call: Callable[[Any], None], value: Any) -> None:
         """Have ``call(value)`` made when commit ``number`` is durable, which must not be so already."""
-        self._gate.append((number, call, value))
+        assert number > self.durable, "nothing to wait for"
+        (self._for_pending if number == self.number else self._for_under_way).append((call, value))
 
     def take(self) -> Writes:
         """Begin the pending commit; rows gather in the next one."""
         assert self.under_way is None, "one commit at a time"
         writes = self.under_way = self.pending
         self.pending = Writes()
+        self._for_under_way, self._for_pending = self._for_pending, []
         self.number += 1
         self.urgent = False
         return writes
@@ -63,19 +66,13 @@ class CommitQueue:
         assert self.under_way is not None, "a commit was under way"
         self.under_way = None
         self.durable = self.number - 1
-        gate = self._gate
-        passing = []
-        # Numbers mostly ascend; one that came late with a low number passes with its neighbours, later but never early.
-        while gate and gate[0][0] <= self.durable:
-            passing.append(gate.popleft())
+        passing, self._for_under_way = self._for_under_way, []
         return passing
 
     def fail(self) -> tuple[list[Waiter], list[Waiter]]:
         """Give up everything that is not durable: (who waited for the commit under way, who for the pending one)."""
-        attempted = self.number - 1
-        touched = [waiter for waiter in self._gate if waiter[0] <= attempted]
-        untouched = [waiter for waiter in self._gate if waiter[0] > attempted]
-        self._gate.clear()
+        touched, self._for_under_way = self._for_under_way, []
+        untouched, self._for_pending = self._for_pending, []
         self.pending = Writes()
         self.under_way = None
         self.urgent = False

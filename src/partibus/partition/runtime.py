@@ -323,7 +323,7 @@ class StoreRuntime:
             self._start_commit()
         elif queue.pending.counters:
             self._schedule(urgent=False, batched=True)
-        self._outbox.extend([(call, value) for _, call, value in passing])
+        self._outbox.extend(passing)
         self._deliver()
 
     def _finish_closing(self) -> None:
@@ -353,7 +353,7 @@ class StoreRuntime:
         executed = error.executed if of_commit and isinstance(error, StoreError) else None
         full = isinstance(error, StoreFull)
         for waiters, outcome in ((touched, executed), (untouched, False)):
-            for _, call, value in waiters:
+            for call, value in waiters:
                 request = getattr(value, "request", None)  # grants and loads have none: their askers are told below
                 if request is not None:
                     self._outbox.append((call, c.Failed(request, outcome, full, self.failure)))
