@@ -78,7 +78,7 @@ class Inbound:
 
     def replenish(self) -> None:
         """Tell the peer about a full window, if there may be one."""
-        before = self.window
+        before = max(0, self.window)
         if self.refill() > before:
             self._session.write_flow()
 

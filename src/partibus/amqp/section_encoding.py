@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -100,7 +100,7 @@ def encode_properties(
         raise EncodeError(str(error)) from None
 
 
-def encode_raw_properties(fields: list[bytes | None]) -> bytes:
+def encode_raw_properties(fields: Sequence[bytes | None]) -> bytes:
     """Properties from encoded fields in their order, None for null: to change one and keep the others."""
     out = _descriptor(PROPERTIES)
     write_compound(out, 0xC0, len(fields), b"".join(field or _NULL for field in fields))
