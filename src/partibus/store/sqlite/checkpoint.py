@@ -31,6 +31,7 @@ class Checkpoints:
         self._settings = settings
         self._commit_lock = commit_lock
         self._appended_bytes = 0
+        """Since the last checkpoint that has ended began."""
         self._thread: Thread | None = None
         self.last_error: sqlite3.Error | None = None
         """Of the latest checkpoint. Nothing is lost by it; the log grows until one works."""
@@ -38,24 +39,32 @@ class Checkpoints:
     def after_commit(self, appended_bytes: int) -> None:
         """Start a checkpoint when enough has been appended. The caller holds the commit lock."""
         self._appended_bytes += appended_bytes
-        if self._appended_bytes < self._settings.checkpoint_bytes or self._thread is not None:
-            return
-        self._appended_bytes = 0
-        self._thread = Thread(target=self._run, name=f"checkpoint {self._path.name}")
-        self._thread.start()
+        if self._appended_bytes >= self._settings.checkpoint_bytes and self._thread is None:
+            self._thread = Thread(target=self._run, name=f"checkpoint {self._path.name}", args=(self._appended_bytes,))
+            self._thread.start()
 
-    def join(self) -> None:
-        """Wait for a running checkpoint. The caller does not hold the commit lock."""
+    def is_behind(self, connection: sqlite3.Connection) -> bool:
+        """Whether the log holds more new pages than the ballast could take: on a full disk they would stay in the log,
+        and a log that can't start over takes no completes. The caller holds the commit lock and lets go of it to wait.
+        """
+        if self._thread is None or self._appended_bytes <= self._settings.ballast_bytes:
+            return False
+        ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
+        return bool(pages * PAGE_BYTES - self._path.stat().st_size > self._settings.ballast_bytes)
+
+    def wait(self) -> None:
+        """Until a checkpoint under way has ended. The caller does not hold the commit lock."""
         thread = self._thread
         if thread is not None:
             thread.join()
 
-    def _run(self) -> None:
+    def _run(self, appended_bytes: int) -> None:
         try:
             with closing(connect(self._path, _PAGES_OF_CACHE, self._settings)) as connection:
                 checkpoint(connection)
                 with self._commit_lock:
                     checkpoint(connection)
+                    self._appended_bytes -= appended_bytes
             self.last_error = None
         except sqlite3.Error as error:
             self.last_error = error

@@ -49,6 +49,7 @@ def open_stores(
     since an empty store in place of a lost one would hide the loss. Raises `StoreError`; then none stays open.
     """
     directory = data_dir / "stores"
+    _make_directory(data_dir)
     _make_directory(directory)
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
         paths = _make_missing(directory, count, created_ms, pool)

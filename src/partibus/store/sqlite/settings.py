@@ -18,8 +18,9 @@ class StoreSettings(NamedTuple):
     checkpoint_bytes: int = 4 * MIB
     """The write-ahead log is copied into the database each time about so much has been appended. Less copies hot pages
     more often, more lengthens recovery after a crash and needs more disk."""
-    ballast_bytes: int = MIB
-    """Disk space held back beside each store and given up when the disk is full, so that completes still commit."""
+    ballast_bytes: int = 4 * MIB
+    """Disk space held back beside each store and given up when the disk is full, so that completes still commit. Also
+    bounds the new pages that wait in the log, since they need that space first: commits wait for a checkpoint there."""
     min_free_bytes: int = 32 * MIB
     """With less free on the file system, messages are refused. Covers what the logs of all stores have yet to copy into
     their databases, so that checkpoints and completes find room."""

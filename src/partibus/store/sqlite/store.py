@@ -132,6 +132,10 @@ class SQLiteStore:
     def commit(self, writes: Writes) -> None:
         """Make all rows durable, or none. A key that exists already is an error of the caller: nothing is stored."""
         with self._commit_lock:
+            behind = self._refusal is None and self._checkpoints.is_behind(self._writer)
+        if behind:
+            self._checkpoints.wait()
+        with self._commit_lock:
             self._check_usable()
             appended_bytes = estimate_appended_bytes(writes)
             brings_messages = bool(writes.bodies)
@@ -175,18 +179,19 @@ class SQLiteStore:
 
     def close(self) -> None:
         """Idempotent. Waits for a commit and a checkpoint under way; reads under way end by themselves."""
-        self._checkpoints.join()
         with self._commit_lock:
             if self._closed:
                 return
             self._closed = True
+            in_order, self._refusal = self._refusal is None, self._refusal or "closed"
+        self._checkpoints.wait()
+        with self._commit_lock:
             while self._idle_readers:
                 self._idle_readers.pop().close()
-            if self._refusal is None:
+            if in_order:
                 with suppress(sqlite3.Error):
                     # Not needed for durability; leaves one file behind and nothing to recover at the next start.
                     checkpoint(self._writer, "TRUNCATE")
-            self._refusal = "closed"
             self._writer.close()
             self._lock_file.release()
 

@@ -1,0 +1,72 @@
+"""The log is copied beside the writer and starts over."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from partibus.store.sqlite import StoreSettings
+from tests.contract.stores import complete, enqueued, positions
+from tests.unit.store.sqlite.places import SETTINGS, open_store
+
+MIB = 1 << 20
+
+
+def test_the_log_starts_over_under_steady_load(tmp_path: Path) -> None:
+    store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=MIB, ballast_bytes=MIB))
+    log = tmp_path / "store-00.db-wal"
+    largest = 0
+    for commit in range(300):
+        writes = enqueued(*range(10 * commit, 10 * commit + 10), data=bytes(2_000))
+        if commit:
+            complete(writes, 10 * commit - 10, 10 * commit - 1)
+        store.commit(writes)
+        largest = max(largest, log.stat().st_size)
+    # 300 commits append 40 MiB; the log holds what one checkpoint allows and what is committed during it.
+    assert largest < 16 * MIB
+    assert positions(store) == list(range(2_990, 3_000))
+    store.close()
+    assert not log.exists()
+
+
+def test_the_log_never_holds_more_new_pages_than_the_ballast_could_take(tmp_path: Path) -> None:
+    store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=MIB, ballast_bytes=MIB))
+    database = tmp_path / "store-00.db"
+    batch = 100_000
+    for pos in range(200):
+        store.commit(enqueued(pos, data=bytes(batch)))
+        written = (pos + 1) * batch
+        assert written - database.stat().st_size < 2 * MIB
+    store.close()
+
+
+def test_a_closed_store_is_one_file_beside_its_lock_and_ballast(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.commit(enqueued(1))
+    store.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store-00.ballast", "store-00.db", "store-00.lock"]
+
+
+def test_a_failed_checkpoint_loses_nothing_and_the_next_one_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=1))
+    with monkeypatch.context() as broken:
+        broken.setattr("partibus.store.sqlite.checkpoint.connect", _refuse)
+        store.commit(enqueued(1))
+        store.commit(enqueued(2))
+        store.close()
+    store = store.reopen()
+    store.commit(enqueued(3))
+    assert positions(store) == [1, 2, 3]
+    store.close()
+
+
+def _refuse(*_arguments: object) -> None:
+    raise sqlite3.OperationalError("disk I/O error")
+
+
+def test_default_settings_bound_memory_and_log() -> None:
+    settings = StoreSettings()
+    assert settings.writer_cache_bytes + settings.reader_cache_bytes <= 2 * MIB
+    assert settings.ballast_bytes >= settings.checkpoint_bytes
