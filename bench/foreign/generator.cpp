@@ -1,0 +1,312 @@
+// A load generator on Qpid Proton C++, so that brokers are measured by a client that knows none of them.
+//
+//   generator send    URL ADDRESS --count N --size BYTES [--connections C] [--window W]
+//   generator receive URL ADDRESS --count N              [--connections C] [--window W]
+//   generator latency URL ADDRESS --rate PER_SECOND --seconds S --size BYTES
+//
+// URL is host:port. User and password come from PARTIBUS_BENCH_USER and PARTIBUS_BENCH_PASSWORD, so that no process
+// list shows them. Messages are durable; every one is sent unsettled and counted when the broker has accepted it, or
+// accepted by us as it arrives. The result is one line of JSON on standard output; times are seconds since 1970.
+// Exit code 1 with one line on standard error when the broker refuses something.
+
+#include <proton/connection.hpp>
+#include <proton/connection_options.hpp>
+#include <proton/container.hpp>
+#include <proton/delivery.hpp>
+#include <proton/duration.hpp>
+#include <proton/error_condition.hpp>
+#include <proton/message.hpp>
+#include <proton/messaging_handler.hpp>
+#include <proton/receiver.hpp>
+#include <proton/receiver_options.hpp>
+#include <proton/sender.hpp>
+#include <proton/sender_options.hpp>
+#include <proton/source_options.hpp>
+#include <proton/tracker.hpp>
+#include <proton/transport.hpp>
+#include <proton/work_queue.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <iomanip>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+double now_s() {
+    using namespace std::chrono;
+    return duration<double>(system_clock::now().time_since_epoch()).count();
+}
+
+std::int64_t now_ns() {
+    using namespace std::chrono;
+    return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+struct Options {
+    std::string mode, url, address;
+    std::int64_t count = 10000, size = 1024, connections = 1, window = 1000, rate = 1000, seconds = 5;
+};
+
+proton::message make_message(std::int64_t size) {
+    proton::message message(proton::binary(std::string(static_cast<std::size_t>(size), 'x')));
+    message.durable(true);
+    return message;
+}
+
+// What all modes share: connections with a login, and errors that end the run.
+class Generator : public proton::messaging_handler {
+  public:
+    explicit Generator(const Options& options) : options(options) {}
+
+    void on_container_start(proton::container& container) override {
+        proton::connection_options login;
+        const char* user = std::getenv("PARTIBUS_BENCH_USER");
+        const char* password = std::getenv("PARTIBUS_BENCH_PASSWORD");
+        if (user && password) {
+            login.user(user).password(password).sasl_allow_insecure_mechs(true).sasl_allowed_mechs("PLAIN");
+        } else {
+            login.sasl_allowed_mechs("ANONYMOUS");
+        }
+        for (std::int64_t number = 0; number < options.connections; ++number) {
+            connections.push_back(container.connect(options.url, login));
+            opened(connections.back(), number);
+        }
+    }
+
+    void on_error(const proton::error_condition& error) override { fail(error.what()); }
+    void on_transport_error(proton::transport& transport) override { fail(transport.error().what()); }
+    void on_connection_error(proton::connection& connection) override { fail(connection.error().what()); }
+    void on_sender_error(proton::sender& sender) override { fail(sender.error().what()); }
+    void on_receiver_error(proton::receiver& receiver) override { fail(receiver.error().what()); }
+    void on_tracker_reject(proton::tracker&) override { fail("the broker rejected a message"); }
+    void on_tracker_release(proton::tracker&) override { fail("the broker released a message"); }
+
+  protected:
+    // Share of one connection in a count.
+    std::int64_t share(std::int64_t number) const {
+        return options.count / options.connections + (number < options.count % options.connections ? 1 : 0);
+    }
+
+    virtual void opened(proton::connection& connection, std::int64_t number) = 0;
+
+    void finish() {
+        // Proton looks at a connection only when something happens on it, or to its work queue.
+        for (auto& connection : connections)
+            connection.work_queue().add([connection]() mutable { connection.close(); });
+    }
+
+    [[noreturn]] static void fail(const std::string& reason) { throw std::runtime_error(reason); }
+
+    const Options options;
+    std::vector<proton::connection> connections;
+    double first_s = 0, last_s = 0;
+};
+
+class SendAll : public Generator {
+  public:
+    explicit SendAll(const Options& options) : Generator(options), message(make_message(options.size)) {}
+
+    void opened(proton::connection& connection, std::int64_t number) override {
+        senders.push_back({connection.open_sender(options.address), share(number)});
+    }
+
+    void on_sendable(proton::sender& sender) override { send_more(state(sender)); }
+
+    void on_tracker_accept(proton::tracker& tracker) override {
+        State& own = state(tracker.sender());
+        --own.unanswered;
+        if (++accepted == options.count) {
+            last_s = now_s();
+            finish();
+        } else {
+            send_more(own);
+        }
+    }
+
+    void print(std::ostream& out) const {
+        out << "{\"messages\": " << accepted << ", \"first_s\": " << first_s << ", \"last_s\": " << last_s << "}\n";
+    }
+
+  private:
+    struct State {
+        proton::sender sender;
+        std::int64_t left;
+        std::int64_t unanswered = 0;
+    };
+
+    State& state(const proton::sender& sender) {
+        for (auto& candidate : senders)
+            if (candidate.sender == sender) return candidate;
+        fail("an event for an unknown sender");
+    }
+
+    void send_more(State& own) {
+        if (first_s == 0) first_s = now_s();
+        while (own.left > 0 && own.unanswered < options.window && own.sender.credit() > 0) {
+            own.sender.send(message);
+            --own.left;
+            ++own.unanswered;
+        }
+    }
+
+    proton::message message;
+    std::vector<State> senders;
+    std::int64_t accepted = 0;
+};
+
+class ReceiveAll : public Generator {
+  public:
+    using Generator::Generator;
+
+    void opened(proton::connection& connection, std::int64_t) override {
+        auto window = static_cast<int>(options.window);
+        connection.open_receiver(options.address, proton::receiver_options().credit_window(window).auto_accept(true));
+    }
+
+    void on_message(proton::delivery&, proton::message&) override {
+        if (received++ == 0) first_s = now_s();
+        if (received == options.count) {
+            last_s = now_s();
+            finish();
+        }
+    }
+
+    void print(std::ostream& out) const {
+        out << "{\"messages\": " << received << ", \"first_s\": " << first_s << ", \"last_s\": " << last_s << "}\n";
+    }
+
+  private:
+    std::int64_t received = 0;
+};
+
+// Sends at a fixed rate on one connection and receives on another. A message carries the time at which it was due to
+// be sent by a timer that fired, so waiting for credit counts, and the timer's own lateness does not.
+class Latency : public Generator {
+  public:
+    explicit Latency(const Options& options)
+        : Generator(options), total(options.rate * options.seconds), padding(static_cast<std::size_t>(options.size), 'x') {}
+
+    void opened(proton::connection& connection, std::int64_t number) override {
+        if (number == 0) {
+            connection.open_receiver(options.address, proton::receiver_options().credit_window(1000));
+        } else {
+            sender = connection.open_sender(options.address);
+        }
+    }
+
+    void on_sendable(proton::sender&) override {
+        if (start_ns == 0) {
+            start_ns = now_ns();
+            tick();
+        } else {
+            send_due();
+        }
+    }
+
+    void on_message(proton::delivery&, proton::message& message) override {
+        const auto& body = proton::get<proton::binary>(message.body());
+        std::int64_t sent_ns = 0;
+        std::memcpy(&sent_ns, body.data(), sizeof sent_ns);
+        latencies_us.push_back((now_ns() - sent_ns) / 1000);
+        if (static_cast<std::int64_t>(latencies_us.size()) == total) {
+            last_s = now_s();
+            done = true;
+            finish();
+        }
+    }
+
+    void print(std::ostream& out) const {
+        out << "{\"messages\": " << latencies_us.size() << ", \"first_s\": " << first_s << ", \"last_s\": " << last_s
+            << ", \"latencies_us\": [";
+        for (std::size_t index = 0; index < latencies_us.size(); ++index)
+            out << (index ? "," : "") << latencies_us[index];
+        out << "]}\n";
+    }
+
+  private:
+    void tick() {
+        if (done) return;
+        if (first_s == 0) first_s = now_s();
+        auto due = std::min(total, 1 + (now_ns() - start_ns) * options.rate / 1000000000);
+        auto now = now_ns();
+        while (static_cast<std::int64_t>(due_ns.size()) < due) due_ns.push_back(now);
+        send_due();
+        if (sent < total) sender.work_queue().schedule(proton::duration(1), [this] { tick(); });
+    }
+
+    void send_due() {
+        while (sent < static_cast<std::int64_t>(due_ns.size()) && sender.credit() > 0) {
+            std::memcpy(&padding[0], &due_ns[static_cast<std::size_t>(sent)], sizeof(std::int64_t));
+            proton::message message{proton::binary(padding)};
+            message.durable(true);
+            sender.send(message);
+            ++sent;
+        }
+    }
+
+    const std::int64_t total;
+    std::string padding;
+    proton::sender sender;
+    std::int64_t start_ns = 0, sent = 0;
+    bool done = false;
+    std::vector<std::int64_t> due_ns, latencies_us;
+};
+
+Options parse(int argc, char** argv) {
+    if (argc < 4) throw std::runtime_error("usage: generator send|receive|latency HOST:PORT ADDRESS [--option number]...");
+    Options options;
+    options.mode = argv[1];
+    options.url = argv[2];
+    options.address = argv[3];
+    for (int index = 4; index + 1 < argc; index += 2) {
+        const std::string name = argv[index];
+        const std::int64_t value = std::stoll(argv[index + 1]);
+        if (value < 1) throw std::runtime_error(name + " must be at least 1");
+        if (name == "--count") options.count = value;
+        else if (name == "--size") options.size = value;
+        else if (name == "--connections") options.connections = value;
+        else if (name == "--window") options.window = value;
+        else if (name == "--rate") options.rate = value;
+        else if (name == "--seconds") options.seconds = value;
+        else throw std::runtime_error("unknown option " + name);
+    }
+    return options;
+}
+
+template <class Mode>
+void run(const Options& options) {
+    Mode generator(options);
+    proton::container container(generator);
+    container.run();
+    std::cout << std::fixed << std::setprecision(6);
+    generator.print(std::cout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        Options options = parse(argc, argv);
+        if (options.mode == "send") {
+            run<SendAll>(options);
+        } else if (options.mode == "receive") {
+            run<ReceiveAll>(options);
+        } else if (options.mode == "latency") {
+            if (options.size < 8) throw std::runtime_error("--size must hold a time of 8 bytes");
+            options.connections = 2;
+            run<Latency>(options);
+        } else {
+            throw std::runtime_error("unknown mode " + options.mode);
+        }
+    } catch (const std::exception& error) {
+        std::cerr << "generator: " << error.what() << "\n";
+        return 1;
+    }
+    return 0;
+}
