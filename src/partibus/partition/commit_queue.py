@@ -1,9 +1,9 @@
 """Group commit for one store, without IO (D11).
 
 Rows of every partition in the store gather in the *pending* commit, which has a number. When the last commit has ended
-the runtime takes the pending one. Whatever must wait for rows waits at the gate of their commit, also what only read: it
-may have seen what is not durable yet. What waits for the same commit passes in the order in which it came, and all of it
-before anything that comes later and need not wait.
+the runtime takes the pending one. Whatever must wait for rows waits at the gate of their commit, also what only read:
+it may have seen what is not durable yet. What waits for the same commit passes in the order in which it came, and all
+of it before anything that comes later and need not wait.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Waiter = tuple[Callable[[Any], None], Any]
 class CommitQueue:
     """The pending commit, the one under way, and the gate of each."""
 
-    __slots__ = ("_for_pending", "_for_under_way", "durable", "number", "pending", "under_way", "urgent")
+    __slots__ = ("_for_pending", "_for_under_way", "durable", "number", "pending", "under_way")
 
     def __init__(self) -> None:
         self.pending = Writes()
@@ -27,8 +27,6 @@ class CommitQueue:
         self.durable = 0
         """The last commit that is durable."""
         self.under_way: Writes | None = None
-        self.urgent = False
-        """Somebody waits for the pending commit."""
         self._for_pending: list[Waiter] = []
         self._for_under_way: list[Waiter] = []
 
@@ -58,7 +56,6 @@ class CommitQueue:
         self.pending = Writes()
         self._for_under_way, self._for_pending = self._for_pending, []
         self.number += 1
-        self.urgent = False
         return writes
 
     def end(self) -> list[Waiter]:
@@ -75,7 +72,6 @@ class CommitQueue:
         untouched, self._for_pending = self._for_pending, []
         self.pending = Writes()
         self.under_way = None
-        self.urgent = False
         self.number += 1
         self.durable = self.number - 1
         return touched, untouched

@@ -23,6 +23,7 @@ from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.journal import record
 from partibus.partition.keys import subqueue_key
 from partibus.partition.machine import Partition, PartitionOptions, Step
+from partibus.partition.pacing import CommitPacing
 from partibus.partition.ports import Store, StoreError, StoreFull
 
 OnReply = Callable[[Any], None]
@@ -98,6 +99,8 @@ class StoreRuntime:
         self._outbox: deque[tuple[OnReply, Any]] = deque()
         self._delivering = False
         self._commit_timer: Timer | None = None
+        self._commit_delay_ms = 0.0
+        self._pacing = CommitPacing(self._limits)
         self._scheduled = False
         self._deadlines: list[tuple[int, int]] = []
         self._deadline_timer: Timer | None = None
@@ -144,10 +147,10 @@ class StoreRuntime:
         command: c.Command,
         on_reply: OnReply | None = None,
         *,
-        batched: bool = True,
+        holdable: bool = False,
     ) -> None:
         """Give a command to a partition. ``on_reply`` gets the reply to ``command.request``, perhaps before this
-        returns. ``batched``: its rows may wait a little for company (rows C13, C14)."""
+        returns. ``holdable``: its rows may wait a little for company (rows C13, C14)."""
         if on_reply is not None:
             self._requests[command.request] = on_reply  # type: ignore[union-attr]
         if self.failure is not None or self._store is None:
@@ -159,9 +162,9 @@ class StoreRuntime:
             slot = self._slots[row] = _Slot(row, options)
             self._load_partition(slot)
         if slot.machine is None:
-            slot.waiting.append((command, batched))
+            slot.waiting.append((command, holdable))
         else:
-            self._handle(slot, command, batched)
+            self._handle(slot, command, holdable)
             self._deliver()
 
     def update_options(self, row: int, options: PartitionOptions) -> None:
@@ -178,7 +181,8 @@ class StoreRuntime:
         self._slots.pop(row, None)
         self._queue.pending.dropped_partitions.append(row)
         self._queue.wait(self._queue.number, on_dropped, row)
-        self._schedule(urgent=True, batched=False)
+        self._pacing.add(waited_for=True, holdable=True)
+        self._schedule()
 
     def run_due(self) -> None:
         """Let every partition whose deadline has passed run out what is due; the clock's hand moves this one too."""
@@ -213,13 +217,13 @@ class StoreRuntime:
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
-    def _handle(self, slot: _Slot, command: c.Command, batched: bool) -> None:
+    def _handle(self, slot: _Slot, command: c.Command, holdable: bool) -> None:
         machine = slot.machine
         assert machine is not None, "loaded"
         now_ms = self._clock.now_ms()
         step = machine.handle(command, now_ms)
         if step.events:
-            self._record(slot, machine, step, batched)
+            self._record(slot, machine, step, holdable)
         queue = self._queue
         durable = slot.waited <= queue.durable
         for reply in step.replies:
@@ -241,15 +245,16 @@ class StoreRuntime:
             heappush(self._deadlines, (deadline_ms, slot.row))
             self._arm(now_ms)
 
-    def _record(self, slot: _Slot, machine: Partition, step: Step, batched: bool) -> None:
+    def _record(self, slot: _Slot, machine: Partition, step: Step, holdable: bool) -> None:
         writes = self._queue.pending
-        urgent = record(slot.row, step.events, writes)
+        waited_for = record(slot.row, step.events, writes)
         writes.counters[slot.row] = (machine.next_sequence, machine.next_number)
         for subqueue, messages, size_bytes in machine.counts():
             writes.counts[subqueue] = (messages, size_bytes)
-        if urgent:
+        if waited_for:
             slot.waited = self._queue.number
-        self._schedule(urgent=urgent, batched=batched)
+        self._pacing.add(waited_for=waited_for, holdable=holdable)
+        self._schedule()
 
     def _callback(self, reply: c.Reply) -> OnReply | None:
         if type(reply) is c.Granted:
@@ -271,20 +276,23 @@ class StoreRuntime:
 
     # -- committing --------------------------------------------------------------------------------------------------
 
-    def _schedule(self, *, urgent: bool, batched: bool) -> None:
+    def _schedule(self) -> None:
+        """Start the pending commit now or see to it that it starts in time."""
         queue = self._queue
-        if urgent and not queue.urgent:
-            queue.urgent = True
-            if self._commit_timer is not None:
-                self._commit_timer.cancel()
-                self._commit_timer = None
-        if queue.under_way is not None or self._scheduled or self._commit_timer is not None:
+        if queue.under_way is not None or self._scheduled:
             return
-        if urgent:
+        delay_ms = self._pacing.delay_ms(queue)
+        if self._commit_timer is not None:
+            if self._commit_delay_ms <= delay_ms:
+                return
+            self._commit_timer.cancel()
+            self._commit_timer = None
+        if delay_ms:
+            self._commit_delay_ms = delay_ms
+            self._commit_timer = self._host.call_later(delay_ms, self._start_commit)
+        else:
             self._scheduled = True
             self._host.call_soon(self._start_commit)
-        else:
-            self._commit_timer = self._host.call_later(self._limits.lazy_ms, self._start_commit)
 
     def _start_commit(self) -> None:
         self._scheduled = False
@@ -299,6 +307,7 @@ class StoreRuntime:
             self._finish_closing()
             return
         queue.take()
+        self._pacing.begun()
         store = self._store
         generation = self._generation
 
@@ -319,10 +328,10 @@ class StoreRuntime:
         self.commits += 1
         self.committed_operations += writes.operations
         passing = queue.end()
-        if queue.urgent or self._closing is not None:
+        if self._closing is not None:
             self._start_commit()
-        elif queue.pending.counters:
-            self._schedule(urgent=False, batched=True)
+        elif queue.pending.counters or queue.pending.dropped_partitions:
+            self._schedule()
         self._outbox.extend(passing)
         self._deliver()
 
@@ -350,6 +359,7 @@ class StoreRuntime:
         self._generation += 1
         committing = self._queue.under_way is not None and not of_commit
         touched, untouched = self._queue.fail()
+        self._pacing.begun()
         executed = error.executed if of_commit and isinstance(error, StoreError) else None
         full = isinstance(error, StoreFull)
         for waiters, outcome in ((touched, executed), (untouched, False)):
@@ -418,8 +428,8 @@ class StoreRuntime:
                 return
             slot.machine = Partition(slot.row, slot.options, result)
             waiting, slot.waiting = slot.waiting, []
-            for command, batched in waiting:
-                self._handle(slot, command, batched)
+            for command, holdable in waiting:
+                self._handle(slot, command, holdable)
             self._deliver()
 
         self._host.read(lambda: store.load_partition(slot.row), loaded)

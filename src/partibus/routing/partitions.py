@@ -34,9 +34,10 @@ class PartitionHandle:
         """More waits for the partition's store than its limits allow."""
         return self._runtime.overloaded
 
-    def submit(self, command: Command, on_reply: OnReply | None = None) -> None:
-        """Give the partition a command; ``on_reply`` gets what it answers to ``command.request``."""
-        self._runtime.submit(self.row, self.options, command, on_reply, batched=self.batched)
+    def submit(self, command: Command, on_reply: OnReply | None = None, *, more: bool = False) -> None:
+        """Give the partition a command; ``on_reply`` gets what it answers to ``command.request``. ``more``: who waits
+        has other requests under way, so this one may wait for company if the entity allows."""
+        self._runtime.submit(self.row, self.options, command, on_reply, holdable=more and self.batched)
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
         """Say where `Granted` for a receiver goes; a `Failed` there ends the receiver."""

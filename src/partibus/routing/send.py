@@ -21,14 +21,19 @@ OnSent = Callable[[list[PartibusError | None] | None], None]
 """Gets None when every batch is stored, else for each batch None or why it was rejected."""
 
 
-def send(route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent) -> None:
-    """Store a run of batches; ``on_sent`` is called once all of it is durable or refused."""
+def send(route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent, *, more: bool = False) -> None:
+    """Store a run of batches; ``on_sent`` is called once all of it is durable or refused.
+
+    ``more``: the sender has other runs under way.
+    """
     if route.partitioned and any(message.key is not None for batch in batches for message in batch):
-        _KeyedRun(route, batches, on_sent).start()
+        _KeyedRun(route, batches, on_sent, more=more).start()
         return
     messages = [message for batch in batches for message in batch]
     first = route.next_partition() if route.partitioned else route.partitions[0]
-    _send_unkeyed(route, messages, first, lambda error: on_sent(None if error is None else [error] * len(batches)))
+    _send_unkeyed(
+        route, messages, first, lambda error: on_sent(None if error is None else [error] * len(batches)), more=more
+    )
 
 
 def _send_unkeyed(
@@ -36,12 +41,14 @@ def _send_unkeyed(
     messages: list[Message],
     partition: PartitionHandle,
     on_done: Callable[[PartibusError | None], None],
+    *,
+    more: bool,
 ) -> None:
     """Store messages without a key together, in ``partition`` or, when that surely has not, in another one (K12)."""
     untried = [other for other in route.partitions if other is not partition]
 
     def attempt(target: PartitionHandle) -> None:
-        target.submit(Enqueue(route.numbers.next(), messages), answered)
+        target.submit(Enqueue(route.numbers.next(), messages), answered, more=more)
 
     def answered(reply: Any) -> None:
         if isinstance(reply, Accepted):
@@ -60,7 +67,8 @@ def _send_unkeyed(
 class _KeyedRun:
     """A run of which at least one message has a key."""
 
-    def __init__(self, route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent) -> None:
+    def __init__(self, route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent, *, more: bool) -> None:
+        self._more = more
         self._route = route
         self._batches = batches
         self._on_sent = on_sent
@@ -91,10 +99,12 @@ class _KeyedRun:
         self._open = len(keyed) + bool(unkeyed)
         for partition, messages in keyed.items():
             command = Enqueue(self._route.numbers.next(), messages)
-            self._route.partitions[partition].submit(command, self._answered(members[partition]))
+            self._route.partitions[partition].submit(command, self._answered(members[partition]), more=self._more)
         if unkeyed:
             first = self._route.next_partition()
-            _send_unkeyed(self._route, unkeyed, first, lambda error: self._done(unkeyed_members, error))
+            _send_unkeyed(
+                self._route, unkeyed, first, lambda error: self._done(unkeyed_members, error), more=self._more
+            )
 
     def _answered(self, members: list[int]) -> Callable[[Any], None]:
         def answered(reply: Any) -> None:

@@ -86,7 +86,7 @@ class Simulation:
 
     def submit(self, row: int, command: c.Command, on_reply: Callable[[Any], None] | None = None) -> None:
         """Through the front door."""
-        self.runtime.submit(row, self.options, command, on_reply, batched=row != RESERVED)
+        self.runtime.submit(row, self.options, command, on_reply, holdable=row != RESERVED)
 
     def number(self) -> int:
         """For requests and receivers."""

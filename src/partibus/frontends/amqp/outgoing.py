@@ -49,6 +49,8 @@ class OutgoingLink:
         self._asked = 0
         """Messages that the source still owes."""
         self._unsettled = 0
+        self._settling = 0
+        """Settlements that the client waits for."""
         self._held: deque[Item] = deque()
         """Granted, but the client has taken its credit back or its window is shut."""
         self._stopping = False
@@ -179,11 +181,14 @@ class OutgoingLink:
             settlement.description,
         )
         if settled:
-            partition.submit(command)
+            partition.submit(command, more=True)
         else:
-            partition.submit(command, lambda reply: self._answer(delivery_ids, settlement, reply))
+            more = self._settling > 0
+            self._settling += 1
+            partition.submit(command, lambda reply: self._answer(delivery_ids, settlement, reply), more=more)
 
     def _answer(self, delivery_ids: list[int], settlement: Settlement, reply: Any) -> None:
+        self._settling -= 1
         self._flush()
         if isinstance(reply, Failed):
             # The client may say it again for the same deliveries.
