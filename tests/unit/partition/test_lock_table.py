@@ -1,0 +1,53 @@
+"""Locks by delivery batch, and their deadlines in order."""
+
+from __future__ import annotations
+
+from partibus.partition.entry import Entry
+from partibus.partition.lock_table import LockBatch, LockTable
+
+
+def batch(lock_id: int, until_ms: int, *positions: int) -> LockBatch:
+    return LockBatch(lock_id, until_ms, [Entry(pos, pos, pos, 0, 0, None, None, 1, b"x") for pos in positions])
+
+
+def test_lock_ends_at_its_deadline_and_not_before() -> None:
+    table = LockTable()
+    table.add(batch(1, 100, 5))
+    assert table.find(1, 99) is not None
+    assert table.find(1, 100) is None
+    assert table.expired(99) == []
+    assert [b.lock_id for b in table.expired(100)] == [1]
+
+
+def test_unknown_lock_is_not_found() -> None:
+    assert LockTable().find(7, 0) is None
+
+
+def test_batch_goes_with_its_last_position() -> None:
+    table = LockTable()
+    table.add(batch(1, 100, 5, 6))
+    assert not table.unlock(1, [5])
+    assert len(table) == 1
+    assert table.unlock(1, [6])
+    assert len(table) == 0
+    assert table.find(1, 0) is None
+
+
+def test_settled_batches_leave_no_deadline_behind() -> None:
+    table = LockTable()
+    table.add(batch(1, 100, 5))
+    table.add(batch(2, 300, 6))
+    table.add(batch(3, 200, 7))
+    assert table.next_deadline_ms() == 100
+    table.unlock(1, [5])
+    assert table.next_deadline_ms() == 200
+    table.unlock(3, [7])
+    table.unlock(2, [6])
+    assert table.next_deadline_ms() is None
+
+
+def test_expired_batches_come_earliest_first() -> None:
+    table = LockTable()
+    for lock_id, until_ms in ((1, 30), (2, 10), (3, 20), (4, 99)):
+        table.add(batch(lock_id, until_ms, lock_id))
+    assert [b.lock_id for b in table.expired(50)] == [2, 3, 1]
