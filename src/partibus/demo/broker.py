@@ -1,4 +1,4 @@
-"""A broker of its own for the demo: a child process with a partitioned queue, on free ports, stopped gracefully."""
+"""A broker of its own: a child process on free ports with the queues it is told to have, stopped gracefully."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from partibus.demo.errors import DemoError
 
 QUEUE = "flights"
+QUEUES = [{"Name": QUEUE, "Properties": {"EnablePartitioning": True}}]
 PARTITION_COUNT = 16
 COMMAND = "from partibus.cli.main import main; main()"
 """What the script `partibus` does, under this interpreter wherever the script may be."""
@@ -22,10 +24,16 @@ STOP_SECONDS = 30
 LOG_TAIL_LINES = 12
 
 
-class DemoBroker:
-    """``with DemoBroker(folder) as broker: broker.connection``. Keeps its data, configuration and log in ``folder``."""
+class BrokerProcess:
+    """``with BrokerProcess(folder, queues) as broker: broker.connection``.
 
-    def __init__(self, folder: Path) -> None:
+    ``queues`` is the list as the emulator's Config.json has it. Data, configuration and log are kept in ``folder``; the
+    same folder again goes on with what is stored there. Entering raises `DemoError` with the last lines of the log when
+    the broker does not get ready.
+    """
+
+    def __init__(self, folder: Path, queues: Sequence[Mapping[str, Any]]) -> None:
+        self._queues = queues
         self._log = folder / "broker.log"
         self._ready_file = folder / "ready.json"
         self._config = folder / "Config.json"
@@ -36,13 +44,11 @@ class DemoBroker:
         self._child: subprocess.Popen[bytes] | None = None
         self.connection = ""
         """Connection string, known once it is ready."""
-        self.ready_seconds = 0.0
 
-    def __enter__(self) -> "DemoBroker":
+    def __enter__(self) -> "BrokerProcess":
         self._config.parent.mkdir(parents=True, exist_ok=True)
-        self._config.write_text(json.dumps(_configuration(), indent=2))
+        self._config.write_text(json.dumps(_configuration(self._queues), indent=2))
         self._ready_file.unlink(missing_ok=True)
-        started = time.monotonic()
         with self._log.open("wb") as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, *self._arguments],
@@ -55,18 +61,12 @@ class DemoBroker:
         except BaseException:
             self._stop()
             raise
-        self.ready_seconds = time.monotonic() - started
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
-
-    def check(self) -> None:
-        """Raises `DemoError` when the broker has died."""
-        if self._child is not None and self._child.poll() is not None:
-            raise DemoError(f"the broker ended with exit code {self._child.returncode}:\n{self._log_tail()}")
 
     def _wait_until_ready(self, child: subprocess.Popen[bytes]) -> dict[str, Any]:
         deadline = time.monotonic() + READY_SECONDS
@@ -97,12 +97,11 @@ class DemoBroker:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
 
 
-def _configuration() -> dict[str, Any]:
-    """The emulator's Config.json with one partitioned queue."""
-    queue = {"Name": QUEUE, "Properties": {"EnablePartitioning": True}}
+def _configuration(queues: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The emulator's Config.json."""
     return {
         "UserConfig": {
-            "Namespaces": [{"Name": "demo", "Queues": [queue], "Topics": []}],
+            "Namespaces": [{"Name": "demo", "Queues": list(queues), "Topics": []}],
             "Logging": {"Type": "Console"},
         }
     }

@@ -92,7 +92,7 @@ def _send_shard(job: Shard, pipe: Connection) -> None:
 
     try:
         pipe.send(send_envelopes(job, envelopes(read_flights(job.rows), job.shard, job.shards), pipe.send))
-    except (AzureError, DemoError) as error:
+    except (AzureError, DemoError, ValueError) as error:
         pipe.send(f"{type(error).__name__}: {error}")
 
 

@@ -1,5 +1,6 @@
 """`partibus demo`: one run, from nothing to a proved report."""
 
+import os
 import platform
 import tempfile
 from contextlib import ExitStack
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from partibus.demo.broker import PARTITION_COUNT, QUEUE, DemoBroker
+from partibus.demo.broker import PARTITION_COUNT, QUEUE, QUEUES, BrokerProcess
 from partibus.demo.errors import DemoError
 from partibus.demo.flights import FLIGHT_COUNT, read_carriers
 from partibus.demo.outcome import busiest_keys, collect_delays, collect_keys, collect_partitions
@@ -24,8 +25,8 @@ from partibus.routing.slots import partition_for_key
 from partibus.spark.java import find_java
 from partibus.spark.session import make_session, silence_query_context
 
-SENDERS = 2
-"""Sender processes; docs/demo.md says what more would gain."""
+SENDERS_MAX = 8
+"""Sender processes on a machine with many cores: past that the one broker process is what limits."""
 
 BUSIEST_KEYS = 5
 SPARK_CONFIG = {
@@ -47,13 +48,16 @@ class Carried(NamedTuple):
     software: dict[str, str]
 
 
-def run_demo(rows: int | None, out: Path, *, senders: int = SENDERS, console: Console | None = None) -> bool:
+def run_demo(rows: int | None, out: Path, *, senders: int | None = None, console: Console | None = None) -> bool:
     """Send the first ``rows`` flights (all without it), read them with Spark, write tables and report into ``out``.
 
+    ``senders`` is the number of sender processes, one per core (2 to 8) without it; docs/demo.md has the measurement.
     True when the proof holds. Raises `DemoError`, or an error of the data source, when a step can't be done.
     """
     if rows is not None and not 1 <= rows <= FLIGHT_COUNT:
         raise DemoError(f"rows is {rows:,}; it must be between 1 and {FLIGHT_COUNT:,}, or left out for all")
+    if senders is None:
+        senders = min(max(os.cpu_count() or 2, 2), SENDERS_MAX)
     if senders < 1:
         raise DemoError(f"senders is {senders}; it must be 1 or more")
     console = console or Console()
@@ -74,7 +78,7 @@ def _carry(rows: int, folder: Path, senders: int, stack: ExitStack, steps: Steps
     """Through the broker and Spark. Both run until ``stack`` is closed."""
     with steps.step("start the broker"):
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="partibus-demo-"))
-        broker = stack.enter_context(DemoBroker(Path(scratch)))
+        broker = stack.enter_context(BrokerProcess(Path(scratch), QUEUES))
     with steps.step("send", total=rows, messages=rows) as step:
         sent = replay(broker.connection, QUEUE, rows, senders, step.advance)
     with steps.step("start Spark"), stderr_into(folder.parent / "spark.log"):
