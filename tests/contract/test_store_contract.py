@@ -238,10 +238,6 @@ def test_a_dropped_partition_leaves_nothing_and_takes_nothing_of_its_neighbours(
     assert [store.load_partition(row) for row in (PARTITION - 1, PARTITION + 1)] == neighbours
     for row in (PARTITION - 1, PARTITION + 1):
         assert positions(store, subqueue_key(row, 2)) == [0, POSITION_MAX]
-    writes = Writes()
-    writes.counters[PARTITION] = (1, 1)
-    store.commit(writes)
-    assert store.load_partition(PARTITION) == Snapshot(1, 1, {}, [], [])
 
 
 # -- loads and their bounds --------------------------------------------------------------------------------------------

@@ -49,8 +49,12 @@ class Checkpoints:
         """
         if self._thread is None or self._appended_bytes <= self._settings.ballast_bytes:
             return False
-        ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
-        return bool(pages * PAGE_BYTES - self._path.stat().st_size > self._settings.ballast_bytes)
+        try:
+            ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
+            return bool(pages * PAGE_BYTES - self._path.stat().st_size > self._settings.ballast_bytes)
+        except (sqlite3.Error, OSError):
+            # The commit that follows meets the same trouble and reports it.
+            return False
 
     def wait(self) -> None:
         """Until a checkpoint under way has ended. The caller does not hold the commit lock."""

@@ -9,6 +9,10 @@ from partibus.partition.ports import StoreError, StoreFull
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of an `OSError` that mean: the file system, the quota or the largest size of a file is used up."""
 
+BINDING_ERRORS = (sqlite3.Error, OverflowError, ValueError, TypeError)
+"""What executing a statement raises: SQLite's own, and those of values that don't fit a column (a lone surrogate in a
+text, an integer of more than 64 bits)."""
+
 _NEXT_STEP = {
     sqlite3.SQLITE_NOTADB: "it is no SQLite database or its header is damaged; restore the file from a copy",
     sqlite3.SQLITE_CORRUPT: "the file is damaged; stop the broker, keep a copy of it with its -wal, and restore it "
@@ -42,3 +46,8 @@ def store_full(path: Path, doing: str) -> StoreFull:
         f"{path}: {doing} failed: no room; receive and complete messages, delete entities, or free space on the disk "
         "(completing needs no room)"
     )
+
+
+def refused(path: Path, reason: str) -> StoreError:
+    """The store itself refuses; nothing was done."""
+    return StoreError(f"{path}: {reason}", executed=False)

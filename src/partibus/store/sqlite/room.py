@@ -7,7 +7,9 @@ returned to the file system, and the log is emptied after each commit.
 """
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from partibus.store.sqlite.ballast import Ballast
 from partibus.store.sqlite.checkpoint import checkpoint
@@ -21,13 +23,14 @@ _PAGES_RETURNED_AT_ONCE = 64
 class Room:
     """The room of one store. Calls are made by whoever holds the commit lock."""
 
-    def __init__(self, ballast: Ballast, settings: StoreSettings) -> None:
-        """Builds the ballast, or finds the store full. Raises `OSError` when the directory can't be written."""
-        self._ballast = ballast
+    def __init__(self, path: Path, settings: StoreSettings, free: Callable[[Path], int]) -> None:
+        """Builds the ballast of the store at ``path``, or finds it full; ``free`` measures the file system of a
+        directory. Raises `OSError` when the directory can't be written."""
+        self._ballast = Ballast(path.with_suffix(".ballast"), settings.ballast_bytes, settings.min_free_bytes, free)
         self._max_pages = None if settings.max_bytes is None else settings.max_bytes // PAGE_BYTES
         self._look_every_bytes = max(PAGE_BYTES, settings.min_free_bytes // 16)
         self._unlooked_bytes = 0
-        self.is_full = not ballast.build()
+        self.is_full = not self._ballast.build()
 
     def admits(self, connection: sqlite3.Connection, size_bytes: int) -> bool:
         """Whether a commit that brings messages may be tried. Looks at the disk now and then, not at each commit."""

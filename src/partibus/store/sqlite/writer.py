@@ -1,70 +1,105 @@
-"""Turns the rows of one commit into statements, inside a transaction that the store has opened."""
+"""The one connection that commits to a store, and what is known about its last commit."""
 
-from collections.abc import Iterable
-from sqlite3 import Connection
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
 
-from partibus.partition.keys import body_key, entry_key, subqueue_key
-from partibus.partition.ports import BODY_COLUMNS, ENTRY_COLUMNS, UPDATE_COLUMNS, Writes
-from partibus.store.sqlite.sql import execute_keys, execute_rows, statement
+from partibus.partition.ports import StoreFenced
+from partibus.store.sqlite.connection import connect_writer
+from partibus.store.sqlite.failure import BINDING_ERRORS, refused, store_error
+from partibus.store.sqlite.owner import Owner, Ownership
+from partibus.store.sqlite.settings import StoreSettings
+from partibus.store.sqlite.sql import FORMAT_VERSION, statement
 
-COUNTER_COLUMNS = 3
-LOCK_COLUMNS = 4
-
-_LISTED_RANGE_MAX = 16
-"""Longest range that is deleted key by key in a shared IN list instead of by a statement of its own: a statement costs
-about as much as 16 keys in a list (5 us against 0.3 us each), and a hand-over of the interpreter lock on top."""
-
-
-def apply_writes(connection: Connection, writes: Writes) -> None:
-    """Apply in the order that `Writes` promises. The caller begins and ends the transaction."""
-    if writes.counters:
-        execute_rows(connection, "replace_partitions", COUNTER_COLUMNS, _flat(writes.counters))
-    if writes.counts:
-        execute_rows(connection, "replace_subqueues", COUNTER_COLUMNS, _flat(writes.counts))
-    execute_rows(connection, "insert_bodies", BODY_COLUMNS, writes.bodies)
-    execute_rows(connection, "insert_entries", ENTRY_COLUMNS, writes.entries)
-    if writes.entry_updates:
-        execute_rows(connection, "update_entries", UPDATE_COLUMNS, _last_updates(writes.entry_updates))
-    execute_keys(connection, "delete_lock_batches", writes.deleted_locks)
-    if writes.lock_batches:
-        lock_rows = [column for key, rows in writes.lock_batches.items() for row in rows for column in (key, *row)]
-        execute_rows(connection, "replace_lock_batches", LOCK_COLUMNS, lock_rows)
-    _delete_ranges(connection, "delete_entries", "delete_entry_range", writes.deleted_entries)
-    _delete_ranges(connection, "delete_bodies", "delete_body_range", writes.deleted_bodies)
-    for partition_row in writes.dropped_partitions:
-        _drop_partition(connection, partition_row)
+T = TypeVar("T")
 
 
-def _flat(rows: dict[int, tuple[int, int]]) -> list[int]:
-    return [value for key, pair in rows.items() for value in (key, *pair)]
+class Writer:
+    """Used by one thread at a time: whoever holds the commit lock."""
 
+    def __init__(self, path: Path, store_id: str, settings: StoreSettings) -> None:
+        """Open the file and see that it is the store that it should be. Raises `sqlite3.Error`, `StoreError`."""
+        self._path = path
+        self.connection = connect_writer(path, settings)
+        self._ownership: Ownership | None = None
+        self._in_doubt = False
+        self.dropped_partitions: list[int] = []
+        """At the time of the take-over: what `sweep` has still to remove."""
+        self.refusal: str | None = None
+        """Why nothing may be committed any more: fenced off, or a commit whose outcome nobody knows."""
+        try:
+            self._check_identity(store_id)
+        except BaseException:
+            self.connection.close()
+            raise
 
-def _last_updates(flat: list[int | None]) -> list[int | None]:
-    """One row per entry, the last: UPDATE ... FROM takes any one of several rows that match."""
-    keys = flat[::UPDATE_COLUMNS]
-    if len(set(keys)) == len(keys):
-        return flat
-    last = {key: flat[UPDATE_COLUMNS * i : UPDATE_COLUMNS * (i + 1)] for i, key in enumerate(keys)}
-    return [value for row in last.values() for value in row]
+    @property
+    def ownership(self) -> Ownership:
+        """The owner row; there since `take_over`."""
+        assert self._ownership is not None, "taken over"
+        return self._ownership
 
+    def take_over(self, owner: Owner) -> None:
+        """Make this run of this broker the owner. Raises `sqlite3.Error`; then the owner is who it was."""
+        with self._transaction():
+            self._ownership = Ownership(self.connection, owner, self._path)
+            self.dropped_partitions = [
+                row for (row,) in self.connection.execute(statement("select_dropped_partitions")).fetchall()
+            ]
 
-def _delete_ranges(connection: Connection, by_keys: str, by_range: str, ranges: Iterable[tuple[int, int]]) -> None:
-    keys: list[int] = []
-    for first, last in ranges:
-        if last - first < _LISTED_RANGE_MAX:
-            keys.extend(range(first, last + 1))
-        else:
-            connection.execute(statement(by_range), (first, last))
-    execute_keys(connection, by_keys, keys)
+    def transact(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        """Commit what ``change`` does, unless the store has another owner. Raises `StoreError`."""
+        try:
+            with self._transaction():
+                self.ownership.confirm(self.connection)
+                result = change(self.connection)
+        except StoreFenced as error:
+            self.refusal = str(error)
+            raise
+        except BINDING_ERRORS as error:
+            failed = store_error(error, self._path, "a commit", executed=None if self._in_doubt else False)
+            if self._in_doubt:
+                self.refusal = str(failed)
+            raise failed from error
+        self.ownership.committed()
+        return result
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit at the end, roll back on any error. `_in_doubt` says afterwards whether nobody knows which."""
+        self._in_doubt = False
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._in_doubt = True
+            self.connection.execute("COMMIT")
+            self._in_doubt = False
+        except BaseException as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                # The log's last frame, which makes a commit of those before it, was not written whole.
+                self._in_doubt = False
+            if self.connection.in_transaction:
+                with suppress(sqlite3.Error):
+                    self.connection.execute("ROLLBACK")
+            raise
 
-def _drop_partition(connection: Connection, partition_row: int) -> None:
-    following = partition_row + 1
-    entries = (entry_key(subqueue_key(partition_row, 0), 0), entry_key(subqueue_key(following, 0), 0) - 1)
-    connection.execute(statement("delete_partition"), (partition_row,))
-    connection.execute(
-        statement("delete_subqueue_range"), (subqueue_key(partition_row, 0), subqueue_key(following, 0) - 1)
-    )
-    connection.execute(statement("delete_lock_range"), entries)
-    connection.execute(statement("delete_entry_range"), entries)
-    connection.execute(statement("delete_body_range"), (body_key(partition_row, 0), body_key(following, 0) - 1))
+    def _check_identity(self, expected_id: str) -> None:
+        try:
+            rows = self.connection.execute(statement("select_meta")).fetchall()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                raise
+            rows = []
+        if len(rows) != 1:
+            raise refused(self._path, "is no store of partibus; move it away, or choose another data directory")
+        ((version, store_id),) = rows
+        if version != FORMAT_VERSION:
+            raise refused(
+                self._path,
+                f"has format version {version}, this partibus knows {FORMAT_VERSION}; install a version of partibus "
+                "that knows it, or restore a copy made before the upgrade",
+            )
+        if store_id != expected_id:
+            raise refused(self._path, f"is store {store_id!r}, not {expected_id!r}; give the file its own name back")

@@ -50,7 +50,7 @@ def test_few_calls_into_sqlite_per_commit(tmp_path: Path) -> None:
     """Each call may cost a switch interval beside a busy event loop, so their number is part of the design."""
     store = open_store(tmp_path)
     calls: list[str] = []
-    store._writer.set_trace_callback(calls.append)
+    store._writer.connection.set_trace_callback(calls.append)
     writes = enqueued(*range(200))
     writes.counters[5] = (200, 1)
     writes.counts[QUEUE] = (200, 1_000)

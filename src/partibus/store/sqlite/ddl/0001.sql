@@ -24,6 +24,11 @@ CREATE TABLE partition (
     next_number INTEGER NOT NULL
 );
 
+-- Partitions of deleted entities whose entries and bodies are still being removed.
+CREATE TABLE dropped_partition (
+    "row" INTEGER PRIMARY KEY
+);
+
 CREATE TABLE subqueue (
     key INTEGER PRIMARY KEY,
     messages INTEGER NOT NULL,

@@ -1,0 +1,1 @@
+DELETE FROM dropped_partition WHERE "row" = ?

@@ -1,0 +1,1 @@
+DELETE FROM body WHERE key IN (SELECT key FROM body WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?)

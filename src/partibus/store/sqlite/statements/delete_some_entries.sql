@@ -1,0 +1,1 @@
+DELETE FROM entry WHERE key IN (SELECT key FROM entry WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?)

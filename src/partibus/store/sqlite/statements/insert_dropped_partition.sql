@@ -1,0 +1,1 @@
+INSERT OR IGNORE INTO dropped_partition ("row") VALUES (?)

@@ -1,0 +1,1 @@
+SELECT "row" FROM dropped_partition
