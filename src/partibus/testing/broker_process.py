@@ -1,0 +1,167 @@
+"""A broker as its users run it: a child process on free ports, with a data directory and a log of its own.
+
+```python
+with BrokerProcess(tmp_path) as broker:
+    broker.create_queue("orders", EnablePartitioning=True)
+    client = ServiceBusClient.from_connection_string(broker.connection_string)
+```
+
+Leaving the block stops it gracefully and raises `BrokerFailed` when the exit code or the log say that something went
+wrong, so that a test can't pass over an error inside the broker. `stop`, `kill` and `start` again, any number of times:
+data and ports stay.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from partibus.client import connect
+from partibus.client.entities import Entities, EntityInfo
+
+COMMAND = (sys.executable, "-c", "from partibus.cli.main import main; main()")
+"""What the script `partibus` does, under this interpreter wherever the script may be."""
+
+READY_S = 30
+STOP_S = 30
+_LOOK_S = 0.01
+
+
+class BrokerFailed(AssertionError):
+    """The broker did not start, did not stop, or met an error; the text ends with its log."""
+
+
+class BrokerProcess:
+    """Started by `start` or by entering the context."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        config: Mapping[str, Any] | None = None,
+        emulator: bool = True,
+        arguments: tuple[str, ...] = (),
+    ) -> None:
+        """``config`` is the content of a Config.json, ``arguments`` are more flags of `partibus serve`."""
+        self.folder = folder
+        self.data = folder / "data"
+        self._log = folder / "broker.log"
+        self._ready_file = folder / "ready.json"
+        self._arguments = ["--data", str(self.data), "--ready-file", str(self._ready_file), *arguments]
+        if emulator:
+            self._arguments.append("--emulator")
+        if config is not None:
+            config_file = folder / "Config.json"
+            config_file.write_text(json.dumps(config, indent=2))
+            self._arguments += ["--config", str(config_file)]
+        self._child: subprocess.Popen[bytes] | None = None
+        self.ready: Mapping[str, Any] = {"amqp_port": 0, "http_port": 0}
+        """The ready file of the latest start."""
+
+    @property
+    def connection_string(self) -> str:
+        """Of the latest start."""
+        return str(self.ready["connection_string"])
+
+    @property
+    def port(self) -> int:
+        """AMQP over plain TCP."""
+        return int(self.ready["amqp_port"])
+
+    @property
+    def http_url(self) -> str:
+        """Without a slash at its end."""
+        return f"http://127.0.0.1:{self.ready['http_port']}"
+
+    @property
+    def log(self) -> str:
+        """Everything that the broker has written, in all its runs."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def start(self) -> None:
+        """Run and wait until it is ready; on the ports of its former run, if there was one."""
+        self._ready_file.unlink(missing_ok=True)
+        ports = [f"--amqp-port={self.ready['amqp_port']}", f"--http-port={self.ready['http_port']}"]
+        with self._log.open("ab") as log:
+            self._child = child = subprocess.Popen(
+                [*COMMAND, "serve", *ports, *self._arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        for _ in range(int(READY_S / _LOOK_S)):
+            if self._ready_file.exists():
+                self.ready = json.loads(self._ready_file.read_text())
+                return
+            try:
+                code = child.wait(_LOOK_S)
+            except subprocess.TimeoutExpired:
+                continue
+            self._child = None
+            raise self._failed(f"ended with exit code {code} before it was ready")
+        self.kill()
+        raise self._failed(f"was not ready within {READY_S} s")
+
+    def stop(self) -> None:
+        """SIGTERM, and wait. Raises `BrokerFailed` unless it ends with exit code 0 and a log without a traceback."""
+        if self._child is None:
+            return
+        child, self._child = self._child, None
+        child.terminate()
+        try:
+            code = child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            raise self._failed(f"did not end within {STOP_S} s of SIGTERM") from None
+        if code != 0:
+            raise self._failed(f"ended with exit code {code} after SIGTERM")
+        if "Traceback" in self.log:
+            raise self._failed("has logged a traceback")
+
+    def kill(self) -> None:
+        """SIGKILL: it gets no chance to write anything."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+            self._child = None
+
+    def restart(self) -> None:
+        """`stop` and `start`."""
+        self.stop()
+        self.start()
+
+    def create_queue(self, name: str, **properties: object) -> str:
+        """Make a queue with properties by the service's names; returns its name."""
+        with connect(self.connection_string) as client:
+            Entities(client).create_queue(name, properties)
+        return name
+
+    def describe(self, queue: str) -> EntityInfo:
+        """A queue with its counts."""
+        with connect(self.connection_string) as client:
+            return Entities(client).get(queue)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self.kill()
+
+    def _failed(self, what: str) -> BrokerFailed:
+        return BrokerFailed(f"the broker {what}; its log:\n{self.log}")
+
+
+def run_to_the_end(*arguments: str, timeout_s: float = READY_S) -> subprocess.CompletedProcess[str]:
+    """`partibus` with arguments that are expected to end by themselves: exit code, standard output and error."""
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
