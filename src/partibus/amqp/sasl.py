@@ -13,6 +13,7 @@ from typing import Final
 
 from partibus.amqp.codec.composite import symbols
 from partibus.amqp.codec.performatives import (
+    SASL_BODIES,
     SaslFrame,
     SaslInit,
     SaslMechanisms,
@@ -124,7 +125,7 @@ class Handshake:
         if len(buf) < end:
             return pos
         try:
-            performative, _after = decode_performative(buf, body, end)
+            performative, _after = decode_performative(buf, body, end, allowed=SASL_BODIES)
         except DecodeError as error:
             raise _refuse(DECODE_ERROR, f"{self.phase.value}: {error}") from None
         self.on_frame(performative, events)

@@ -21,7 +21,16 @@ from partibus.amqp import (
     Target,
 )
 from partibus.amqp.codec.encoder import encode
-from partibus.amqp.codec.performatives import Attach, Begin, Flow, Open, Transfer, decode_performative
+from partibus.amqp.codec.performatives import (
+    AMQP_BODIES,
+    SASL_BODIES,
+    Attach,
+    Begin,
+    Flow,
+    Open,
+    Transfer,
+    decode_performative,
+)
 from partibus.amqp.frames import AMQP_HEADER, HEADER, frame
 from partibus.amqp.sasl import Login
 
@@ -46,10 +55,14 @@ def read_frames(data: bytes) -> list[Frame]:
             continue
         size, offset, kind, channel = HEADER.unpack_from(data)
         assert len(data) >= size
-        body, end = (None, size) if size == offset * 4 else decode_performative(data, offset * 4, size)
+        body, end = (None, size) if size == offset * 4 else _decode(data, offset * 4, size)
         frames.append(Frame(kind, channel, body, data[end:size]))
         data = data[size:]
     return frames
+
+
+def _decode(data: bytes, pos: int, end: int) -> tuple[Any, int]:
+    return decode_performative(data, pos, end, allowed=AMQP_BODIES + SASL_BODIES)
 
 
 def of_type(kind: type[E], items: Iterable[object]) -> list[E]:

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from partibus.amqp import AmqpError, Closed, Connection, Limits, Opened, SessionClosed, SessionOpened, UsageError
-from partibus.amqp.codec.performatives import Begin, Close, End, Flow, Open
+from partibus.amqp import (
+    ACCEPTED,
+    AmqpError,
+    Closed,
+    Connection,
+    Limits,
+    Opened,
+    SessionClosed,
+    SessionOpened,
+    UsageError,
+)
+from partibus.amqp.codec.performatives import Begin, Close, End, Flow, Open, SaslOutcome
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.errors import DecodeError
 from partibus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_FRAME, frame
@@ -93,6 +103,8 @@ def test_close_before_open_opens_first() -> None:
         (b"\x00\x00\x00\x0a\x02\x00\x00\x00\x41\x41", "amqp:decode-error"),
         (b"\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x99\x45", "amqp:decode-error"),
         (b"\x00\x00\x00\x0a\x02\x00\x00\x00\x00\x53", "amqp:decode-error"),
+        (frame(0, ACCEPTED), "amqp:decode-error"),
+        (frame(0, SaslOutcome(code=0)), "amqp:decode-error"),
         (frame(0, Open(container_id="again")), "amqp:illegal-state"),
         (frame(7, FLOW), "amqp:not-allowed"),
         (frame(7, End()), "amqp:not-allowed"),

@@ -83,7 +83,7 @@ def _convert_multiple(value: object) -> object:
 
 STRING: Final = Kind("string", _read_text)
 SYMBOL: Final = Kind("symbol", _read_text, Symbol)
-SYMBOLS: Final = Kind("symbol or array of symbols", _of_class("", (str, Array)).read, _convert_multiple)
+SYMBOLS: Final = Kind("symbols", _of_class("symbol or array of symbols", (str, Array)).read, _convert_multiple)
 BOOLEAN: Final = _of_class("boolean", bool)
 BINARY: Final = _of_class("binary", bytes)
 MAP: Final = _of_class("map", dict)

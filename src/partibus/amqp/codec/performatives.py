@@ -183,10 +183,17 @@ Performative = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | 
 SaslFrame = SaslMechanisms | SaslInit | SaslChallenge | SaslResponse | SaslOutcome
 
 
-def decode_performative(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> tuple[Any, int]:
-    """The performative (or SASL frame body) at `pos`, and the position after it, where a payload starts."""
+AMQP_BODIES: Final = (Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close)
+SASL_BODIES: Final = (SaslMechanisms, SaslInit, SaslChallenge, SaslResponse, SaslOutcome)
+
+
+def decode_performative(
+    buf: bytes, pos: int, end: int, depth: int = MAX_NESTING, allowed: tuple[type, ...] = AMQP_BODIES
+) -> tuple[Any, int]:
+    """The frame body at `pos`, one of `allowed`, and the position after it, where a payload starts."""
     value, after = decode(buf, pos, end, depth)
     performative = build(value)
-    if isinstance(performative, Described):
-        raise DecodeError(f"a frame body with descriptor {performative.descriptor!r} is not defined")
+    if not isinstance(performative, allowed):
+        descriptor = value.descriptor if isinstance(value, Described) else None
+        raise DecodeError(f"a frame body with descriptor {descriptor!r} is not defined here")
     return performative, after
