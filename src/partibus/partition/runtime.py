@@ -400,7 +400,10 @@ class StoreRuntime:
             return
         self._store = result
         self.failure = None
-        self._finish_closing()
+        if self._queue.pending.dropped_partitions:  # dropped while there was no store to tell
+            self._start_commit()
+        else:
+            self._finish_closing()
 
     def _refuse(self, command: c.Command) -> None:
         """Nothing of the command was done."""

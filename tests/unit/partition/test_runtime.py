@@ -1,0 +1,341 @@
+"""Commits, answers, failures and the end of a store's runtime. A timeline decides when its blocking jobs happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from partibus.limits import StoreLimits
+from partibus.message import Message, pack
+from partibus.partition import commands as c
+from partibus.partition.commands import Outcome
+from partibus.partition.machine import PartitionOptions
+from partibus.partition.ports import Store, StoreError, StoreFull, Writes
+from partibus.partition.runtime import StoreRuntime
+from partibus.routing.partitions import PartitionHandle
+from partibus.store.memory import MemoryDisk, MemoryStore
+from partibus.testing.simulated_host import IO_MS_MAX, SimulatedHost, Timeline
+
+OPTIONS = PartitionOptions(lock_duration_ms=1_000)
+LIMITS = StoreLimits(hold_ms=20.0, lazy_ms=50.0)
+ROW = 3
+
+
+class CountingStore(MemoryStore):
+    """Keeps the commits, and fails when told to."""
+
+    def __init__(self, disk: MemoryDisk, commits: list[Writes]) -> None:
+        super().__init__(disk)
+        self.commits = commits
+        self.commit_fails: StoreError | None = None
+        self.load_fails: StoreError | None = None
+
+    def commit(self, writes: Writes) -> None:
+        if self.commit_fails is not None:
+            raise self.commit_fails
+        super().commit(writes)
+        self.commits.append(writes)
+
+    def load_page(self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int) -> Any:
+        if self.load_fails is not None:
+            raise self.load_fails
+        return super().load_page(subqueue, from_pos, max_entries, max_bytes)
+
+    def peek(self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int) -> Any:
+        if self.load_fails is not None:
+            raise self.load_fails
+        return super().peek(subqueue, from_sequence, max_entries, max_bytes)
+
+
+class Broker:
+    """A runtime on a timeline of its own."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.timeline = Timeline()
+        self.disk = MemoryDisk()
+        self.commits: list[Writes] = []
+        self.stores: list[CountingStore] = []
+        self.runtime = StoreRuntime(self.open, SimulatedHost(self.timeline, Random(seed)), self.timeline, LIMITS)
+        self.runtime.open()
+        self.answers: list[Any] = []
+        self._request = 0
+
+    def open(self) -> Store:
+        self.stores.append(CountingStore(self.disk, self.commits))
+        return self.stores[-1]
+
+    def ask(self, command: Callable[[int], c.Command], *, row: int = ROW, holdable: bool = False) -> int:
+        self._request += 1
+        self.runtime.submit(row, OPTIONS, command(self._request), self.answers.append, holdable=holdable)
+        return self._request
+
+    def send(self, count: int = 1, *, row: int = ROW, holdable: bool = False) -> int:
+        messages = [Message(pack(rest=b"body")) for _ in range(count)]
+        return self.ask(lambda request: c.Enqueue(request, messages), row=row, holdable=holdable)
+
+    def receive(self, receiver: int, count: int = 10, *, row: int = ROW, delete: bool = False) -> None:
+        self.runtime.register(receiver, self.answers.append)
+        self.runtime.submit(row, OPTIONS, c.Receive(0, receiver, count, 1 << 20, delete))
+
+    def settle(self, outcome: Outcome, grant: c.Granted, *, holdable: bool = False) -> int:
+        tokens = [(grant.lock_id, entry.pos) for entry in grant.entries]
+        return self.ask(lambda request: c.Settle(request, 0, outcome, tokens), holdable=holdable)
+
+    def run_until(self, done: Callable[[], Any]) -> None:
+        while not done():
+            assert self.timeline, "nothing is left to happen"
+            self.timeline.run_next()
+
+    def rest(self) -> None:
+        self.run_until(lambda: not self.timeline)
+
+    def failure(self) -> str | None:
+        return self.runtime.failure
+
+    def wait(self, ms: float) -> None:
+        end_ms = self.timeline.time_ms + ms
+        self.timeline.call_later(ms, lambda: None)
+        self.run_until(lambda: self.timeline.time_ms >= end_ms)
+
+    def granted(self) -> c.Granted:
+        """The next grant."""
+        self.run_until(lambda: any(isinstance(answer, c.Granted) for answer in self.answers))
+        grant = next(answer for answer in self.answers if isinstance(answer, c.Granted))
+        self.answers.remove(grant)
+        return grant
+
+    def answered(self, *requests: int) -> list[Any]:
+        """The answers, once all are there."""
+        self.run_until(lambda: {*requests} <= {getattr(answer, "request", None) for answer in self.answers})
+        return [answer for answer in self.answers if getattr(answer, "request", None) in requests]
+
+
+# -- batched store access ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("C13")
+def test_held_writes_and_deletes_share_a_commit() -> None:
+    broker = Broker()
+    broker.answered(broker.send(3))
+    broker.receive(1)
+    grant = broker.granted()
+    broker.rest()
+    started_ms, before = broker.timeline.time_ms, len(broker.commits)
+    requests = [broker.settle(Outcome.COMPLETE, grant, holdable=True)]
+    for at_ms in (3, 9, 15):
+        broker.timeline.call_later(at_ms, lambda: requests.append(broker.send(holdable=True)))
+    broker.run_until(lambda: len(requests) == 4)
+    assert len(broker.commits) == before, "still held"
+    broker.answered(*requests)
+    assert len(broker.commits) == before + 1
+    assert broker.timeline.time_ms <= started_ms + LIMITS.hold_ms + 2 * IO_MS_MAX
+
+
+@pytest.mark.row("C14")
+@pytest.mark.parametrize(("batched", "commits"), [(True, 1), (False, 2)])
+def test_entity_without_batched_store_access_holds_nothing(batched: bool, commits: int) -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.commits.clear()
+    handle = PartitionHandle(0, ROW, broker.runtime, OPTIONS, batched=batched)
+    for request in (901, 902):
+        handle.submit(c.Enqueue(request, [Message(pack())]), broker.answers.append, more=True)
+        broker.wait(LIMITS.hold_ms - 1)
+    broker.answered(901, 902)
+    assert len(broker.commits) == commits
+
+
+def test_client_that_waits_for_each_answer_is_never_held() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.send(holdable=False)
+    before_ms = broker.timeline.time_ms
+    broker.run_until(lambda: len(broker.commits) == 2)
+    assert broker.timeline.time_ms < before_ms + IO_MS_MAX
+
+
+def test_commands_that_come_during_a_commit_share_the_next() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    first = broker.send()
+    broker.run_until(lambda: len(broker.commits) == 2)
+    later = [broker.send() for _ in range(5)]
+    broker.answered(first, *later)
+    assert len(broker.commits) == 3
+
+
+def test_lock_rows_travel_with_the_next_commit_and_nobody_waits_for_them() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.receive(1)
+    granted_ms = broker.timeline.time_ms
+    broker.granted()
+    assert len(broker.commits) == 1, "handed out before the lock is written"
+    assert broker.timeline.time_ms == granted_ms
+    broker.run_until(lambda: len(broker.commits) == 2)
+    assert broker.commits[1].lock_batches
+    assert broker.timeline.time_ms >= granted_ms + LIMITS.lazy_ms
+
+
+# -- the gate ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("R14")
+def test_no_answer_before_the_commit() -> None:
+    broker = Broker()
+    broker.receive(1)
+    broker.send()
+    broker.run_until(lambda: broker.answers)
+    assert len(broker.commits) >= 1
+    assert broker.disk.durable.entries
+
+
+def test_removal_is_durable_before_receive_and_delete_hands_out() -> None:
+    broker = Broker()
+    broker.answered(broker.send(2))
+    broker.receive(1, 2, delete=True)
+    assert len(broker.granted().entries) == 2
+    assert broker.disk.durable.entries == {}
+
+
+def test_release_of_a_whole_lock_is_durable_before_its_answer() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.receive(1, 1)
+    grant = broker.granted()
+    broker.answered(broker.settle(Outcome.RELEASE, grant))
+    assert not any(broker.disk.durable.lock_batches.values())
+
+
+def test_answers_of_a_partition_keep_their_order_beside_a_busy_one() -> None:
+    broker = Broker()
+    broker.answered(broker.send(), broker.send(row=9))
+    first = broker.send()
+    broker.run_until(lambda: len(broker.commits) > 2 or not broker.timeline)
+    other = broker.send(row=9)
+    inspected = broker.ask(c.Inspect)
+    broker.answered(first, other, inspected)
+    late = broker.ask(c.Inspect)
+    order = [answer.request for answer in broker.answered(first, inspected, late)]
+    assert order == [first, inspected, late]
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("A7")
+def test_lock_runs_out_by_itself() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.receive(1, 1)
+    first = broker.granted()
+    broker.receive(2, 1)
+    again = broker.granted()
+    assert again.receiver == 2
+    assert [entry.delivery_count for entry in again.entries] == [1]
+    assert broker.timeline.now_ms() >= first.until_ms
+
+
+# -- failure -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("executed", [False, None])
+def test_failed_commit_is_told_with_what_is_known_of_it(executed: bool | None) -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.stores[-1].commit_fails = StoreError("disk on fire", executed=executed)
+    tried = broker.send()
+    (answer,) = broker.answered(tried)
+    assert (answer.executed, answer.full, answer.message) == (executed, False, "disk on fire")
+
+
+def test_full_store_says_so() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.stores[-1].commit_fails = StoreFull("no room")
+    (answer,) = broker.answered(broker.send())
+    assert (answer.executed, answer.full) == (False, True)
+
+
+def test_receivers_are_told_and_the_store_is_opened_again() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.receive(7, row=9)
+    broker.stores[-1].commit_fails = StoreError("disk on fire", executed=False)
+    broker.send()
+    broker.run_until(lambda: any(isinstance(a, c.Failed) and a.request == 7 for a in broker.answers))
+    assert broker.failure() == "disk on fire"
+    (refused,) = broker.answered(broker.send())
+    assert refused.executed is False
+    broker.rest()
+    assert broker.failure() is None
+    assert len(broker.stores) == 2
+    (accepted,) = broker.answered(broker.send())
+    assert accepted.first_sequence == 2, "what failed took no number"
+
+
+def test_failed_load_does_not_vouch_for_the_commit_beside_it() -> None:
+    outcomes = []
+    for seed in range(20):
+        broker = Broker(seed)
+        broker.answered(broker.send())
+        broker.stores[-1].load_fails = StoreError("a bad block", executed=False)
+        peeked = broker.ask(lambda request: c.Peek(request, 0, 0, 10))
+        sent = broker.send()
+        answers = {answer.request: answer for answer in broker.answered(peeked, sent)}
+        assert answers[peeked].executed is False
+        outcomes.append(getattr(answers[sent], "executed", "accepted"))
+        broker.rest()
+        assert broker.failure() is None, "the commit's own end, later, harms nobody"
+        broker.answered(broker.send())
+    assert {*outcomes} == {None, "accepted"}, "under way when the load failed, or done before"
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+def test_close_commits_what_is_pending_and_answers_everything() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    requests = [broker.send(holdable=True), broker.ask(lambda request: c.Peek(request, 0, 0, 1))]
+    closed: list[float] = []
+    broker.runtime.close(lambda: closed.append(broker.timeline.time_ms))
+    broker.rest()
+    assert len(closed) == 1
+    assert isinstance(broker.answered(requests[0])[0], c.Accepted)
+    assert broker.answered(requests[1])
+    assert len(broker.disk.durable.entries) == 2
+
+
+def test_closed_store_refuses() -> None:
+    broker = Broker()
+    broker.runtime.close(lambda: None)
+    broker.rest()
+    (answer,) = broker.answered(broker.send())
+    assert (answer.executed, answer.message) == (False, "the store is closed")
+
+
+def test_close_of_a_store_that_is_being_opened_again_ends() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.stores[-1].commit_fails = StoreError("disk on fire", executed=False)
+    broker.answered(broker.send())
+    closed: list[bool] = []
+    broker.runtime.close(lambda: closed.append(True))
+    broker.rest()
+    assert closed == [True]
+
+
+def test_partition_that_is_dropped_while_the_store_is_opened_again_goes_too() -> None:
+    broker = Broker()
+    broker.answered(broker.send(2), broker.send(row=9))
+    broker.stores[-1].commit_fails = StoreError("disk on fire", executed=False)
+    broker.answered(broker.send())
+    dropped: list[int] = []
+    broker.runtime.drop(ROW, dropped.append)
+    broker.rest()
+    assert dropped == [ROW]
+    assert len(broker.disk.durable.entries) == 1
