@@ -107,7 +107,8 @@ class SQLiteStore:
 
     @property
     def has_room(self) -> bool:
-        """False while commits with bodies are refused for lack of room."""
+        """False while commits with bodies are refused for lack of room. Does not wait: during a commit or the end of a
+        checkpoint it is the answer of the commit before."""
         if self._room.is_full and self._commit_lock.acquire(blocking=False):
             try:
                 self._room.look_again(self._writer.connection)
@@ -228,6 +229,7 @@ class SQLiteStore:
     def _after_commit(self, appended_bytes: int) -> None:
         if self._room.is_full:
             self._room.make_room(self._writer.connection)
+            self._room.look_again(self._writer.connection)
         self._checkpoints.after_commit(appended_bytes)
 
     def _sweep_slice(self, partition_row: int) -> bool:
