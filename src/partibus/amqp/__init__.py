@@ -39,8 +39,10 @@ from partibus.amqp.events import (
     WindowOpened,
 )
 from partibus.amqp.limits import Limits
-from partibus.amqp.link import Link, Receiver, Role, Sender
+from partibus.amqp.link import Link, Role
+from partibus.amqp.receiver import Receiver
 from partibus.amqp.sasl import Anonymous, Plain
+from partibus.amqp.sender import Sender
 from partibus.amqp.session import Session
 
 __all__ = [

@@ -14,7 +14,9 @@ from partibus.amqp.errors import AmqpError
 
 if TYPE_CHECKING:
     from partibus.amqp.connection import Connection
-    from partibus.amqp.link import Link, Receiver, Sender
+    from partibus.amqp.link import Link
+    from partibus.amqp.receiver import Receiver
+    from partibus.amqp.sender import Sender
     from partibus.amqp.session import Session
 
 

@@ -27,7 +27,7 @@ from partibus.amqp.errors import (
     Scope,
 )
 from partibus.amqp.events import Deliveries, Delivery, Disposed, Event
-from partibus.amqp.link import Receiver
+from partibus.amqp.receiver import Receiver
 
 if TYPE_CHECKING:
     from partibus.amqp.link import Link

@@ -7,22 +7,15 @@ wrong whatever the peer does (accepting twice) raise `UsageError`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from partibus.amqp.codec.fast import TransferWriter
 from partibus.amqp.codec.performatives import Attach, Detach
-from partibus.amqp.codec.states import ACCEPTED, DeliveryState
 from partibus.amqp.codec.terminus import AnySource, AnyTarget, Source, Target
-from partibus.amqp.credit import ReceiverCredit, SenderCredit
 from partibus.amqp.endpoint import ENDING, Move, State, after
 from partibus.amqp.errors import AmqpError, UsageError
 
 if TYPE_CHECKING:
-    from partibus.amqp.events import Delivery
-    from partibus.amqp.inbound import Partial
-    from partibus.amqp.outbound import Item, Payload
     from partibus.amqp.session import Session
 
 
@@ -31,12 +24,6 @@ class Role(Enum):
 
     SENDER = False
     RECEIVER = True
-
-
-class SenderSettleMode(Enum):
-    UNSETTLED = 0
-    SETTLED = 1
-    MIXED = 2
 
 
 class _Echo:
@@ -194,139 +181,3 @@ class Link:
     def forget(self) -> None:
         """Drop deliveries in flight; the link is over."""
         raise NotImplementedError
-
-
-class Sender(Link):
-    """We send."""
-
-    __slots__ = ("flow", "settled_writers", "writers")
-    role = Role.SENDER
-
-    def __init__(self, session: Session, handle: int, attach: Attach, state: State) -> None:
-        super().__init__(session, handle, attach, state)
-        self.flow = SenderCredit()
-        self.writers: dict[int, TransferWriter] = {}
-        self.settled_writers: dict[int, TransferWriter] = {}
-
-    @property
-    def credit(self) -> int:
-        """Deliveries that the peer takes now."""
-        return self.flow.available
-
-    @property
-    def drain_requested(self) -> bool:
-        """The peer wants what there is, and then `drained`."""
-        return self.flow.drain
-
-    @property
-    def delivery_count(self) -> int:
-        return self.flow.delivery_count
-
-    def send_many(self, items: Sequence[Item], *, settled: bool = False) -> int:
-        """Send messages (format 0, no state); returns how many were taken, in order, from the start.
-
-        An item is `(tag, payload, context)`. Taken means sent or waiting for the session window. Fewer are
-        taken when the credit ends or too much waits (then `WindowOpened` comes later); none if the link is
-        not open.
-        """
-        if self.state is not State.OPEN:
-            return 0
-        count = min(len(items), self.flow.available)
-        if count <= 0:
-            return 0
-        taken = self.session.outbound.send_run(self, items, count, settled)
-        self.flow.consume(taken)
-        return taken
-
-    def send(
-        self,
-        tag: bytes,
-        payload: Payload,
-        context: object = None,
-        *,
-        message_format: int = 0,
-        settled: bool = False,
-        state: DeliveryState | None = None,
-    ) -> bool:
-        """Send one message of any format or with a transactional state; False if it was not taken."""
-        if self.state is not State.OPEN or not self.flow.available:
-            return False
-        taken = self.session.outbound.send_one(self, tag, payload, context, message_format, settled, state)
-        if taken:
-            self.flow.consume(1)
-        return taken
-
-    def drained(self) -> None:
-        """Answer a drain: nothing more to send, the credit is used up. After what waits, if something does."""
-        if self.state is not State.OPEN or self.session.outbound.drained_after_waiting(self):
-            return
-        self.flow.drained()
-        self.session.write_flow(self, drain=True)
-
-    def settle_many(self, delivery_ids: Iterable[int], state: DeliveryState | None, *, retain: bool = False) -> None:
-        """Answer `Disposed` events that were not settled, with what became of the deliveries.
-
-        With `retain` a later disposition of the peer for the same ids is reported again: for temporary
-        failures, which one client repeats.
-        """
-        self.session.outbound.settle(delivery_ids, state, retain)
-
-    def forget(self) -> None:
-        self.flow.available = 0
-        self.session.outbound.drop(self)
-
-
-class Receiver(Link):
-    """The peer sends."""
-
-    __slots__ = ("flow", "partial")
-    role = Role.RECEIVER
-
-    def __init__(self, session: Session, handle: int, attach: Attach, state: State) -> None:
-        super().__init__(session, handle, attach, state)
-        self.flow = ReceiverCredit(attach.initial_delivery_count or 0)
-        self.partial: Partial | None = None
-
-    def on_attach(self, attach: Attach) -> None:
-        super().on_attach(attach)
-        self.flow.delivery_count = attach.initial_delivery_count or 0
-
-    @property
-    def credit(self) -> int:
-        """Deliveries that the peer may still send; at 0 it should not, but one client does."""
-        return self.flow.available
-
-    @property
-    def delivery_count(self) -> int:
-        return self.flow.delivery_count
-
-    def grant(self, credit: int) -> None:
-        """Let the peer send `credit` deliveries from now on: tops up to it, or lowers to it."""
-        if self.state is not State.OPEN or (credit == self.flow.available and not self.flow.drain):
-            return
-        self.flow.available = credit
-        self.flow.drain = False
-        self.session.write_flow(self)
-
-    def drain(self, credit: int | None = None) -> None:
-        """Ask the peer to send what it has, up to the credit, and to give the rest back (`Drained`)."""
-        if self.state is not State.OPEN:
-            return
-        if credit is not None:
-            self.flow.available = credit
-        self.flow.drain = True
-        self.session.write_flow(self, drain=True)
-
-    def settle_many(
-        self, deliveries: Iterable[Delivery], state: DeliveryState | None = ACCEPTED, *, settled: bool = True
-    ) -> None:
-        """Tell the peer what became of deliveries of this session, in as few frames as their ids allow.
-
-        Deliveries that came settled, or were settled before, are passed over. With `settled` false (receiver
-        settles second) the peer's answer is reported as `Disposed`.
-        """
-        self.session.inbound.settle(deliveries, state, settled)
-
-    def forget(self) -> None:
-        self.flow.available = 0
-        self.session.inbound.drop(self)

@@ -22,7 +22,7 @@ from partibus.amqp.frames import HEADER, HEADER_BYTES
 from partibus.amqp.inbound import add_disposed, ids_in_range
 
 if TYPE_CHECKING:
-    from partibus.amqp.link import Sender
+    from partibus.amqp.sender import Sender
     from partibus.amqp.session import Session
 
 Payload = bytes | tuple[bytes, ...]

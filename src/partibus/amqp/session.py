@@ -19,9 +19,11 @@ from partibus.amqp.errors import (
 from partibus.amqp.events import Attached, CreditChanged, Detached, Drained, Event
 from partibus.amqp.frames import frame
 from partibus.amqp.inbound import Inbound
-from partibus.amqp.link import Link, Receiver, Role, Sender
+from partibus.amqp.link import Link, Role
 from partibus.amqp.outbound import Outbound
 from partibus.amqp.pool import NumberPool
+from partibus.amqp.receiver import Receiver
+from partibus.amqp.sender import Sender
 
 if TYPE_CHECKING:
     from partibus.amqp.connection import Connection

@@ -11,32 +11,12 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (the struct module spells its exception `error`)
 from typing import Final
-from uuid import UUID
 
 from partibus.amqp.codec.decoder import MAX_NESTING
-from partibus.amqp.codec.types import (
-    Array,
-    Byte,
-    Char,
-    Decimal32,
-    Decimal64,
-    Decimal128,
-    Described,
-    Float,
-    Int,
-    Short,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-)
+from partibus.amqp.codec.scalar_writers import SCALAR_WRITERS, Writer, ascii_only, octets, utf8, write_wide_ulong
+from partibus.amqp.codec.types import Array, Described
 from partibus.amqp.errors import EncodeError
 
-Writer = Callable[[bytearray, object, int], None]
-
-_I64 = Struct(">q")
 _U32 = Struct(">I")
 
 
@@ -62,110 +42,13 @@ def _writer_of_base(value: object) -> Writer:
     raise EncodeError(f"{type(value).__name__} has no AMQP type; use one of partibus.amqp.codec.types")
 
 
-def _fixed(code: int, layout: str) -> Writer:
-    pack = Struct(layout).pack
-
-    def write_fixed(out: bytearray, value: object, depth: int) -> None:
-        try:
-            packed = pack(value)
-        except (StructError, OverflowError):
-            raise EncodeError(f"{value!r} does not fit AMQP format code {code:#04x}") from None
-        out.append(code)
-        out += packed
-
-    return write_fixed
-
-
-def _write_null(out: bytearray, value: object, depth: int) -> None:
-    out.append(0x40)
-
-
-def _write_bool(out: bytearray, value: object, depth: int) -> None:
-    out.append(0x41 if value else 0x42)
-
-
-def _write_uint(out: bytearray, value: object, depth: int) -> None:
-    number = int(value)  # type: ignore[call-overload]
-    if number == 0:
-        out.append(0x43)
-    elif number < 256:
-        out += bytes((0x52, number))
-    else:
-        out.append(0x70)
-        out += _U32.pack(number)
-
-
-_write_wide_ulong = _fixed(0x80, ">Q")
-
-
-def _write_ulong(out: bytearray, value: object, depth: int) -> None:
-    number = int(value)  # type: ignore[call-overload]
-    if number == 0:
-        out.append(0x44)
-    elif number < 256:
-        out += bytes((0x53, number))
-    else:
-        _write_wide_ulong(out, number, depth)
-
-
 def write_descriptor(out: bytearray, code: int) -> None:
     """The start of a described type: 0x53 for the codes of the standard, 0x80 above 255."""
     out.append(0x00)
     if code < 256:
         out += bytes((0x53, code))
     else:
-        _write_wide_ulong(out, code, 0)
-
-
-def _write_char(out: bytearray, value: object, depth: int) -> None:
-    out.append(0x73)
-    out += _U32.pack(ord(str(value)))
-
-
-def _raw_fixed(code: int) -> Writer:
-    def write_raw(out: bytearray, value: object, depth: int) -> None:
-        out.append(code)
-        out += value  # type: ignore[arg-type]
-
-    return write_raw
-
-
-def _write_uuid(out: bytearray, value: object, depth: int) -> None:
-    out.append(0x98)
-    out += value.bytes  # type: ignore[attr-defined]
-
-
-def _utf8(value: object) -> bytes:
-    try:
-        return str(value).encode()
-    except UnicodeEncodeError:
-        raise EncodeError(f"{value!r} holds a lone surrogate: no UTF-8 for it") from None
-
-
-def _ascii(value: object) -> bytes:
-    try:
-        return str(value).encode("ascii")
-    except UnicodeEncodeError:
-        raise EncodeError(f"a symbol is ASCII, not {value!r}") from None
-
-
-def _octets(value: object) -> bytes:
-    return bytes(value)  # type: ignore[call-overload, no-any-return]
-
-
-def _variable(code8: int, to_bytes: Callable[[object], bytes]) -> Writer:
-    code32 = code8 + 0x10
-
-    def write_variable(out: bytearray, value: object, depth: int) -> None:
-        raw = to_bytes(value)
-        if len(raw) < 256:
-            out += bytes((code8, len(raw)))
-        else:
-            out.append(code32)
-            out += _U32.pack(len(raw))
-        out += raw
-
-    return write_variable
+        write_wide_ulong(out, code, 0)
 
 
 def write_compound(out: bytearray, code8: int, count: int, content: bytes | bytearray) -> None:
@@ -221,7 +104,7 @@ _ARRAY_LAYOUT: Final[dict[int, Struct]] = {
     0x70: Struct(">I"), 0x71: Struct(">i"), 0x72: Struct(">f"), 0x80: Struct(">Q"), 0x81: Struct(">q"),
     0x82: Struct(">d"), 0x83: Struct(">q"),
 }  # fmt: skip
-_ARRAY_BYTES: Final[dict[int, Callable[[object], bytes]]] = {0xB0: _octets, 0xB1: _utf8, 0xB3: _ascii}
+_ARRAY_BYTES: Final[dict[int, Callable[[object], bytes]]] = {0xB0: octets, 0xB1: utf8, 0xB3: ascii_only}
 _ARRAY_COMPOUND: Final = {0xD0: 0xC0, 0xD1: 0xC1, 0xF0: 0xE0}
 
 
@@ -278,35 +161,12 @@ def _write_array(out: bytearray, value: object, depth: int) -> None:
     write_compound(out, 0xE0, len(array.items), content)
 
 
-_WRITERS: Final[dict[type, Writer]] = {
-    type(None): _write_null,
-    bool: _write_bool,
-    int: _fixed(0x81, ">q"),
-    float: _fixed(0x82, ">d"),
-    str: _variable(0xA1, _utf8),
-    bytes: _variable(0xA0, _octets),
-    bytearray: _variable(0xA0, _octets),
-    memoryview: _variable(0xA0, _octets),
-    UUID: _write_uuid,
+_WRITERS: Final[dict[type, Writer]] = SCALAR_WRITERS | {
     list: _write_list,
     tuple: _write_list,
     dict: _write_map,
     Array: _write_array,
     Described: _write_described,
-    UByte: _fixed(0x50, ">B"),
-    UShort: _fixed(0x60, ">H"),
-    UInt: _write_uint,
-    ULong: _write_ulong,
-    Byte: _fixed(0x51, ">b"),
-    Short: _fixed(0x61, ">h"),
-    Int: _fixed(0x71, ">i"),
-    Timestamp: _fixed(0x83, ">q"),
-    Float: _fixed(0x72, ">f"),
-    Symbol: _variable(0xA3, _ascii),
-    Char: _write_char,
-    Decimal32: _raw_fixed(0x74),
-    Decimal64: _raw_fixed(0x84),
-    Decimal128: _raw_fixed(0x94),
 }
 
 

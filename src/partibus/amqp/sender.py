@@ -1,0 +1,97 @@
+"""The sending half of a link: deliveries within the peer's credit, drain, and answers to dispositions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from partibus.amqp.codec.fast import TransferWriter
+from partibus.amqp.codec.performatives import Attach
+from partibus.amqp.codec.states import DeliveryState
+from partibus.amqp.credit import SenderCredit
+from partibus.amqp.endpoint import State
+from partibus.amqp.link import Link, Role
+
+if TYPE_CHECKING:
+    from partibus.amqp.outbound import Item, Payload
+    from partibus.amqp.session import Session
+
+
+class Sender(Link):
+    """We send."""
+
+    __slots__ = ("flow", "settled_writers", "writers")
+    role = Role.SENDER
+
+    def __init__(self, session: Session, handle: int, attach: Attach, state: State) -> None:
+        super().__init__(session, handle, attach, state)
+        self.flow = SenderCredit()
+        self.writers: dict[int, TransferWriter] = {}
+        self.settled_writers: dict[int, TransferWriter] = {}
+
+    @property
+    def credit(self) -> int:
+        """Deliveries that the peer takes now."""
+        return self.flow.available
+
+    @property
+    def drain_requested(self) -> bool:
+        """The peer wants what there is, and then `drained`."""
+        return self.flow.drain
+
+    @property
+    def delivery_count(self) -> int:
+        return self.flow.delivery_count
+
+    def send_many(self, items: Sequence[Item], *, settled: bool = False) -> int:
+        """Send messages (format 0, no state); returns how many were taken, in order, from the start.
+
+        An item is `(tag, payload, context)`. Taken means sent or waiting for the session window. Fewer are
+        taken when the credit ends or too much waits (then `WindowOpened` comes later); none if the link is
+        not open.
+        """
+        if self.state is not State.OPEN:
+            return 0
+        count = min(len(items), self.flow.available)
+        if count <= 0:
+            return 0
+        taken = self.session.outbound.send_run(self, items, count, settled)
+        self.flow.consume(taken)
+        return taken
+
+    def send(
+        self,
+        tag: bytes,
+        payload: Payload,
+        context: object = None,
+        *,
+        message_format: int = 0,
+        settled: bool = False,
+        state: DeliveryState | None = None,
+    ) -> bool:
+        """Send one message of any format or with a transactional state; False if it was not taken."""
+        if self.state is not State.OPEN or not self.flow.available:
+            return False
+        taken = self.session.outbound.send_one(self, tag, payload, context, message_format, settled, state)
+        if taken:
+            self.flow.consume(1)
+        return taken
+
+    def drained(self) -> None:
+        """Answer a drain: nothing more to send, the credit is used up. After what waits, if something does."""
+        if self.state is not State.OPEN or self.session.outbound.drained_after_waiting(self):
+            return
+        self.flow.drained()
+        self.session.write_flow(self, drain=True)
+
+    def settle_many(self, delivery_ids: Iterable[int], state: DeliveryState | None, *, retain: bool = False) -> None:
+        """Answer `Disposed` events that were not settled, with what became of the deliveries.
+
+        With `retain` a later disposition of the peer for the same ids is reported again: for temporary
+        failures, which one client repeats.
+        """
+        self.session.outbound.settle(delivery_ids, state, retain)
+
+    def forget(self) -> None:
+        self.flow.available = 0
+        self.session.outbound.drop(self)
