@@ -84,6 +84,9 @@ class Generator : public proton::messaging_handler {
     void on_connection_error(proton::connection& connection) override { fail(connection.error().what()); }
     void on_sender_error(proton::sender& sender) override { fail(sender.error().what()); }
     void on_receiver_error(proton::receiver& receiver) override { fail(receiver.error().what()); }
+    // One broker answers a closing detach by one that does not close.
+    void on_receiver_close(proton::receiver&) override { receiver_ended(); }
+    void on_receiver_detach(proton::receiver&) override { receiver_ended(); }
     void on_tracker_reject(proton::tracker&) override { fail("the broker rejected a message"); }
     void on_tracker_release(proton::tracker&) override { fail("the broker released a message"); }
 
@@ -94,6 +97,7 @@ class Generator : public proton::messaging_handler {
     }
 
     virtual void opened(proton::connection& connection, std::int64_t number) = 0;
+    virtual void receiver_ended() {}
 
     void finish() {
         // Proton looks at a connection only when something happens on it, or to its work queue.
@@ -101,10 +105,18 @@ class Generator : public proton::messaging_handler {
             connection.work_queue().add([connection]() mutable { connection.close(); });
     }
 
+    // A broker that answers the end of a link has seen every settlement on it; one that is just left may not have.
+    void close_receivers() {
+        for (auto& receiver : receivers)
+            receiver.work_queue().add([receiver]() mutable { receiver.close(); });
+    }
+
     [[noreturn]] static void fail(const std::string& reason) { throw std::runtime_error(reason); }
 
     const Options options;
     std::vector<proton::connection> connections;
+    std::vector<proton::receiver> receivers;
+    std::int64_t closed = 0;
     double first_s = 0, last_s = 0;
 };
 
@@ -166,12 +178,17 @@ class ReceiveAll : public Generator {
 
     void opened(proton::connection& connection, std::int64_t) override {
         auto window = static_cast<int>(options.window);
-        connection.open_receiver(options.address, proton::receiver_options().credit_window(window).auto_accept(true));
+        receivers.push_back(connection.open_receiver(
+            options.address, proton::receiver_options().credit_window(window).auto_accept(true)));
     }
 
     void on_message(proton::delivery&, proton::message&) override {
         if (received++ == 0) first_s = now_s();
-        if (received == options.count) {
+        if (received == options.count) close_receivers();
+    }
+
+    void receiver_ended() override {
+        if (++closed == options.connections) {
             last_s = now_s();
             finish();
         }
@@ -194,7 +211,8 @@ class Latency : public Generator {
 
     void opened(proton::connection& connection, std::int64_t number) override {
         if (number == 0) {
-            connection.open_receiver(options.address, proton::receiver_options().credit_window(1000));
+            receivers.push_back(
+                connection.open_receiver(options.address, proton::receiver_options().credit_window(1000)));
         } else {
             sender = connection.open_sender(options.address);
         }
@@ -217,9 +235,11 @@ class Latency : public Generator {
         if (static_cast<std::int64_t>(latencies_us.size()) == total) {
             last_s = now_s();
             done = true;
-            finish();
+            close_receivers();
         }
     }
+
+    void receiver_ended() override { finish(); }
 
     void print(std::ostream& out) const {
         out << "{\"messages\": " << latencies_us.size() << ", \"first_s\": " << first_s << ", \"last_s\": " << last_s

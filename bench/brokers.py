@@ -1,0 +1,100 @@
+"""The brokers that are measured, each with its queues and the foreign client's way in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+from bench.proton import ProtonGenerator
+from bench.rabbitmq import RabbitMq
+from partibus.bench.load import Generator, OwnGenerator
+from partibus.bench.scenarios import Target
+from partibus.bench.temporary import TemporaryBroker
+from partibus.client import connect
+from partibus.client.entities import Entities
+from partibus.namespace.connection_string import parse_connection_string
+
+_PROPERTIES: dict[str, dict[str, object]] = {
+    "plain": {},
+    "plain, batching off": {"EnableBatchedOperations": False},
+    "partitioned": {"EnablePartitioning": True},
+}
+
+
+class Peer(Protocol):
+    """A running broker."""
+
+    name: str
+    kinds: tuple[str, ...]
+    """The kinds of queues that are compared."""
+    foreign: Generator
+
+    def queue(self, kind: str) -> Target:
+        """A new, empty one."""
+        ...
+
+
+@dataclass
+class Partibus:
+    """Our broker in a directory of its own."""
+
+    broker: TemporaryBroker
+    foreign: Generator
+    own: Generator
+    name: str = "partibus"
+    kinds: tuple[str, ...] = ("plain", "partitioned")
+
+    def __post_init__(self) -> None:
+        self._numbers = count(1)
+
+    def queue(self, kind: str) -> Target:
+        name = f"bench-{next(self._numbers)}"
+        with connect(self.broker.connection) as client:
+            Entities(client).create_queue(name, _PROPERTIES[kind])
+        return Target(self.name, kind, name, self.broker.pid)
+
+    def delete(self, target: Target) -> None:
+        with connect(self.broker.connection) as client:
+            Entities(client).delete(target.address)
+
+
+@dataclass
+class Rabbit:
+    """RabbitMQ."""
+
+    node: RabbitMq
+    foreign: Generator
+    name: str
+    kinds: tuple[str, ...] = ("classic", "quorum")
+
+    def __post_init__(self) -> None:
+        self._numbers = count(1)
+
+    def queue(self, kind: str) -> Target:
+        return Target(self.name, kind, self.node.declare(f"bench-{next(self._numbers)}", kind), self.node.pid)
+
+
+@contextmanager
+def partibus(directory: Path, program: Path) -> Iterator[Partibus]:
+    shutil.rmtree(directory, ignore_errors=True)
+    with TemporaryBroker(directory) as broker:
+        yield attach(broker, program)
+
+
+def attach(broker: TemporaryBroker, program: Path) -> Partibus:
+    """The generators for a broker that runs."""
+    login = parse_connection_string(broker.connection)
+    foreign = ProtonGenerator(program, broker.amqp_port, login.key_name, login.key)
+    return Partibus(broker, foreign, OwnGenerator(broker.connection))
+
+
+@contextmanager
+def rabbitmq(directory: Path, program: Path) -> Iterator[Rabbit]:
+    shutil.rmtree(directory, ignore_errors=True)
+    with RabbitMq(directory) as node:
+        yield Rabbit(node, ProtonGenerator(program, node.port, node.user, node.password), f"RabbitMQ {node.version}")

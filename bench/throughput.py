@@ -1,0 +1,71 @@
+"""Throughput and latency runs on one running broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from bench.brokers import Peer
+from bench.gil import GilSampler
+from partibus.bench.load import Generator
+from partibus.bench.scenarios import Result, Target, both, latency, receive, send
+from partibus.bench.statistics import median
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured. Counts are per run."""
+
+    counts: dict[int, int]
+    """Messages by size in bytes."""
+    connections: tuple[int, ...]
+    latency_s: int
+    latency_runs: int
+    latency_per_s: int = 1_000
+
+
+FULL = Scale({128: 100_000, 1024: 100_000, 65_536: 4_000}, (1, 4), 10, 5)
+QUICK = Scale({1024: 40_000}, (1,), 4, 1)
+
+_MIDDLE_BYTES = 1024
+"""Several connections, and fixed rates, are measured with this size only."""
+
+
+def runs(peer: Peer, generator: Generator, scale: Scale) -> Iterator[Result]:
+    """Send, receive, both for each kind of queue, size and number of connections."""
+    for kind in peer.kinds:
+        for size_bytes, count in scale.counts.items():
+            for connections in scale.connections if size_bytes == _MIDDLE_BYTES else (1,):
+                target = peer.queue(kind)
+                how = {"count": count, "size_bytes": size_bytes, "connections": connections}
+                yield send(target, generator, **how)
+                yield receive(target, generator, **how)
+                yield both(target, generator, **how)
+
+
+def latencies(peer: Peer, kind: str, generator: Generator, scale: Scale) -> Result:
+    """Fixed rate: the median over the runs of each percentile."""
+    target = peer.queue(kind)
+    found = [
+        latency(target, generator, rate=scale.latency_per_s, seconds=scale.latency_s) for _ in range(scale.latency_runs)
+    ]
+    parts = [result.latency_ms for result in found if result.latency_ms is not None]
+    merged = {key: median([part[key] for part in parts]) for key in parts[0]}
+    cpu = [result.cpu_us for result in found if result.cpu_us is not None]
+    return replace(found[0], latency_ms=merged, cpu_us=median(cpu) if cpu else None)
+
+
+def gil_share(target: Target, generator: Generator, count: int) -> Result | None:
+    """Both at once under a sampler, which slows it a little: only its CPU and GIL times count. None without sampler."""
+    assert target.pid is not None
+    with GilSampler(target.pid) as sampler:
+        result = both(target, generator, count=count)
+    if sampler.held_s is None:
+        return None
+    return replace(
+        result,
+        scenario="both, sampled",
+        gil_us=sampler.held_s / count * 1e6,
+        send_per_s=None,
+        receive_per_s=None,
+    )
