@@ -92,8 +92,9 @@ class Node:
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether sends and receives work, and what each store says."""
-        stores = {f"store-{index:02}": runtime.failure or "ok" for index, runtime in enumerate(self.runtimes)}
-        healthy = all(runtime.failure is None for runtime in self.runtimes)
+        troubles = [runtime.trouble for runtime in self.runtimes]
+        stores = {f"store-{index:02}": trouble or "ok" for index, trouble in enumerate(troubles)}
+        healthy = not any(troubles)
         return healthy, {"status": "healthy" if healthy else "unhealthy", "stores": stores}
 
     def _make_handle(self, queue: Queue, placement: Placement) -> PartitionHandle:

@@ -162,6 +162,11 @@ class Store(Protocol):
         """What errors and health call it: a path, a URL without its password."""
         ...
 
+    @property
+    def has_room(self) -> bool:
+        """False while commits that bring messages would be refused with `StoreFull`."""
+        ...
+
     def commit(self, writes: Writes) -> None:
         """Make all rows durable, or none. Returns after the sync."""
         ...

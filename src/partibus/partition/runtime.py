@@ -125,6 +125,13 @@ class StoreRuntime:
             self._start_commit()
 
     @property
+    def trouble(self) -> str | None:
+        """Why sends or receives do not work right now; None when both do."""
+        if self.failure is None and self._store is not None and not self._store.has_room:
+            return f"{self._store.name}: no room on the disk for new messages; what is stored can be received"
+        return self.failure
+
+    @property
     def overloaded(self) -> bool:
         """More waits for the store than the limits allow: no more credit until it has caught up (D24)."""
         limits = self._limits
@@ -137,7 +144,7 @@ class StoreRuntime:
         self._receivers[receiver] = on_granted
 
     def unregister(self, receiver: int) -> None:
-        """The receiver is gone; a grant that still comes is dropped and its locks run out."""
+        """The receiver is gone; what is still granted to it goes back."""
         self._receivers.pop(receiver, None)
 
     def submit(
@@ -153,8 +160,14 @@ class StoreRuntime:
         returns. ``holdable``: its rows may wait a little for company (rows C13, C14)."""
         if on_reply is not None:
             self._requests[command.request] = on_reply  # type: ignore[union-attr]
-        if self.failure is not None or self._store is None:
+        store = self._store
+        if store is None or self.failure is not None:
             self._refuse(command)
+            self._deliver()
+            return
+        if type(command) is c.Enqueue and not store.has_room:
+            # Refused before it is in memory: what is there already can go on to be received and completed.
+            self._refuse(command, full=True)
             self._deliver()
             return
         slot = self._slots.get(row)
@@ -166,14 +179,6 @@ class StoreRuntime:
         else:
             self._handle(slot, command, holdable)
             self._deliver()
-
-    def update_options(self, row: int, options: PartitionOptions) -> None:
-        """The entity's description has changed."""
-        slot = self._slots.get(row)
-        if slot is not None:
-            slot.options = options
-            if slot.machine is not None:
-                slot.machine.options = options
 
     def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
         """Forget a partition and delete its rows: the entity was deleted. ``on_dropped`` gets the row when that is
@@ -229,6 +234,8 @@ class StoreRuntime:
         for reply in step.replies:
             callback = self._callback(reply)
             if callback is None:
+                if type(reply) is c.Granted:
+                    self._give_back(slot, reply)
                 continue
             if durable:
                 self._outbox.append((callback, reply))
@@ -255,6 +262,11 @@ class StoreRuntime:
             slot.waited = self._queue.number
         self._pacing.add(waited_for=waited_for, holdable=holdable)
         self._schedule()
+
+    def _give_back(self, slot: _Slot, granted: c.Granted) -> None:
+        """Nobody is there to take a grant: what it locked must not wait for the lock to end."""
+        tokens = [(granted.lock_id, entry.pos) for entry in granted.entries]
+        self._handle(slot, c.Settle(0, granted.kind, c.Outcome.RELEASE, tokens), True)
 
     def _callback(self, reply: c.Reply) -> OnReply | None:
         if type(reply) is c.Granted:
@@ -405,9 +417,9 @@ class StoreRuntime:
         else:
             self._finish_closing()
 
-    def _refuse(self, command: c.Command) -> None:
+    def _refuse(self, command: c.Command, *, full: bool = False) -> None:
         """Nothing of the command was done."""
-        message = self.failure or "the store is not open"
+        message = "no room on the disk" if full else self.failure or "the store is closed"
         if isinstance(command, c.Receive | c.LockReserved):
             callback = self._receivers.get(command.receiver)
             number = command.receiver
@@ -415,7 +427,7 @@ class StoreRuntime:
             number = getattr(command, "request", 0)
             callback = self._requests.pop(number, None)
         if callback is not None:
-            self._outbox.append((callback, c.Failed(number, False, False, message)))
+            self._outbox.append((callback, c.Failed(number, False, full, message)))
 
     # -- loading -----------------------------------------------------------------------------------------------------
 

@@ -47,12 +47,6 @@ class PartitionHandle:
         """The receiver is gone."""
         self._runtime.unregister(receiver)
 
-    def change(self, options: PartitionOptions, *, batched: bool) -> None:
-        """The entity's description has changed."""
-        self.options = options
-        self.batched = batched
-        self._runtime.update_options(self.row, options)
-
     def drop(self, on_dropped: Callable[[int], None]) -> None:
         """The entity was deleted: delete the partition's rows, then call with its number."""
         self._runtime.drop(self.row, on_dropped)

@@ -127,6 +127,11 @@ class FaultyStore:
             raise TypeError(f"{type(self.inner).__name__} can't be reopened; open a new one and wrap it")
         return FaultyStore(self.inner.reopen(), self._source)
 
+    @property
+    def has_room(self) -> bool:
+        """What the store inside says."""
+        return self.inner.has_room
+
     def commit(self, writes: Writes) -> None:
         """See the port, and the table above."""
         self._source.before()

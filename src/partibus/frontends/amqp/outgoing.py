@@ -54,6 +54,7 @@ class OutgoingLink:
         self._held: deque[Item] = deque()
         """Granted, but the client has taken its credit back or its window is shut."""
         self._stopping = False
+        self._closed = False
         self._encoders: dict[int, DeliveryEncoder] = {}
         self._source = entity.route.source(kind, delete=delete, on_granted=self._on_granted, on_failed=self._on_failed)
 
@@ -89,6 +90,9 @@ class OutgoingLink:
     # -- deliveries --------------------------------------------------------------------------------------------------
 
     def _on_granted(self, partition: PartitionHandle, granted: Granted) -> None:
+        if self._closed:
+            self._release(partition, [(granted.lock_id, entry.pos) for entry in granted.entries])
+            return
         entries = granted.entries
         self._asked = 0 if granted.ended else max(0, self._asked - len(entries))
         encode = self._encoder(partition).encode
@@ -210,13 +214,18 @@ class OutgoingLink:
 
     def on_detached(self) -> None:
         """The link is gone. Locks stay: the client may settle through another link until they end."""
+        if self._closed:
+            return
+        self._closed = True
         self._source.close()
-        if not self._delete:
-            # These were never sent, so nobody can settle them: back to their place, not counted.
-            for partition, indexes in _by_partition([item[2] for item in self._held]).items():
-                tokens = [self._held[i][2][1:] for i in indexes]
-                partition.submit(Settle(0, self._kind, Outcome.RELEASE, tokens))
+        for partition, indexes in _by_partition([item[2] for item in self._held]).items():
+            self._release(partition, [self._held[i][2][1:] for i in indexes])
         self._held.clear()
+
+    def _release(self, partition: PartitionHandle, tokens: list[LockToken]) -> None:
+        """These were never sent, so nobody can settle them: back to their place, not counted."""
+        if not self._delete:
+            partition.submit(Settle(0, self._kind, Outcome.RELEASE, tokens))
 
 
 def _by_partition(contexts: list[Context]) -> dict[PartitionHandle, list[int]]:
