@@ -55,7 +55,8 @@ class Node:
         for store_no, row in self._catalog.dropped_partitions():
             self.runtimes[store_no].drop(row, lambda dropped: namespace.forget_dropped([dropped]))
         self._amqp = AmqpServer(self.broker, loop)
-        self._http = HttpServer(make_app(self.health))
+        advance = self._advance if settings.manual_clock else None
+        self._http = HttpServer(make_app(self.health, advance, access))
 
     async def start(self) -> None:
         """Serve; writes the ready file last. Raises OSError when a port is taken."""
@@ -96,6 +97,14 @@ class Node:
         stores = {f"store-{index:02}": trouble or "ok" for index, trouble in enumerate(troubles)}
         healthy = not any(troubles)
         return healthy, {"status": "healthy" if healthy else "unhealthy", "stores": stores}
+
+    def _advance(self, milliseconds: int) -> int:
+        """Move the manual clock and run what fell due."""
+        assert isinstance(self.clock, ManualClock), "only then is it offered"
+        now_ms = self.clock.advance(milliseconds)
+        for runtime in self.runtimes:
+            runtime.run_due()
+        return now_ms
 
     def _make_handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
         options = PartitionOptions(

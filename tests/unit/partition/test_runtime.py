@@ -58,10 +58,15 @@ class Broker:
         self.disk = MemoryDisk()
         self.commits: list[Writes] = []
         self.stores: list[CountingStore] = []
-        self.runtime = StoreRuntime(self.open, SimulatedHost(self.timeline, Random(seed)), self.timeline, LIMITS)
+        self.runtime = StoreRuntime(self.open, SimulatedHost(self.timeline, Random(seed)), self, LIMITS)
         self.runtime.open()
         self.answers: list[Any] = []
+        self.offset_ms = 0
+        """How far the clock was moved by hand."""
         self._request = 0
+
+    def now_ms(self) -> int:
+        return self.timeline.now_ms() + self.offset_ms
 
     def open(self) -> Store:
         self.stores.append(CountingStore(self.disk, self.commits))
@@ -237,6 +242,31 @@ def test_lock_runs_out_by_itself() -> None:
     assert again.receiver == 2
     assert [entry.delivery_count for entry in again.entries] == [1]
     assert broker.timeline.now_ms() >= first.until_ms
+
+
+def test_deadline_follows_a_clock_that_is_moved_by_hand() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.receive(1, 1)
+    first = broker.granted()
+    broker.receive(2, 1)
+    broker.offset_ms = OPTIONS.lock_duration_ms - 10
+    broker.runtime.run_due()
+    moved_ms = broker.timeline.time_ms
+    again = broker.granted()
+    assert again.lock_id > first.lock_id
+    assert broker.timeline.time_ms <= moved_ms + 10 + LIMITS.lazy_ms + 4 * IO_MS_MAX
+
+
+def test_more_than_the_limits_is_overload_until_it_is_durable() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    seen = [broker.runtime.overloaded]
+    request = broker.send(LIMITS.queued_operations + 1)
+    seen.append(broker.runtime.overloaded)
+    broker.answered(request)
+    seen.append(broker.runtime.overloaded)
+    assert seen == [False, True, False]
 
 
 # -- failure -----------------------------------------------------------------------------------------------------------
