@@ -107,11 +107,7 @@ class Inbound:
         delivery = Delivery(link, delivery_id, tag, message_format or 0, settled, state, buf[start:end])
         if not settled:
             self.unsettled[delivery_id] = delivery
-        last = events[-1] if events else None
-        if type(last) is Deliveries and last.link is link:
-            last.deliveries.append(delivery)
-        else:
-            events.append(Deliveries(link, [delivery]))
+        _add_delivery(events, delivery)
 
     def _not_receiving(self, link: Link | None, handle: int) -> None:
         """What comes for a link that we have detached is dropped; anything else here is an error."""
@@ -191,11 +187,7 @@ class Inbound:
         )
         if not partial.settled:
             self.unsettled[partial.delivery_id] = delivery
-        last = events[-1] if events else None
-        if type(last) is Deliveries and last.link is link:
-            last.deliveries.append(delivery)
-        else:
-            events.append(Deliveries(link, [delivery]))
+        _add_delivery(events, delivery)
 
     def _reject_oversize(self, link: Receiver, delivery_id: int, settled: bool) -> None:
         """The sender learns why; the link lives on."""
@@ -267,6 +259,15 @@ def ids_in_range(first: int, last: int, known: dict[int, object] | dict[int, Del
         return [(first + step) & serial.MASK for step in range(count)]
     found = [number for number in known if 0 <= serial.distance(first, number) < count]
     return sorted(found, key=lambda number: serial.distance(first, number))
+
+
+def _add_delivery(events: list[Event], delivery: Delivery) -> None:
+    """Lengthen the event at the end if it is a run on the same link; else begin one."""
+    event = events[-1] if events else None
+    if type(event) is Deliveries and event.link is delivery.link:
+        event.deliveries.append(delivery)
+    else:
+        events.append(Deliveries(delivery.link, [delivery]))
 
 
 def add_disposed(

@@ -185,6 +185,12 @@ def test_client_says_which_mechanism_is_missing() -> None:
     assert str(error) == "amqp:not-implemented: the server offers GSSAPI, not PLAIN"
 
 
+def test_client_refuses_frames_out_of_turn() -> None:
+    client = Connection(server=False, login=Anonymous())
+    error = closed_with(client.receive_data(SASL_HEADER + frame(0, SaslOutcome(code=0), SASL_FRAME)))
+    assert "SaslOutcome came; we expect sasl-mechanisms" in str(error)
+
+
 def test_client_refuses_a_server_that_answers_with_another_header() -> None:
     client = Connection(server=False, login=Anonymous())
     assert closed_with(client.receive_data(AMQP_HEADER)).condition == "amqp:connection:framing-error"

@@ -86,6 +86,9 @@ def test_accept_may_replace_source_and_target() -> None:
     link.accept(source=locked)
     assert answer_to(link, scripted).source == locked
     assert link.source == locked
+    other = scripted.attach_peer_receiver(1, "other")
+    other.accept(target=Target("elsewhere"))
+    assert answer_to(other, scripted).target == Target("elsewhere")
 
 
 def test_missing_terminus_is_answered_by_an_empty_one() -> None:

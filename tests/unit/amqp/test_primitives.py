@@ -180,6 +180,8 @@ def test_array_in_short_forms_is_read() -> None:
         "0053",
         "005324",
         "4040",
+        "e0030101" + "00",
+        "e003023f" + "00",
     ],
 )
 def test_bad_bytes_are_a_decode_error(spelling: str) -> None:
@@ -230,6 +232,13 @@ def test_elements_without_width_are_bounded() -> None:
 def test_values_without_an_amqp_form_are_an_encode_error(value: object) -> None:
     with pytest.raises(EncodeError):
         encode(value)
+
+
+def test_class_of_our_own_is_written_as_what_it_extends() -> None:
+    class Name(Symbol):
+        pass
+
+    assert encode(Name("a")) == encode(Symbol("a"))
 
 
 @pytest.mark.parametrize(("wrapper", "value"), [(UByte, 256), (UInt, -1), (Int, 2**31), (Timestamp, 2**63)])

@@ -294,6 +294,25 @@ def test_settling_second_waits_for_the_sender() -> None:
     assert list(link.session.inbound.unsettled) == [2]
 
 
+def test_disposition_for_what_we_do_not_hold_is_passed_over() -> None:
+    scripted = Scripted()
+    link = scripted.with_receiver()
+    receive(scripted, *numbered(2))
+    assert scripted.say(Disposition(role=False, first=5, settled=True)) == []
+    (event,) = scripted.say(Disposition(role=False, first=1, last=9, settled=False, state=RELEASED))
+    assert isinstance(event, Disposed)
+    assert event.delivery_ids == [1]
+    assert sorted(link.session.inbound.unsettled) == [0, 1]
+
+
+def test_run_goes_on_after_a_delivery_in_several_frames() -> None:
+    scripted = Scripted()
+    scripted.with_receiver()
+    frames = [*numbered(1), transfer(b"a", delivery_id=1, more=True), transfer(b"b", delivery_id=1), *numbered(1, 2)]
+    (event,) = receive(scripted, *frames)
+    assert [d.payload for d in event.deliveries] == [b"0", b"ab", b"2"]
+
+
 # -- flow --------------------------------------------------------------------------------------------------
 
 
@@ -385,6 +404,15 @@ def test_flow_for_an_unknown_handle_ends_the_session() -> None:
     scripted = Scripted()
     scripted.with_receiver()
     assert of_type(SessionClosed, scripted.credit(1, handle=9))
+
+
+def test_flow_for_a_link_that_we_have_detached_is_ignored() -> None:
+    scripted = Scripted()
+    link = scripted.with_receiver(credit=10)
+    link.detach()
+    scripted.heard()
+    assert scripted.credit(5, echo=True) == []
+    assert scripted.heard() == []
 
 
 def test_drain_ends_when_the_sender_has_used_the_credit_up() -> None:

@@ -234,6 +234,11 @@ def test_malformed_properties_are_a_decode_error(section: bytes) -> None:
         sf.properties(bytes((0, 0x53, 0x73)) + encode([None] * 14))
 
 
+def test_properties_that_end_early_are_a_decode_error() -> None:
+    with pytest.raises(DecodeError, match="end before their field SUBJECT"):
+        sf.raw_property(bytes.fromhex("005373c0040d404040"), Property.SUBJECT)
+
+
 def test_text_property_of_another_type_is_a_decode_error() -> None:
     section = bytes((0, 0x53, 0x73)) + encode([None] * 10 + [5])
     with pytest.raises(DecodeError, match=r"properties\.group-id is 5"):

@@ -271,6 +271,17 @@ def test_drain_is_answered_after_what_waits_for_the_window() -> None:
     assert (bodies[-1].drain, bodies[-1].link_credit, bodies[-1].delivery_count) == (True, 0, 10)
 
 
+def test_link_that_leaves_while_its_drain_waits_is_not_drained() -> None:
+    scripted = Scripted()
+    link = scripted.with_sender(credit=10, incoming_window=0)
+    link.send_many(items(1))
+    link.drained()
+    scripted.say(Detach(handle=0, closed=True))
+    scripted.heard()
+    scripted.say(Flow(next_incoming_id=0, incoming_window=10, next_outgoing_id=0, outgoing_window=1))
+    assert scripted.heard() == []
+
+
 def test_two_engines_drain() -> None:
     joined = Joined()
     sender, receiver = joined.server_sends(credit=10)
@@ -426,4 +437,5 @@ def test_sending_on_an_ended_session_is_not_taken() -> None:
     scripted.heard()
     scripted.begin()
     assert link.send_many(items(1)) == 0
+    link.settle_many([0], ACCEPTED)
     assert scripted.heard() == []
