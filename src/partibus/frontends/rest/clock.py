@@ -1,5 +1,6 @@
 """``POST /$partibus/clock/advance``: move the manual clock (D26)."""
 
+import json
 from collections.abc import Callable
 
 from starlette.requests import Request
@@ -10,6 +11,7 @@ from partibus.clock import SystemClock
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError, Unauthorized
 from partibus.namespace.access import AccessPolicies, Right
 
+BODY_BYTES_MAX = 1_024
 ADVANCE_MAX_MS = 366 * 24 * 3_600_000
 
 
@@ -55,8 +57,13 @@ class AdvanceClock:
 
 
 async def _milliseconds(request: Request) -> int:
+    received = bytearray()
+    async for chunk in request.stream():
+        received += chunk
+        if len(received) > BODY_BYTES_MAX:
+            raise ArgumentError("body", f"{len(received)} bytes and more", f"at most {BODY_BYTES_MAX} bytes")
     try:
-        body = await request.json()
+        body = json.loads(received)
     except ValueError:
         body = None
     value = body.get("milliseconds") if isinstance(body, dict) else None
