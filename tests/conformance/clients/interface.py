@@ -1,0 +1,141 @@
+"""What the tests ask of a message client, whichever library is behind it.
+
+An adapter adds nothing of its own: each call is what an application would write with that library, and an error is the
+library's own, named by `Trouble`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+DEAD_LETTER = "/$DeadLetterQueue"
+WAIT_S = 20.0
+"""For what must come."""
+QUIET_S = 0.5
+"""For what must not come."""
+
+
+class Trouble(StrEnum):
+    """What a library tells its application, by the kind of its exception or code."""
+
+    NOT_FOUND = "the entity does not exist"
+    UNAUTHORIZED = "no valid claim"
+    TOO_LARGE = "the message is too large"
+    DISABLED = "the entity is disabled"
+    LOCK_LOST = "the lock is lost"
+    NOT_ALLOWED = "not allowed"
+    NOT_IMPLEMENTED = "not implemented"
+    ARGUMENT = "an argument is refused"
+    OTHER = "anything else"
+
+
+class ClientTrouble(Exception):
+    """An error of the library: its kind and its own words."""
+
+    def __init__(self, kind: Trouble, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+        self.text = text
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message to send; what is None is not set."""
+
+    body: bytes
+    message_id: str | None = None
+    partition_key: str | None = None
+    session_id: str | None = None
+    subject: str | None = None
+    ttl_ms: int | None = None
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message as the library shows it. ``token`` is what the adapter settles by."""
+
+    body: bytes
+    message_id: str | None
+    sequence_number: int | None
+    delivery_count: int | None
+    partition_key: str | None = None
+    session_id: str | None = None
+    subject: str | None = None
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    dead_letter_reason: str | None = None
+    dead_letter_description: str | None = None
+    dead_letter_source: str | None = None
+    token: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def partition(self) -> int:
+        """The partition id that the sequence number holds (row P18)."""
+        assert self.sequence_number is not None
+        return self.sequence_number >> 48
+
+
+class Client(Protocol):
+    """One library, connected to one broker. Links are kept open between calls; every call may raise `ClientTrouble`."""
+
+    def send(self, entity: str, *messages: Outgoing) -> None:
+        """Send each as a message of its own, and wait until all are accepted."""
+        ...
+
+    def receive(self, entity: str, count: int, *, delete: bool = False, wait_s: float = WAIT_S) -> list[Received]:
+        """One receive call: up to ``count`` messages, none when ``wait_s`` pass without any."""
+        ...
+
+    def complete(self, entity: str, message: Received) -> None: ...
+
+    def abandon(self, entity: str, message: Received) -> None: ...
+
+    def dead_letter(self, entity: str, message: Received, reason: str, description: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ServiceBusClient(Client, Protocol):
+    """A library that knows the Service Bus, not only AMQP."""
+
+    def send_list(self, entity: str, messages: Sequence[Outgoing]) -> None:
+        """Hand the library a list, which it sends as it likes."""
+        ...
+
+    def send_batch(self, entity: str, messages: Sequence[Outgoing]) -> None:
+        """Build a batch and send it."""
+        ...
+
+    def peek(self, entity: str, count: int, start: int = 1) -> list[Received]:
+        """One peek call, from a sequence number on. (A library asked without one goes on where it was.)"""
+        ...
+
+
+def receive_all(client: Client, entity: str, count: int, *, delete: bool = False) -> list[Received]:
+    """Receive until ``count`` messages have come, in the order in which they came."""
+    found: list[Received] = []
+    while len(found) < count:
+        came = client.receive(entity, count - len(found), delete=delete)
+        assert came, f"{len(found)} of {count} messages of '{entity}' have come, no more for {WAIT_S} s"
+        found += came
+    return found
+
+
+def peek_all(client: ServiceBusClient, entity: str, count: int = 1000) -> list[Received]:
+    """Peek, going on from the last number seen, until nothing is left (row A10)."""
+    found: list[Received] = []
+    start = 1
+    while came := client.peek(entity, count, start):
+        found += came
+        last = found[-1].sequence_number
+        assert last is not None
+        start = last + 1
+    return found
+
+
+def nothing_left(client: Client, entity: str) -> bool:
+    """Whether nothing comes for a while."""
+    return not client.receive(entity, 1, wait_s=QUIET_S)

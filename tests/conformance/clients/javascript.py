@@ -1,0 +1,147 @@
+"""Clients in JavaScript: each runs in a Node.js process that answers requests in lines of JSON (js/agent.js)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.conformance.clients.interface import WAIT_S, ClientTrouble, Outgoing, Received, Trouble
+from tests.conformance.js.node import find_node
+
+_SCRIPTS = Path(__file__).parents[1] / "js"
+
+
+class JavaScriptAgent:
+    """One Node.js process with one client."""
+
+    def __init__(self, script: str, *arguments: str, kinds: Mapping[str, Trouble]) -> None:
+        """``kinds`` names the library's codes."""
+        node = find_node()
+        self._kinds = kinds
+        self._process = subprocess.Popen(
+            [str(node.executable), str(_SCRIPTS / script), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=node.environment(),
+            text=True,
+        )
+
+    def request(self, op: str, **arguments: object) -> Any:
+        """One operation; raises `ClientTrouble` for the library's error."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin
+        assert stdout
+        stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+        stdin.flush()
+        line = stdout.readline()
+        assert line, f"Node.js ended with exit code {self._process.wait()} during {op}; its stderr says why"
+        answer = json.loads(line)
+        if "error" in answer:
+            error = answer["error"]
+            kind = self._kinds.get(error["code"]) or self._kinds.get(error["name"]) or Trouble.OTHER
+            raise ClientTrouble(kind, f"{error['code']} ({error['name']}): {error['text']}")
+        return answer["value"]
+
+    def send(self, entity: str, *messages: Outgoing) -> None:
+        self.request("send", entity=entity, messages=[to_json(message) for message in messages])
+
+    def receive(self, entity: str, count: int, *, delete: bool = False, wait_s: float = WAIT_S) -> list[Received]:
+        found = self.request("receive", entity=entity, count=count, delete=delete, wait_ms=int(wait_s * 1000))
+        return [from_json(message) for message in found]
+
+    def complete(self, entity: str, message: Received) -> None:
+        self.request("complete", entity=entity, token=message.token)
+
+    def abandon(self, entity: str, message: Received) -> None:
+        self.request("abandon", entity=entity, token=message.token)
+
+    def dead_letter(self, entity: str, message: Received, reason: str, description: str) -> None:
+        self.request("dead_letter", entity=entity, token=message.token, reason=reason, description=description)
+
+    def close(self) -> None:
+        """End the process: the agent ends with its input."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+class JavaScriptServiceBus(JavaScriptAgent):
+    """@azure/service-bus."""
+
+    def __init__(self, connection_string: str) -> None:
+        super().__init__(
+            "service_bus.js",
+            connection_string,
+            kinds={
+                "MessagingEntityNotFound": Trouble.NOT_FOUND,
+                "UnauthorizedAccess": Trouble.UNAUTHORIZED,
+                "MessageSizeExceeded": Trouble.TOO_LARGE,
+                "MessagingEntityDisabled": Trouble.DISABLED,
+                "MessageLockLost": Trouble.LOCK_LOST,
+                "InvalidOperationError": Trouble.NOT_ALLOWED,
+                "NotImplementedError": Trouble.NOT_IMPLEMENTED,
+                "ArgumentError": Trouble.ARGUMENT,
+            },
+        )
+
+    def send_list(self, entity: str, messages: Sequence[Outgoing]) -> None:
+        self.request("send_list", entity=entity, messages=[to_json(message) for message in messages])
+
+    def send_batch(self, entity: str, messages: Sequence[Outgoing]) -> None:
+        self.request("send_batch", entity=entity, messages=[to_json(message) for message in messages])
+
+    def peek(self, entity: str, count: int, start: int = 1) -> list[Received]:
+        found = self.request("peek", entity=entity, count=count, start=str(start))
+        return [from_json(message) for message in found]
+
+
+class Rhea(JavaScriptAgent):
+    """rhea, logged in with SASL PLAIN."""
+
+    def __init__(self, host: str, port: int, policy: str, key: str) -> None:
+        super().__init__(
+            "rhea_client.js",
+            host,
+            str(port),
+            policy,
+            key,
+            kinds={
+                "amqp:not-found": Trouble.NOT_FOUND,
+                "amqp:unauthorized-access": Trouble.UNAUTHORIZED,
+                "connection_error": Trouble.UNAUTHORIZED,
+                "amqp:link:message-size-exceeded": Trouble.TOO_LARGE,
+                "com.microsoft:entity-disabled": Trouble.DISABLED,
+                "com.microsoft:message-lock-lost": Trouble.LOCK_LOST,
+                "amqp:not-allowed": Trouble.NOT_ALLOWED,
+                "amqp:not-implemented": Trouble.NOT_IMPLEMENTED,
+                "com.microsoft:argument-error": Trouble.ARGUMENT,
+            },
+        )
+
+
+def to_json(message: Outgoing) -> dict[str, Any]:
+    """What the scripts' ``toAzure`` reads."""
+    return {
+        "body": b64encode(message.body).decode(),
+        "message_id": message.message_id,
+        "partition_key": message.partition_key,
+        "session_id": message.session_id,
+        "subject": message.subject,
+        "ttl_ms": message.ttl_ms,
+        "properties": dict(message.properties),
+    }
+
+
+def from_json(message: dict[str, Any]) -> Received:
+    """What the scripts' ``fromAzure`` writes."""
+    sequence = message.pop("sequence_number")
+    return Received(
+        **{**message, "body": b64decode(message["body"])},
+        sequence_number=None if sequence is None else int(sequence),
+    )

@@ -1,0 +1,166 @@
+"""python-qpid-proton, a plain AMQP 1.0 client, logged in with SASL PLAIN."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from proton import Condition, ConnectionException, Delivery, Message, symbol
+from proton import Timeout as ProtonTimeout
+from proton.handlers import MessagingHandler
+from proton.reactor import AtLeastOnce, AtMostOnce
+from proton.utils import BlockingConnection, ConnectionClosed, LinkDetached
+
+from tests.conformance.clients.interface import WAIT_S, ClientTrouble, Outgoing, Received, Trouble
+
+_KINDS = {
+    "amqp:not-found": Trouble.NOT_FOUND,
+    "amqp:unauthorized-access": Trouble.UNAUTHORIZED,
+    "amqp:link:message-size-exceeded": Trouble.TOO_LARGE,
+    "com.microsoft:entity-disabled": Trouble.DISABLED,
+    "com.microsoft:message-lock-lost": Trouble.LOCK_LOST,
+    "amqp:not-allowed": Trouble.NOT_ALLOWED,
+    "amqp:not-implemented": Trouble.NOT_IMPLEMENTED,
+    "com.microsoft:argument-error": Trouble.ARGUMENT,
+}
+_PARTITION_KEY = symbol("x-opt-partition-key")
+
+
+class _Inbox(MessagingHandler):
+    """Messages of one link, not accepted before the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(prefetch=0, auto_accept=False, auto_settle=False)
+        self.messages: deque[tuple[Message, Delivery]] = deque()
+
+    def on_message(self, event: Any) -> None:
+        self.messages.append((event.message, event.delivery))
+        event.container.yield_()
+
+
+class Proton:
+    """One connection; a link for each entity and direction."""
+
+    def __init__(self, host: str, port: int, policy: str, key: str) -> None:
+        with _troubles():
+            self._connection = BlockingConnection(
+                f"amqp://{host}:{port}",
+                timeout=WAIT_S,
+                user=policy,
+                password=key,
+                allowed_mechs="PLAIN",
+                allow_insecure_mechs=True,
+            )
+        self._senders: dict[str, Any] = {}
+        self._receivers: dict[tuple[str, bool], tuple[Any, _Inbox]] = {}
+
+    def send(self, entity: str, *messages: Outgoing) -> None:
+        with _troubles():
+            if entity not in self._senders:
+                self._senders[entity] = self._connection.create_sender(entity)
+            for message in messages:
+                delivery = self._senders[entity].link.send(_to_proton(message))
+                self._wait_settled(delivery)
+
+    def receive(self, entity: str, count: int, *, delete: bool = False, wait_s: float = WAIT_S) -> list[Received]:
+        with _troubles():
+            link, inbox = self._receiver(entity, delete)
+            missing = count - len(inbox.messages) - link.credit
+            if missing > 0:
+                link.flow(missing)
+            if not inbox.messages:
+                try:
+                    self._connection.wait(lambda: bool(inbox.messages), timeout=wait_s)
+                except ProtonTimeout:
+                    return []
+            return [_from_proton(*inbox.messages.popleft()) for _ in range(min(count, len(inbox.messages)))]
+
+    def complete(self, entity: str, message: Received) -> None:
+        self._settle(message.token, Delivery.ACCEPTED)
+
+    def abandon(self, entity: str, message: Received) -> None:
+        message.token.local.failed = True
+        self._settle(message.token, Delivery.MODIFIED)
+
+    def dead_letter(self, entity: str, message: Received, reason: str, description: str) -> None:
+        info: Any = {symbol("DeadLetterReason"): reason, symbol("DeadLetterErrorDescription"): description}
+        message.token.local.condition = Condition("com.microsoft:dead-letter", "asked for", info)
+        self._settle(message.token, Delivery.REJECTED)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _receiver(self, entity: str, delete: bool) -> tuple[Any, _Inbox]:
+        if (entity, delete) not in self._receivers:
+            inbox = _Inbox()
+            mode = AtMostOnce() if delete else AtLeastOnce()
+            link = self._connection.create_receiver(entity, credit=0, handler=inbox, options=mode)
+            self._receivers[entity, delete] = (link, inbox)
+        return self._receivers[entity, delete]
+
+    def _settle(self, delivery: Any, state: int) -> None:
+        with _troubles():
+            delivery.update(state)
+            self._wait_settled(delivery)
+
+    def _wait_settled(self, delivery: Any) -> None:
+        """Raises `ClientTrouble` with the condition of a rejection."""
+        self._connection.wait(lambda: delivery.settled)
+        condition = delivery.remote.condition
+        delivery.settle()
+        if condition is not None:
+            raise _trouble(condition)
+
+
+def _to_proton(message: Outgoing) -> Message:
+    built = Message(body=message.body, inferred=True, properties=dict(message.properties) or None)
+    built.id = message.message_id
+    if message.session_id is not None:
+        built.group_id = message.session_id
+    if message.subject is not None:
+        built.subject = message.subject
+    if message.ttl_ms is not None:
+        built.ttl = message.ttl_ms / 1000
+    if message.partition_key is not None:
+        built.annotations = {_PARTITION_KEY: message.partition_key}
+    return built
+
+
+def _from_proton(message: Any, delivery: Delivery) -> Received:
+    notes = message.annotations or {}
+    properties = {str(key): value for key, value in (message.properties or {}).items()}
+    return Received(
+        body=bytes(message.body),
+        message_id=message.id,
+        sequence_number=notes.get("x-opt-sequence-number"),
+        delivery_count=message.delivery_count,
+        partition_key=notes.get("x-opt-partition-key"),
+        session_id=message.group_id,
+        subject=message.subject,
+        properties=properties,
+        dead_letter_reason=properties.get("DeadLetterReason"),
+        dead_letter_description=properties.get("DeadLetterErrorDescription"),
+        dead_letter_source=notes.get("x-opt-deadletter-source"),
+        token=delivery,
+    )
+
+
+@contextmanager
+def _troubles() -> Iterator[None]:
+    try:
+        yield
+    except LinkDetached as error:
+        condition = error.link.remote_condition
+        raise (ClientTrouble(Trouble.OTHER, str(error)) if condition is None else _trouble(condition)) from error
+    except ConnectionClosed as error:
+        condition = error.connection.remote_condition
+        raise (ClientTrouble(Trouble.OTHER, str(error)) if condition is None else _trouble(condition)) from error
+    except ConnectionException as error:
+        kind = Trouble.UNAUTHORIZED if "Authentication failed" in str(error) else Trouble.OTHER
+        raise ClientTrouble(kind, str(error)) from error
+
+
+def _trouble(condition: Any) -> ClientTrouble:
+    return ClientTrouble(_KINDS.get(condition.name, Trouble.OTHER), f"{condition.name}: {condition.description}")

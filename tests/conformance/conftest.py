@@ -1,0 +1,157 @@
+"""A broker per file of tests, clients on it that live as long, and queues of a test's own."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import TypeVar, cast
+
+import pytest
+
+from partibus.namespace.connection_string import parse_connection_string
+from partibus.testing.broker_process import BrokerProcess
+from tests.conformance.clients.interface import Client, ServiceBusClient
+from tests.conformance.clients.javascript import JavaScriptServiceBus, Rhea
+from tests.conformance.clients.python_asyncio import PythonAsyncio
+from tests.conformance.clients.python_sync import PythonSync
+
+CountMessages = Callable[..., int]
+Connect = Callable[[str], Client]
+T = TypeVar("T", bound=Client)
+
+SERVICE_BUS = ("python", "python-asyncio", "javascript")
+PLAIN_AMQP = ("rhea", "proton")
+
+
+def connect_rhea(connection_string: str) -> Client:
+    return Rhea(*_login(connection_string))
+
+
+def connect_proton(connection_string: str) -> Client:
+    if importlib.util.find_spec("proton") is None:
+        pytest.skip(
+            "python-qpid-proton is not installed: it has no wheel and needs a C compiler (`make setup` says so)"
+        )
+    from tests.conformance.clients.proton import Proton
+
+    return Proton(*_login(connection_string))
+
+
+LIBRARIES: dict[str, Connect] = {
+    "python": PythonSync,
+    "python-asyncio": PythonAsyncio,
+    "javascript": JavaScriptServiceBus,
+    "rhea": connect_rhea,
+    "proton": connect_proton,
+}
+
+
+class Clients:
+    """Clients of each library, made when they are first asked for."""
+
+    def __init__(self, connection_string: str, stack: ExitStack) -> None:
+        self._connection_string = connection_string
+        self._stack = stack
+        self._clients: dict[str, Client] = {}
+
+    def get(self, library: str) -> Client:
+        if library not in self._clients:
+            self._clients[library] = self._open(LIBRARIES[library](self._connection_string))
+        return self._clients[library]
+
+    def another(self, library: str) -> Client:
+        """One that shares no connection with the others."""
+        return self._open(LIBRARIES[library](self._connection_string))
+
+    def _open(self, client: T) -> T:
+        return self._stack.enter_context(closing(client))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Stopped gracefully after the file's tests: a traceback in its log fails the last of them."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def _log_of_broker(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A failing test shows what the broker has written meanwhile."""
+    if "broker" not in request.fixturenames:
+        yield
+        return
+    broker = cast(BrokerProcess, request.getfixturevalue("broker"))
+    seen = len(broker.log)
+    yield
+    if news := broker.log[seen:]:
+        print(f"log of the broker:\n{news}")
+
+
+@pytest.fixture(scope="module")
+def clients(broker: BrokerProcess) -> Iterator[Clients]:
+    with ExitStack() as stack:
+        yield Clients(broker.connection_string, stack)
+
+
+@pytest.fixture(params=[*SERVICE_BUS, *PLAIN_AMQP])
+def client(clients: Clients, request: pytest.FixtureRequest) -> Client:
+    """Each library."""
+    return clients.get(request.param)
+
+
+@pytest.fixture(params=SERVICE_BUS)
+def sdk(clients: Clients, request: pytest.FixtureRequest) -> ServiceBusClient:
+    """Each library of the Service Bus."""
+    return cast(ServiceBusClient, clients.get(request.param))
+
+
+@pytest.fixture
+def python(clients: Clients) -> PythonSync:
+    """The blocking client for Python: where one library is enough, because the broker is what is looked at."""
+    return cast(PythonSync, clients.get("python"))
+
+
+@pytest.fixture
+def javascript(clients: Clients) -> JavaScriptServiceBus:
+    return cast(JavaScriptServiceBus, clients.get("javascript"))
+
+
+@pytest.fixture
+def make_queue(broker: BrokerProcess, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """``make_queue(LockDuration="PT5S")``: a queue that no other test uses; properties by the service's names."""
+    made = 0
+
+    def make(**properties: object) -> str:
+        nonlocal made
+        made += 1
+        name = "".join(c if c.isalnum() else "-" for c in request.node.name).strip("-")
+        return broker.create_queue(f"{name}-{made}", **properties)
+
+    return make
+
+
+@pytest.fixture(params=["plain", "partitioned"])
+def queue(make_queue: Callable[..., str], request: pytest.FixtureRequest) -> str:
+    """A plain and a partitioned queue: receivers need not know which."""
+    return make_queue(EnablePartitioning=request.param == "partitioned")
+
+
+@pytest.fixture
+def messages_in(broker: BrokerProcess) -> CountMessages:
+    """``messages_in(queue)``, ``messages_in(queue, dead=True)``: what is stored over all partitions, locked or not."""
+
+    def count(name: str, *, dead: bool = False) -> int:
+        info = broker.describe(name)
+        found = info.dead_letter_messages if dead else info.messages
+        assert found is not None, f"a partition of '{name}' is not available"
+        return found
+
+    return count
+
+
+def _login(connection_string: str) -> tuple[str, int, str, str]:
+    """Host, port, policy and key."""
+    parsed = parse_connection_string(connection_string)
+    assert parsed.port is not None
+    return parsed.host, parsed.port, parsed.key_name, parsed.key

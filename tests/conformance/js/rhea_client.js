@@ -1,0 +1,189 @@
+// Adapter for rhea, a plain AMQP 1.0 client.  node rhea_client.js HOST PORT POLICY KEY
+"use strict";
+
+const rhea = require("rhea");
+const { serve } = require("./agent.js");
+
+const [host, port, username, password] = process.argv.slice(2);
+const container = rhea.create_container();
+const connection = container.connect({ host, port: Number(port), username, password, reconnect: false });
+const opened = next(connection, ["connection_open"], ["connection_error", "disconnected", "error"]);
+opened.catch(() => {}); // every request reports it
+for (const name of ["connection_error", "error", "disconnected", "protocol_error"]) connection.on(name, () => {});
+
+const senders = new Map();
+const receivers = new Map();
+const received = new Map();
+let lastToken = 0;
+
+/** The context of the first of some events; the condition of a link or connection where it is one of `bad`. */
+function next(emitter, good, bad) {
+  return new Promise((resolve, reject) => {
+    const listeners = [];
+    const done = (settle) => (context) => {
+      for (const [name, listener] of listeners) emitter.removeListener(name, listener);
+      settle(context);
+    };
+    for (const name of good) listeners.push([name, done(resolve)]);
+    for (const name of bad) {
+      const fail = (context) => reject(conditionOf(context, name));
+      listeners.push([name, done(fail)]);
+    }
+    for (const [name, listener] of listeners) emitter.on(name, listener);
+  });
+}
+
+function conditionOf(context, name) {
+  const error = context?.receiver?.error ?? context?.sender?.error ?? context?.connection?.error ?? context?.error;
+  return { condition: String(error?.condition ?? name), text: String(error?.description ?? error ?? name) };
+}
+
+async function sender(entity) {
+  await opened;
+  if (!senders.has(entity)) {
+    const link = connection.open_sender({ target: entity, autosettle: true });
+    senders.set(entity, link);
+    try {
+      await next(link, ["sendable"], ["sender_error", "sender_close"]);
+    } catch (error) {
+      senders.delete(entity);
+      throw error;
+    }
+  }
+  return senders.get(entity);
+}
+
+async function receiver(entity, remove) {
+  await opened;
+  const key = `${remove} ${entity}`;
+  if (!receivers.has(key)) {
+    const modes = remove ? { snd_settle_mode: 1, rcv_settle_mode: 0 } : { snd_settle_mode: 0, rcv_settle_mode: 1 };
+    const link = connection.open_receiver({
+      source: entity,
+      credit_window: 0,
+      autoaccept: false,
+      autosettle: false,
+      ...modes,
+    });
+    const state = { link, buffer: [], waiting: null };
+    link.on("message", ({ message, delivery }) => {
+      state.buffer.push({ message, delivery });
+      state.waiting?.();
+    });
+    receivers.set(key, state);
+    try {
+      await next(link, ["receiver_open"], ["receiver_error", "receiver_close"]);
+    } catch (error) {
+      receivers.delete(key);
+      throw error;
+    }
+  }
+  return receivers.get(key);
+}
+
+async function sendOne(link, message) {
+  const annotations = message.partition_key == null ? undefined : { "x-opt-partition-key": message.partition_key };
+  const delivery = link.send({
+    body: rhea.message.data_section(Buffer.from(message.body, "base64")),
+    message_id: message.message_id ?? undefined,
+    group_id: message.session_id ?? undefined,
+    subject: message.subject ?? undefined,
+    ttl: message.ttl_ms ?? undefined,
+    message_annotations: annotations,
+    application_properties: message.properties,
+  });
+  await new Promise((resolve, reject) => {
+    const look = (context) => {
+      if (context.delivery !== delivery) return;
+      link.removeListener("accepted", look);
+      link.removeListener("rejected", look);
+      const error = delivery.remote_state?.error;
+      if (error) reject({ condition: error.condition, text: error.description });
+      else resolve();
+    };
+    link.on("accepted", look);
+    link.on("rejected", look);
+  });
+}
+
+function fromRhea({ message, delivery }) {
+  const token = ++lastToken;
+  received.set(token, delivery);
+  const notes = message.message_annotations ?? {};
+  const content = message.body?.content ?? message.body;
+  const properties = message.application_properties ?? {};
+  return {
+    body: Buffer.from(content).toString("base64"),
+    message_id: message.message_id ?? null,
+    sequence_number: notes["x-opt-sequence-number"] == null ? null : number(notes["x-opt-sequence-number"]),
+    delivery_count: message.delivery_count ?? 0,
+    partition_key: notes["x-opt-partition-key"] ?? null,
+    session_id: message.group_id ?? null,
+    subject: message.subject ?? null,
+    properties,
+    dead_letter_reason: properties.DeadLetterReason ?? null,
+    dead_letter_description: properties.DeadLetterErrorDescription ?? null,
+    dead_letter_source: notes["x-opt-deadletter-source"] ?? null,
+    token,
+  };
+}
+
+/** Past 2^53 rhea hands out the eight bytes. */
+function number(value) {
+  return Buffer.isBuffer(value) ? value.readBigInt64BE().toString() : String(value);
+}
+
+/** Say what becomes of a delivery and wait until the broker has settled it. */
+async function settle(entity, token, state) {
+  const { link } = await receiver(entity, false);
+  const delivery = received.get(token);
+  const settled = new Promise((resolve) => {
+    const look = (context) => {
+      if (context.delivery !== delivery) return;
+      link.removeListener("settled", look);
+      resolve();
+    };
+    link.on("settled", look);
+  });
+  delivery.update(false, state);
+  await settled;
+  const error = delivery.remote_state?.error;
+  if (error) throw { condition: error.condition, text: error.description };
+}
+
+serve(
+  {
+    async send({ entity, messages }) {
+      const link = await sender(entity);
+      for (const message of messages) await sendOne(link, message);
+    },
+    async receive({ entity, count, delete: remove, wait_ms }) {
+      const state = await receiver(entity, remove);
+      const missing = count - state.buffer.length - state.link.credit;
+      if (missing > 0) state.link.add_credit(missing);
+      if (!state.buffer.length) {
+        await new Promise((resolve) => {
+          const timer = setTimeout(resolve, wait_ms);
+          state.waiting = () => {
+            clearTimeout(timer);
+            resolve();
+          };
+        });
+        state.waiting = null;
+      }
+      return state.buffer.splice(0, count).map(fromRhea);
+    },
+    async complete({ entity, token }) {
+      await settle(entity, token, rhea.message.accepted().described());
+    },
+    async abandon({ entity, token }) {
+      await settle(entity, token, rhea.message.modified({ delivery_failed: true }).described());
+    },
+    async dead_letter({ entity, token, reason, description }) {
+      const info = { DeadLetterReason: reason, DeadLetterErrorDescription: description };
+      const error = { condition: "com.microsoft:dead-letter", description: "asked for", info };
+      await settle(entity, token, rhea.message.rejected({ error }).described());
+    },
+  },
+  (error) => ({ code: error.condition ?? error.name, name: error.name ?? null, text: String(error.text ?? error.message) }),
+);
