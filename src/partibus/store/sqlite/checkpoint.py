@@ -31,7 +31,7 @@ class Checkpoints:
         self._settings = settings
         self._commit_lock = commit_lock
         self._appended_bytes = 0
-        """Since the last checkpoint that has ended began."""
+        """Since all of the log had been copied."""
         self._thread: Thread | None = None
         self.last_error: sqlite3.Error | None = None
         """Of the latest checkpoint. Nothing is lost by it; the log grows until one works."""
@@ -40,7 +40,7 @@ class Checkpoints:
         """Start a checkpoint when enough has been appended. The caller holds the commit lock."""
         self._appended_bytes += appended_bytes
         if self._appended_bytes >= self._settings.checkpoint_bytes and self._thread is None:
-            self._thread = Thread(target=self._run, name=f"checkpoint {self._path.name}", args=(self._appended_bytes,))
+            self._thread = Thread(target=self._run, name=f"checkpoint {self._path.name}")
             self._thread.start()
 
     def is_behind(self, connection: sqlite3.Connection) -> bool:
@@ -62,13 +62,13 @@ class Checkpoints:
         if thread is not None:
             thread.join()
 
-    def _run(self, appended_bytes: int) -> None:
+    def _run(self) -> None:
         try:
             with closing(connect(self._path, _PAGES_OF_CACHE, self._settings)) as connection:
                 checkpoint(connection)
                 with self._commit_lock:
                     checkpoint(connection)
-                    self._appended_bytes -= appended_bytes
+                    self._appended_bytes = 0
             self.last_error = None
         except sqlite3.Error as error:
             self.last_error = error

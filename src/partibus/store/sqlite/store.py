@@ -116,6 +116,12 @@ class SQLiteStore:
                 self._commit_lock.release()
         return not self._room.is_full
 
+    @property
+    def checkpoint_error(self) -> str | None:
+        """Why the log could not be copied last time; None when it could. Nothing is lost, but the log grows."""
+        error = self._checkpoints.last_error
+        return None if error is None else str(error)
+
     def commit(self, writes: Writes) -> None:
         """Make all rows durable, or none. A key that exists already is an error of the caller: nothing is stored."""
         appended_bytes = estimate_appended_bytes(writes)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.store.sqlite import StoreSettings
+from partibus.store.sqlite import SQLiteStore, StoreSettings
 from tests.contract.stores import complete, enqueued, positions
 from tests.unit.store.sqlite.places import SETTINGS, open_store
 
@@ -53,13 +53,18 @@ def test_a_failed_checkpoint_loses_nothing_and_the_next_one_works(
     store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=1))
     with monkeypatch.context() as broken:
         broken.setattr("partibus.store.sqlite.checkpoint.connect", _refuse)
-        store.commit(enqueued(1))
-        store.commit(enqueued(2))
-        store.close()
-    store = store.reopen()
-    store.commit(enqueued(3))
+        assert error_after_commit(store, 1) == "disk I/O error"
+        assert error_after_commit(store, 2) == "disk I/O error"
+    assert error_after_commit(store, 3) is None
     assert positions(store) == [1, 2, 3]
     store.close()
+
+
+def error_after_commit(store: SQLiteStore, pos: int) -> str | None:
+    """Commit, wait for the checkpoint that the commit starts, and tell its error."""
+    store.commit(enqueued(pos))
+    store._checkpoints.wait()
+    return store.checkpoint_error
 
 
 def _refuse(*_arguments: object) -> None:

@@ -129,6 +129,23 @@ def test_a_disk_that_fails_before_the_commit_leaves_nothing_of_it(tmp_path: Path
     store.close()
 
 
+def test_the_settings_that_durability_stands_on(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    pragmas = {
+        name: store._writer.connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("journal_mode", "synchronous", "page_size", "auto_vacuum", "wal_autocheckpoint", "secure_delete")
+    }
+    assert pragmas == {
+        "journal_mode": "wal",
+        "synchronous": 2,  # full: each commit syncs the log
+        "page_size": 16_384,
+        "auto_vacuum": 2,  # incremental
+        "wal_autocheckpoint": 0,
+        "secure_delete": 0,
+    }
+    store.close()
+
+
 @pytest.mark.parametrize("value", ["\ud800", 1 << 64, object()])
 def test_a_value_that_no_column_takes_fails_its_commit_only(tmp_path: Path, value: object) -> None:
     store = open_store(tmp_path)

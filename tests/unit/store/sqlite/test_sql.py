@@ -8,6 +8,7 @@ import pytest
 
 from partibus.partition.keys import entry_key
 from partibus.partition.ports import EntryState, Writes
+from partibus.store.sqlite.apply import last_updates
 from partibus.store.sqlite.sql import ROWS_MAX, execute_keys, execute_rows, schema, statement
 from tests.contract.stores import QUEUE, enqueue, enqueued
 from tests.unit.store.sqlite.places import open_store
@@ -44,6 +45,12 @@ def test_rows_and_keys_of_any_number(database: sqlite3.Connection, rows: int) ->
     assert stored == [(key, b"%d" % key) for key in range(rows)]
     execute_keys(database, "delete_bodies", range(1, rows))
     assert database.execute("SELECT key FROM body").fetchall() == [(0,)][:rows]
+
+
+def test_of_several_updates_of_an_entry_only_the_last_is_sent() -> None:
+    """SQLite may take any of several rows that match."""
+    assert last_updates([1, 0, 1, None, 2, 0, 0, None, 1, 2, 3, 4]) == [1, 2, 3, 4, 2, 0, 0, None]
+    assert last_updates([1, 0, 1, None, 2, 0, 0, None]) == [1, 0, 1, None, 2, 0, 0, None]
 
 
 def test_few_calls_into_sqlite_per_commit(tmp_path: Path) -> None:
