@@ -114,11 +114,6 @@ class FaultyStore:
         """Of the store inside."""
         return self.inner.name
 
-    @property
-    def has_room(self) -> bool:
-        """Of the store inside."""
-        return self.inner.has_room
-
     def crash(self) -> None:
         """The power fails, as far as the store inside can: one on a real disk is closed."""
         if isinstance(self.inner, Breakable):

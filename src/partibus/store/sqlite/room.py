@@ -46,8 +46,8 @@ class Room:
         """Leave the full state if there is room again."""
         try:
             self.is_full = self._file_is_full(connection) or not self._ballast.build()
-        except OSError:
-            # Whatever keeps the ballast from being written would fail a commit as well.
+        except (OSError, sqlite3.Error):
+            # Whatever keeps the file from being asked or the ballast from being written would fail a commit as well.
             self.is_full = True
         return not self.is_full
 

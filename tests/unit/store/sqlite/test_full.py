@@ -128,6 +128,8 @@ def test_a_full_store_is_still_full_when_it_is_opened_again(tmp_path: Path) -> N
     store.commit(enqueued(0, data=LARGE))
     disk.free = 0
     assert fill(store, 1) < 3
+    store.close()
+    assert refuses(store), "asked of a closed store, too"
     store = store.reopen()
     assert refuses(store)
     with pytest.raises(StoreFull):
