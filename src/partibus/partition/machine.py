@@ -27,6 +27,11 @@ DESCRIPTION_PROPERTY = "DeadLetterErrorDescription"
 MAX_DELIVERIES_REASON = "MaxDeliveryCountExceeded"
 EXPIRED_REASON = "TTLExpiredException"
 
+UNWRITTEN_NUMBERS_MAX = 1 << 16
+"""Numbers passed over when a partition is loaded. Lock ids are handed out before they are stored (D12); one that was
+given twice would let a late settlement touch somebody else's lock. Each is an operation of a commit, of which a store's
+queue holds some thousands (D24). The 39 bits of a number last for eight million loads."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionOptions:
@@ -60,7 +65,7 @@ class Partition:
         self.row = partition_row
         self.options = options
         self.next_sequence = snapshot.next_sequence if snapshot else 1
-        self.next_number = snapshot.next_number if snapshot else 1
+        self.next_number = snapshot.next_number + UNWRITTEN_NUMBERS_MAX if snapshot else 1
         """Lock ids, positions in dead-letter sub-queues, numbers of rewritten bodies; durable with what uses them."""
         self._next_reservation = 1
         self._subqueues: dict[int, Subqueue] = {}

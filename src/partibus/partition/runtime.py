@@ -107,6 +107,7 @@ class StoreRuntime:
         self._deadline_armed_ms: int | None = None
         self._generation = 0
         self._closing: Callable[[], None] | None = None
+        self._awaiting_relief: list[Callable[[], None]] = []
         self.failure: str | None = None
         """Why the store can't be used right now; None when it can."""
         self.commits = 0
@@ -136,6 +137,16 @@ class StoreRuntime:
         """More waits for the store than the limits allow: no more credit until it has caught up (D24)."""
         limits = self._limits
         return self._queue.operations > limits.queued_operations or self._queue.size_bytes > limits.queued_bytes
+
+    def when_usable(self, call: Callable[[], None]) -> None:
+        """Call once, when the store has caught up or can be used again; never before this returns."""
+        self._awaiting_relief.append(call)
+
+    def _tell_usable(self) -> None:
+        if self._awaiting_relief and self.failure is None and not self.overloaded:
+            calls, self._awaiting_relief = self._awaiting_relief, []
+            for call in calls:
+                self._host.call_soon(call)
 
     # -- the way in --------------------------------------------------------------------------------------------------
 
@@ -264,7 +275,8 @@ class StoreRuntime:
         self._schedule()
 
     def _give_back(self, slot: _Slot, granted: c.Granted) -> None:
-        """Nobody is there to take a grant: what it locked must not wait for the lock to end."""
+        """Nobody is there to take a grant: what it locked must not wait for the lock to end, nor be granted again."""
+        self._handle(slot, c.CancelReceive(0, granted.kind, granted.receiver), True)
         tokens = [(granted.lock_id, entry.pos) for entry in granted.entries]
         self._handle(slot, c.Settle(0, granted.kind, c.Outcome.RELEASE, tokens), True)
 
@@ -346,6 +358,7 @@ class StoreRuntime:
             self._schedule()
         self._outbox.extend(passing)
         self._deliver()
+        self._tell_usable()
 
     def _finish_closing(self) -> None:
         if self._closing is not None and self._store is not None:
@@ -416,6 +429,7 @@ class StoreRuntime:
             self._start_commit()
         else:
             self._finish_closing()
+        self._tell_usable()
 
     def _refuse(self, command: c.Command, *, full: bool = False) -> None:
         """Nothing of the command was done."""
