@@ -141,6 +141,11 @@ class BrokerProcess:
             Entities(client).create_queue(name, properties)
         return name
 
+    def delete_queue(self, name: str) -> None:
+        """With its messages."""
+        with connect(self.connection_string) as client:
+            Entities(client).delete(name)
+
     def describe(self, queue: str) -> EntityInfo:
         """A queue with its counts."""
         with connect(self.connection_string) as client:

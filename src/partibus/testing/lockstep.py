@@ -45,6 +45,9 @@ class Lockstep:
         self.loads: list[tuple[int, c.Load]] = []
         """(commit that it waits for, load) not read yet."""
         self.answers: list[c.Loaded] = []
+        self.lock_ids: dict[int, int] = {}
+        """Lock id -> the commit that its grant waited for. Whoever got it may use it after a crash, stored or not, so
+        it is never given again."""
         self.delivered: list[tuple[int, c.LockToken]] = []
         """Every (kind, token) ever granted under lock, so that late settlements can be tried."""
         self.reserved: list[tuple[int, c.LockToken]] = []
@@ -149,6 +152,7 @@ class Lockstep:
             self.end_commit()
         self.under_way = None
         self.pending = Writes()
+        self.lock_ids = {lock_id: number for lock_id, number in self.lock_ids.items() if number <= self.durable}
         self.waited = 0
         self.commit_number += 1
         self.loads.clear()
@@ -233,6 +237,9 @@ class Lockstep:
             delete, reserve = self.demands[reply.kind, reply.receiver]
             state = RESERVED if reserve else READY if delete else LOCKED
             items = self.model.grant(reply.kind, sequences, reply.lock_id, reply.until_ms, self.now_ms, state)
+            if state == LOCKED:
+                assert reply.lock_id not in self.lock_ids, f"lock id {reply.lock_id} was given before"
+                self.lock_ids[reply.lock_id] = self.waited
             if reply.ended:
                 del self.demands[reply.kind, reply.receiver]
         for entry, item in zip(reply.entries, items, strict=True):

@@ -185,6 +185,17 @@ def test_lock_that_was_not_written_is_gone_after_a_crash_and_counted_for_nothing
     both.check_at_rest()
 
 
+def test_lock_that_was_not_written_never_shares_its_id_with_a_later_one() -> None:
+    both = start()
+    send(both)
+    both.receive(ACTIVE, 1, 1, 1_000)
+    ((_, stale),) = both.delivered
+    both.crash(commit_survives=False)
+    take(both)
+    both.settle(ACTIVE, Outcome.COMPLETE, [stale])
+    assert lost(both) == [0]
+
+
 def test_recovered_lock_that_ends_leaves_its_message_in_its_place() -> None:
     both = start(lock_duration_ms=1_000)
     send(both, 8)

@@ -269,6 +269,20 @@ def test_more_than_the_limits_is_overload_until_it_is_durable() -> None:
     assert seen == [False, True, False]
 
 
+def test_grants_to_a_receiver_that_is_gone_go_to_others() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.receive(1, 100_000)
+    broker.granted()
+    broker.runtime.unregister(1)
+    broker.receive(2)
+    broker.send(3)
+    granted: list[int] = []
+    while len(granted) < 3:
+        granted += [entry.sequence for entry in broker.granted().entries]
+    assert sorted(granted) == [2, 3, 4]
+
+
 # -- failure -----------------------------------------------------------------------------------------------------------
 
 
