@@ -39,7 +39,7 @@ class Broker:
         self.namespace = namespace
         self.access = access
         self.clock = clock
-        self.wall_clock = SystemClock()
+        self.wall_clock: Clock = SystemClock()
         """Tokens expire by the real time, also under a manual clock (D26)."""
         self.limits = limits
         self.numbers = numbers

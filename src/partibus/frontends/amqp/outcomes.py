@@ -6,7 +6,7 @@
 | modified, undeliverable-here not true           | abandon     | modified                 |
 | modified, undeliverable-here true               | defer       | not supported yet        |
 | rejected, with or without an error              | dead-letter | rejected *without* error |
-| released, or settled without a state            | release     | released                 |
+| released, or settled without an outcome         | release     | released                 |
 | transactional-state                             | transaction | not supported yet        |
 
 An error in the answer to a dead-letter would be read as failure (section 5.2 of the dialect).
@@ -14,7 +14,7 @@ An error in the answer to a dead-letter would be read as failure (section 5.2 of
 
 from typing import Final, NamedTuple
 
-from partibus.amqp import ACCEPTED, RELEASED, Accepted, DeliveryState, Modified, Rejected, Released
+from partibus.amqp import ACCEPTED, RELEASED, Accepted, DeliveryState, Modified, Received, Rejected, Released
 from partibus.errors import PartibusError, Unsupported
 from partibus.partition.commands import Outcome
 
@@ -43,7 +43,7 @@ def settlement_of(state: DeliveryState | None) -> Settlement:
     """The row of the table; `Unsupported` for what later work brings."""
     if isinstance(state, Accepted):
         return _COMPLETE
-    if state is None or isinstance(state, Released):
+    if state is None or isinstance(state, Released | Received):
         return _RELEASE
     if isinstance(state, Modified):
         if state.undeliverable_here:

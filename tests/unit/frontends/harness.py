@@ -1,0 +1,362 @@
+"""A broker's AMQP front end in one process: `Peer` opposite the engine's client role, stores in memory.
+
+No sockets, no threads, no waiting: a timeline decides when commits and loads of the stores end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from partibus.amqp import (
+    AmqpError,
+    Attached,
+    Closed,
+    Connection,
+    Deliveries,
+    Delivery,
+    DeliveryState,
+    Detached,
+    Disposed,
+    Event,
+    Plain,
+    Receiver,
+    Sender,
+    Session,
+    SessionClosed,
+    Source,
+    Target,
+)
+from partibus.amqp import Limits as EngineLimits
+from partibus.amqp.section_encoding import encode_application_properties, encode_batch, encode_properties, encode_value
+from partibus.amqp.sections import BATCH_FORMAT
+from partibus.client.messages import IncomingMessage, OutgoingMessage
+from partibus.clock import ManualClock
+from partibus.frontends.amqp.ingress import Ingress
+from partibus.frontends.amqp.peer import Peer
+from partibus.limits import Limits
+from partibus.namespace.access import AccessPolicies, Right, SasPolicy
+from partibus.namespace.broker import Broker
+from partibus.namespace.catalog import Catalog
+from partibus.namespace.namespace import Namespace, Queue
+from partibus.namespace.placement import Placement
+from partibus.namespace.sas import make_token
+from partibus.partition.machine import PartitionOptions
+from partibus.partition.ports import Store, StoreError, Writes
+from partibus.partition.runtime import StoreRuntime
+from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.store.memory import MemoryDisk, MemoryStore
+from partibus.testing.simulated_host import SimulatedHost, Timeline
+
+STORES = 16
+NOW_S = 1_700_000_000
+POLICIES = AccessPolicies(
+    [
+        SasPolicy("root", Right.MANAGE, "root-key", ""),
+        SasPolicy("sender", Right.SEND, "sender-key", ""),
+        SasPolicy("listener", Right.LISTEN, "listener-key", ""),
+    ]
+)
+REST_MS = 400.0
+"""Longer than any chain of commits and loads, shorter than any lock."""
+
+
+class Host(SimulatedHost):
+    """Every blocking job takes ``delay_ms`` to begin."""
+
+    delay_ms = 1.0
+
+    def _delay_ms(self) -> float:
+        return self.delay_ms
+
+
+class TestStore(MemoryStore):
+    """Fails when told to."""
+
+    __test__ = False
+
+    def __init__(self, disk: MemoryDisk, world: Servant) -> None:
+        super().__init__(disk)
+        self._servant = world
+
+    def commit(self, writes: Writes) -> None:
+        """As the port, unless it is to fail."""
+        error = self._servant.fails
+        if error is not None:
+            if error.executed is None:  # it was stored, but nobody hears of it
+                super().commit(writes)
+            raise error
+        super().commit(writes)
+
+
+class Servant:
+    """One store with its runtime and host."""
+
+    def __init__(self, world: World) -> None:
+        self.disk = MemoryDisk()
+        self.host = Host(world.timeline, Random(1))
+        self.fails: StoreError | None = None
+        """What every commit raises."""
+        self.stays_away = False
+        """The store can't be opened."""
+        self.runtime = StoreRuntime(self._open, self.host, world.timeline, world.limits.store)
+        self.runtime.open()
+
+    def _open(self) -> Store:
+        if self.stays_away:
+            raise StoreError("the disk is away", executed=False)
+        return TestStore(self.disk, self)
+
+
+class World:
+    """A broker with stores in memory."""
+
+    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.timeline = Timeline(NOW_S * 1000.0)
+        self.stores = [Servant(self) for _ in range(STORES)]
+        self.namespace = Namespace(Catalog(folder, STORES), self.timeline)
+        self.numbers = Numbers()
+        self.broker = Broker(self.namespace, POLICIES, self.timeline, self.numbers, self.limits, self._handle)
+        self.broker.wall_clock = self.wall_clock = ManualClock(NOW_S * 1000)
+        self.clients: list[Client] = []
+        self._ids = 0
+        self.ingress = Ingress(self._new_id)
+
+    def _new_id(self) -> str:
+        self._ids += 1
+        return f"{self._ids:032x}"
+
+    def _handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
+        options = PartitionOptions(
+            lock_duration_ms=queue.lock_duration_ms,
+            max_delivery_count=queue.max_delivery_count,
+            default_ttl_ms=queue.default_ttl_ms,
+            size_bytes_max=queue.partition_size_max_bytes,
+            reservation_ms=self.limits.cache_ms,
+            limits=self.limits.partition,
+        )
+        runtime = self.stores[placement.store_no].runtime
+        return PartitionHandle(
+            placement.partition_no, placement.partition_row, runtime, options, batched=queue.batched_operations
+        )
+
+    def queue(self, name: str, **properties: object) -> str:
+        """Make a queue with properties by the service's names."""
+        self.broker.create_queue(name, properties)
+        return name
+
+    def store_of(self, queue: str, partition: int = 0) -> Servant:
+        """The store that holds a partition."""
+        return self.stores[self.namespace.queue(queue).partitions[partition].store_no]
+
+    def client(self, *, login: str | None = "root", limits: EngineLimits | None = None) -> Client:
+        """A connected client, logged in by SASL PLAIN with a policy's name; None: not at all."""
+        client = Client(self, None if login is None else Plain(login, f"{login}-key"), limits)
+        client.open()
+        return client
+
+    def wait(self, ms: float = REST_MS) -> None:
+        """Let everything happen that is due in so many milliseconds, and carry all bytes."""
+        timeline = self.timeline
+        end_ms = timeline.time_ms + ms
+        timeline.call_later(ms, lambda: None)
+        self.carry()
+        while timeline.time_ms < end_ms:
+            timeline.run_next()
+            self.carry()
+
+    def carry(self) -> None:
+        """Carry bytes between clients and their peers until all are silent."""
+        while sum(client.carry() for client in self.clients):
+            pass
+
+
+class Client:
+    """One connection with what it has seen."""
+
+    def __init__(self, world: World, login: Plain | None, limits: EngineLimits | None = None) -> None:
+        self.world = world
+        self.engine = Connection(server=False, login=login, limits=limits)
+        self.congested = False
+        """What the server's transport says."""
+        self.peer = Peer(world.broker, world.ingress, lambda: None, lambda: self.congested)
+        self.events: list[Event] = []
+        self._tag = 0
+        world.clients.append(self)
+
+    def open(self) -> None:
+        self.engine.open("client")
+        self.world.carry()
+
+    def carry(self) -> bool:
+        """Carry what both sides have to say; False if that was nothing."""
+        up, down = self.engine.data_to_send(), self.peer.connection.data_to_send()
+        if up:
+            self.peer.receive_data(up)
+        if down:
+            self.events += self.engine.receive_data(down)
+        return bool(up or down)
+
+    # -- links -------------------------------------------------------------------------------------------------------
+
+    def session(self) -> Session:
+        return self.engine.begin()
+
+    def sender(self, address: str, session: Session | None = None, **fields: Any) -> Sender:
+        """A link to send on, attached or refused by now."""
+        session = session or self.session()
+        name = f"link-{len(self.events)}-{id(session)}-{address}"
+        link = session.attach_sender(name, source=Source("client"), target=Target(address), **fields)
+        self.world.wait()
+        return link
+
+    def receiver(
+        self, address: str, session: Session | None = None, *, delete: bool = False, source: Source | None = None
+    ) -> Receiver:
+        """A link to receive on, attached or refused by now."""
+        session = session or self.session()
+        link = session.attach_receiver(
+            f"link-{len(self.events)}-{id(session)}-{address}",
+            source=source or Source(address),
+            target=Target("client"),
+            snd_settle_mode=1 if delete else 0,
+            rcv_settle_mode=0 if delete else 1,
+        )
+        self.world.wait()
+        return link
+
+    def refusal(self, link: Sender | Receiver) -> AmqpError:
+        """Why the broker ended a link."""
+        (event,) = [e for e in self.events if isinstance(e, Detached) and e.link is link]
+        assert event.error is not None
+        return event.error
+
+    def is_detached(self, link: Sender | Receiver) -> bool:
+        return any(isinstance(event, Detached) and event.link is link for event in self.events)
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def send_raw(self, link: Sender, payload: bytes, context: object = None, *, message_format: int = 0) -> None:
+        """One transfer; nothing is carried yet."""
+        self._tag += 1
+        taken = link.send(self._tag.to_bytes(4), payload, context, message_format=message_format)
+        assert taken, "no credit"
+
+    def send(self, link: Sender, *messages: OutgoingMessage | bytes) -> list[DeliveryState | None]:
+        """Send and wait; the states that came back, in the order of the messages."""
+        start = len(self.events)
+        for index, message in enumerate(messages):
+            self.send_raw(link, message if isinstance(message, bytes) else message.encode(), index)
+        self.world.wait()
+        states = self.outcomes(link, start)
+        return [states[index] for index in sorted(states)]
+
+    def send_batch_nowait(self, link: Sender, messages: Iterable[bytes]) -> None:
+        self.send_raw(link, encode_batch(messages), message_format=BATCH_FORMAT)
+
+    def send_batch(self, link: Sender, messages: Iterable[bytes]) -> DeliveryState | None:
+        start = len(self.events)
+        self.send_raw(link, encode_batch(messages), 0, message_format=BATCH_FORMAT)
+        self.world.wait()
+        (state,) = self.outcomes(link, start).values()
+        return state
+
+    def outcomes(self, link: Sender, start: int = 0) -> dict[Any, DeliveryState | None]:
+        """Context -> state of what was answered, in the order of the answers."""
+        found: dict[Any, DeliveryState | None] = {}
+        for event in self.events[start:]:
+            if isinstance(event, Disposed) and event.link is link:
+                found |= dict.fromkeys(event.contexts, event.state)
+        return found
+
+    # -- receiving ---------------------------------------------------------------------------------------------------
+
+    def deliveries(self, link: Receiver, start: int = 0) -> list[Delivery]:
+        return [
+            delivery
+            for event in self.events[start:]
+            if isinstance(event, Deliveries) and event.link is link
+            for delivery in event.deliveries
+        ]
+
+    def receive(self, link: Receiver, credit: int) -> list[Delivery]:
+        """Grant credit and take what comes."""
+        start = len(self.events)
+        link.grant(credit)
+        self.world.wait()
+        return self.deliveries(link, start)
+
+    def settle(self, link: Receiver, deliveries: Iterable[Delivery], state: DeliveryState | None) -> list[Disposed]:
+        """Settle and wait for the answers."""
+        start = len(self.events)
+        link.settle_many(deliveries, state, settled=False)
+        self.world.wait()
+        return [event for event in self.events[start:] if isinstance(event, Disposed) and event.link is link]
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def request(
+        self, address: str, operation: str, body: object = None, properties: Mapping[str, object] | None = None
+    ) -> IncomingMessage:
+        """One request to a node and its reply."""
+        session = self.session()
+        replies = self.receiver(address, session)
+        replies.grant(10)
+        sender = self.sender(address, session)
+        request = (
+            encode_properties(message_id="request-1")
+            + encode_application_properties({"operation": operation, **(properties or {})})
+            + encode_value(body)
+        )
+        self.send_raw(sender, request)
+        self.world.wait()
+        (delivery,) = self.deliveries(replies)
+        session.end()
+        self.world.carry()
+        return IncomingMessage(delivery.payload)
+
+    def put_token(self, policy: str, audience: str, *, expires_in_s: int = 3600, key: str | None = None) -> int:
+        """Show a token; the status code."""
+        token = make_token(audience, policy, key or f"{policy}-key", NOW_S + expires_in_s)
+        reply = self.request("$cbs", "put-token", token, {"name": audience, "type": "jwt"})
+        status = reply.application_properties["status-code"]
+        assert isinstance(status, int)
+        return int(status)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> Closed | None:
+        """How the connection ended."""
+        return next((event for event in self.events if isinstance(event, Closed)), None)
+
+    def session_ends(self) -> list[SessionClosed]:
+        return [event for event in self.events if isinstance(event, SessionClosed)]
+
+    def attached(self) -> list[Attached]:
+        return [event for event in self.events if isinstance(event, Attached)]
+
+    def lose(self) -> None:
+        """The connection breaks."""
+        self.world.clients.remove(self)
+        self.peer.on_lost()
+
+
+def message(body: bytes = b"body", **fields: Any) -> bytes:
+    """An encoded message."""
+    return OutgoingMessage(body=body, **fields).encode()
+
+
+def body_of(delivery: Delivery) -> Any:
+    return IncomingMessage(delivery.payload).body
+
+
+def until(world: World, done: Callable[[], Any]) -> None:
+    """Let time pass until something is true."""
+    while not done():
+        assert world.timeline, "nothing is left to happen"
+        world.timeline.run_next()
+        world.carry()

@@ -1,0 +1,217 @@
+"""Which links are refused, how (section 3.6 of the dialect), and what a connection may do."""
+
+from __future__ import annotations
+
+import pytest
+
+from partibus.amqp import ACCEPTED, Coordinator, Plain, Source, Target
+from tests.unit.frontends.harness import Client, World, body_of, message
+
+
+def test_a_refused_link_is_attached_with_nulls_and_closed_with_the_reason(world: World) -> None:
+    client = world.client()
+    link = client.sender("nowhere")
+    assert link.refused
+    assert not link.is_open
+    error = client.refusal(link)
+    assert error.condition == "amqp:not-found"
+    assert "The messaging entity 'nowhere' could not be found" in str(error.description)
+
+
+@pytest.mark.parametrize(
+    ("address", "condition"),
+    [
+        ("", "com.microsoft:argument-error"),
+        ("q/$DeadLetterQueue", "amqp:not-allowed"),
+        ("q/Subscriptions/s", "amqp:not-allowed"),
+        ("no/such/queue", "amqp:not-found"),
+        ("no-such-queue/$management", "amqp:not-found"),
+        ("q" * 5000, "com.microsoft:argument-error"),
+        ("http://x/q", "com.microsoft:argument-error"),
+        ("q\x00", "com.microsoft:argument-error"),
+    ],
+)
+def test_a_sender_is_refused(world: World, address: str, condition: str) -> None:
+    world.queue("q")
+    client = world.client()
+    assert client.refusal(client.sender(address)).condition == condition
+
+
+@pytest.mark.parametrize(
+    ("address", "condition"),
+    [
+        ("", "com.microsoft:argument-error"),
+        ("nowhere", "amqp:not-found"),
+        ("q/Subscriptions/s", "amqp:not-found"),
+        ("q/$Transfer/$DeadLetterQueue", "amqp:not-implemented"),
+        ("q/$Transfer/$DeadLetterQueue/$management", "amqp:not-implemented"),
+        ("q/Subscriptions/s/$management", "amqp:not-found"),
+    ],
+)
+def test_a_receiver_is_refused(world: World, address: str, condition: str) -> None:
+    world.queue("q")
+    client = world.client()
+    link = client.receiver(address)
+    assert client.refusal(link).condition == condition
+    assert client.closed is None
+
+
+def test_a_session_receiver_is_refused(world: World) -> None:
+    client = world.client()
+    source = Source(world.queue("q"), filter={"com.microsoft:session-filter": None})
+    link = client.receiver("q", source=source)
+    assert client.refusal(link).condition == "amqp:not-allowed"
+
+
+def test_a_transaction_coordinator_is_refused(world: World) -> None:
+    client = world.client()
+    session = client.session()
+    link = session.attach_sender("tx", source=Source("client"), target=Coordinator())
+    world.wait()
+    assert client.refusal(link).condition == "amqp:not-implemented"
+
+
+def test_an_address_that_is_no_text_is_refused(world: World) -> None:
+    client = world.client()
+    link = client.session().attach_sender("n", source=Source("client"), target=Target({"a": 1}))
+    world.wait()
+    assert client.refusal(link).condition == "com.microsoft:argument-error"
+
+
+def test_a_refusal_leaves_the_session_and_its_other_links_alone(world: World) -> None:
+    client = world.client()
+    session = client.session()
+    good = client.sender(world.queue("q"), session)
+    client.sender("nowhere", session)
+    assert client.send(good, message()) == [ACCEPTED]
+
+
+@pytest.mark.parametrize("status", ["Disabled", "SendDisabled"])
+def test_nobody_sends_to_a_disabled_entity(world: World, status: str) -> None:
+    client = world.client()
+    link = client.sender(world.queue("q", Status=status))
+    assert client.refusal(link).condition == "com.microsoft:entity-disabled"
+
+
+@pytest.mark.parametrize("status", ["Disabled", "ReceiveDisabled"])
+def test_nobody_receives_from_a_disabled_entity(world: World, status: str) -> None:
+    client = world.client()
+    link = client.receiver(world.queue("q", Status=status))
+    assert client.refusal(link).condition == "com.microsoft:entity-disabled"
+
+
+class TestClaims:
+    """Who may do what: by PLAIN or by tokens shown to `$cbs`."""
+
+    def test_a_client_without_claims_may_do_nothing(self, world: World) -> None:
+        world.queue("q")
+        client = world.client(login=None)
+        for link in (client.sender("q"), client.receiver("q"), client.receiver("q/$DeadLetterQueue")):
+            assert client.refusal(link).condition == "amqp:unauthorized-access"
+        reply = client.request("q/$management", "com.microsoft:peek-message", {"message-count": 1})
+        assert reply.application_properties["statusCode"] == 401
+        reply = client.request("$management", "partibus:list-entities", {})
+        assert reply.application_properties["statusCode"] == 401
+
+    def test_a_client_without_claims_does_not_learn_which_entities_exist(self, world: World) -> None:
+        client = world.client(login=None)
+        assert client.refusal(client.sender("nowhere")).condition == "amqp:unauthorized-access"
+        assert client.refusal(client.receiver("nowhere")).condition == "amqp:unauthorized-access"
+
+    def test_a_wrong_key_ends_the_connection(self, world: World) -> None:
+        client = Client(world, Plain("root", "wrong"))
+        client.open()
+        assert client.closed is not None
+        assert client.peer.connection.is_closed
+
+    @pytest.mark.parametrize(
+        ("policy", "may_send", "may_receive"),
+        [("sender", True, False), ("listener", False, True), ("root", True, True)],
+    )
+    def test_a_policy_gives_its_rights_and_no_others(
+        self, world: World, policy: str, may_send: bool, may_receive: bool
+    ) -> None:
+        world.queue("q")
+        client = world.client(login=policy)
+        assert client.sender("q").is_open is may_send
+        assert client.receiver("q").is_open is may_receive
+
+    @pytest.mark.parametrize(
+        ("audience", "address", "opens"),
+        [
+            ("sb://host/q", "q", True),
+            ("sb://host/q", "Q", True),
+            ("sb://host/q", "q/$DeadLetterQueue", True),
+            ("amqps://host/q", "amqps://host/q", True),
+            ("sb://host", "q", True),
+            ("sb://host/q/$DeadLetterQueue", "q/$DeadLetterQueue", True),
+            ("sb://host/q/$DeadLetterQueue", "q", False),
+            ("sb://host/other", "q", False),
+            ("sb://host/qq", "q", False),
+            ("sb://host/q/$management", "q", False),
+        ],
+    )
+    def test_a_token_is_good_for_its_audience(self, world: World, audience: str, address: str, opens: bool) -> None:
+        world.queue("q")
+        client = world.client(login=None)
+        assert client.put_token("listener", audience) == 202
+        assert client.receiver(address).is_open is opens
+
+    @pytest.mark.parametrize("audience", ["sb://host/q", "sb://host/q/$management"])
+    def test_a_token_is_good_for_management(self, world: World, audience: str) -> None:
+        world.queue("q")
+        client = world.client(login=None)
+        assert client.put_token("listener", audience) == 202
+        reply = client.request("q/$management", "com.microsoft:peek-message", {"message-count": 1})
+        assert reply.application_properties["statusCode"] == 204
+
+    def test_a_bad_token_is_refused_with_a_status(self, world: World) -> None:
+        client = world.client(login=None)
+        assert client.put_token("sender", "sb://host/q", key="wrong") == 401
+        assert client.put_token("nobody", "sb://host/q") == 401
+        assert client.put_token("sender", "sb://host/q", expires_in_s=-5) == 401
+
+    @pytest.mark.parametrize(
+        ("operation", "body", "properties"),
+        [
+            ("", "token", {"name": "q"}),
+            ("get-token", "token", {"name": "q"}),
+            ("put-token", None, {"name": "q"}),
+            ("put-token", 7, {"name": "q"}),
+            ("put-token", "token", {}),
+            ("put-token", "token", {"name": 7}),
+            ("put-token", "SharedAccessSignature sr=&sig=&se=&skn=", {"name": "q"}),
+        ],
+    )
+    def test_what_is_no_put_token_is_answered(
+        self, world: World, operation: str, body: object, properties: dict[str, object]
+    ) -> None:
+        client = world.client(login=None)
+        reply = client.request("$cbs", operation, body, properties)
+        assert reply.application_properties["status-code"] in {400, 401}
+
+    def test_links_go_when_their_token_has_expired(self, world: World) -> None:
+        world.queue("q")
+        client = world.client(login=None)
+        client.put_token("root", "sb://host/q", expires_in_s=600)
+        sender, receiver = client.sender("q"), client.receiver("q")
+        client.peer.tick(0.0)
+        world.wait()
+        assert sender.is_open
+        world.wall_clock.advance(601_000)
+        client.peer.tick(10.0)
+        world.wait()
+        assert client.refusal(sender).condition == "amqp:unauthorized-access"
+        assert client.refusal(receiver).condition == "amqp:unauthorized-access"
+        assert client.closed is None
+
+    def test_a_renewed_token_keeps_the_links(self, world: World) -> None:
+        world.queue("q")
+        client = world.client(login=None)
+        client.put_token("root", "sb://host/q", expires_in_s=600)
+        sender = client.sender("q")
+        client.put_token("root", "sb://host/q", expires_in_s=3600)
+        world.wall_clock.advance(601_000)
+        client.peer.tick(0.0)
+        assert client.send(sender, message()) == [ACCEPTED]
+        assert body_of(client.receive(client.receiver("q"), 1)[0]) == b"body"
