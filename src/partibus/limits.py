@@ -50,6 +50,11 @@ class ConnectionLimits:
     incoming_bytes: int = 2 * MIB
     outgoing_bytes: int = MIB
     """Unsent bytes past which nothing more is delivered to the peer."""
+    unsent_bytes_max: int = 8 * MIB
+    """Unsent bytes past which nothing more is read from the peer, which asks and does not take the answers. Room for
+    the largest answer of a management node: a peer that is only slow must not be stopped in the middle of a send."""
+    links_max: int = 5_000
+    """Links of one connection, on all its sessions."""
     link_credit: int = 1_000
     idle_timeout_ms: int = 240_000
     handshake_timeout_s: float = 20.0

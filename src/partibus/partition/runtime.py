@@ -194,7 +194,9 @@ class StoreRuntime:
     def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
         """Forget a partition and delete its rows: the entity was deleted. ``on_dropped`` gets the row when that is
         durable; should the store fail before, it is never called, and the next start tries again."""
-        self._slots.pop(row, None)
+        slot = self._slots.pop(row, None)
+        for command, _ in slot.waiting if slot is not None else ():
+            self._refuse(command)
         self._queue.pending.dropped_partitions.append(row)
         self._queue.wait(self._queue.number, on_dropped, row)
         self._pacing.add(waited_for=True, holdable=True)
@@ -431,7 +433,7 @@ class StoreRuntime:
             self._finish_closing()
         self._tell_usable()
 
-    def _refuse(self, command: c.Command, *, full: bool = False) -> None:
+    def _refuse(self, command: c.Command | c.Load, *, full: bool = False) -> None:
         """Nothing of the command was done."""
         message = "no room on the disk" if full else self.failure or "the store is closed"
         if isinstance(command, c.Receive | c.LockReserved):
@@ -472,6 +474,9 @@ class StoreRuntime:
 
         def loaded(result: Any) -> None:
             if generation != self._generation or self._slots.get(row) is not slot:
+                # Whoever asked must not wait for ever.
+                self._refuse(load.then if isinstance(load, c.BodyLoad) and load.then is not None else load)
+                self._deliver()
                 return
             if isinstance(result, BaseException):
                 self._fail(result)

@@ -1,5 +1,7 @@
 """An entity as front ends use it: its partitions and how messages get in and out."""
 
+from collections.abc import Callable
+
 from partibus.routing.front_end_cache import FrontEndCache
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.receive import DirectSource, OnFailed, OnGranted, Source
@@ -23,6 +25,10 @@ class EntityRoute:
     def overloaded(self) -> bool:
         """One of the stores has more to do than its limits allow."""
         return any(partition.overloaded for partition in self.partitions)
+
+    def when_relieved(self, call: Callable[[], None]) -> None:
+        """Call once, when a store that is `overloaded` no longer is; another one still may be."""
+        next(partition for partition in self.partitions if partition.overloaded).when_usable(call)
 
     def next_partition(self) -> PartitionHandle:
         """The partition whose turn it is for messages without a key (D8, rows K11, K12): round robin over those whose

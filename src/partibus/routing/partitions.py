@@ -34,6 +34,10 @@ class PartitionHandle:
         """More waits for the partition's store than its limits allow."""
         return self._runtime.overloaded
 
+    def when_usable(self, call: Callable[[], None]) -> None:
+        """Call once, when the store has caught up or can be used again; never before this returns."""
+        self._runtime.when_usable(call)
+
     def submit(self, command: Command, on_reply: OnReply | None = None, *, more: bool = False) -> None:
         """Give the partition a command; ``on_reply`` gets what it answers to ``command.request``. ``more``: who waits
         has other requests under way, so this one may wait for company if the entity allows."""

@@ -35,12 +35,17 @@ class IncomingLink:
         self._ingress = ingress
         self._credit = credit
         self._runs: deque[_Run] = deque()
+        self._awaiting_relief = False
         link.grant(credit)
 
     @property
     def overloaded(self) -> bool:
         """The entity's stores have more to do than their limits allow: read no more from this client (D24)."""
         return self._entity.route.overloaded
+
+    def when_relieved(self, call: Callable[[], None]) -> None:
+        """Call once, when a store that is `overloaded` no longer is."""
+        self._entity.route.when_relieved(call)
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         """Store what came; what can't be stored is rejected alone."""
@@ -78,8 +83,21 @@ class IncomingLink:
         runs = self._runs
         while runs and runs[0].done:
             self._answer(runs.popleft())
-        if 2 * self._link.credit <= self._credit and not self.overloaded:
+        if 2 * self._link.credit <= self._credit:
+            self._top_up()
+        self._flush()
+
+    def _top_up(self) -> None:
+        """Grant credit, now or when the stores have caught up: a client without any sends nothing that would ask."""
+        if not self.overloaded:
             self._link.grant(self._credit)
+        elif not self._awaiting_relief:
+            self._awaiting_relief = True
+            self._entity.route.when_relieved(self._relieved)
+
+    def _relieved(self) -> None:
+        self._awaiting_relief = False
+        self._top_up()
         self._flush()
 
     def _answer(self, run: _Run) -> None:

@@ -17,8 +17,13 @@ from partibus.amqp.section_fields import Property, decode_body, iter_map, raw_pr
 from partibus.amqp.sections import split_sections
 
 REQUEST_CREDIT = 100
-WAITING_MAX = 1_000
-"""Replies that wait for the client's credit; a client that reads none loses the oldest."""
+UNDER_WAY_MAX = 8
+"""Requests of one link that are worked on at a time: the answer to each may hold megabytes."""
+REQUESTS_MAX = 1_000
+"""Requests that wait for their turn; past it nothing is read from the client."""
+REPLIES_MAX = 1_000
+REPLY_BYTES_MAX = 16 << 20
+"""Replies that wait for the client's credit, and their bytes; a client that reads none loses the oldest."""
 
 
 @dataclass(slots=True)
@@ -62,17 +67,21 @@ class Node(Protocol):
 class ReplyLinks:
     """The reply links of one connection by session and node address, and what waits for their credit."""
 
+    congested: Callable[[], bool]
+    """Too much is unsent on the connection."""
     _links: dict[tuple[Session, str], Sender] = field(default_factory=dict)
     _waiting: dict[Sender, deque[bytes]] = field(default_factory=dict)
+    _bytes_waiting: int = 0
 
     def add(self, address: str, link: Sender) -> None:
         """A reply link was attached; the latest of a session counts."""
         self._links[link.session, address] = link
-        self._waiting[link] = deque(maxlen=WAITING_MAX)
+        self._waiting[link] = deque()
 
     def remove(self, link: Sender) -> None:
         """It is gone, with what waited for it."""
-        self._waiting.pop(link, None)
+        for payload in self._waiting.pop(link, ()):
+            self._bytes_waiting -= len(payload)
         for key, known in list(self._links.items()):
             if known is link:
                 del self._links[key]
@@ -83,14 +92,23 @@ class ReplyLinks:
         if link is None:
             link = next((other for (_, node), other in self._links.items() if node == address), None)
         if link is not None:
-            self._waiting[link].append(payload)
+            waiting = self._waiting[link]
+            waiting.append(payload)
+            self._bytes_waiting += len(payload)
+            self.on_credit(link)
+            while len(waiting) > REPLIES_MAX or (waiting and self._bytes_waiting > REPLY_BYTES_MAX):
+                self._bytes_waiting -= len(waiting.popleft())
+
+    def resume(self) -> None:
+        """There is room again on the connection."""
+        for link in list(self._waiting):
             self.on_credit(link)
 
     def on_credit(self, link: Sender) -> None:
         """Send what waits, as far as the client lets us."""
         waiting = self._waiting.get(link)
-        while waiting and link.send(b"\x00\x00\x00\x00", waiting[0], settled=True):
-            waiting.popleft()
+        while waiting and not self.congested() and link.send(b"\x00\x00\x00\x00", waiting[0], settled=True):
+            self._bytes_waiting -= len(waiting.popleft())
         if link.drain_requested:
             link.drained()
 
@@ -106,10 +124,23 @@ class RequestLink:
         self._node = node
         self._replies = replies
         self._flush = flush
+        self._waiting: deque[Request] = deque()
+        self._under_way = 0
+        self._working = False
+        self._on_relieved: list[Callable[[], None]] = []
         link.grant(REQUEST_CREDIT)
 
+    @property
+    def overloaded(self) -> bool:
+        """More requests wait than ever should."""
+        return len(self._waiting) > REQUESTS_MAX
+
+    def when_relieved(self, call: Callable[[], None]) -> None:
+        """Call once, when this is `overloaded` no more."""
+        self._on_relieved.append(call)
+
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
-        """Answer each; what is no request is rejected."""
+        """Answer each in its turn; what is no request is rejected."""
         for delivery in deliveries:
             try:
                 request = read_request(delivery.payload)
@@ -117,21 +148,44 @@ class RequestLink:
                 self._link.settle_many([delivery], Rejected(AmqpError("amqp:decode-error", str(error))))
                 continue
             self._link.settle_many([delivery], ACCEPTED)
+            self._waiting.append(request)
+        self._work()
+
+    def _work(self) -> None:
+        """Begin what may be begun. A request that is answered at once must not begin the next one from inside."""
+        if self._working:
+            return
+        self._working = True
+        while self._waiting and self._under_way < UNDER_WAY_MAX:
+            request = self._waiting.popleft()
+            self._under_way += 1
             self._node.handle(request, self._respond(request))
-        if 2 * self._link.credit <= REQUEST_CREDIT:
+        self._working = False
+        if 2 * self._link.credit <= REQUEST_CREDIT and len(self._waiting) < REQUEST_CREDIT:
             self._link.grant(REQUEST_CREDIT)
+        if not self.overloaded:
+            self._tell_relieved()
+
+    def _tell_relieved(self) -> None:
+        calls, self._on_relieved = self._on_relieved, []
+        for call in calls:
+            call()
 
     def _respond(self, request: Request) -> Respond:
         session = self._link.session
 
         def respond(reply: Reply) -> None:
+            self._under_way -= 1
             self._replies.send(session, self._address, write_reply(request, reply))
             self._flush()
+            self._work()
 
         return respond
 
     def on_detached(self) -> None:
-        """Replies under way still go to the reply link."""
+        """What waits is not begun; replies under way still go to the reply link."""
+        self._waiting.clear()
+        self._tell_relieved()
 
 
 def read_request(payload: bytes) -> Request:

@@ -30,7 +30,7 @@ from partibus.amqp import (
     WindowOpened,
 )
 from partibus.amqp import Limits as EngineLimits
-from partibus.errors import EntityDisabled, InvalidOperation, PartibusError, Unsupported
+from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation, PartibusError, Unauthorized, Unsupported
 from partibus.frontends.amqp.claims import CbsNode, Claims
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.incoming import IncomingLink
@@ -40,7 +40,7 @@ from partibus.frontends.amqp.node import Node, ReplyLinks, RequestLink
 from partibus.frontends.amqp.outgoing import OutgoingLink
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
-from partibus.namespace.broker import Broker
+from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.sas import Path
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,15 @@ SESSION_FILTER = "com.microsoft:session-filter"
 
 class Incoming(Protocol):
     """Owns a link on which the client sends."""
+
+    @property
+    def overloaded(self) -> bool:
+        """What this link leads to has more to do than its limits allow."""
+        ...
+
+    def when_relieved(self, call: Callable[[], None]) -> None:
+        """Call once, when what is `overloaded` has caught up."""
+        ...
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None: ...
 
@@ -73,16 +82,18 @@ class Peer:
         self._flush = flush
         self._congested = congested
         self._claims = Claims(broker.access, broker.wall_clock)
-        self._replies = ReplyLinks()
+        self._replies = ReplyLinks(congested)
         self._incoming: dict[Link, Incoming] = {}
         self._outgoing: dict[Link, OutgoingLink] = {}
+        self._needed: dict[Link, tuple[Right, Path]] = {}
+        """What a link to an entity lives by."""
         self.connection = Connection(
             server=True,
             limits=EngineLimits(
                 max_frame_size=limits.frame_bytes_max,
                 channel_max=limits.channel_max,
                 handle_max=limits.handle_max,
-                links_max=limits.handle_max + 1,
+                links_max=limits.links_max,
                 max_message_size=broker.limits.message_bytes_max,
                 partial_bytes_max=limits.incoming_bytes,
                 pending_bytes_max=limits.outgoing_bytes,
@@ -97,16 +108,27 @@ class Peer:
         self._dispatch(self.connection.receive_data(data))
 
     def tick(self, now_s: float) -> None:
-        """Keep the client awake; notice a silent one."""
+        """Keep the client awake; notice a silent one, and tokens that have expired."""
         self._dispatch(self.connection.tick(now_s))
+        for link, (right, path) in list(self._needed.items()):
+            try:
+                self._claims.require(right, path)
+            except Unauthorized as error:
+                link.detach(amqp_error(error))
+                self._on_detached(link)
 
     @property
     def overloaded(self) -> bool:
         """A store that this client writes to has more to do than its limits allow."""
-        return any(link.overloaded for link in self._incoming.values() if isinstance(link, IncomingLink))
+        return any(link.overloaded for link in self._incoming.values())
+
+    def when_relieved(self, call: Callable[[], None]) -> None:
+        """Call once, when a store that makes this `overloaded` has caught up; another one may not have."""
+        next(link for link in self._incoming.values() if link.overloaded).when_relieved(call)
 
     def resume(self) -> None:
-        """There is room again on the connection: ask for more messages."""
+        """There is room again on the connection: send replies, ask for more messages."""
+        self._replies.resume()
         for link in self._outgoing.values():
             link.on_credit()
 
@@ -167,6 +189,7 @@ class Peer:
             self._replies.on_credit(link)
 
     def _on_detached(self, link: Link) -> None:
+        self._needed.pop(link, None)
         incoming = self._incoming.pop(link, None)
         if incoming is not None:
             incoming.on_detached()
@@ -201,11 +224,11 @@ class Peer:
         address = parse_address(text)
         if address.subqueue is not Subqueue.ACTIVE or address.subscription:
             raise InvalidOperation(f"Nobody can send to '{address.path}'. Send to '{address.entity}'.")
-        entity = self._broker.entity(address.entity)
-        self._claims.require(Right.SEND, _path(address))
+        entity = self._authorized(Right.SEND, address)
         if not entity.queue.can_send:
             raise EntityDisabled(entity.queue.name, entity.queue.description.options.status.value)
         link.accept(max_message_size=entity.queue.message_size_max_bytes)
+        self._needed[link] = (Right.SEND, address.segments)
         self._incoming[link] = IncomingLink(
             link, entity, self._ingress, self._broker.limits.connection.link_credit, self._flush
         )
@@ -226,11 +249,11 @@ class Peer:
                 f"A session receiver can't be made for '{address.entity}', which does not require sessions. "
                 "Receive without a session."
             )
-        entity = self._broker.entity(address.entity)
-        self._claims.require(Right.LISTEN, _path(address))
+        entity = self._authorized(Right.LISTEN, address)
         if not entity.queue.can_receive:
             raise EntityDisabled(entity.queue.name, entity.queue.description.options.status.value)
         link.accept(max_message_size=entity.queue.message_size_max_bytes)
+        self._needed[link] = (Right.LISTEN, address.segments)
         self._outgoing[link] = OutgoingLink(
             link,
             entity,
@@ -251,13 +274,21 @@ class Peer:
         address = parse_address(text)
         if not address.management:
             return None
-        return EntityManagement(self._broker.entity(address.entity), address.subqueue, _path(address), self._claims)
+        return EntityManagement(self._entity(address), address.subqueue, address.segments, self._claims)
+
+    def _authorized(self, right: Right, address: Address) -> Entity:
+        """The entity, for who has the right: whoever has not does not even learn whether it exists."""
+        self._claims.require(right, address.segments)
+        return self._entity(address)
+
+    def _entity(self, address: Address) -> Entity:
+        """The entity of an address. Raises `EntityNotFound`, and `Unsupported` for what has no place yet."""
+        if address.subscription:
+            raise EntityNotFound(address.entity_path)
+        if address.subqueue is Subqueue.TRANSFER_DEAD_LETTER:
+            raise Unsupported("The transfer dead-letter sub-queue", "Nothing is forwarded yet, so it would be empty.")
+        return self._broker.entity(address.entity)
 
 
 def _text(address: object) -> str:
     return address if isinstance(address, str) else ""
-
-
-def _path(address: Address) -> Path:
-    """What a grant has to cover: some clients sign sub-queues and management nodes by themselves (section 2.3)."""
-    return tuple(address.path.lower().split("/"))

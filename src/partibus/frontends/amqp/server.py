@@ -24,6 +24,7 @@ class PeerProtocol(asyncio.Protocol):
         self._flushing = False
         self._congested = False
         self._reading = True
+        self._awaiting_relief = False
         self._ticker: asyncio.TimerHandle | None = None
 
     # -- the transport's calls ---------------------------------------------------------------------------------------
@@ -33,14 +34,11 @@ class PeerProtocol(asyncio.Protocol):
         limits = self._server.broker.limits.connection
         self._transport.set_write_buffer_limits(high=limits.outgoing_bytes)
         self._server.protocols.add(self)
-        self._ticker = self._loop.call_later(limits.handshake_timeout_s, self._check_handshake)
+        self._tick_after(limits.handshake_timeout_s, self._check_handshake)
 
     def data_received(self, data: bytes) -> None:
         self._peer.receive_data(data)
-        if self._peer.overloaded and self._reading and self._transport is not None:
-            # The last resort of back-pressure, for a client that goes on without credit (D24).
-            self._reading = False
-            self._transport.pause_reading()
+        self._balance_reading()
         self._flush_soon()
 
     def pause_writing(self) -> None:
@@ -79,11 +77,36 @@ class PeerProtocol(asyncio.Protocol):
         data = self._peer.connection.data_to_send()
         if data:
             self._transport.write(data)
-        if self._peer.connection.is_closed:
+        if not self._peer.connection.is_closed:
+            self._balance_reading()
+        elif not self._transport.is_closing():
             self._transport.close()
-        elif not self._reading and not self._peer.overloaded:
-            self._reading = True
+            self._tick_after(self._server.broker.limits.connection.handshake_timeout_s, self._transport.abort)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def _balance_reading(self) -> None:
+        """Read on, or not: the last resort of back-pressure, for a client that sends without credit, and for one that
+        asks and does not take the answers (D24)."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        overloaded = self._peer.overloaded
+        if overloaded and not self._awaiting_relief:
+            self._awaiting_relief = True
+            self._peer.when_relieved(self._on_relieved)
+        unsent_max = self._server.broker.limits.connection.unsent_bytes_max
+        reading = not overloaded and self._transport.get_write_buffer_size() <= unsent_max
+        if reading is self._reading:
+            return
+        self._reading = reading
+        if reading:
             self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _on_relieved(self) -> None:
+        self._awaiting_relief = False
+        self._balance_reading()
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -97,8 +120,14 @@ class PeerProtocol(asyncio.Protocol):
 
     def _tick(self) -> None:
         self._peer.tick(self._loop.time())
+        self._tick_after(self._peer.connection.tick_interval, self._tick)
         self._flush_soon()
-        self._ticker = self._loop.call_later(self._peer.connection.tick_interval, self._tick)
+
+    def _tick_after(self, delay_s: float, call: Callable[[], None]) -> None:
+        """The one timer of the connection: what was set before is not called any more."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._ticker = self._loop.call_later(delay_s, call)
 
     def close(self, error: AmqpError) -> None:
         """Tell the client to go, with the reason."""
