@@ -55,6 +55,8 @@ class Connection:
         self.user: object = None
         self.max_frame_size_out = MIN_MAX_FRAME_SIZE
         """Most bytes in a frame of ours: the peer's wish, but not more than our own."""
+        self.link_count = 0
+        """Links on all sessions, refused ones that the peer has not detached included."""
         self.partial_bytes = 0
         """Bytes of incomplete deliveries on all links."""
         self._handshake = ServerHandshake() if server else ClientHandshake(login)

@@ -22,7 +22,7 @@ class Limits:
     handle_max: int = 255
     """Highest handle advertised. Clients do not check it, so only `links_max` is enforced."""
     links_max: int = 1_024
-    """Links of one session; a further attach is refused."""
+    """Links of one connection; a further attach is refused, and twice as many end the connection."""
     incoming_window: int = 5_000
     """Transfer frames that a peer may send before we ask for more."""
     outgoing_window: int = 5_000

@@ -123,6 +123,7 @@ class Session:
         for link in self.links:
             link.forget()
             link.state = State.CLOSED
+        self.connection.link_count -= len(self._links_out)
         self._links_out.clear()
         self.links_in.clear()
         self._requested.clear()
@@ -179,6 +180,7 @@ class Session:
 
     def _request(self, link: Link, properties: dict[object, object] | None) -> None:
         self._links_out[link.handle] = link
+        self.connection.link_count += 1
         self._requested[link.name, link.role] = link
         link.write_attach(link.source, link.target, properties)
 
@@ -194,11 +196,15 @@ class Session:
         link = kind(self, self._handles.take(), attach, State.IDLE)
         link.on_attach(attach)
         self._links_out[link.handle] = self.links_in[attach.handle] = link
-        if len(self._links_out) > self.limits.links_max:
+        self.connection.link_count += 1
+        links_max = self.limits.links_max
+        if self.connection.link_count > 2 * links_max:  # it goes on, and does not detach what was refused
+            raise PeerError(Scope.CONNECTION, RESOURCE_LIMIT_EXCEEDED, f"{2 * links_max} links are attached or refused")
+        if self.connection.link_count > links_max:
             link.refuse(
                 AmqpError(
                     RESOURCE_LIMIT_EXCEEDED,
-                    f"the session has {self.limits.links_max} links, its most: detach one first",
+                    f"the connection has {links_max} links, its most: detach one first",
                 )
             )
         else:
@@ -220,6 +226,7 @@ class Session:
             return
         by_peer = link.on_detach(detach)
         del self._links_out[link.handle]
+        self.connection.link_count -= 1
         self._handles.give_back(link.handle)
         events.append(Detached(link, detach.error, detach.closed, by_peer))
 

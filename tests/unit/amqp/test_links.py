@@ -205,7 +205,7 @@ def test_handles_of_the_client_are_its_own_business() -> None:
     assert answer_to(link, scripted).handle == 0
 
 
-def test_links_of_a_session_are_bounded() -> None:
+def test_links_of_a_connection_are_bounded() -> None:
     scripted = Scripted(limits=Limits(links_max=1))
     scripted.open()
     scripted.begin()
