@@ -11,31 +11,29 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from partibus.demo.broker import BrokerProcess
 from partibus.routing.slots import partition_for_key
+from partibus.testing.broker_process import BrokerProcess
 
 PARTITIONED, PLAIN, DEAD = "partitioned", "plain", "dead"
-QUEUES = [
-    {"Name": PARTITIONED, "Properties": {"EnablePartitioning": True}},
-    {"Name": PLAIN, "Properties": {}},
-    {"Name": DEAD, "Properties": {"EnablePartitioning": True}},
-]
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), QUEUES) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        broker.create_queue(PARTITIONED, EnablePartitioning=True)
+        broker.create_queue(PLAIN)
+        broker.create_queue(DEAD, EnablePartitioning=True)
         yield broker
 
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[ServiceBusClient]:
-    with ServiceBusClient.from_connection_string(broker.connection) as client:
+    with ServiceBusClient.from_connection_string(broker.connection_string) as client:
         yield client
 
 
 def load(spark: SparkSession, broker: BrokerProcess, entity: str, **options: str) -> DataFrame:
-    return spark.read.format("partibus").options(connection=broker.connection, entity=entity, **options).load()
+    return spark.read.format("partibus").options(connection=broker.connection_string, entity=entity, **options).load()
 
 
 @pytest.mark.row("D1")
@@ -153,9 +151,9 @@ def test_positions_split_a_long_partition(spark: SparkSession, broker: BrokerPro
 def test_what_the_broker_refuses_names_the_option_and_hides_the_key(
     spark: SparkSession, broker: BrokerProcess, change: tuple[str, str], entity: str, words: str
 ) -> None:
-    connection = broker.connection.replace(*change)
+    connection = broker.connection_string.replace(*change)
     if change[0].startswith("Endpoint"):
-        connection = "Endpoint=sb://127.0.0.1:1;" + broker.connection.partition(";")[2]
+        connection = "Endpoint=sb://127.0.0.1:1;" + broker.connection_string.partition(";")[2]
     frame = spark.read.format("partibus").options(connection=connection, entity=entity).load()
     with pytest.raises(PySparkException) as caught:
         frame.collect()

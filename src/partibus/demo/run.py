@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from partibus.demo.broker import PARTITION_COUNT, QUEUE, QUEUES, BrokerProcess
+from partibus.demo.broker import PARTITION_COUNT, QUEUE, demo_broker
 from partibus.demo.errors import DemoError
 from partibus.demo.flights import FLIGHT_COUNT, read_carriers
 from partibus.demo.outcome import busiest_keys, collect_delays, collect_keys, collect_partitions
@@ -78,15 +78,15 @@ def _carry(rows: int, folder: Path, senders: int, stack: ExitStack, steps: Steps
     """Through the broker and Spark. Both run until ``stack`` is closed."""
     with steps.step("start the broker"):
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="partibus-demo-"))
-        broker = stack.enter_context(BrokerProcess(Path(scratch), QUEUES))
+        connection = stack.enter_context(demo_broker(Path(scratch)))
     with steps.step("send", total=rows, messages=rows) as step:
-        sent = replay(broker.connection, QUEUE, rows, senders, step.advance)
+        sent = replay(connection, QUEUE, rows, senders, step.advance)
     with steps.step("start Spark"), stderr_into(folder.parent / "spark.log"):
         java = find_java()
         spark = make_session("partibus demo", config=SPARK_CONFIG)
         stack.callback(spark.stop)
     with steps.step("read the partitions", messages=rows) as step:
-        queue = read_queue(spark, broker.connection, QUEUE)
+        queue = read_queue(spark, connection, QUEUE)
         flights = run_watched(spark, partial(write_flights, queue, folder), step.at)
     with steps.step("derive tables") as step:
         tables = run_watched(spark, partial(write_derived, flights, folder), step.at)
