@@ -17,7 +17,8 @@ from pathlib import Path
 from partibus.message import Message, pack
 from partibus.partition import commands as c
 from partibus.partition.journal import record
-from partibus.partition.machine import Partition, PartitionOptions
+from partibus.partition.machine import Partition
+from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Writes
 from partibus.partition.runtime import read
 from partibus.store.sqlite.owner import Owner
@@ -44,7 +45,7 @@ class Driver:
             if step.events:
                 writes = Writes()
                 record(ROW, step.events, writes)
-                writes.counters[ROW] = (self._partition.next_sequence, self._partition.next_number)
+                writes.counters[ROW] = self._partition.counters
                 for subqueue, messages, size_bytes in self._partition.counts():
                     writes.counts[subqueue] = (messages, size_bytes)
                 self._store.commit(writes)

@@ -13,7 +13,7 @@ from partibus.limits import PartitionLimits
 from partibus.message import Message, pack
 from partibus.partition.commands import LockToken, Outcome
 from partibus.partition.keys import SubqueueKind
-from partibus.partition.machine import PartitionOptions
+from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import EntryRow
 from partibus.store.memory import MemoryStore
 from partibus.testing.lockstep import ROW, Lockstep

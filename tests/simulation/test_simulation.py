@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from partibus.partition import machine, runtime
+from partibus.partition import runtime, settlement
 from partibus.partition.commands import Accepted, Granted
 from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.entry import Entry
 from partibus.partition.events import Event
 from partibus.partition.journal import record
 from partibus.partition.ports import Writes
+from partibus.partition.state import PartitionState
 from partibus.partition.subqueue import Subqueue
 from partibus.store.faulty import FaultSource
 from partibus.testing.oracle import BrokenPromise
@@ -86,7 +87,7 @@ def reads_again(subqueue: Subqueue, entries: list[Entry], up_to: int) -> None:
         subqueue.paged_up_to = entries[-1].pos
 
 
-def used_up_is_unknown(partition: machine.Partition, kind: int, entry: Entry) -> bool:
+def used_up_is_unknown(state: PartitionState, kind: int, entry: Entry) -> bool:
     """Delivered without end; counted wrongly below."""
     entry.delivery_count = 0
     return False
@@ -102,7 +103,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
     "delivers before the commit": (CommitQueue, "wait", waits_for_nothing(Granted), "durable"),
     "drops lock rows": (runtime, "record", forgets("lock_batches"), "lock"),
     "drops delivery counts": (runtime, "record", forgets("entry_updates"), "delivery count"),
-    "forgets delivery counts": (machine.Partition, "_used_up", used_up_is_unknown, "delivery count"),
+    "forgets delivery counts": (settlement, "is_used_up", used_up_is_unknown, "delivery count"),
     "a page resurrects an entry": (
         Subqueue,
         "page_in",

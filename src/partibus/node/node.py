@@ -20,7 +20,7 @@ from partibus.namespace.placement import Placement
 from partibus.node.host import AsyncioHost
 from partibus.node.http_server import HttpServer
 from partibus.node.settings import Settings
-from partibus.partition.machine import PartitionOptions
+from partibus.partition.options import PartitionOptions
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.store.sqlite.directory import lock_data_directory, open_stores

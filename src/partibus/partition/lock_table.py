@@ -73,3 +73,14 @@ class LockTable:
             if batch is not None:
                 over.append(batch)
         return over
+
+
+def by_lock(tokens: Iterable[tuple[int, int]]) -> list[tuple[int, list[int]]]:
+    """Group lock tokens (lock id, position) by their lock; a token that is named twice counts once."""
+    groups: dict[int, list[int]] = {}
+    for lock_id, pos in dict.fromkeys(tokens):
+        if lock_id in groups:
+            groups[lock_id].append(pos)
+        else:
+            groups[lock_id] = [pos]
+    return list(groups.items())

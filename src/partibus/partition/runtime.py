@@ -22,9 +22,11 @@ from partibus.partition import commands as c
 from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.journal import record
 from partibus.partition.keys import subqueue_key
-from partibus.partition.machine import Partition, PartitionOptions, Step
+from partibus.partition.machine import Partition
+from partibus.partition.options import PartitionOptions
 from partibus.partition.pacing import CommitPacing
 from partibus.partition.ports import Store, StoreError, StoreFull
+from partibus.partition.step import Step
 
 OnReply = Callable[[Any], None]
 REOPEN_DELAY_MS = 200.0
@@ -268,7 +270,7 @@ class StoreRuntime:
     def _record(self, slot: _Slot, machine: Partition, step: Step, holdable: bool) -> None:
         writes = self._queue.pending
         waited_for = record(slot.row, step.events, writes)
-        writes.counters[slot.row] = (machine.next_sequence, machine.next_number)
+        writes.counters[slot.row] = machine.counters
         for subqueue, messages, size_bytes in machine.counts():
             writes.counts[subqueue] = (messages, size_bytes)
         if waited_for:

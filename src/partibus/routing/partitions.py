@@ -5,7 +5,7 @@ from itertools import count
 
 from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreUnavailable
 from partibus.partition.commands import Command, Failed, Refused
-from partibus.partition.machine import PartitionOptions
+from partibus.partition.options import PartitionOptions
 from partibus.partition.runtime import OnReply, StoreRuntime
 
 

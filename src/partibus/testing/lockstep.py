@@ -16,7 +16,8 @@ from partibus.partition.entry import Entry
 from partibus.partition.events import Moved, Removed
 from partibus.partition.journal import record
 from partibus.partition.keys import SubqueueKind
-from partibus.partition.machine import Partition, PartitionOptions
+from partibus.partition.machine import Partition
+from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import EntryRow, Store, Writes
 from partibus.partition.runtime import read
 from partibus.testing.model import DOOMED, LOCKED, READY, RESERVED, Model
@@ -188,7 +189,7 @@ class Lockstep:
         if step.events:
             if record(ROW, events, self.pending):
                 self.waited = self.commit_number
-            self.pending.counters[ROW] = (self.machine.next_sequence, self.machine.next_number)
+            self.pending.counters[ROW] = self.machine.counters
             for subqueue, messages, size_bytes in self.machine.counts():
                 self.pending.counts[subqueue] = (messages, size_bytes)
         self.loads += [(self.waited, load) for load in loads]
@@ -269,7 +270,7 @@ class Lockstep:
         """What holds after every step."""
         limits = self.options.limits
         for kind in KINDS:
-            subqueue = self.machine._subqueues[kind]
+            subqueue = self.machine.state.subqueues[kind]
             queue = self.model.queues[kind]
             assert subqueue.messages == len(queue), f"{subqueue.messages} messages, the model has {len(queue)}"
             assert subqueue.size_bytes == sum(len(item.data) for item in queue)
@@ -324,7 +325,7 @@ class Lockstep:
         for kind in KINDS:
             locked = {
                 (batch.lock_id, entry.pos): batch.until_ms
-                for batch in again._subqueues[kind].locks
+                for batch in again.state.subqueues[kind].locks
                 for entry in batch.entries.values()
             }
             assert locked == {(item.hold, item.pos): item.until_ms for item in self.model.held(kind, LOCKED)}

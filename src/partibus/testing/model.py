@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from partibus.message import Message, with_application_properties
 from partibus.partition.commands import LockToken, Outcome
 from partibus.partition.keys import SubqueueKind
-from partibus.partition.machine import PartitionOptions
+from partibus.partition.options import PartitionOptions
 
 READY, RESERVED, LOCKED, DOOMED = "ready", "reserved", "locked", "doomed"
 

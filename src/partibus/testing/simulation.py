@@ -13,7 +13,7 @@ from typing import Any
 from partibus.limits import PartitionLimits
 from partibus.message import Message, pack
 from partibus.partition import commands as c
-from partibus.partition.machine import PartitionOptions
+from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore

@@ -43,7 +43,7 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.placement import Placement
 from partibus.namespace.sas import make_token
-from partibus.partition.machine import PartitionOptions
+from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store, StoreError, Writes
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle

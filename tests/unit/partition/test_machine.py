@@ -12,7 +12,7 @@ from partibus.message import Message, StoredMessage, pack
 from partibus.partition import commands as c
 from partibus.partition.commands import LockToken, Outcome
 from partibus.partition.keys import SubqueueKind
-from partibus.partition.machine import PartitionOptions
+from partibus.partition.options import PartitionOptions
 from partibus.store.memory import MemoryStore
 from partibus.testing.lockstep import ROW, Lockstep
 
@@ -368,7 +368,7 @@ def test_backlog_takes_no_more_memory_than_two_windows() -> None:
     both = start()
     for _ in range(30):
         send(both, 3)
-    subqueue = both.machine._subqueues[ACTIVE]
+    subqueue = both.machine.state.subqueues[ACTIVE]
     batch = 3
     assert len(subqueue.ready) + len(subqueue.tail) < 2 * SMALL.window_entries + batch
     assert sequences(take(both, 90)) == list(range(1, 91))
@@ -393,7 +393,7 @@ def test_large_body_is_let_go_and_read_again_before_the_next_delivery() -> None:
     both = start()
     send(both, 1, size_bytes=500)
     taken = take(both)
-    (locked,) = [entry for batch in both.machine._subqueues[ACTIVE].locks for entry in batch.entries.values()]
+    (locked,) = [entry for batch in both.machine.state.subqueues[ACTIVE].locks for entry in batch.entries.values()]
     assert locked.data is None
     both.settle(ACTIVE, Outcome.RELEASE, tokens(taken))
     both.receive(ACTIVE, 1, 1, 1_000)
@@ -410,6 +410,7 @@ def test_bodies_are_read_again_within_the_bound_of_a_page() -> None:
     both.receive(ACTIVE, 1, 6, 10_000)
     both.settle_down()
     both.settle(ACTIVE, Outcome.RELEASE, [token for _, token in both.delivered])
+    both.receive(ACTIVE, 1, 6, 10_000)
     (load,) = [load for _, load in both.loads if isinstance(load, c.BodyLoad)]
     assert load.positions == [1, 2], "1,000 bytes a page"
     both.check_at_rest()
@@ -422,7 +423,7 @@ def test_message_whose_body_the_store_has_lost_harms_nobody_else(outcome: Outcom
     taken = take(both)
     store = both.store
     assert isinstance(store, MemoryStore)
-    store.disk.durable.bodies.pop(both.machine._subqueues[ACTIVE].locks.find(taken[0][0][0], 0).entries[1].body)  # type: ignore[union-attr]
+    store.disk.durable.bodies.pop(both.machine.state.subqueues[ACTIVE].locks.find(taken[0][0][0], 0).entries[1].body)  # type: ignore[union-attr]
     machine, now_ms = both.machine, both.now_ms
     work: list[c.Command] = [
         c.Settle(1, ACTIVE, outcome, tokens(taken)), c.Receive(ACTIVE, 1, 5, 10_000),
@@ -439,7 +440,7 @@ def test_message_whose_body_the_store_has_lost_harms_nobody_else(outcome: Outcom
                 work.append(c.Loaded(load, store.load_bodies(load.bodies)))
     assert work == [], "it asks for the body for ever"
     assert granted == [2]
-    assert machine._subqueues[ACTIVE].messages == 1
+    assert machine.state.subqueues[ACTIVE].messages == 1
 
 
 def test_full_partition_refuses_and_stores_nothing() -> None:

@@ -1,0 +1,158 @@
+"""Messages out: to receivers that wait, under lock, deleted, or reserved for a front end's cache (D10)."""
+
+from operator import attrgetter
+
+from partibus.partition.commands import Cancelled, CancelReceive, Granted, LockReserved, Receive, ReturnReserved
+from partibus.partition.dead_letter import dead_letter_used_up, expire, is_expired, is_used_up
+from partibus.partition.entry import Entry
+from partibus.partition.events import Locked
+from partibus.partition.lock_table import LockBatch, by_lock
+from partibus.partition.state import PartitionState
+from partibus.partition.step import Step
+from partibus.partition.subqueue import Demand
+
+
+def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) -> None:
+    """A receiver waits for more."""
+    if command.count <= 0:
+        return
+    demands = state.subqueues[command.kind].demands
+    for demand in demands:
+        if demand.receiver == command.receiver:
+            demand.count += command.count
+            demand.size_bytes = command.max_bytes
+            break
+    else:
+        demands.append(Demand(command.receiver, command.count, command.max_bytes, command.delete, command.reserve))
+    step.change(command.kind)
+
+
+def cancel_receive(state: PartitionState, command: CancelReceive, now_ms: int, step: Step) -> None:
+    """A receiver waits no longer."""
+    demands = state.subqueues[command.kind].demands
+    left = [demand for demand in demands if demand.receiver == command.receiver]
+    for demand in left:
+        demands.remove(demand)
+    step.replies.append(Cancelled(command.request, sum(demand.count for demand in left)))
+
+
+def serve(state: PartitionState, kind: int, now_ms: int, step: Step) -> None:
+    """Hand out what is ready to who waits, an even share for each in turn."""
+    subqueue = state.subqueues[kind]
+    demands = subqueue.demands
+    while demands:
+        if not subqueue.ready and subqueue.tail and subqueue.in_memory:
+            subqueue.absorb_tail()
+        if not subqueue.ready:
+            break
+        share = max(1, len(subqueue.ready) // len(demands))
+        demand = demands[0]
+        taken = _take(state, kind, min(share, demand.count), demand.size_bytes, now_ms, step)
+        if not taken:
+            if subqueue.ready:
+                break  # its head waits for a body
+            continue
+        demands.popleft()
+        demand.count -= len(taken)
+        demand.size_bytes -= sum([entry.size_bytes for entry in taken])
+        ended = demand.count <= 0 or demand.size_bytes <= 0
+        if not ended:
+            demands.append(demand)
+        _grant(state, kind, demand, taken, ended, now_ms, step)
+
+
+def _take(state: PartitionState, kind: int, count: int, max_bytes: int, now_ms: int, step: Step) -> list[Entry]:
+    """Take up to ``count`` entries from the head, at least one, else no more than ``max_bytes``; what has expired or
+    was delivered often enough goes its own way. Stops before an entry whose body must be read first, and before one
+    that came back from above the mark while the pages below it are still to come."""
+    subqueue = state.subqueues[kind]
+    ready = subqueue.ready
+    taken: list[Entry] = []
+    expired: list[Entry] = []
+    used_up: list[Entry] = []
+    budget = max_bytes
+    while count and (entry := ready.head()) is not None and entry.data is not None:
+        if (taken and entry.size_bytes > budget) or entry.pos >= subqueue.paged_up_to:
+            break
+        ready.pop()
+        if entry.delivery_count and is_used_up(state, kind, entry):  # the store stopped between count and move
+            used_up.append(entry)
+        elif entry.expires_ms is not None and is_expired(kind, entry, now_ms):
+            expired.append(entry)
+        else:
+            taken.append(entry)
+            budget -= entry.size_bytes
+            count -= 1
+    if expired:
+        expire(state, kind, expired, step)
+    if used_up:
+        dead_letter_used_up(state, kind, used_up, step)
+    return taken
+
+
+def _grant(
+    state: PartitionState, kind: int, demand: Demand, entries: list[Entry], ended: bool, now_ms: int, step: Step
+) -> None:
+    lock_id = until_ms = 0
+    if demand.reserve:
+        lock_id = state.next_reservation
+        state.next_reservation += 1
+        until_ms = now_ms + state.options.reservation_ms
+        state.subqueues[kind].reservations.add(LockBatch(lock_id, until_ms, entries))
+    elif demand.delete:
+        state.remove(kind, entries, step)
+    else:
+        lock_id, until_ms = _lock(state, kind, entries, now_ms, step)
+    step.replies.append(Granted(demand.receiver, kind, lock_id, until_ms, entries, asked=len(entries), ended=ended))
+
+
+def _lock(state: PartitionState, kind: int, entries: list[Entry], now_ms: int, step: Step) -> tuple[int, int]:
+    lock_id = state.take_number()
+    until_ms = now_ms + state.options.lock_duration_ms
+    most = state.options.limits.locked_body_max
+    remembered = entries
+    if max([entry.size_bytes for entry in entries]) > most:
+        # Large bodies leave memory while their message is locked. The entries given stay whole: the grant needs them.
+        remembered = [entry.without_body() if entry.size_bytes > most else entry for entry in entries]
+    state.subqueues[kind].locks.add(LockBatch(lock_id, until_ms, remembered))
+    step.events.append(Locked(kind, lock_id, until_ms, entries))
+    return lock_id, until_ms
+
+
+def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, step: Step) -> None:
+    """A front end hands out what it kept."""
+    kind = command.kind
+    reserved = _take_reserved(state, kind, command.tokens, now_ms)
+    entries = [entry for entry in reserved if not is_expired(kind, entry, now_ms)]
+    if len(entries) < len(reserved):
+        expire(state, kind, [entry for entry in reserved if is_expired(kind, entry, now_ms)], step)
+    lock_id = until_ms = 0
+    if entries and command.delete:
+        state.remove(kind, entries, step)
+    elif entries:
+        entries.sort(key=attrgetter("pos"))
+        lock_id, until_ms = _lock(state, kind, entries, now_ms, step)
+    step.replies.append(
+        Granted(command.receiver, kind, lock_id, until_ms, entries, asked=len(command.tokens), ended=False)
+    )
+
+
+def return_reserved(state: PartitionState, command: ReturnReserved, now_ms: int, step: Step) -> None:
+    """A front end gives back what it kept."""
+    ready = state.subqueues[command.kind].ready
+    for entry in _take_reserved(state, command.kind, command.tokens, now_ms):
+        ready.put_back(entry)
+    step.change(command.kind)
+
+
+def _take_reserved(state: PartitionState, kind: int, tokens: list[tuple[int, int]], now_ms: int) -> list[Entry]:
+    """End reservations; those that have lapsed are left out."""
+    reservations = state.subqueues[kind].reservations
+    entries: list[Entry] = []
+    for reservation, positions in by_lock(tokens):
+        batch = reservations.find(reservation, now_ms)
+        if batch is not None:
+            held = [pos for pos in positions if pos in batch.entries]
+            entries += [batch.entries[pos] for pos in held]
+            reservations.unlock(reservation, held)
+    return entries

@@ -1,0 +1,19 @@
+"""What a partition has to know of its entity."""
+
+from dataclasses import dataclass, field
+
+from partibus.limits import PartitionLimits
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOptions:
+    """Times in ms."""
+
+    lock_duration_ms: int = 60_000
+    max_delivery_count: int = 10
+    default_ttl_ms: int | None = None
+    size_bytes_max: int | None = None
+    """Stored bytes past which a send is refused."""
+    dead_letter_on_expiration: bool = False
+    reservation_ms: int = 5_000
+    limits: PartitionLimits = field(default_factory=PartitionLimits)

@@ -1,0 +1,25 @@
+"""What one command led to."""
+
+from partibus.partition.commands import Load, Reply
+from partibus.partition.events import Event
+
+
+class Step:
+    """Filled by the handlers of a command.
+
+    ``changed`` names the sub-queues that may have something to hand out now, or room to read ahead: the machine looks
+    after them when the handler is done, so no handler needs to know about handing out.
+    """
+
+    __slots__ = ("changed", "events", "loads", "replies")
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.replies: list[Reply] = []
+        self.loads: list[Load] = []
+        self.changed: list[int] = []
+
+    def change(self, kind: int) -> None:
+        """Have a sub-queue looked after."""
+        if kind not in self.changed:
+            self.changed.append(kind)
