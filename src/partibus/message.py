@@ -15,10 +15,12 @@ the application properties touches nothing else; and nothing is decoded that nob
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from struct import Struct
 
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode
+from partibus.amqp.errors import DecodeError
 
 _PREFIX = Struct(">BBBHIIII")
 _VERSION = 1
@@ -130,9 +132,11 @@ def with_application_properties(data: bytes, changes: Mapping[str, object]) -> b
     stored = StoredMessage(data)
     properties: dict[object, object] = {}
     if stored.application_properties:
-        decoded, _ = decode(stored.application_properties, _DESCRIPTOR_BYTES)
-        assert isinstance(decoded, dict), "checked at ingress"
-        properties = decoded
+        # Checked at ingress; should a stored row be damaged all the same, only its properties are lost.
+        with suppress(DecodeError):
+            decoded, _ = decode(stored.application_properties, _DESCRIPTOR_BYTES)
+            if isinstance(decoded, dict):
+                properties = decoded
     stored.application_properties = _APPLICATION_PROPERTIES + encode(properties | dict(changes))
     return stored.pack()
 

@@ -1,20 +1,20 @@
 """A delivery as it came -> messages as they are stored (D4).
 
-The broker looks at as little as it can: the header's numbers, the keys of the annotations, message-id and group-id.
-The sections themselves are kept as their bytes. Senders repeat themselves, so what headers and annotations say is
-remembered by their bytes.
+Every section but data is decoded once, so that what no client could read is refused and never stored; then it is kept
+as its bytes. Senders repeat themselves, so what headers and annotations say is remembered by their bytes.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
-from partibus.amqp import DecodeError, Delivery
+from partibus.amqp import DecodeError, Delivery, EncodeError
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.section_encoding import encode_raw_properties
-from partibus.amqp.section_fields import Property, header, iter_map, raw_property
-from partibus.amqp.sections import BATCH_FORMAT, iter_batch, split_sections
+from partibus.amqp.section_fields import Property, decode_body, header, iter_map, raw_property
+from partibus.amqp.sections import BATCH_FORMAT, DATA, iter_batch, split_sections
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, Unsupported
 from partibus.message import DEFAULT_PRIORITY, Message, pack
 from partibus.namespace.namespace import Queue
@@ -35,8 +35,13 @@ WRITTEN_BY_BROKER = frozenset(
 """Annotations that a sender can't set: dropped at ingress, written anew in each delivery (section 4.7)."""
 KEY_CHARS_MAX = 128
 """Longest message id, session id and partition key (section 11.2)."""
+PAIRS_MAX = 0xFFFF
+"""Annotations of one message: the stored form counts them in two bytes."""
 REMEMBERED_MAX = 512
+REMEMBERED_BYTES_MAX = 1024
+"""Headers and annotations that are remembered, and the longest that is."""
 
+_DESCRIPTOR_BYTES = 3
 _T = TypeVar("_T")
 
 
@@ -87,18 +92,21 @@ class Ingress:
             sections.message_annotations
         )
         properties = sections.properties
-        session_id = _text("session id (group-id)", raw_property(properties, Property.GROUP_ID))
+        message_id, session_id = _identity(properties)
+        if sections.application_properties:
+            _check_map(sections.application_properties)
+        if sections.footer:
+            _check_map(sections.footer)
+        if sections.body_code > DATA:
+            decode_body(sections.body)
         partition_key = notes.partition_key
         if session_id is not None and partition_key is not None and session_id != partition_key:
             raise InvalidOperation(
                 f"The session id '{session_id}' and the partition key '{partition_key}' of a message differ. "
                 "Set both to the same value, or only one of them."
             )
-        raw_id = raw_property(properties, Property.MESSAGE_ID)
-        if raw_id is None:
+        if message_id is None:
             properties = self._with_message_id(properties)
-        elif len(raw_id) > KEY_CHARS_MAX:
-            _text("message id", raw_id)
         data = pack(
             durable=head.durable,
             priority=head.priority,
@@ -128,11 +136,18 @@ class Ingress:
             if key in WRITTEN_BY_BROKER:
                 continue
             if key == PARTITION_KEY:
-                partition_key = _text("partition key", raw)
+                partition_key = _text("partition key", decode(raw)[0])
             elif key == SCHEDULED_TIME and raw != b"\x40":
                 raise Unsupported("A scheduled enqueue time", f"Send the message without {SCHEDULED_TIME}.")
-            pairs += encode(Symbol(key)) + raw
+            try:
+                pairs += encode(Symbol(key))
+            except EncodeError as error:
+                raise DecodeError(f"the key {key!r} of an annotation can't be a symbol") from error
+            decode(raw)
+            pairs += raw
             count += 1
+        if count > PAIRS_MAX:
+            raise DecodeError(f"there are {count} annotations, at most {PAIRS_MAX} are kept")
         found = _Annotations(count, bytes(pairs), partition_key)
         _remember(self._annotations, section, found)
         return found
@@ -146,20 +161,43 @@ class Ingress:
 
 
 def _remember(known: dict[bytes, _T], section: bytes, found: _T) -> None:
+    if len(section) > REMEMBERED_BYTES_MAX:
+        return
     if len(known) >= REMEMBERED_MAX:
         known.clear()
     known[section] = found
 
 
-def _text(name: str, raw: bytes | None) -> str | None:
-    """A short text, decoded; None for null. Other types have no such bound and no meaning as a key."""
-    if raw is None or raw == b"\x40":
+def _identity(properties: bytes) -> tuple[object, str | None]:
+    """Message id and session id of a properties section, all of which must be readable."""
+    if not properties:
+        return None, None
+    values: Any = decode(properties, _DESCRIPTOR_BYTES)[0]
+    if len(values) > len(Property):
+        raise DecodeError(f"the properties have {len(values)} fields, at most {len(Property)} are defined")
+    message_id = values[Property.MESSAGE_ID] if values else None
+    if isinstance(message_id, str):
+        _text("message id", message_id)
+    elif message_id is not None and (not isinstance(message_id, int | bytes | UUID) or isinstance(message_id, bool)):
+        raise DecodeError(f"message-id is {message_id!r}, no string, ulong, uuid or binary")
+    session_id = values[Property.GROUP_ID] if len(values) > Property.GROUP_ID else None
+    return message_id, _text("session id (group-id)", session_id)
+
+
+def _check_map(section: bytes) -> None:
+    """Application properties and footer are only stored and delivered, but must be readable. Raises `DecodeError`."""
+    values: Any = decode(section, _DESCRIPTOR_BYTES)[0]
+    for key in values:
+        if not isinstance(key, str):
+            raise DecodeError(f"section {section[2]:#04x} has the key {key!r}, no string or symbol")
+
+
+def _text(name: str, value: object) -> str | None:
+    """A short text; None for null."""
+    if value is None:
         return None
-    value, _ = decode(raw)
-    if isinstance(value, str):
-        if len(value) > KEY_CHARS_MAX:
-            raise ArgumentError(name, value, f"at most {KEY_CHARS_MAX} characters long")
-        return str(value)
-    if name == "message id":
-        return None
-    raise ArgumentError(name, value, "a string")
+    if not isinstance(value, str):
+        raise ArgumentError(name, value, "a string")
+    if len(value) > KEY_CHARS_MAX:
+        raise ArgumentError(name, value, f"at most {KEY_CHARS_MAX} characters long")
+    return str(value)

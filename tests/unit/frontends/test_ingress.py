@@ -1,0 +1,220 @@
+"""A delivery as it came -> messages as they are stored."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from partibus.amqp import Delivery, TransactionalState
+from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.types import Symbol, Timestamp, UInt, ULong
+from partibus.amqp.section_encoding import (
+    encode_annotations,
+    encode_application_properties,
+    encode_batch,
+    encode_data,
+    encode_header,
+    encode_properties,
+    encode_value,
+)
+from partibus.amqp.section_fields import properties
+from partibus.amqp.sections import BATCH_FORMAT
+from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, PartibusError, Unsupported
+from partibus.frontends.amqp.ingress import KEY_CHARS_MAX, WRITTEN_BY_BROKER, Ingress
+from partibus.message import Message, StoredMessage
+from partibus.namespace.namespace import Queue
+from tests.unit.frontends.harness import World
+
+BODY = encode_data(b"body")
+
+
+@pytest.fixture
+def ingress() -> Ingress:
+    numbers = count()
+    return Ingress(lambda: f"made-{next(numbers)}")
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    world = World(tmp_path)
+    return world.namespace.queue(world.queue("q"))
+
+
+def delivery(payload: bytes, message_format: int = 0, **fields: Any) -> Delivery:
+    values: dict[str, Any] = {"settled": False, "state": None} | fields
+    return Delivery(None, 0, b"tag", message_format, payload=payload, **values)  # type: ignore[arg-type]
+
+
+def one(ingress: Ingress, queue: Queue, *sections: bytes) -> Message:
+    (message,) = ingress.messages_of(delivery(b"".join(sections)), queue)
+    return message
+
+
+def raw_section(code: int, content: bytes, constructor: int = 0xD0) -> bytes:
+    """A section whose content is not looked at by who splits a message."""
+    return bytes((0, 0x53, code, constructor)) + len(content).to_bytes(4) + content
+
+
+class TestWhatIsStored:
+    def test_sections_may_come_in_any_order(self, ingress: Ingress, queue: Queue) -> None:
+        given = [
+            encode_header(durable=True, priority=7, ttl=5_000),
+            encode_annotations({"x-opt-partition-key": "k"}),
+            encode_properties(message_id="m"),
+            encode_application_properties({"a": 1}),
+            BODY,
+        ]
+        in_order = one(ingress, queue, *given)
+        assert one(ingress, queue, *reversed(given)).data == in_order.data
+        stored = StoredMessage(in_order.data)
+        assert (stored.durable, stored.priority, stored.ttl_ms) == (True, 7, 5_000)
+        assert (in_order.partition_key, in_order.session_id, in_order.ttl_ms) == ("k", None, 5_000)
+        assert stored.properties == given[2]
+        assert stored.application_properties == given[3]
+        assert stored.rest == BODY
+
+    def test_delivery_annotations_are_for_the_hop_and_not_stored(self, ingress: Ingress, queue: Queue) -> None:
+        annotations = encode_annotations({"x-opt-lock-token": 1}, 0x71)
+        message = one(ingress, queue, encode_properties(message_id="m"), BODY, annotations)
+        assert b"x-opt-lock-token" not in message.data
+
+    def test_annotations_that_the_broker_writes_are_dropped(self, ingress: Ingress, queue: Queue) -> None:
+        reserved = dict.fromkeys(WRITTEN_BY_BROKER, 1)
+        message = one(ingress, queue, encode_annotations({**reserved, "mine": 2}), BODY)
+        stored = StoredMessage(message.data)
+        assert stored.annotation_count == 1
+        assert stored.annotations == encode(Symbol("mine")) + encode(2)
+
+    def test_string_keys_of_annotations_become_symbols(self, ingress: Ingress, queue: Queue) -> None:
+        section = b"\x00\x53\x72" + encode({"mine": 2, "x-opt-partition-key": "k"})
+        message = one(ingress, queue, section, BODY)
+        assert encode(Symbol("mine")) in StoredMessage(message.data).annotations
+        assert message.partition_key == "k"
+
+    @pytest.mark.row("K8")
+    def test_a_message_without_an_id_gets_one(self, ingress: Ingress, queue: Queue) -> None:
+        given = encode_properties(subject="s", group_id="g", group_sequence=7)
+        stored = StoredMessage(one(ingress, queue, given, BODY).data)
+        fields = properties(stored.properties)
+        assert fields == ["made-0", *properties(given)[1:]]
+        bare = StoredMessage(one(ingress, queue, BODY).data)
+        assert properties(bare.properties)[0] == "made-1"
+
+    @pytest.mark.parametrize("message_id", ["m", "", b"binary", UUID(int=7), ULong(7)])
+    def test_a_message_keeps_its_id_with_its_type(self, ingress: Ingress, queue: Queue, message_id: Any) -> None:
+        given = encode_properties(message_id=message_id)
+        assert StoredMessage(one(ingress, queue, given, BODY).data).properties == given
+
+    @pytest.mark.row("K3", "K5")
+    def test_the_session_id_is_the_key_and_else_the_partition_key(self, ingress: Ingress, queue: Queue) -> None:
+        with_key = encode_annotations({"x-opt-partition-key": "k"})
+        with_session = encode_properties(group_id="k")
+        assert one(ingress, queue, with_key, BODY).key == "k"
+        assert one(ingress, queue, with_session, BODY).key == "k"
+        assert one(ingress, queue, with_key, with_session, BODY).key == "k"
+
+    @pytest.mark.row("K10")
+    def test_the_message_id_is_no_key(self, ingress: Ingress, queue: Queue) -> None:
+        assert one(ingress, queue, encode_properties(message_id="m"), BODY).key is None
+
+    def test_null_keys_are_none(self, ingress: Ingress, queue: Queue) -> None:
+        annotations = encode_annotations({"x-opt-partition-key": None, "x-opt-scheduled-enqueue-time": None})
+        assert one(ingress, queue, annotations, encode_properties(), BODY).key is None
+
+    def test_messages_of_a_batch_come_in_order(self, ingress: Ingress, queue: Queue) -> None:
+        inner = [encode_properties(message_id=name) + BODY for name in "abc"]
+        batch = encode_batch(inner, encode_properties(message_id="envelope", group_id="of the envelope"))
+        found = ingress.messages_of(delivery(batch, BATCH_FORMAT), queue)
+        assert [properties(StoredMessage(message.data).properties)[0] for message in found] == ["a", "b", "c"]
+        assert [message.key for message in found] == [None, None, None]
+
+    def test_what_is_remembered_is_bounded(self, ingress: Ingress, queue: Queue) -> None:
+        for number in range(2_000):
+            one(ingress, queue, encode_annotations({"mine": number}), encode_header(ttl=number), BODY)
+        one(ingress, queue, encode_annotations({"mine": "x" * 5_000}), BODY)
+        known = [*ingress._annotations, *ingress._headers]
+        assert len(known) <= 2 * 512
+        assert max(map(len, known)) < 1_100
+
+
+class TestWhatIsRefused:
+    @pytest.mark.row("K6")
+    def test_another_session_id_than_partition_key(self, ingress: Ingress, queue: Queue) -> None:
+        annotations = encode_annotations({"x-opt-partition-key": "a"})
+        with pytest.raises(InvalidOperation, match="'b' and the partition key 'a'"):
+            one(ingress, queue, annotations, encode_properties(group_id="b"), BODY)
+
+    @pytest.mark.parametrize(
+        ("name", "section"),
+        [
+            ("message id", encode_properties(message_id="m" * (KEY_CHARS_MAX + 1))),
+            ("session id", encode_properties(group_id="g" * (KEY_CHARS_MAX + 1))),
+            ("partition key", encode_annotations({"x-opt-partition-key": "k" * (KEY_CHARS_MAX + 1)})),
+            ("partition key", encode_annotations({"x-opt-partition-key": 7})),
+        ],
+    )
+    def test_a_key_that_is_too_long_or_no_text(self, ingress: Ingress, queue: Queue, name: str, section: bytes) -> None:
+        with pytest.raises(ArgumentError, match=name):
+            one(ingress, queue, section, BODY)
+
+    def test_keys_of_the_greatest_length_are_taken(self, ingress: Ingress, queue: Queue) -> None:
+        key = "k" * KEY_CHARS_MAX
+        assert one(ingress, queue, encode_properties(message_id=key, group_id=key), BODY).key == key
+
+    def test_a_schedule(self, ingress: Ingress, queue: Queue) -> None:
+        annotations = encode_annotations({"x-opt-scheduled-enqueue-time": Timestamp(1)})
+        with pytest.raises(Unsupported, match="scheduled"):
+            one(ingress, queue, annotations, BODY)
+
+    def test_a_transaction(self, ingress: Ingress, queue: Queue) -> None:
+        with pytest.raises(Unsupported, match="transaction"):
+            ingress.messages_of(delivery(BODY, state=TransactionalState(txn_id=b"t")), queue)
+
+    def test_more_than_the_entity_takes(self, ingress: Ingress, queue: Queue) -> None:
+        with pytest.raises(MessageTooLarge):
+            one(ingress, queue, encode_data(bytes(queue.message_size_max_bytes)))
+
+    @pytest.mark.parametrize(
+        "sections",
+        [
+            pytest.param([b"\x01"], id="no section"),
+            pytest.param([BODY[:-1]], id="cut short"),
+            pytest.param([encode_header(), encode_header(), BODY], id="header twice"),
+            pytest.param([raw_section(0x70, b"\0\0\0\1\x99"), BODY], id="header garbage"),
+            pytest.param([b"\x00\x53\x70" + encode(["durable"]), BODY], id="header of other types"),
+            pytest.param([b"\x00\x53\x70" + encode([True, UInt(999)]), BODY], id="priority out of range"),
+            pytest.param([raw_section(0x72, b"\0\0\0\2\xa3\x01a\x99", 0xD1), BODY], id="annotation value garbage"),
+            pytest.param([raw_section(0x72, b"\0\0\0\1\xa3\x01a", 0xD1), BODY], id="odd annotations"),
+            pytest.param([b"\x00\x53\x72" + encode({"é": 1}), BODY], id="annotation key that is no symbol"),
+            pytest.param([b"\x00\x53\x72" + encode({7: 1}), BODY], id="annotation key that is no text"),
+            pytest.param(
+                [raw_section(0x72, (140_000).to_bytes(4) + b"\xa3\x00\x40" * 70_000, 0xD1), BODY],
+                id="70,000 annotations",
+            ),
+            pytest.param([raw_section(0x73, b"\0\0\0\1\x99"), BODY], id="properties garbage"),
+            pytest.param([raw_section(0x73, b"\0\0\0\2\xa1\x01m\x99"), BODY], id="garbage behind the message id"),
+            pytest.param([b"\x00\x53\x73" + encode([None] * 14), BODY], id="too many properties"),
+            pytest.param([b"\x00\x53\x73" + encode([[]]), BODY], id="message id of another type"),
+            pytest.param([b"\x00\x53\x73" + encode([None] * 10 + [7]), BODY], id="session id of another type"),
+            pytest.param([raw_section(0x74, b"\0\0\0\2\xa1\x01a\x99", 0xD1), BODY], id="application property garbage"),
+            pytest.param([raw_section(0x74, b"\0\0\0\2\xa1\x01\xff\x40", 0xD1), BODY], id="a name that is no UTF-8"),
+            pytest.param([b"\x00\x53\x74" + encode({7: 1}), BODY], id="application property without a name"),
+            pytest.param([b"\x00\x53\x77\x99"], id="value garbage"),
+            pytest.param([b"\x00\x53\x77" + b"\xc0\x03\x01\xa1\x05"], id="garbage inside a value"),
+            pytest.param([b"\x00\x53\x77" + b"\x00" * 50_000 + b"\x40"], id="descriptors of descriptors"),
+            pytest.param([raw_section(0x76, b"\0\0\0\1\x99")], id="sequence garbage"),
+            pytest.param([BODY, raw_section(0x78, b"\0\0\0\2\xa3\x01a\x99", 0xD1)], id="footer garbage"),
+            pytest.param([BODY, encode_value(1)], id="two kinds of bodies"),
+        ],
+    )
+    def test_what_no_client_could_read(self, ingress: Ingress, queue: Queue, sections: list[bytes]) -> None:
+        with pytest.raises(PartibusError):
+            one(ingress, queue, *sections)
+        good = encode_properties(message_id="good") + BODY
+        batch = encode_batch([good, b"".join(sections), good])
+        with pytest.raises(PartibusError):
+            ingress.messages_of(delivery(batch, BATCH_FORMAT), queue)
