@@ -122,7 +122,7 @@ def _print_end(console: Console, results: Results, report: Path) -> None:
     proof = results.proof
     for check in proof.checks:
         mark = "[green]✓[/]" if check.holds else "[bold red]✗[/]"
-        console.print(f"{mark} {check.claim}: {check.found}", highlight=False)
+        console.print(f"{mark} {check.claim}: {check.found}", highlight=False, soft_wrap=True)
     console.print(f"report   {report}", highlight=False, soft_wrap=True)
     console.print(f"tables   {results.tables}", highlight=False, soft_wrap=True)
     verdict = "[bold green]PROOF OK[/]" if proof.holds else "[bold red]PROOF FAILED[/]"
