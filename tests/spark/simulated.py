@@ -57,7 +57,7 @@ def message(
     parts = [
         section(0x70, [True, UByte(4), ttl, None, UInt(0)]),
         section(0x72, {Symbol(name): value for name, value in ours.items()}),
-        section(0x73, [f"id-{partition_id}-{sequence}", *properties[1:]] if not properties else list(properties)),
+        section(0x73, list(properties) or [f"id-{partition_id}-{sequence}"]),
     ]
     if application_properties is not None:
         parts.append(section(0x74, application_properties))

@@ -19,7 +19,8 @@ class Option(NamedTuple):
 
     name: str
     help: str
-    default: int | None = None
+    default: int = 0
+    """Of a number; 0: none."""
     low: int = 0
     high: int = 0
     """Bounds of a number, both included; text options have none."""
@@ -95,12 +96,12 @@ class Options(NamedTuple):
                 raise OptionError(f"option {option.name!r} is missing; add .{_EXAMPLE[option.name]}")
         connection = values["connection"].strip()
         _check_connection(connection)
-        rows_per_batch = _number("rowsPerBatch", values)
-        bytes_per_fetch = _number("bytesPerFetch", values)
-        if rows_per_batch is None or bytes_per_fetch is None:
-            raise TypeError("rowsPerBatch and bytesPerFetch have defaults")
         return cls(
-            connection, _entity(values["entity"]), rows_per_batch, bytes_per_fetch, _number("positionsPerTask", values)
+            connection,
+            _entity(values["entity"]),
+            rows_per_batch=_number("rowsPerBatch", values),
+            bytes_per_fetch=_number("bytesPerFetch", values),
+            positions_per_task=_number("positionsPerTask", values) or None,
         )
 
 
@@ -141,7 +142,7 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
         raise OptionError(f"unknown option {name!r}; {hint} Options: {known}")
 
 
-def _number(name: str, values: Mapping[str, str]) -> int | None:
+def _number(name: str, values: Mapping[str, str]) -> int:
     option = _BY_LOWER_NAME[name.lower()]
     text = values.get(name.lower())
     if text is None:

@@ -83,17 +83,16 @@ def _pages(split: Split, options: Options, open_client: OpenClient) -> Iterator[
                         yield page
             return
         except (ClientError, OSError) as error:
-            if attempt == ATTEMPTS:
+            if attempt == ATTEMPTS or not _may_pass(error):
                 raise ReadError(
                     f"reading {split} of {options.where} stopped at position {next_pos}: {error}; {_way_out(error)}"
                 ) from error
 
 
+def _may_pass(error: ClientError | OSError) -> bool:
+    return error.retriable if isinstance(error, ClientError) else True
+
+
 def _way_out(error: ClientError | OSError) -> str:
     found = (words for kind, words in _WAYS_OUT.items() if isinstance(error, kind))
-    return next(
-        found,
-        "reading it again may succeed"
-        if isinstance(error, ClientError) and error.retriable
-        else "the broker's log says more",
-    )
+    return next(found, "reading it again may succeed" if _may_pass(error) else "the broker's log says more")

@@ -19,7 +19,9 @@ NOWHERE = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=k;Use
 
 def test_broker_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where the data directory should be")
-    with pytest.raises(DemoError, match=r"ended with exit code [1-9]\d* before it was ready; its log:\n(?s:.*)is a file"):
+    with pytest.raises(
+        DemoError, match=r"ended with exit code [1-9]\d* before it was ready; its log:\n(?s:.*)is a file"
+    ):
         demo_broker(tmp_path).__enter__()
 
 

@@ -26,7 +26,7 @@ class Script:
     """Opens clients that hold positions 0..9 in pages of 3 and fail as told: one entry per connection, the number of
     pages before the failure."""
 
-    def __init__(self, failure: Exception, *pages_before_failure: int) -> None:
+    def __init__(self, failure: Exception, *pages_before_failure: int | None) -> None:
         self.failure = failure
         self.left = list(pages_before_failure)
         self.reads: list[tuple[int, int]] = []
@@ -95,6 +95,13 @@ def test_second_loss_is_an_error_that_names_partition_range_and_place() -> None:
         "reading partition 1, positions [0, 10) of 'orders' at sb://broker:5672 stopped at position 6: "
         "the peer is gone; option 'connection' must name a broker that runs and that this machine reaches"
     )
+
+
+def test_refusal_is_not_tried_again() -> None:
+    script = Script(NotFound("no such queue"), 0, None)
+    with pytest.raises(ReadError, match="no such queue; option 'entity' must name what exists"):
+        positions(script)
+    assert len(script.reads) == 1
 
 
 @pytest.mark.parametrize(
