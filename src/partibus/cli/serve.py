@@ -17,7 +17,7 @@ _LATER = {
 
 def _later(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Refuse a value other than the default of an option whose work is not done."""
-    if value not in (None, (), 1):
+    if value and value != param.default:
         raise click.BadParameter(f"{_LATER[str(param.name)]} is not in this version; leave the option out", ctx, param)
     return value
 

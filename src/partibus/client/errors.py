@@ -127,9 +127,12 @@ def error_from(what: str, error: AmqpError | None, otherwise: type[ClientError] 
 
 
 def error_from_status(what: str, status: int, description: str, condition: str | None) -> ClientError:
-    """The exception for a reply of a request/response node that says anything but success."""
+    """The exception for a reply of a request/response node that says anything but success.
+
+    A description stands for itself; ``what`` was asked is said where there is none.
+    """
     kind = _BY_CONDITION.get(condition or "", _BY_STATUS.get(status, ClientError))
-    return kind(f"{what}: {description or condition or 'no reason given'} (status {status})", condition)
+    return kind(description or f"{what}: {condition or 'no reason given'} (status {int(status)})", condition)
 
 
 class SendFailed(ClientError):

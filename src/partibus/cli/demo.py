@@ -1,0 +1,31 @@
+"""`partibus demo`."""
+
+from pathlib import Path
+
+import click
+
+from partibus.errors import Unsupported
+
+
+@click.command()
+@click.option("--rows", type=click.IntRange(1), help="So many flights instead of all 336,776.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("build/demo"),
+    show_default=True,
+    help="Directory of the tables and the report.",
+)
+@click.pass_context
+def demo(ctx: click.Context, rows: int | None, out: Path) -> None:
+    """Send real flight records through a partitioned queue, read its partitions with Spark, prove that nothing is
+    missing, and write Parquet tables and a report with plots.
+    """
+    try:
+        from partibus.demo.run import run_demo
+    except ModuleNotFoundError as error:
+        raise Unsupported(
+            f"The demo without {error.name}", "Install it with what it needs: pip install 'partibus[demo]'."
+        ) from error
+
+    ctx.exit(0 if run_demo(rows, out) else 1)

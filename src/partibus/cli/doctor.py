@@ -1,0 +1,104 @@
+"""`partibus doctor`: what this machine has, and what is missing for what."""
+
+import platform
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+
+from partibus.bench.machine import sync_ms
+from partibus.cli.connection import JSON
+from partibus.cli.output import print_json, print_table, size_text
+from partibus.spark.errors import JavaNotFound
+from partibus.spark.java import find_java
+
+_SQLITE_LEAST: Final = (3, 35, 0)
+# The stores' statements use RETURNING.
+_SLOW_SYNC_MS: Final = 20.0
+_ROOM_BYTES: Final = 1 << 30
+
+
+class Check(NamedTuple):
+    """``state`` is ``ok``, ``warn`` (something works less well, or not at all but is optional) or ``fail``."""
+
+    name: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("."),
+    show_default=True,
+    help="Directory whose disk is measured.",
+)
+@JSON
+@click.pass_context
+def doctor(ctx: click.Context, data: Path, as_json: bool) -> None:
+    """Check what this machine has: for the broker, for Spark, for the tests."""
+    checks = list(_checks(data))
+    if as_json:
+        for check in checks:
+            print_json(check._asdict())
+    else:
+        print_table(("check", "state", "found", "advice"), checks)
+    ctx.exit(1 if any(check.state == "fail" for check in checks) else 0)
+
+
+def _checks(data: Path) -> Iterator[Check]:
+    yield _python()
+    yield _sqlite()
+    yield from _disk(data)
+    yield _java()
+    yield _node()
+
+
+def _python() -> Check:
+    """An older one can't install partibus."""
+    return Check("Python", "ok", platform.python_version())
+
+
+def _sqlite() -> Check:
+    found, least = sqlite3.sqlite_version, ".".join(map(str, _SQLITE_LEAST))
+    if sqlite3.sqlite_version_info < _SQLITE_LEAST:
+        return Check("SQLite", "fail", found, f"use a Python that is built with SQLite {least} or newer")
+    return Check("SQLite", "ok", found)
+
+
+def _disk(data: Path) -> Iterator[Check]:
+    place = next((folder for folder in (data, *data.resolve().parents) if folder.is_dir()), Path("."))
+    try:
+        ms = sync_ms(place)
+    except OSError as error:
+        yield Check("disk", "fail", f"{place}: {error.strerror}", "give --data a directory that can be written")
+        return
+    advice = "every commit waits for this; use a faster disk for more messages per second"
+    yield Check(
+        "disk sync", "warn" if ms > _SLOW_SYNC_MS else "ok", f"{ms:.2f} ms", advice if ms > _SLOW_SYNC_MS else ""
+    )
+    free = shutil.disk_usage(place).free
+    short = free < _ROOM_BYTES
+    yield Check(
+        "disk room", "warn" if short else "ok", size_text(free) or "", "less than 1 GiB is free" if short else ""
+    )
+
+
+def _java() -> Check:
+    try:
+        java = find_java()
+    except JavaNotFound as error:
+        return Check("Java", "warn", "none", f"only Spark needs it: {error}")
+    return Check("Java", "ok", java.found)
+
+
+def _node() -> Check:
+    found = shutil.which("node")
+    if found is None:
+        return Check("Node.js", "warn", "none", "only tests with JavaScript clients need it; `make setup` brings one")
+    return Check("Node.js", "ok", found)

@@ -1,0 +1,66 @@
+"""What commands print: tables for people, one JSON object per line for scripts."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+
+def print_json(values: Mapping[str, object]) -> None:
+    """One line."""
+    click.echo(json.dumps(values, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numeric: Iterable[str] = ()) -> None:
+    """``numeric`` names columns that are set to the right. None is shown as a dash."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    right = set(numeric)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
+    for column in columns:
+        if column in right:
+            table.add_column(column, justify="right", no_wrap=True)
+        else:
+            table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable("-" if cell is None else str(cell))) for cell in row))
+    # A file or pipe has no width: nothing is cut or wrapped for it.
+    width = None if sys.stdout.isatty() else 500
+    Console(file=sys.stdout, width=width, soft_wrap=not sys.stdout.isatty()).print(table)
+
+
+def printable(text: str) -> str:
+    """Text of strangers as a terminal may see it: nothing in it can move the cursor or change colours, and it
+    stays on one line."""
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def note(text: str) -> None:
+    """For people, beside the output: to standard error."""
+    click.echo(text, err=True)
+
+
+def size_text(size_bytes: int | None) -> str | None:
+    """`1.5 MiB`."""
+    if size_bytes is None:
+        return None
+    size: float = size_bytes
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def number_text(value: Any) -> str | None:
+    """With thousands separated."""
+    return None if value is None else f"{value:,}"

@@ -1,0 +1,67 @@
+"""`partibus receive`."""
+
+import click
+
+from partibus.cli.connection import CONNECTION, JSON, open_client
+from partibus.cli.message_text import message_json, print_messages
+from partibus.cli.output import note, print_json
+from partibus.client import ABANDON, COMPLETE, IncomingMessage, ReceiveMode, dead_letter
+from partibus.namespace.addresses import DEAD_LETTER_QUEUE
+
+_RUN = 100
+"""Messages that are locked at a time: settled before the next are asked for, well inside a lock's duration."""
+
+_MODES = {"peek-lock": ReceiveMode.PEEK_LOCK, "receive-and-delete": ReceiveMode.RECEIVE_AND_DELETE}
+_OUTCOMES = {"complete": COMPLETE, "abandon": ABANDON}
+
+
+@click.command()
+@click.argument("entity")
+@click.option("--max", "most", type=click.IntRange(1), default=1, show_default=True, help="Messages at most.")
+@click.option("--timeout", type=click.FloatRange(0), default=5.0, show_default=True, help="Seconds without a message.")
+@click.option("--mode", type=click.Choice(list(_MODES)), default="peek-lock", show_default=True)
+@click.option(
+    "--settle",
+    type=click.Choice([*_OUTCOMES, "dead-letter"]),
+    default="complete",
+    show_default=True,
+    help="What becomes of a message once it is printed (peek-lock).",
+)
+@click.option("--reason", metavar="TEXT", help="With --settle dead-letter.")
+@click.option("--dead-letter-queue", is_flag=True, help="From the entity's dead-letter queue.")
+@CONNECTION
+@JSON
+def receive(
+    entity: str,
+    most: int,
+    timeout: float,
+    mode: str,
+    settle: str,
+    reason: str | None,
+    dead_letter_queue: bool,
+    connection: str,
+    as_json: bool,
+) -> None:
+    """Receive messages from ENTITY, print them, then complete them.
+
+    A message that could not be printed is not completed and will be delivered again (peek-lock).
+    """
+    address = f"{entity}/{DEAD_LETTER_QUEUE}" if dead_letter_queue else entity
+    outcome = dead_letter(reason) if settle == "dead-letter" else _OUTCOMES[settle]
+    left = most
+    with open_client(connection) as client:
+        receiver = client.receiver(address, _MODES[mode])
+        while left and (messages := receiver.receive(min(left, _RUN), timeout)):
+            _print(messages, as_json)
+            receiver.settle(messages, outcome)
+            left -= len(messages)
+    if left == most and not as_json:
+        note(f"No message in '{address}' within {timeout:g} s.")
+
+
+def _print(messages: list[IncomingMessage], as_json: bool) -> None:
+    if as_json:
+        for message in messages:
+            print_json(message_json(message))
+    else:
+        print_messages(messages)

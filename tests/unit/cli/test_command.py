@@ -1,0 +1,134 @@
+"""The command as a whole: errors in one line, secrets kept, nothing heavy imported, the reference up to date."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from partibus.cli.main import COMMANDS, main
+from partibus.cli.reference import reference
+from tests.unit.client.broker import Answer, TinyBroker, tiny_broker
+
+DOCS = Path(__file__).parents[3] / "docs"
+KEY = "c2VjcmV0a2V5"
+
+
+def partibus(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    code = "from partibus.cli.main import main; main(prog_name='partibus')"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_reference_is_what_the_commands_say() -> None:
+    expected = (DOCS / "cli.md").read_text(encoding="utf-8")
+    assert reference() == expected, "write it anew: python -m partibus.cli.reference > docs/cli.md"
+
+
+def test_help_in_the_table_of_commands_is_that_of_the_commands() -> None:
+    for name, lazy in COMMANDS.items():
+        command = main.get_command(None, name)  # type: ignore[arg-type]
+        assert command is not None
+        assert command.name == name
+        assert lazy.help.endswith(".")
+
+
+def test_nobody_there_is_one_line_without_the_key() -> None:
+    with tiny_broker() as broker:
+        gone = broker.connection_string.replace("c2VjcmV0", KEY)
+    done = partibus("peek", "q", PARTIBUS_CONNECTION=gone)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert f"127.0.0.1:{broker.port}" in done.stderr
+    assert KEY not in done.stderr
+
+
+@pytest.mark.parametrize("command", [("entity", "list"), ("send", "q", "x"), ("receive", "q"), ("peek", "q")])
+def test_without_a_connection_string_it_says_where_to_get_one(command: tuple[str, ...]) -> None:
+    result = CliRunner(env={"PARTIBUS_CONNECTION": ""}).invoke(main, command)
+    assert result.exit_code == 2
+    assert "PARTIBUS_CONNECTION" in result.output
+
+
+def test_malformed_connection_string_is_not_repeated() -> None:
+    result = CliRunner().invoke(main, ["peek", "q", "--connection", f"Endpoint=sb://x;{KEY}"])
+    assert result.exit_code == 1
+    assert KEY not in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--brokers", "2"), ("--amqps-port", "1"), ("--https-port", "1"), ("--catalog", "c"), ("--store", "s")],
+)
+def test_serve_refuses_by_name_what_is_not_there_yet(option: str, value: str) -> None:
+    result = CliRunner().invoke(main, ["serve", option, value])
+    assert result.exit_code == 2
+    assert option in result.output
+    assert "not in this version" in result.output
+
+
+def test_serve_hands_its_options_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from partibus.node import main as node_main
+    from partibus.node.settings import Settings
+
+    seen: list[Settings] = []
+
+    def serve(settings: Settings) -> int:
+        seen.append(settings)
+        return 3
+
+    monkeypatch.setattr(node_main, "serve", serve)
+    config = tmp_path / "Config.json"
+    config.write_text("{}")
+    result = CliRunner().invoke(
+        main,
+        [
+            "serve", "--data", str(tmp_path / "d"), "--host", "127.0.0.2", "--amqp-port", "0", "--http-port", "1",
+            "--brokers", "1", "--emulator", "--config", str(config), "--clock", "manual", "--ready-file", "r.json",
+        ],
+    )  # fmt: skip
+    assert result.exit_code == 3
+    assert seen == [
+        Settings(
+            data=tmp_path / "d",
+            host="127.0.0.2",
+            amqp_port=0,
+            http_port=1,
+            emulator=True,
+            config=config,
+            ready_file=Path("r.json"),
+            manual_clock=True,
+        )
+    ]
+
+
+def test_help_and_serve_import_nothing_heavy() -> None:
+    code = (
+        "import sys; from partibus.cli.main import main; main(['--help'], standalone_mode=False); "
+        "import partibus.cli.serve; "
+        "heavy = {'rich', 'pyspark', 'pyarrow', 'pandas', 'matplotlib', 'multiprocessing', 'uvicorn', 'asyncio'}; "
+        "found = sorted(heavy & set(sys.modules)); sys.exit(f'imported: {found}' if found else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_lost_connection_ends_the_command_with_one_line(broker: TinyBroker) -> None:
+    def cut(body: object) -> Answer:
+        broker.cut()
+        return 500, None, "", None
+
+    broker.answers["com.microsoft:peek-message"] = cut
+    result = CliRunner().invoke(main, ["peek", "q", "--connection", broker.connection_string])
+    assert result.exit_code == 1
+    assert len(result.output.splitlines()) == 1

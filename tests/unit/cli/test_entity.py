@@ -1,0 +1,86 @@
+"""`partibus entity`: options to property names, and answers to tables and JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.cli.conftest import Run
+from tests.unit.client.broker import TinyBroker
+from tests.unit.client.test_management import QUEUE
+
+
+def test_create_names_only_what_was_given(broker: TinyBroker, run: Run) -> None:
+    broker.answers["partibus:create-entity"] = lambda body: (200, None, "", QUEUE)
+    assert run("entity", "create", "queue", "orders").output == "Queue 'orders' created, 16 partitions.\n"
+    assert broker.requests[-1][2] == {"kind": "queue", "name": "orders", "properties": {}}
+
+
+def test_create_spells_options_as_the_service_does(broker: TinyBroker, run: Run) -> None:
+    broker.answers["partibus:create-entity"] = lambda body: (200, None, "", QUEUE)
+    run(
+        "entity", "create", "queue", "orders", "--partitioned", "--lock-duration", "90", "--max-delivery-count", "3",
+        "--ttl", "P1D", "--dead-letter-on-expiration", "--no-batched-operations", "--max-size-mb", "2048",
+        "--max-message-size-kb", "1024", "--user-metadata", "u", "--session", "--duplicate-detection",
+    )  # fmt: skip
+    assert broker.requests[-1][2]["properties"] == {
+        "EnablePartitioning": True,
+        "LockDuration": "PT1M30S",
+        "MaxDeliveryCount": 3,
+        "DefaultMessageTimeToLive": "P1D",
+        "DeadLetteringOnMessageExpiration": True,
+        "EnableBatchedOperations": False,
+        "MaxSizeInMegabytes": 2048,
+        "MaxMessageSizeInKilobytes": 1024,
+        "UserMetadata": "u",
+        "RequiresSession": True,
+        "RequiresDuplicateDetection": True,
+    }
+
+
+@pytest.mark.parametrize("kind", ["topic", "subscription"])
+def test_what_is_not_there_yet_is_refused_by_name(broker: TinyBroker, run: Run, kind: str) -> None:
+    result = run("entity", "create", kind, "x", "--any-option")
+    assert result.exit_code == 1
+    assert kind in result.output
+    assert "not supported by this version" in result.output
+    assert broker.requests == []
+
+
+def test_list_and_show_as_tables_and_as_json(broker: TinyBroker, run: Run) -> None:
+    away = {key: value for key, value in QUEUE.items() if key not in ("messages", "dead-letter-messages", "size-bytes")}
+    limited = {**away, "name": "limited", "availability": "Limited"}
+    broker.answers["partibus:list-entities"] = lambda body: (200, None, "", {"entities": [QUEUE, limited]})
+    broker.answers["partibus:get-entity"] = lambda body: (200, None, "", QUEUE)
+    lines = [line.split() for line in run("entity", "list").output.splitlines()]
+    assert ["orders", "queue", "16", "3", "1", "4.0", "KiB", "Active", "Available"] in lines
+    assert ["limited", "queue", "16", "-", "-", "-", "Active", "Limited"] in lines
+    first, second = map(json.loads, run("entity", "list", "--json").output.splitlines())
+    assert "messages" not in first
+    assert second["dead_letter_messages"] == 1
+    assert ["LockDuration", "PT1M"] in [line.split() for line in run("entity", "show", "orders").output.splitlines()]
+    assert json.loads(run("entity", "show", "orders", "--json").output)["properties"] == {"LockDuration": "PT1M"}
+
+
+def test_list_of_nothing_tells_how_to_begin(broker: TinyBroker, run: Run) -> None:
+    broker.answers["partibus:list-entities"] = lambda body: (200, None, "", {"entities": []})
+    result = run("entity", "list")
+    assert result.stdout == ""
+    assert "partibus entity create queue" in result.stderr
+
+
+def test_delete_and_its_refusal(broker: TinyBroker, run: Run) -> None:
+    broker.answers["partibus:delete-entity"] = lambda body: (200, None, "", {})
+    assert run("entity", "delete", "orders").output == "'orders' deleted.\n"
+    broker.answers["partibus:delete-entity"] = lambda body: (404, "amqp:not-found", "There is no 'orders'.", None)
+    result = run("entity", "delete", "orders")
+    assert (result.exit_code, result.output) == (1, "Error: There is no 'orders'.\n")
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "PT", "1e3", "P1DT"])
+def test_duration_that_is_none_is_a_usage_error(broker: TinyBroker, run: Run, text: str) -> None:
+    result = run("entity", "create", "queue", "q", f"--lock-duration={text}")
+    assert result.exit_code == 2
+    assert "PT1M30S" in result.output
+    assert broker.requests == []
