@@ -39,6 +39,11 @@ class _Inbox(MessagingHandler):
         self.messages.append((event.message, event.delivery))
         event.container.yield_()
 
+    def on_link_error(self, event: Any) -> None:
+        """The base class would close the connection. Who waits for the link finds its error there."""
+        event.link.close()
+        event.container.yield_()
+
 
 class Proton:
     """One connection; a link for each entity and direction."""

@@ -42,13 +42,10 @@ async function sender(entity) {
   await opened;
   if (!senders.has(entity)) {
     const link = connection.open_sender({ target: entity, autosettle: true });
+    link.failed = next(link, [], ["sender_error", "sender_close"]);
+    link.failed.catch(() => senders.delete(entity));
     senders.set(entity, link);
-    try {
-      await next(link, ["sendable"], ["sender_error", "sender_close"]);
-    } catch (error) {
-      senders.delete(entity);
-      throw error;
-    }
+    await Promise.race([next(link, ["sendable"], []), link.failed]);
   }
   return senders.get(entity);
 }
@@ -70,13 +67,12 @@ async function receiver(entity, remove) {
       state.buffer.push({ message, delivery });
       state.waiting?.();
     });
+    const failed = next(link, [], ["receiver_error", "receiver_close"]);
+    failed.catch(() => receivers.delete(key));
     receivers.set(key, state);
-    try {
-      await next(link, ["receiver_open"], ["receiver_error", "receiver_close"]);
-    } catch (error) {
-      receivers.delete(key);
-      throw error;
-    }
+    await Promise.race([next(link, ["receiver_open"], []), failed]);
+    // An attach without a source announces a detach with the reason.
+    if (!link.source?.address) await failed;
   }
   return receivers.get(key);
 }
@@ -92,7 +88,7 @@ async function sendOne(link, message) {
     message_annotations: annotations,
     application_properties: message.properties,
   });
-  await new Promise((resolve, reject) => {
+  const answered = new Promise((resolve, reject) => {
     const look = (context) => {
       if (context.delivery !== delivery) return;
       link.removeListener("accepted", look);
@@ -104,6 +100,7 @@ async function sendOne(link, message) {
     link.on("accepted", look);
     link.on("rejected", look);
   });
+  await Promise.race([answered, link.failed]);
 }
 
 function fromRhea({ message, delivery }) {

@@ -105,6 +105,9 @@ serve(
   },
   (error) => {
     const one = error.errors ? error.errors[0] : error;
-    return { code: one.code ?? one.name, name: one.name, text: String(one.message) };
+    const text = String(one.message);
+    // Conditions without a code of their own are told by the name that the text begins with.
+    const inner = one.code === "GeneralError" ? /^\w+Error(?=: )/.exec(text)?.[0] : undefined;
+    return { code: inner ?? one.code ?? one.name, name: one.name, text };
   },
 );
