@@ -69,6 +69,8 @@ class Limits:
     connection: ConnectionLimits = ConnectionLimits()
     cache_ms: int = 5_000
     """Longest life of a reservation in a front end's cache (D10)."""
+    cache_locks: bool = False
+    """Lock what a front end caches, as the service does, instead of reserving it (row P14)."""
     message_bytes_max: int = 256 * KIB
     """Default ``MaxMessageSizeInKilobytes`` of a standard namespace."""
     batch_bytes_max: int = 256 * KIB

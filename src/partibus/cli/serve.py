@@ -52,6 +52,11 @@ def _later(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     help="manual: time goes on only when it is told to, for tests.",
 )
 @click.option(
+    "--lock-cached",
+    is_flag=True,
+    help="Lock the messages that a front end caches for partitioned queues, as the service does.",
+)
+@click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="JSON with ports, process id and connection string, written when the broker is ready.",
@@ -66,12 +71,14 @@ def serve(
     emulator: bool,
     config: Path | None,
     clock: str,
+    lock_cached: bool,
     ready_file: Path | None,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
     Keys are made at the first start, in a file in the data directory that only its owner can read.
     """
+    from partibus.limits import Limits
     from partibus.node.main import serve as serve_node
     from partibus.node.settings import Settings
 
@@ -84,5 +91,6 @@ def serve(
         config=config,
         ready_file=ready_file,
         manual_clock=clock == "manual",
+        limits=Limits(cache_locks=lock_cached),
     )
     ctx.exit(serve_node(settings))

@@ -72,6 +72,6 @@ class Broker:
             partitions = [self._make_handle(queue, placement) for placement in queue.partitions]
             # Entities begin their turns at different partitions, so that many of little traffic fill all alike.
             first_turn = queue.entity_id % len(partitions)
-            route = EntityRoute(queue.name, partitions, self.numbers, first_turn)
+            route = EntityRoute(queue.name, partitions, self.numbers, first_turn, lock_kept=self.limits.cache_locks)
             entity = self._entities[queue.entity_id] = Entity(queue, route)
         return entity

@@ -10,11 +10,21 @@ from partibus.routing.receive import DirectSource, OnFailed, OnGranted, Source
 class EntityRoute:
     """Partitions in the order of their ids; one makes the entity plain."""
 
-    def __init__(self, name: str, partitions: list[PartitionHandle], numbers: Numbers, first_turn: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        partitions: list[PartitionHandle],
+        numbers: Numbers,
+        first_turn: int,
+        *,
+        lock_kept: bool = False,
+    ) -> None:
         self.name = name
         self.partitions = partitions
         self.numbers = numbers
         self._turn = first_turn
+        self._lock_kept = lock_kept
+        """Cached messages are locked, as the service does it (row P14)."""
         self._caches: dict[int, FrontEndCache] = {}
 
     @property
@@ -42,12 +52,19 @@ class EntityRoute:
 
     def source(self, kind: int, *, delete: bool, on_granted: OnGranted, on_failed: OnFailed) -> Source:
         """Where a receiver gets messages of a sub-queue: the partition itself, or this front end's cache in front of
-        several (D10)."""
+        several (D10). ``on_failed`` tells that nothing will come any more; of several partitions one is always left
+        to wait for."""
         if not self.partitioned:
             return DirectSource(
-                self.partitions[0], kind, self.numbers, delete=delete, on_granted=on_granted, on_failed=on_failed
+                self.name,
+                self.partitions[0],
+                kind,
+                self.numbers,
+                delete=delete,
+                on_granted=on_granted,
+                on_failed=on_failed,
             )
         cache = self._caches.get(kind)
         if cache is None:
-            cache = self._caches[kind] = FrontEndCache(self.name, self.partitions, kind, self.numbers)
-        return cache.source(delete=delete, on_granted=on_granted, on_failed=on_failed)
+            cache = self._caches[kind] = FrontEndCache(self.partitions, kind, self.numbers, lock_kept=self._lock_kept)
+        return cache.source(delete=delete, on_granted=on_granted)

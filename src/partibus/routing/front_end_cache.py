@@ -7,14 +7,17 @@
 
 What is kept is *reserved*: held back by its owner for five seconds at most, without lock or count. Handing it out turns
 the reservation into a lock at the owner; a reservation that has lapsed is simply missing from the answer, and the
-receiver goes on waiting. So a front end that dies takes nothing with it.
+receiver goes on waiting. So a front end that dies takes nothing with it. The service itself locks what it caches, and
+such locks can run out unseen; ``lock_kept`` restores that for who tests against it.
 
 Partitions take turns. Every eighth hand-out goes to the one whose oldest kept message is the oldest of all, so that a
-partition with little traffic is not starved by busy ones.
+partition with little traffic is not starved by busy ones. A partition whose store fails is passed over until it is
+back.
 """
 
 from collections import deque
-from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from partibus.partition.commands import (
@@ -23,12 +26,15 @@ from partibus.partition.commands import (
     Granted,
     LockReserved,
     LockToken,
+    Outcome,
     Receive,
     ReturnReserved,
+    Settle,
 )
 from partibus.partition.entry import Entry
-from partibus.routing.partitions import Numbers, PartitionHandle, error_of
-from partibus.routing.receive import OnFailed, OnGranted
+from partibus.routing.cached_source import CachedSource
+from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.routing.receive import OnGranted
 
 ASK_MAX = 256
 """Messages that one partition is asked to reserve at a time."""
@@ -38,85 +44,53 @@ OLDEST_EVERY = 8
 
 
 class _Kept:
-    """What is kept of one partition, and what it was asked for."""
+    """What is kept of one partition, what it was asked for, and hand-outs that it has not answered."""
 
-    __slots__ = ("asked", "entries", "partition", "receiver")
+    __slots__ = ("asked", "entries", "handing_out", "lock_receiver", "partition", "receiver")
 
-    def __init__(self, partition: PartitionHandle, receiver: int) -> None:
+    def __init__(self, partition: PartitionHandle, numbers: Numbers) -> None:
         self.partition = partition
-        self.receiver = receiver
-        self.entries: deque[tuple[int, Entry]] = deque()
-        """(reservation, entry), oldest first."""
+        self.receiver = numbers.next()
+        """Gets what the partition sends ahead."""
+        self.lock_receiver = numbers.next()
+        """Gets what `LockReserved` made of it."""
         self.asked = 0
+        self.entries: deque[tuple[int, int, Entry]] = deque()
+        """(reservation or lock id, until ms, entry), oldest first."""
+        self.handing_out: deque[tuple[CachedSource, int]] = deque()
+        """Whom the answers are for, and how many messages: a partition answers in order."""
 
-
-class CachedSource:
-    """One receiver behind the cache."""
-
-    __slots__ = ("_cache", "by_receiver", "delete", "handing_out", "on_failed", "on_granted", "stopping", "wanted")
-
-    def __init__(self, cache: "FrontEndCache", *, delete: bool, on_granted: OnGranted, on_failed: OnFailed) -> None:
-        self._cache = cache
-        self.delete = delete
-        self.on_granted = on_granted
-        self.on_failed = on_failed
-        self.wanted = 0
-        self.handing_out = 0
-        """Hand-outs that the owners have not answered yet."""
-        self.stopping: Callable[[], None] | None = None
-        self.by_receiver: list[int] = []
-        """This receiver's number at each partition."""
-
-    def ask(self, count: int, max_bytes: int) -> None:
-        self.wanted += count
-        self._cache.pump()
-
-    def stop(self, on_stopped: Callable[[], None]) -> None:
-        self.wanted = 0
-        self._cache.settle_demand()
-        if self.handing_out:
-            self.stopping = on_stopped
-        else:
-            on_stopped()
-
-    def close(self) -> None:
-        self.wanted = 0
-        self._cache.leave(self)
+    def take(self, source: CachedSource) -> list[tuple[int, int, Entry]]:
+        """Take out what the source wants."""
+        taken = []
+        while source.wanted and self.entries:
+            taken.append(self.entries.popleft())
+            source.hand_out(taken[-1][2].size_bytes)
+        return taken
 
 
 class FrontEndCache:
     """One per sub-queue of a partitioned entity and broker process."""
 
-    def __init__(self, entity: str, partitions: list[PartitionHandle], kind: int, numbers: Numbers) -> None:
-        self._entity = entity
+    def __init__(
+        self, partitions: list[PartitionHandle], kind: int, numbers: Numbers, *, lock_kept: bool = False
+    ) -> None:
         self._kind = kind
         self._numbers = numbers
-        self._kept = [_Kept(partition, numbers.next()) for partition in partitions]
-        self._sources: list[CachedSource] = []
+        self._lock_kept = lock_kept
+        self._kept = [_Kept(partition, numbers) for partition in partitions]
+        self._sources: deque[CachedSource] = deque()
         self._turn = 0
         self._hand_outs = 0
         self._pumping = False
         for kept in self._kept:
             self._register(kept)
 
-    def source(self, *, delete: bool, on_granted: OnGranted, on_failed: OnFailed) -> CachedSource:
+    def source(self, *, delete: bool, on_granted: OnGranted) -> CachedSource:
         """A new receiver."""
-        source = CachedSource(self, delete=delete, on_granted=on_granted, on_failed=on_failed)
-        for kept in self._kept:
-            receiver = self._numbers.next()
-            source.by_receiver.append(receiver)
-            kept.partition.register(receiver, self._on_locked(source, kept))
+        source = CachedSource(self.pump, on_granted, delete=delete)
         self._sources.append(source)
         return source
-
-    def leave(self, source: CachedSource) -> None:
-        """A receiver is gone."""
-        self._sources.remove(source)
-        for kept, receiver in zip(self._kept, source.by_receiver, strict=True):
-            kept.partition.unregister(receiver)
-        self.settle_demand()
-
-    # -- handing out -------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Hand out what is kept to who wants it, then ask the partitions for the rest."""
@@ -124,19 +98,25 @@ class FrontEndCache:
             return
         self._pumping = True
         try:
+            self._sources = deque([source for source in self._sources if not source.closed])
             while (source := self._next_source()) is not None and (kept := self._next_kept()) is not None:
                 self._hand_out(source, kept)
         finally:
             self._pumping = False
-        self._ask()
+        wanted = sum([source.wanted for source in self._sources])
+        if wanted:
+            self._ask(min(wanted, ASK_MAX))
+        else:
+            self._ask_no_more()
+
+    # -- handing out -------------------------------------------------------------------------------------------------
 
     def _next_source(self) -> CachedSource | None:
         """Receivers take turns, too."""
-        for _ in self._sources:
-            source = self._sources.pop(0)
-            self._sources.append(source)
-            if source.wanted > 0:
-                return source
+        for _ in range(len(self._sources)):
+            self._sources.rotate(-1)
+            if self._sources[-1].wanted > 0:
+                return self._sources[-1]
         return None
 
     def _next_kept(self) -> _Kept | None:
@@ -145,7 +125,7 @@ class FrontEndCache:
             return None
         self._hand_outs += 1
         if self._hand_outs % OLDEST_EVERY == 0:
-            return min(filled, key=lambda kept: kept.entries[0][1].enqueued_ms)
+            return min(filled, key=lambda kept: kept.entries[0][2].enqueued_ms)
         for _ in self._kept:
             self._turn = (self._turn + 1) % len(self._kept)
             if self._kept[self._turn].entries:
@@ -153,76 +133,93 @@ class FrontEndCache:
         return self._kept[self._turn]
 
     def _hand_out(self, source: CachedSource, kept: _Kept) -> None:
-        count = min(source.wanted, len(kept.entries))
-        tokens: list[LockToken] = []
-        for _ in range(count):
-            reservation, entry = kept.entries.popleft()
-            tokens.append((reservation, entry.pos))
-        source.wanted -= count
-        source.handing_out += count
-        receiver = source.by_receiver[self._kept.index(kept)]
-        kept.partition.submit(LockReserved(self._kind, receiver, tokens, delete=source.delete))
+        taken = kept.take(source)
+        if self._lock_kept:
+            for lock_id, batch in groupby(taken, key=itemgetter(0)):
+                self._hand_out_locked(source, kept, lock_id, list(batch))
+            return
+        kept.handing_out.append((source, len(taken)))
+        tokens = [(reservation, entry.pos) for reservation, _, entry in taken]
+        kept.partition.submit(LockReserved(self._kind, kept.lock_receiver, tokens, delete=source.delete))
 
-    def _on_locked(self, source: CachedSource, kept: _Kept) -> Callable[[Any], None]:
-        def locked(reply: Any) -> None:
+    def _hand_out_locked(
+        self, source: CachedSource, kept: _Kept, lock_id: int, batch: list[tuple[int, int, Entry]]
+    ) -> None:
+        """Hand out what has been locked since it was kept; to a receiver that deletes once it is deleted."""
+        entries = [entry for _, _, entry in batch]
+        granted = Granted(0, self._kind, lock_id, batch[0][1], entries, asked=len(entries), ended=False)
+        if not source.delete:
+            source.granted(kept.partition, granted, len(entries))
+            return
+
+        def deleted(reply: Any) -> None:
             if isinstance(reply, Failed):
-                source.on_failed(error_of(reply, self._entity))
-                return
-            asked = reply.asked
-            source.handing_out -= asked
-            lapsed = asked - len(reply.entries)
-            if source.stopping is None:
-                source.wanted += lapsed
-            if reply.entries:
-                source.on_granted(kept.partition, reply)
-            if source.stopping is not None and not source.handing_out:
-                stopped, source.stopping = source.stopping, None
-                stopped()
-            if lapsed:
-                self.pump()
+                source.failed(len(entries))
+            else:
+                granted.entries = [entry for i, entry in enumerate(entries) if i not in reply.lost]
+                source.granted(kept.partition, granted, len(entries))
 
-        return locked
+        tokens = [(lock_id, entry.pos) for entry in entries]
+        kept.partition.submit(Settle(self._numbers.next(), self._kind, Outcome.COMPLETE, tokens), deleted)
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
-    def _wanted(self) -> int:
-        return sum(source.wanted for source in self._sources)
-
-    def _ask(self) -> None:
+    def _ask(self, wanted: int) -> None:
         """Every partition owes as much as is wanted: whichever has messages first serves first."""
-        wanted = min(self._wanted(), ASK_MAX)
-        if not wanted:
-            self.settle_demand()
-            return
         for kept in self._kept:
             if 2 * kept.asked <= wanted and kept.asked < wanted and kept.partition.available:
                 missing = wanted - kept.asked
                 kept.asked = wanted
-                kept.partition.submit(Receive(self._kind, kept.receiver, missing, ASK_BYTES, reserve=True))
+                kept.partition.submit(
+                    Receive(self._kind, kept.receiver, missing, ASK_BYTES, reserve=not self._lock_kept)
+                )
 
-    def settle_demand(self) -> None:
+    def _ask_no_more(self) -> None:
         """Nobody waits: take back what partitions were asked for; with no receiver left, give back what is kept."""
-        if self._wanted():
-            return
         for kept in self._kept:
             if kept.asked:
                 kept.asked = 0
                 kept.partition.submit(CancelReceive(0, self._kind, kept.receiver))
             if kept.entries and not self._sources:
-                tokens = [(reservation, entry.pos) for reservation, entry in kept.entries]
+                tokens = [(reservation, entry.pos) for reservation, _, entry in kept.entries]
                 kept.entries.clear()
-                kept.partition.submit(ReturnReserved(self._kind, tokens))
+                self._give_back(kept, tokens)
+
+    def _give_back(self, kept: _Kept, tokens: list[LockToken]) -> None:
+        if self._lock_kept:
+            kept.partition.submit(Settle(0, self._kind, Outcome.RELEASE, tokens))
+        else:
+            kept.partition.submit(ReturnReserved(self._kind, tokens))
+
+    # -- answers -----------------------------------------------------------------------------------------------------
 
     def _register(self, kept: _Kept) -> None:
-        def reserved(reply: Any) -> None:
+        def sent_ahead(reply: Any) -> None:
             if isinstance(reply, Failed):
+                # What the partition reserved is void and what it was asked for forgotten. Receivers go on with the
+                # others, and with this one when its store is back.
+                kept.partition.register(kept.receiver, sent_ahead)
                 kept.asked = 0
                 kept.entries.clear()
-                kept.partition.register(kept.receiver, reserved)
+                kept.partition.when_usable(self.pump)
                 return
             granted: Granted = reply
             kept.asked = 0 if granted.ended else max(0, kept.asked - len(granted.entries))
-            kept.entries.extend([(granted.lock_id, entry) for entry in granted.entries])
+            kept.entries.extend([(granted.lock_id, granted.until_ms, entry) for entry in granted.entries])
             self.pump()
 
-        kept.partition.register(kept.receiver, reserved)
+        def locked(reply: Any) -> None:
+            if isinstance(reply, Failed):
+                kept.partition.register(kept.lock_receiver, locked)
+                failed, kept.handing_out = kept.handing_out, deque()
+                for source, count in failed:
+                    source.failed(count)
+                self.pump()
+                return
+            source, count = kept.handing_out.popleft()
+            source.granted(kept.partition, reply, count)
+            if len(reply.entries) < count:
+                self.pump()
+
+        kept.partition.register(kept.receiver, sent_ahead)
+        kept.partition.register(kept.lock_receiver, locked)

@@ -31,10 +31,11 @@ class Source(Protocol):
 class DirectSource:
     """A receiver at one partition: no cache in between (plain entities)."""
 
-    __slots__ = ("_delete", "_kind", "_numbers", "_on_failed", "_on_granted", "_partition", "_receiver")
+    __slots__ = ("_delete", "_entity", "_kind", "_numbers", "_on_failed", "_on_granted", "_partition", "_receiver")
 
     def __init__(
         self,
+        entity: str,
         partition: PartitionHandle,
         kind: int,
         numbers: Numbers,
@@ -43,6 +44,7 @@ class DirectSource:
         on_granted: OnGranted,
         on_failed: OnFailed,
     ) -> None:
+        self._entity = entity
         self._partition = partition
         self._kind = kind
         self._numbers = numbers
@@ -54,7 +56,7 @@ class DirectSource:
 
     def _reply(self, reply: Any) -> None:
         if isinstance(reply, Failed):
-            self._on_failed(error_of(reply, f"partition {self._partition.partition_id}"))
+            self._on_failed(error_of(reply, self._entity))
         else:
             self._on_granted(self._partition, reply)
 

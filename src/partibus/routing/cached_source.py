@@ -1,0 +1,93 @@
+"""One receiver behind a front end's cache."""
+
+from collections.abc import Callable
+
+from partibus.partition.commands import Granted
+from partibus.routing.partitions import PartitionHandle
+from partibus.routing.receive import OnGranted
+
+
+class CachedSource:
+    """What the receiver still wants, in messages and bytes. ``pump`` has the cache look at it."""
+
+    __slots__ = (
+        "_cut_off",
+        "_handing_out",
+        "_on_granted",
+        "_on_stopped",
+        "_pump",
+        "_room_bytes",
+        "closed",
+        "delete",
+        "wanted",
+    )
+
+    def __init__(self, pump: Callable[[], None], on_granted: OnGranted, *, delete: bool) -> None:
+        self._pump = pump
+        self._on_granted = on_granted
+        self._on_stopped: Callable[[], None] | None = None
+        self._handing_out = 0
+        """Messages whose owners have not answered yet."""
+        self._room_bytes = 0
+        self._cut_off = 0
+        """Messages that it wanted and will not get before it asks again."""
+        self.delete = delete
+        self.wanted = 0
+        self.closed = False
+
+    # -- the receiver's side: a `Source` -----------------------------------------------------------------------------
+
+    def ask(self, count: int, max_bytes: int) -> None:
+        self.wanted += count
+        self._room_bytes = max_bytes
+        self._cut_off = 0
+        self._pump()
+
+    def stop(self, on_stopped: Callable[[], None]) -> None:
+        self.wanted = 0
+        self._on_stopped = on_stopped
+        self._pump()
+        self._tell_stopped()
+
+    def close(self) -> None:
+        self.wanted = 0
+        self.closed = True
+        self._pump()
+
+    # -- the cache's side --------------------------------------------------------------------------------------------
+
+    def hand_out(self, size_bytes: int) -> None:
+        """One message is on its way to the receiver. Past its bytes it gets nothing before it asks again."""
+        self._handing_out += 1
+        self._room_bytes -= size_bytes
+        self.wanted -= 1
+        if self._room_bytes <= 0:
+            self._cut_off += self.wanted
+            self.wanted = 0
+
+    def granted(self, partition: PartitionHandle, granted: Granted, count: int) -> None:
+        """The owner has answered a hand-out of ``count``; what has lapsed meanwhile is missing and still wanted."""
+        self._end(count, missing=count - len(granted.entries))
+        granted.ended = self._cut_off > 0 and not self._handing_out
+        if granted.entries or granted.ended:
+            self._on_granted(partition, granted)
+        self._tell_stopped()
+
+    def failed(self, count: int) -> None:
+        """The owner's store failed before it answered: others may have as much."""
+        self._end(count, missing=count)
+        self._tell_stopped()
+
+    def _end(self, count: int, missing: int) -> None:
+        self._handing_out -= count
+        if self._on_stopped is not None:
+            return
+        if self._room_bytes > 0:
+            self.wanted += missing
+        else:
+            self._cut_off += missing
+
+    def _tell_stopped(self) -> None:
+        if self._on_stopped is not None and not self._handing_out:
+            on_stopped, self._on_stopped = self._on_stopped, None
+            on_stopped()

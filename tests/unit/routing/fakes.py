@@ -1,0 +1,111 @@
+"""Partitions that write down what they are asked and answer when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any, TypeVar
+
+from partibus.message import Message, pack
+from partibus.partition import commands as c
+from partibus.partition.entry import Entry
+from partibus.routing.partitions import PartitionHandle
+
+C = TypeVar("C")
+UNAVAILABLE = c.Failed(0, executed=False, full=False, message="the disk is away")
+UNKNOWN = c.Failed(0, executed=None, full=False, message="no answer")
+
+
+class FakePartition(PartitionHandle):
+    """``accepts`` answers enqueues at once; otherwise everything waits for `answer`."""
+
+    def __init__(self, partition_id: int, *, accepts: bool = True) -> None:
+        self.partition_id = partition_id
+        self.commands: list[Any] = []
+        self.receivers: dict[int, Callable[[Any], None]] = {}
+        self.accepts = accepts
+        self.fails: c.Failed | c.Refused | None = None
+        self.is_available = True
+        self.is_overloaded = False
+        self._callbacks: list[Callable[[Any], None]] = []
+        self._awaiting: list[Callable[[], None]] = []
+        self._reservations = count(1)
+        self._positions = count(1)
+
+    @property
+    def available(self) -> bool:
+        return self.is_available
+
+    @property
+    def overloaded(self) -> bool:
+        return self.is_overloaded
+
+    def when_usable(self, call: Callable[[], None]) -> None:
+        self._awaiting.append(call)
+
+    def submit(self, command: Any, on_reply: Callable[[Any], None] | None = None, *, more: bool = False) -> None:
+        self.commands.append(command)
+        if on_reply is None:
+            return
+        if self.fails is not None:
+            on_reply(self.fails)
+        elif self.accepts and isinstance(command, c.Enqueue):
+            on_reply(c.Accepted(command.request, 1))
+        else:
+            self._callbacks.append(on_reply)
+
+    def register(self, receiver: int, on_granted: Callable[[Any], None]) -> None:
+        self.receivers[receiver] = on_granted
+
+    def unregister(self, receiver: int) -> None:
+        self.receivers.pop(receiver, None)
+
+    # -- the test's verbs --------------------------------------------------------------------------------------------
+
+    def taken(self, kind: type[C]) -> list[C]:
+        """Commands of a kind since they were last taken."""
+        found = [command for command in self.commands if isinstance(command, kind)]
+        self.commands = [command for command in self.commands if not isinstance(command, kind)]
+        return found
+
+    def answer(self, reply: Any) -> None:
+        """Answer the oldest request."""
+        self._callbacks.pop(0)(reply)
+
+    def reserve(self, messages: int, *, size_bytes: int = 100, enqueued_ms: int = 0, ended: bool = False) -> None:
+        """Grant a reservation of new messages to the cache."""
+        (ask,) = {command.receiver for command in self.commands if isinstance(command, c.Receive)}
+        entries = [entry(next(self._positions), size_bytes, enqueued_ms) for _ in range(messages)]
+        granted = c.Granted(ask, 0, next(self._reservations), 5_000, entries, asked=messages, ended=ended)
+        self.receivers[ask](granted)
+
+    def lock(self, missing: Iterable[int] = ()) -> list[int]:
+        """Answer the oldest hand-out, without the positions that have lapsed; the positions that it named."""
+        command = next(command for command in self.commands if isinstance(command, c.LockReserved))
+        self.commands.remove(command)
+        positions = [pos for _, pos in command.tokens]
+        entries = [entry(pos) for pos in positions if pos not in set(missing)]
+        reply = c.Granted(command.receiver, 0, 77, 60_000, entries, asked=len(positions), ended=False)
+        self.receivers[command.receiver](reply)
+        return positions
+
+    def fail(self) -> None:
+        """The store fails: every receiver is told and forgotten."""
+        self.is_available = False
+        receivers, self.receivers = self.receivers, {}
+        for receiver, callback in receivers.items():
+            callback(c.Failed(receiver, executed=None, full=False, message="the disk is sick"))
+
+    def recover(self) -> None:
+        self.is_available = True
+        calls, self._awaiting = self._awaiting, []
+        for call in calls:
+            call()
+
+
+def entry(pos: int, size_bytes: int = 100, enqueued_ms: int = 0) -> Entry:
+    return Entry(pos, pos, pos, enqueued_ms, 0, None, None, size_bytes, b"data")
+
+
+def message(key: str | None = None) -> Message:
+    return Message(pack(rest=b"body"), partition_key=key)

@@ -1,0 +1,179 @@
+"""From messages to partitions (D8): spread, keys, what happens when a partition can't be used."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreUnavailable
+from partibus.partition import commands as c
+from partibus.routing.entity import EntityRoute
+from partibus.routing.partitions import Numbers
+from partibus.routing.send import Batch, send
+from partibus.routing.slots import partition_for_key
+from tests.unit.routing.fakes import UNAVAILABLE, UNKNOWN, FakePartition, message
+
+Result = list[PartibusError | None] | None
+
+
+def entity(count: int = 16, *, accepts: bool = True) -> tuple[EntityRoute, list[FakePartition]]:
+    partitions = [FakePartition(index, accepts=accepts) for index in range(count)]
+    return EntityRoute("q", [*partitions], Numbers(), 0), partitions
+
+
+def sent(route: EntityRoute, *batches: Batch) -> list[Result]:
+    """Every answer that a run got; the list grows when answers come later."""
+    answers: list[Result] = []
+    send(route, batches, answers.append)
+    return answers
+
+
+def stored(partitions: list[FakePartition]) -> dict[int, list[str | None]]:
+    """Keys of the messages that each partition was asked to store."""
+    return {
+        partition.partition_id: [m.key for command in commands for m in command.messages]
+        for partition in partitions
+        if (commands := [command for command in partition.commands if isinstance(command, c.Enqueue)])
+    }
+
+
+def key_of(partition: int, number: int = 0) -> str:
+    found = (key for key in map(str, range(100_000)) if partition_for_key(key, 16) == partition)
+    for _ in range(number):
+        next(found)
+    return next(found)
+
+
+@pytest.mark.row("K11")
+def test_runs_without_a_key_are_spread_evenly() -> None:
+    route, partitions = entity()
+    for _ in range(160):
+        assert sent(route, [message()]) == [None]
+    assert {index: len(keys) for index, keys in stored(partitions).items()} == dict.fromkeys(range(16), 10)
+
+
+def test_a_run_without_keys_goes_whole_to_one_partition() -> None:
+    route, partitions = entity()
+    assert sent(route, [message()] * 10, [message()] * 5) == [None]
+    assert [len(keys) for keys in stored(partitions).values()] == [15]
+    assert sum(len(partition.commands) for partition in partitions) == 1
+
+
+def test_a_plain_entity_has_no_choice() -> None:
+    route, partitions = entity(1)
+    assert sent(route, [message("a")], [message()]) == [None]
+    assert stored(partitions) == {0: ["a", None]}
+
+
+@pytest.mark.row("K1", "P11")
+def test_equal_keys_meet_in_one_partition_in_order() -> None:
+    route, partitions = entity()
+    keys = [f"key-{index % 50}" for index in range(500)]
+    assert sent(route, *[[message(key)] for key in keys]) == [None]
+    for index, found in stored(partitions).items():
+        assert found == [key for key in keys if partition_for_key(key, 16) == index]
+    assert all(len(partition.commands) == 1 for partition in partitions)
+
+
+def test_a_batch_is_routed_message_by_message() -> None:
+    route, partitions = entity()
+    a, b = key_of(3), key_of(7)
+    assert sent(route, [message(a), message(b), message(a)]) == [None]
+    assert stored(partitions) == {3: [a, a], 7: [b]}
+
+
+def test_keyed_and_unkeyed_messages_of_a_run_are_stored_all() -> None:
+    route, partitions = entity()
+    assert sent(route, [message(key_of(3)), message()], [message()]) == [None]
+    assert Counter(key for keys in stored(partitions).values() for key in keys) == {key_of(3): 1, None: 2}
+
+
+def test_the_answer_waits_for_every_partition() -> None:
+    route, partitions = entity(accepts=False)
+    answers = sent(route, [message(key_of(3))], [message(key_of(7))])
+    partitions[7].answer(c.Accepted(1, 1))
+    assert answers == []
+    partitions[3].answer(c.Accepted(1, 1))
+    assert answers == [None]
+
+
+def test_an_empty_run_and_an_empty_batch_are_answered() -> None:
+    route, _ = entity()
+    assert sent(route) == [None]
+    assert sent(route, []) == [None]
+
+
+class TestAPartitionThatCannotBeUsed:
+    @pytest.mark.row("K12")
+    def test_without_a_key_another_partition_takes_the_message(self) -> None:
+        route, partitions = entity()
+        first = partitions[1]  # whose turn it is
+        first.fails = UNAVAILABLE
+        assert sent(route, [message()]) == [None]
+        assert len(first.commands) == 1
+        assert sum(len(keys) for keys in stored(partitions).values()) == 2
+
+    @pytest.mark.row("K12")
+    def test_without_a_key_any_partition_that_is_left_takes_it(self) -> None:
+        route, partitions = entity()
+        for partition in partitions[:15]:
+            partition.fails = UNAVAILABLE
+        for _ in range(20):
+            assert sent(route, [message()]) == [None]
+
+    def test_without_a_key_it_is_not_even_asked_when_it_is_known_to_be_away(self) -> None:
+        route, partitions = entity()
+        partitions[5].is_available = False
+        for _ in range(32):
+            assert sent(route, [message()]) == [None]
+        assert 5 not in stored(partitions)
+
+    def test_a_message_that_may_be_stored_already_is_stored_nowhere_else(self) -> None:
+        route, partitions = entity()
+        partitions[1].fails = UNKNOWN
+        ((error,),) = [answer or [None] for answer in sent(route, [message()])]
+        assert isinstance(error, OutcomeUnknown)
+        assert list(stored(partitions)) == [1]
+
+    def test_when_none_is_left_the_error_may_be_tried_again(self) -> None:
+        route, partitions = entity()
+        for partition in partitions:
+            partition.fails = UNAVAILABLE
+        (errors,) = sent(route, [message()], [message()])
+        assert errors is not None
+        assert [type(error) for error in errors] == [StoreUnavailable] * 2
+        assert all(error is not None and error.retriable for error in errors)
+        assert [len(partition.commands) for partition in partitions] == [1] * 16
+
+    @pytest.mark.row("K2", "A1")
+    def test_with_a_key_the_sender_gets_an_error_to_try_again(self) -> None:
+        route, partitions = entity()
+        partitions[3].fails = UNAVAILABLE
+        (errors,) = sent(route, [message(key_of(3))], [message(key_of(7))])
+        assert errors is not None
+        assert isinstance(errors[0], StoreUnavailable)
+        assert errors[1] is None
+        assert sorted(stored(partitions)) == [3, 7]
+
+    def test_a_batch_is_rejected_when_any_part_of_it_was(self) -> None:
+        route, partitions = entity()
+        partitions[3].fails = UNKNOWN
+        (errors,) = sent(route, [message(key_of(7)), message(key_of(3))], [message(key_of(7))], [message(key_of(3, 1))])
+        assert errors is not None
+        assert [type(error) for error in errors] == [OutcomeUnknown, type(None), OutcomeUnknown]
+
+    def test_a_full_partition_is_the_quota_error(self) -> None:
+        route, partitions = entity()
+        partitions[3].fails = c.Refused(0, 11, 10)
+        (errors,) = sent(route, [message(key_of(3))])
+        assert errors is not None
+        assert isinstance(errors[0], QuotaExceeded)
+
+    def test_a_full_disk_is_the_quota_error(self) -> None:
+        route, partitions = entity(1)
+        partitions[0].fails = c.Failed(0, executed=False, full=True, message="no room")
+        (errors,) = sent(route, [message()])
+        assert errors is not None
+        assert isinstance(errors[0], QuotaExceeded)
+        assert "no room" in str(errors[0])
