@@ -125,9 +125,12 @@ def test_python_raises_the_exceptions_that_its_documentation_names(
     with python.azure.get_queue_sender(queue) as sender, pytest.raises(MessageSizeExceededError):
         sender.send_messages(ServiceBusMessage(TOO_LARGE.body))
     wrong = broker.connection_string.replace("SAS_KEY_VALUE", "WRONG_KEY_VALUE")
-    with AzureClient.from_connection_string(wrong, **OPTIONS) as client:
-        with pytest.raises(ServiceBusAuthenticationError), client.get_queue_sender(queue):
-            pass
+    with (
+        AzureClient.from_connection_string(wrong, **OPTIONS) as client,
+        pytest.raises(ServiceBusAuthenticationError),
+        client.get_queue_sender(queue),
+    ):
+        pass
 
 
 def test_deleting_a_queue_refuses_what_a_sender_sends_on(broker: BrokerProcess, client: Client, queue: str) -> None:
