@@ -9,7 +9,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from partibus.amqp import (
@@ -64,6 +64,9 @@ class TinyBroker:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._connections: list[socket.socket] = []
+        self.lock = threading.Lock()
+        """Held while anything of a connection is worked on."""
+        self.peers: list[_Peer] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -91,7 +94,9 @@ class TinyBroker:
             except OSError:
                 return
             self._connections.append(sock)
-            threading.Thread(target=_Peer(self, sock).run, daemon=True).start()
+            peer = _Peer(self, sock)
+            self.peers.append(peer)
+            threading.Thread(target=peer.run, daemon=True).start()
 
 
 class _Peer:
@@ -104,13 +109,15 @@ class _Peer:
     def run(self) -> None:
         try:
             while data := self.sock.recv(65536):
-                for event in self.engine.receive_data(data):
-                    self.on_event(event)
-                self.sock.sendall(self.engine.data_to_send())
-                if self.engine.is_closed:
-                    break
+                with self.broker.lock:
+                    for event in self.engine.receive_data(data):
+                        self.on_event(event)
+                    self.sock.sendall(self.engine.data_to_send())
+                    if self.engine.is_closed:
+                        break
         except OSError:
             pass
+        self.broker.peers.remove(self)
         self.sock.close()
 
     def on_event(self, event: object) -> None:
@@ -161,10 +168,16 @@ class _Peer:
         is_batch = delivery.message_format == BATCH_FORMAT
         self.broker.queues[address].extend(iter_batch(delivery.payload) if is_batch else [delivery.payload])
         link.settle_many([delivery], ACCEPTED)
-        for other in self.engine.sessions:
-            for known in other.links:
-                if isinstance(known, Sender) and known.is_open and self.address(known) == address:
-                    self.feed(known)
+        for peer in self.broker.peers:
+            peer.feed_all(address)
+
+    def feed_all(self, address: str) -> None:
+        for session in self.engine.sessions:
+            for link in session.links:
+                if isinstance(link, Sender) and link.is_open and self.address(link) == address:
+                    self.feed(link)
+        with suppress(OSError):  # Its own thread notices.
+            self.sock.sendall(self.engine.data_to_send())
 
     def feed(self, link: Sender) -> None:
         queue = self.broker.queues.get(self.address(link))

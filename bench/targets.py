@@ -1,0 +1,98 @@
+"""What the project promises itself, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Row = dict[str, Any]
+Verdict = tuple[str, str, str, str]
+"""What, target, measured, and "met" or "missed"."""
+
+_PEER_FACTOR = 4.0
+_LATENCY_FACTOR = 1.5
+_PARTITIONED_SHARE = 0.8
+_BACKLOG_COST = 1.2
+
+
+def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
+    """For every target whose measurements are there; 1 KB, one connection, foreign client."""
+    plain = {name: _find(rows, name, "partibus", "plain") for name in ("send", "receive", "both", "both, sampled")}
+    if both := plain["both"]:
+        yield _at_most("server CPU per message through", both["cpu_us"], 60, "µs")
+        least = min(both["send_per_s"], both["receive_per_s"])
+        yield _at_least("both at once, the lower rate", least, 25_000, "/s")
+        peers = [min(row["send_per_s"], row["receive_per_s"]) for row in _peers(rows, "both")]
+        if peers:
+            yield _at_least(f"... {_PEER_FACTOR:g} times the best peer's", least, _PEER_FACTOR * max(peers), "/s")
+    if sampled := plain["both, sampled"]:
+        yield _at_most("... of it holding the GIL", sampled["gil_us"], 35, "µs")
+    if send := plain["send"]:
+        yield _at_least("send alone", send["send_per_s"], 40_000, "/s")
+    if receive := plain["receive"]:
+        yield _at_least("receive + settle", receive["receive_per_s"], 40_000, "/s")
+    yield from _partitioned(rows)
+    yield from _latency(rows)
+    yield from _life(rows)
+
+
+def _partitioned(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for scenario, key in (("send", "send_per_s"), ("receive", "receive_per_s"), ("both", "receive_per_s")):
+        plain, partitioned = (_find(rows, scenario, "partibus", kind) for kind in ("plain", "partitioned"))
+        if plain and partitioned:
+            share = partitioned[key] / plain[key] * 100
+            yield _at_least(f"partitioned beside plain, {scenario}", share, _PARTITIONED_SHARE * 100, "%")
+
+
+def _latency(rows: Sequence[Row]) -> Iterator[Verdict]:
+    ours = _find(rows, "latency", "partibus", "plain, batching off")
+    quorum = [row["latency_ms"]["p99"] for row in _peers(rows, "latency") if row["queue"] == "quorum"]
+    if ours and quorum:
+        bound = _LATENCY_FACTOR * quorum[0]
+        yield _at_most("p99 at 1,000/s, batching off", ours["latency_ms"]["p99"], bound, "ms")
+
+
+def _life(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if row["scenario"] == "life":
+            yield _at_most("start to ready", row["start_s"], 1, "s")
+            yield _at_most("resident memory, idle", row["idle_mib"] * 2**20 / 1e6, 80, "MB")
+            backlog = f"{row['backlog_messages']:,} waiting"
+            yield _at_most(f"resident memory, {backlog}", row["backlog_mib"] * 2**20 / 1e6, 500, "MB")
+            ratio = row["cpu_us_backlog"] / row["cpu_us_empty"] * 100
+            yield _at_most(f"cost per message, {backlog}, of that with none", ratio, _BACKLOG_COST * 100, "%")
+            yield _at_most(f"restart with {backlog}", row["restart_s"], 3, "s")
+
+
+def _find(rows: Sequence[Row], scenario: str, broker: str, queue: str) -> Row | None:
+    return next(
+        (row for row in _compared(rows, scenario) if row["broker"] == broker and row["queue"] == queue),
+        None,
+    )
+
+
+def _peers(rows: Sequence[Row], scenario: str) -> list[Row]:
+    return [row for row in _compared(rows, scenario) if row["broker"] != "partibus"]
+
+
+def _compared(rows: Sequence[Row], scenario: str) -> list[Row]:
+    return [
+        row
+        for row in rows
+        if row["scenario"] == scenario
+        and "proton" in row["generator"]
+        and row["size_bytes"] == 1024
+        and row["connections"] == 1
+    ]
+
+
+def _at_most(what: str, value: float, bound: float, unit: str) -> Verdict:
+    return what, f"≤ {_text(bound)} {unit}", f"{_text(value)} {unit}", "met" if value <= bound else "**missed**"
+
+
+def _at_least(what: str, value: float, bound: float, unit: str) -> Verdict:
+    return what, f"≥ {_text(bound)} {unit}", f"{_text(value)} {unit}", "met" if value >= bound else "**missed**"
+
+
+def _text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
