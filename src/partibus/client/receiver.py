@@ -136,8 +136,13 @@ class Receiver(LinkOwner):
         return len(self._unconfirmed)
 
     def close(self) -> None:
-        """Give back what was not handed out, and detach."""
-        if self._buffer and self.error is None:
+        """Give back what was not handed out, and detach. Raises `ConnectionLost`; does nothing on a link that is over.
+
+        What is on its way would stay locked, so the credit is taken back first.
+        """
+        if self.error is None:
+            self._take_back_credit()
+        if self.error is None and self._buffer:
             self._link.settle_many(self._buffer, RELEASE)
             self._buffer.clear()
         self._driver.end(self._session)
