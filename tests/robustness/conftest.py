@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from partibus.testing.broker_process import BrokerProcess
+from tests.robustness.raw import MIB, check_serves, forget_peak, rss_bytes
+
+GROWTH_MAX = 150 * MIB
+"""What any one peer may make the process grow by at its worst moment."""
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One broker for the attacks of a file; at its end it stops in good order and has logged no traceback."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        broker.create_queue("alive")
+        broker.create_queue("parts", EnablePartitioning=True)
+        yield broker
+
+
+@pytest.fixture
+def broker(process: BrokerProcess) -> Iterator[BrokerProcess]:
+    """After every attack: it lives, serves others, has not grown out of its bounds and has logged no traceback."""
+    forget_peak(process)
+    before = rss_bytes(process)
+    yield process
+    assert "Traceback" not in process.log, process.log
+    grown = rss_bytes(process, peak=True) - before
+    assert grown < GROWTH_MAX, f"grew by {grown / MIB:.0f} MiB"
+    check_serves(process)
