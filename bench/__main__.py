@@ -96,7 +96,8 @@ def main() -> int:
     except PartibusError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    (WORK / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    finally:
+        (WORK / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if whole:
         RESULTS.write_text((WORK / "results.jsonl").read_text())
         write_page(RESULTS, PAGE)

@@ -1,0 +1,74 @@
+"""The commands against a real broker, started as users start it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from partibus.bench.temporary import TemporaryBroker
+from partibus.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with TemporaryBroker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.connection
+
+
+def run(connection: str, *arguments: str) -> Result:
+    return CliRunner(env={"PARTIBUS_CONNECTION": connection}).invoke(main, arguments)
+
+
+def rows(result: Result) -> list[dict[str, object]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_life_of_a_partitioned_queue(connection: str) -> None:
+    (created,) = rows(run(connection, "entity", "create", "queue", "orders", "--partitioned", "--json"))
+    assert created["partitions"] == 16
+    rows(run(connection, "send", "orders", "hello", "--count", "5", "--partition-key", "k", "--json"))
+    peeked = rows(run(connection, "peek", "orders", "--json"))
+    received = rows(run(connection, "receive", "orders", "--max", "3", "--json"))
+    assert [row["sequence_number"] for row in received] == [row["sequence_number"] for row in peeked[:3]]
+    assert {row["body"] for row in received} == {"hello"}
+    rows(run(connection, "receive", "orders", "--settle", "dead-letter", "--reason", "why", "--json"))
+    (dead,) = rows(run(connection, "peek", "orders", "--dead-letter-queue", "--json"))
+    assert dead["application_properties"] == {"DeadLetterReason": "why"}
+    (listed,) = rows(run(connection, "entity", "list", "--json"))
+    assert (listed["messages"], listed["dead_letter_messages"]) == (1, 1)
+    assert run(connection, "entity", "delete", "orders").exit_code == 0
+    assert "orders" not in run(connection, "entity", "list", "--json").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("entity", "create", "queue", "q", "--lock-duration", "1"), ("LockDuration", "PT1S", "PT5S")),
+        (("entity", "create", "queue", "q", "--session"), ("RequiresSession", "not supported by this version")),
+        (("entity", "create", "queue", "a b"), ("Name", "a b")),
+        (("send", "nowhere", "x"), ("nowhere", "could not be found")),
+    ],
+)
+def test_refusal_of_the_broker_is_one_line(connection: str, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    result = run(connection, *arguments)
+    assert result.exit_code == 1
+    assert len(result.output.splitlines()) == 1
+    assert all(word in result.output for word in words)
+
+
+def test_wrong_key_is_one_line_without_the_key(connection: str) -> None:
+    before, _, after = connection.partition("SharedAccessKey=")
+    result = run(f"{before}SharedAccessKey=d3Jvbmc=;{after.partition(';')[2]}", "entity", "list")
+    assert result.exit_code == 1
+    assert "key" in result.output
+    assert "d3Jvbmc" not in result.output
+
+
+def test_bench_cleans_up_behind_itself(connection: str) -> None:
+    found = rows(run(connection, "bench", "receive", "--messages", "200", "--json"))
+    assert [(row["scenario"], row["messages"]) for row in found] == [("receive", 200)]
+    assert "partibus-bench" not in run(connection, "entity", "list", "--json").output
