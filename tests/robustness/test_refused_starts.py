@@ -1,0 +1,111 @@
+"""Data directories that can't be served: exit code 1, a text that names the file and what to do, nothing changed."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from partibus.testing.broker_process import BrokerProcess, run_to_the_end
+from tests.robustness.raw import check_serves
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory that was in use."""
+    with BrokerProcess(tmp_path_factory.mktemp("served")) as broker:
+        broker.create_queue("alive")
+        check_serves(broker)
+    return broker.data
+
+
+def refusal(data: Path, *arguments: str) -> str:
+    """What `partibus serve` says before it ends."""
+    run = run_to_the_end("serve", "--data", str(data), "--amqp-port=0", "--http-port=0", *arguments)
+    assert run.returncode == 1, run
+    assert "Traceback" not in run.stderr
+    assert run.stderr.startswith("partibus: ")
+    return run.stderr
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(b"this is no database" * 1_000)
+
+
+def damage_inside(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[100:4_000] = b"\xff" * 3_900
+    path.write_bytes(content)
+
+
+def make_newer_store(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE meta SET format_version = 99")
+
+
+def make_newer_catalog(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE format SET version = 99")
+
+
+def replace_by_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil", "reason"),
+    [
+        ("stores/store-03.db", damage, "database"),
+        ("stores/store-03.db", damage_inside, ""),
+        ("stores/store-03.db", make_newer_store, "99"),
+        ("stores/store-03.db", replace_by_directory, ""),
+        ("stores/store-03.db", Path.unlink, "store-03"),
+        ("catalog.db", damage, ""),
+        ("catalog.db", make_newer_catalog, "99"),
+        ("catalog.db", replace_by_directory, ""),
+        ("keys.json", damage, ""),
+    ],
+)
+def test_a_spoilt_file_is_named(
+    served: Path, tmp_path: Path, file: str, spoil: Callable[[Path], None], reason: str
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(served, data)
+    spoil(data / file)
+    content = (data / file).read_bytes() if (data / file).is_file() else None
+    text = refusal(data)
+    assert Path(file).name in text
+    assert reason in text
+    assert content is None or (data / file).read_bytes() == content
+    assert (data / file).exists() is (content is not None or spoil is replace_by_directory)
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        broker.create_queue("alive")
+        assert str(broker.data / "lock") in refusal(broker.data)
+        check_serves(broker)
+
+
+def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert str(tmp_path / "file") in refusal(tmp_path / "file" / "data")
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        assert str(port) in refusal(tmp_path / "data", f"--amqp-port={port}")
+        assert str(port) in refusal(tmp_path / "data", f"--http-port={port}")
+
+
+def test_a_config_that_is_wrong(tmp_path: Path) -> None:
+    config = tmp_path / "Config.json"
+    config.write_text('{"UserConfig": {"Namespaces": [{"Name": "n", "Queues": [{"Name": "q", "Typo": 1}]}]}}')
+    assert "Typo" in refusal(tmp_path / "data", "--config", str(config))
