@@ -19,9 +19,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.request import Request, urlopen
 
 from partibus.client import connect
 from partibus.client.entities import Entities, EntityInfo
+from partibus.clock import SystemClock
+from partibus.namespace.connection_string import parse_connection_string
+from partibus.namespace.sas import make_token
 
 COMMAND = (sys.executable, "-c", "from partibus.cli.main import main; main()")
 """What the script `partibus` does, under this interpreter wherever the script may be."""
@@ -150,6 +154,18 @@ class BrokerProcess:
         """A queue with its counts."""
         with connect(self.connection_string) as client:
             return Entities(client).get(queue)
+
+    def advance(self, milliseconds: int) -> None:
+        """Move the clock of a broker that runs with ``--clock manual``; what is due then has run on return."""
+        connection = parse_connection_string(self.connection_string)
+        token = make_token(self.http_url, connection.key_name, connection.key, SystemClock().now_ms() // 1000 + 60)
+        request = Request(
+            f"{self.http_url}/$partibus/clock/advance",
+            json.dumps({"milliseconds": milliseconds}).encode(),
+            {"Authorization": token, "Content-Type": "application/json"},
+        )
+        with urlopen(request, timeout=READY_S):
+            pass
 
     def __enter__(self) -> Self:
         self.start()
