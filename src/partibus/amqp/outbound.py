@@ -223,11 +223,12 @@ class Outbound:
             if entry is not None:
                 add_disposed(events, entry[0], entry[1], delivery_id, state, settled)
 
-    def settle(self, delivery_ids: Iterable[int], state: DeliveryState | None, retain: bool) -> None:
-        """Answer dispositions: tell the peer the final state, one frame per run of ids."""
+    def settle(self, delivery_ids: Iterable[int], state: DeliveryState | None, retain: bool) -> int:
+        """Tell the peer the final state, one frame per run of ids; returns how many are settled by that."""
         session = self._session
         if session.state in ENDING:
-            return
+            return 0
+        unsettled_before = len(self.unsettled)
         writer = DispositionWriter(session.local_channel, _SENDER_ROLE, True, state)
         first = last = -1
         for delivery_id in delivery_ids:
@@ -243,6 +244,7 @@ class Outbound:
             first = last = delivery_id
         if first >= 0:
             session.output.write(writer.frame(first, last))
+        return unsettled_before - len(self.unsettled)
 
     def drained_after_waiting(self, link: Sender) -> bool:
         """True if deliveries of `link` still wait here: `link.drained` will be called when they have left."""

@@ -84,13 +84,14 @@ class Sender(Link):
         self.flow.drained()
         self.session.write_flow(self, drain=True)
 
-    def settle_many(self, delivery_ids: Iterable[int], state: DeliveryState | None, *, retain: bool = False) -> None:
-        """Answer `Disposed` events that were not settled, with what became of the deliveries.
+    def settle_many(self, delivery_ids: Iterable[int], state: DeliveryState | None, *, retain: bool = False) -> int:
+        """Answer `Disposed` events that were not settled, with what became of the deliveries; returns how many are
+        settled by that.
 
         With `retain` a later disposition of the peer for the same ids is reported again: for temporary
         failures, which one client repeats.
         """
-        self.session.outbound.settle(delivery_ids, state, retain)
+        return self.session.outbound.settle(delivery_ids, state, retain)
 
     def forget(self) -> None:
         self.flow.available = 0

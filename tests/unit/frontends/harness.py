@@ -182,7 +182,8 @@ class Client:
         self.engine = Connection(server=False, login=login, limits=limits)
         self.congested = False
         """What the server's transport says."""
-        self.peer = Peer(world.broker, world.ingress, lambda: None, lambda: self.congested)
+        self._held_back = False
+        self.peer = Peer(world.broker, world.ingress, lambda: None, self._is_congested)
         self.events: list[Event] = []
         self._tag = 0
         world.clients.append(self)
@@ -196,9 +197,18 @@ class Client:
         up, down = self.engine.data_to_send(), self.peer.connection.data_to_send()
         if up:
             self.peer.receive_data(up)
+        if self._held_back and not self.congested:
+            self._held_back = False
+            self.peer.resume()
         if down:
             self.events += self.engine.receive_data(down)
         return bool(up or down)
+
+    def _is_congested(self) -> bool:
+        """As the server has it."""
+        unsent_bytes = self.peer.connection.bytes_buffered
+        self._held_back = self.congested or unsent_bytes > self.world.limits.connection.outgoing_bytes
+        return self._held_back
 
     # -- links -------------------------------------------------------------------------------------------------------
 

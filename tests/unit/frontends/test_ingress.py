@@ -24,7 +24,7 @@ from partibus.amqp.section_encoding import (
 from partibus.amqp.section_fields import properties
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, PartibusError, Unsupported
-from partibus.frontends.amqp.ingress import KEY_CHARS_MAX, WRITTEN_BY_BROKER, Ingress
+from partibus.frontends.amqp.ingress import KEY_CHARS_MAX, REMEMBERED_MAX, WRITTEN_BY_BROKER, Ingress
 from partibus.message import Message, StoredMessage
 from partibus.namespace.namespace import Queue
 from tests.unit.frontends.harness import World
@@ -133,11 +133,11 @@ class TestWhatIsStored:
         assert [message.key for message in found] == [None, None, None]
 
     def test_what_is_remembered_is_bounded(self, ingress: Ingress, queue: Queue) -> None:
-        for number in range(2_000):
+        for number in range(REMEMBERED_MAX + 500):
             one(ingress, queue, encode_annotations({"mine": number}), encode_header(ttl=number), BODY)
         one(ingress, queue, encode_annotations({"mine": "x" * 5_000}), BODY)
         known = [*ingress._annotations, *ingress._headers]
-        assert len(known) <= 2 * 512
+        assert len(known) <= 2 * REMEMBERED_MAX
         assert max(map(len, known)) < 1_100
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-from partibus.amqp import AmqpError, Disposed, Rejected, Sender
+from partibus.amqp import AmqpError, Disposed, Received, Rejected, Sender
 from partibus.errors import MessageLockLost, PartibusError
 from partibus.frontends.amqp.errors import DETACH_FORCED, amqp_error
 from partibus.frontends.amqp.outcomes import Settlement, settlement_of
@@ -66,7 +66,7 @@ class OutgoingLink:
         if self._stopping:
             return
         wanted = self._wanted()
-        if self._link.drain_requested or wanted < self._asked:
+        if self._link.drain_requested or wanted < self._asked or self._link.credit < len(self._held):
             self._stopping = True
             self._source.stop(self._stopped)
         elif wanted > self._asked and not self._congested():
@@ -81,6 +81,8 @@ class OutgoingLink:
     def _stopped(self) -> None:
         self._asked = 0
         self._stopping = False
+        # What the client does not want after all must not wait here for it under lock.
+        self._release_held(keep=0 if self._link.drain_requested else self._link.credit)
         if self._link.drain_requested:
             self._link.drained()
             self._flush()
@@ -151,8 +153,11 @@ class OutgoingLink:
 
     def on_disposed(self, event: Disposed) -> None:
         """The client says what becomes of deliveries; it is answered when that is durable, if it waits."""
+        if not event.settled and (event.state is None or isinstance(event.state, Received)):
+            return  # no outcome yet
         contexts: list[Context] = event.contexts  # type: ignore[assignment]
-        self._unsettled -= len(contexts)
+        if event.settled:
+            self._unsettled -= len(contexts)
         try:
             settlement = settlement_of(event.state)
         except PartibusError as error:
@@ -201,14 +206,16 @@ class OutgoingLink:
             return
         if reply.lost:
             lost = [delivery_ids[i] for i in reply.lost]
-            self._link.settle_many(lost, Rejected(amqp_error(MessageLockLost())))
+            self._unsettled -= self._link.settle_many(lost, Rejected(amqp_error(MessageLockLost())))
             delivery_ids = [i for i in delivery_ids if i not in set(lost)]
-        self._link.settle_many(delivery_ids, settlement.answer)
+        self._unsettled -= self._link.settle_many(delivery_ids, settlement.answer)
+        if not self._closed:
+            self.on_credit()
 
     def _refuse(self, event: Disposed, error: PartibusError) -> None:
         """Nothing was settled: the client is told why, and holds its locks until they end."""
         if not event.settled:
-            self._link.settle_many(event.delivery_ids, Rejected(amqp_error(error)))
+            self._unsettled -= self._link.settle_many(event.delivery_ids, Rejected(amqp_error(error)))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -218,9 +225,13 @@ class OutgoingLink:
             return
         self._closed = True
         self._source.close()
-        for partition, indexes in _by_partition([item[2] for item in self._held]).items():
-            self._release(partition, [self._held[i][2][1:] for i in indexes])
-        self._held.clear()
+        self._release_held(keep=0)
+
+    def _release_held(self, keep: int) -> None:
+        """Give back what was never sent, but the first ``keep``."""
+        surplus = [self._held.pop()[2] for _ in range(len(self._held) - keep)]
+        for partition, indexes in _by_partition(surplus).items():
+            self._release(partition, [surplus[i][1:] for i in indexes])
 
     def _release(self, partition: PartitionHandle, tokens: list[LockToken]) -> None:
         """These were never sent, so nobody can settle them: back to their place, not counted."""

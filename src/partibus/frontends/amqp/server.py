@@ -23,6 +23,7 @@ class PeerProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._flushing = False
         self._congested = False
+        self._held_back = False
         self._reading = True
         self._awaiting_relief = False
         self._ticker: asyncio.TimerHandle | None = None
@@ -62,7 +63,12 @@ class PeerProtocol(asyncio.Protocol):
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _is_congested(self) -> bool:
-        return self._congested
+        """Too much is unsent: by the transport, or by us in this turn of the loop."""
+        limits = self._server.broker.limits.connection
+        if self._congested or self._peer.connection.bytes_buffered > limits.outgoing_bytes:
+            self._held_back = True
+            return True
+        return False
 
     def _flush_soon(self) -> None:
         """Everything that this turn of the loop brings about leaves in one write."""
@@ -77,6 +83,10 @@ class PeerProtocol(asyncio.Protocol):
         data = self._peer.connection.data_to_send()
         if data:
             self._transport.write(data)
+        if self._held_back and not self._congested:
+            self._held_back = False
+            self._peer.resume()
+            self._flush_soon()
         if not self._peer.connection.is_closed:
             self._balance_reading()
         elif not self._transport.is_closing():

@@ -1,0 +1,383 @@
+"""Links on which a client receives: credit, drain, windows, bounds, settlement, the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from partibus.amqp import (
+    ACCEPTED,
+    RELEASED,
+    AmqpError,
+    Delivery,
+    DeliveryState,
+    Disposed,
+    Drained,
+    Modified,
+    Received,
+    Receiver,
+    Rejected,
+)
+from partibus.amqp import Limits as EngineLimits
+from partibus.client.messages import IncomingMessage
+from partibus.limits import Limits
+from partibus.partition.commands import Inspect, Inspected
+from partibus.partition.ports import StoreError
+from tests.unit.frontends.harness import Client, World, body_of, message
+
+DEAD_LETTER = Rejected(AmqpError("com.microsoft:dead-letter", None, {"DeadLetterReason": "why"}))
+
+
+def fill(world: World, queue: str, count: int, body: bytes = b"") -> None:
+    client = world.client()
+    sender = client.sender(queue)
+    client.send_batch(sender, [message(body + b"%d" % number) for number in range(count)])
+
+
+def bodies(deliveries: Sequence[Delivery]) -> list[object]:
+    return [body_of(delivery) for delivery in deliveries]
+
+
+def numbers(start: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, end)]
+
+
+def messages_in(world: World, queue: str, kind: int = 0) -> tuple[int, int]:
+    """Messages in a sub-queue, and those of them under lock."""
+    inspected: list[Inspected] = []
+    route = world.broker.entity(queue).route
+    for partition in route.partitions:
+        partition.submit(Inspect(route.numbers.next()), inspected.append)
+    world.wait(50)
+    infos = [one.subqueues[kind] for one in inspected]
+    return sum(info.messages for info in infos), sum(info.locked for info in infos)
+
+
+def drained(client: Client, link: Receiver) -> bool:
+    return any(isinstance(event, Drained) and event.link is link for event in client.events)
+
+
+class TestCredit:
+    def test_no_more_comes_than_there_is_credit_for(self, world: World) -> None:
+        fill(world, world.queue("q"), 10)
+        client = world.client()
+        link = client.receiver("q")
+        assert bodies(client.receive(link, 3)) == numbers(0, 3)
+        assert bodies(client.receive(link, 4)) == numbers(3, 7)
+        assert messages_in(world, "q") == (10, 7)
+
+    def test_what_is_sent_later_comes_for_credit_that_is_left(self, world: World) -> None:
+        client = world.client()
+        link = client.receiver(world.queue("q"))
+        assert client.receive(link, 5) == []
+        fill(world, "q", 2)
+        assert bodies(client.deliveries(link)) == numbers(0, 2)
+
+    def test_credit_that_is_lowered_is_taken_back(self, world: World) -> None:
+        client = world.client()
+        link = client.receiver(world.queue("q"))
+        client.receive(link, 5)
+        client.receive(link, 0)
+        fill(world, "q", 2)
+        assert client.deliveries(link) == []
+        assert messages_in(world, "q") == (2, 0)
+        assert bodies(client.receive(link, 1)) == [b"0"]
+
+    @pytest.mark.parametrize("partitioned", [False, True])
+    def test_a_drain_of_nothing_is_answered(self, world: World, partitioned: bool) -> None:
+        client = world.client()
+        link = client.receiver(world.queue("q", EnablePartitioning=partitioned))
+        client.receive(link, 5)
+        link.drain()
+        world.wait()
+        assert drained(client, link)
+        assert link.credit == 0
+        fill(world, "q", 2)
+        assert client.deliveries(link) == []
+
+    @pytest.mark.parametrize("partitioned", [False, True])
+    def test_a_drain_with_some_sends_them_first(self, world: World, partitioned: bool) -> None:
+        fill(world, world.queue("q", EnablePartitioning=partitioned), 3)
+        client = world.client()
+        link = client.receiver("q")
+        link.drain(5)
+        world.wait()
+        found = client.deliveries(link)
+        assert drained(client, link)
+        assert link.credit == 0
+        fill(world, "q", 2)
+        assert client.deliveries(link) == found
+
+    def test_a_drain_is_answered_though_the_store_has_failed(self, world: World) -> None:
+        client = world.client()
+        link = client.receiver(world.queue("q", EnablePartitioning=True))
+        client.receive(link, 5)
+        for store in world.stores:
+            store.stays_away = True
+            store.fails = StoreError("sick", executed=False)
+        other = world.client()
+        other.send(other.sender("q"), message())
+        link.drain()
+        world.wait()
+        assert drained(client, link)
+
+    def test_no_more_is_unsettled_than_the_bound(self, tmp_path: Path) -> None:
+        limits = Limits()
+        world = World(tmp_path, replace(limits, connection=replace(limits.connection, unsettled_max=5)))
+        fill(world, world.queue("q"), 20)
+        client = world.client()
+        link = client.receiver("q")
+        first = client.receive(link, 100)
+        assert bodies(first) == numbers(0, 5)
+        for _ in range(3):  # who says it again and again does not get more for it
+            link.settle_many(first[:2], ACCEPTED, settled=False)
+        world.wait()
+        assert bodies(client.deliveries(link)) == numbers(0, 7)
+
+    def test_what_is_received_and_deleted_is_never_unsettled(self, tmp_path: Path) -> None:
+        limits = Limits()
+        world = World(tmp_path, replace(limits, connection=replace(limits.connection, unsettled_max=5)))
+        fill(world, world.queue("q"), 20)
+        client = world.client()
+        assert bodies(client.receive(client.receiver("q", delete=True), 100)) == numbers(0, 20)
+
+
+class TestWindowAndCongestion:
+    def test_a_shut_window_holds_deliveries_back_until_it_opens(self, tmp_path: Path) -> None:
+        limits = Limits()
+        world = World(tmp_path, replace(limits, connection=replace(limits.connection, outgoing_bytes=1_000)))
+        fill(world, world.queue("q"), 100, b"x" * 100)
+        client = world.client(limits=EngineLimits(incoming_window=10))
+        session = client.session()
+        session.hold_window()
+        link = client.receiver("q", session)
+        client.receive(link, 100)
+        before = len(client.deliveries(link))
+        assert before <= 10
+        session.release_window()
+        world.wait()
+        session.release_window()
+        world.wait()
+        assert len(client.deliveries(link)) > before
+
+    @pytest.mark.parametrize("partitioned", [False, True])
+    def test_a_congested_connection_is_sent_nothing_more(self, tmp_path: Path, partitioned: bool) -> None:
+        limits = Limits()
+        world = World(tmp_path, replace(limits, connection=replace(limits.connection, outgoing_bytes=10_000)))
+        fill(world, world.queue("q", EnablePartitioning=partitioned), 100, b"x" * 1_000)
+        client = world.client()
+        link = client.receiver("q")
+        client.congested = True
+        assert client.receive(link, 100) == []
+        client.congested = False
+        client.peer.resume()
+        client.congested = True
+        world.wait()
+        some = len(client.deliveries(link))
+        assert 0 < some < 50
+        client.congested = False
+        client.peer.resume()
+        world.wait()
+        assert len(client.deliveries(link)) == 100
+
+    def test_what_is_held_goes_back_when_the_link_is_detached(self, tmp_path: Path) -> None:
+        limits = Limits()
+        connection = replace(limits.connection, outgoing_bytes=1_000)
+        world = World(tmp_path, replace(limits, connection=connection))
+        fill(world, world.queue("q"), 100, b"x" * 500)
+        client = world.client(limits=EngineLimits(incoming_window=5))
+        session = client.session()
+        session.hold_window()
+        link = client.receiver("q", session)
+        got = client.receive(link, 100)
+        link.detach()
+        world.wait()
+        messages, locked = messages_in(world, "q")
+        assert messages == 100
+        assert locked <= len(got) + 3  # besides what has left for the client
+
+    @pytest.mark.parametrize("drain", [False, True])
+    def test_what_is_held_goes_back_when_it_is_not_wanted_any_more(self, tmp_path: Path, drain: bool) -> None:
+        limits = Limits()
+        connection = replace(limits.connection, outgoing_bytes=1_000)
+        world = World(tmp_path, replace(limits, connection=connection))
+        fill(world, world.queue("q"), 100, b"x" * 500)
+        client = world.client(limits=EngineLimits(incoming_window=5))
+        session = client.session()
+        session.hold_window()
+        link = client.receiver("q", session)
+        got = client.receive(link, 100)
+        if drain:
+            link.drain()
+        else:
+            link.grant(0)
+        world.wait()
+        assert messages_in(world, "q")[1] <= len(got) + 3
+
+
+class TestTheEnd:
+    @pytest.mark.parametrize("way", ["detach", "session", "connection", "lost"])
+    @pytest.mark.parametrize("partitioned", [False, True])
+    def test_what_was_on_the_way_is_there_for_others(self, world: World, way: str, partitioned: bool) -> None:
+        """Granted, but the client leaves before that is durable: back at once, and no delivery was counted."""
+        client, other = world.client(), world.client()
+        link = client.receiver(world.queue("q", EnablePartitioning=partitioned))
+        client.receive(link, 10)
+        sender = other.sender("q")
+        for store in world.stores:
+            store.host.delay_ms = 50.0
+        other.send_raw(sender, message())
+        world.wait(5)
+        match way:
+            case "detach":
+                link.detach()
+            case "session":
+                link.session.end()
+            case "connection":
+                client.engine.close()
+            case "lost":
+                client.lose()
+        world.wait()
+        found = other.receive(other.receiver("q"), 10)
+        assert client.deliveries(link) == []
+        assert [IncomingMessage(delivery.payload).delivery_count for delivery in found] == [0]
+
+    def test_locks_outlive_the_link(self, world: World) -> None:
+        fill(world, world.queue("q"), 1)
+        client, other = world.client(), world.client()
+        link = client.receiver("q")
+        client.receive(link, 1)
+        link.detach()
+        world.wait()
+        assert other.receive(other.receiver("q"), 1) == []
+
+
+class TestSettling:
+    @pytest.mark.parametrize(
+        ("state", "answer", "left", "dead"),
+        [
+            (ACCEPTED, ACCEPTED, 0, 0),
+            (Modified(), Modified(), 1, 0),
+            (RELEASED, RELEASED, 1, 0),
+            (DEAD_LETTER, Rejected(), 0, 1),
+        ],
+        ids=["complete", "abandon", "release", "dead-letter"],
+    )
+    @pytest.mark.parametrize("settled", [False, True])
+    def test_an_outcome_does_what_it_says(
+        self, world: World, state: DeliveryState, answer: DeliveryState, left: int, dead: int, settled: bool
+    ) -> None:
+        fill(world, world.queue("q"), 1)
+        client = world.client()
+        link = client.receiver("q")
+        found = client.receive(link, 1)
+        start = len(client.events)
+        link.settle_many(found, state, settled=settled)
+        world.wait()
+        answers = [event for event in client.events[start:] if isinstance(event, Disposed)]
+        assert [(event.state, event.settled) for event in answers] == ([] if settled else [(answer, True)])
+        assert messages_in(world, "q") == (left, 0)
+        assert messages_in(world, "q", 1) == (dead, 0)
+
+    @pytest.mark.parametrize("state", [None, Received(section_number=0, section_offset=0)])
+    def test_a_state_that_is_no_outcome_settles_nothing(self, world: World, state: DeliveryState | None) -> None:
+        fill(world, world.queue("q"), 1)
+        client = world.client()
+        link = client.receiver("q")
+        found = client.receive(link, 1)
+        assert client.settle(link, found, state) == []
+        assert messages_in(world, "q") == (1, 1)
+        (answer,) = client.settle(link, found, ACCEPTED)
+        assert answer.state == ACCEPTED
+
+    def test_a_run_of_settlements_is_one_command_per_partition(self, world: World) -> None:
+        world.queue("q", EnablePartitioning=True)
+        for _ in range(8):
+            fill(world, "q", 3)
+        client = world.client()
+        link = client.receiver("q")
+        found = client.receive(link, 100)
+        assert len(found) == 24
+        answers = client.settle(link, found, ACCEPTED)
+        assert sum(len(answer.delivery_ids) for answer in answers) == 24
+        assert {type(answer.state) for answer in answers} == {type(ACCEPTED)}
+        assert messages_in(world, "q") == (0, 0)
+
+    def test_a_lost_lock_is_told_for_the_message_that_lost_it(self, world: World) -> None:
+        fill(world, world.queue("q", LockDuration="PT5S"), 2)
+        client = world.client()
+        link = client.receiver("q")
+        first = client.receive(link, 1)
+        world.wait(5_100)
+        second = client.receive(link, 1)
+        answers = client.settle(link, first + second, ACCEPTED)
+        states = {delivery_id: answer.state for answer in answers for delivery_id in answer.delivery_ids}
+        lost = states[first[0].delivery_id]
+        assert isinstance(lost, Rejected)
+        assert lost.error is not None
+        assert lost.error.condition == "com.microsoft:message-lock-lost"
+
+    def test_what_is_refused_by_name_stays_locked(self, world: World) -> None:
+        fill(world, world.queue("q"), 1)
+        client = world.client()
+        link = client.receiver("q")
+        (answer,) = client.settle(link, client.receive(link, 1), Modified(undeliverable_here=True))
+        assert isinstance(answer.state, Rejected)
+        assert answer.state.error is not None
+        assert answer.state.error.condition == "amqp:not-implemented"
+        assert messages_in(world, "q") == (1, 1)
+
+    def test_a_settlement_that_failed_may_be_said_again(self, world: World) -> None:
+        fill(world, world.queue("q"), 1)
+        client = world.client()
+        link = client.receiver("q")
+        found = client.receive(link, 1)
+        store = world.store_of("q")
+        store.fails = StoreError("sick", executed=False)
+        link.settle_many(found, ACCEPTED, settled=False)
+        world.wait()
+        (answer,) = [event for event in client.events if isinstance(event, Disposed)]
+        assert isinstance(answer.state, Rejected)
+        assert answer.state.error is not None
+        assert answer.state.error.condition == "com.microsoft:server-busy"
+        assert messages_in(world, "q")[0] == 1
+
+
+class TestAStoreThatFails:
+    def test_a_plain_queues_receiver_is_told_to_attach_again(self, world: World) -> None:
+        client = world.client()
+        link = client.receiver(world.queue("q"))
+        client.receive(link, 5)
+        world.store_of("q").fails = StoreError("sick", executed=False)
+        other = world.client()
+        other.send(other.sender("q"), message())
+        assert client.refusal(link).condition == "amqp:link:detach-forced"
+        world.store_of("q").fails = None
+        world.wait()
+        again = client.receiver("q")
+        client.receive(again, 5)
+        fill(world, "q", 1)
+        assert bodies(client.deliveries(again)) == [b"0"]
+
+    @pytest.mark.row("A1")
+    def test_a_partitioned_queues_receiver_goes_on(self, world: World) -> None:
+        client = world.client()
+        link = client.receiver(world.queue("q", EnablePartitioning=True))
+        client.receive(link, 100)
+        for store in world.stores[:8]:
+            store.fails = StoreError("sick", executed=False)
+        for _ in range(32):
+            fill(world, "q", 1)
+        assert not client.is_detached(link)
+        during = len(client.deliveries(link))
+        assert during > 0
+        for store in world.stores:
+            store.fails = None
+        world.wait(1_000)
+        for _ in range(32):
+            fill(world, "q", 1)
+        assert not client.is_detached(link)
+        assert messages_in(world, "q")[0] == len(client.deliveries(link)) > during
