@@ -1,0 +1,160 @@
+"""One connection between a transport and a `Peer`: time-outs, and when reading stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partibus.amqp.codec.performatives import Begin, Flow, Open
+from partibus.amqp.frames import AMQP_HEADER, frame
+from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
+from partibus.limits import Limits
+from tests.unit.frontends.harness import World
+
+
+class FakeTransport(asyncio.Transport):
+    """Keeps what is written until the test takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unsent = bytearray()
+        self.reading = True
+        self.closing = False
+        self.aborted = False
+
+    def write(self, data: Any) -> None:
+        self.unsent += data
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.unsent)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class FakeTimer:
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class FakeLoop:
+    """Calls when the test says so."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.timers: list[tuple[float, FakeTimer]] = []
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> FakeTimer:
+        timer = FakeTimer(call)
+        self.timers.append((delay_s, timer))
+        return timer
+
+    def time(self) -> float:
+        return 0.0
+
+    def run(self) -> None:
+        while self.soon:
+            self.soon.pop(0)()
+
+    def waiting(self) -> list[float]:
+        """Delays of what is set."""
+        return [delay_s for delay_s, timer in self.timers if timer.call is not None]
+
+    def fire(self, delay_s: float) -> None:
+        (timer,) = [timer for delay, timer in self.timers if delay == delay_s and timer.call is not None]
+        call, timer.call = timer.call, None
+        assert call is not None
+        call()
+
+
+class Connected:
+    def __init__(self, folder: Path) -> None:
+        limits = Limits()
+        connection = replace(limits.connection, handshake_timeout_s=7.0, outgoing_bytes=1_000, unsent_bytes_max=2_000)
+        self.world = World(folder, replace(limits, connection=connection))
+        self.loop = FakeLoop()
+        server = AmqpServer(self.world.broker, self.loop)  # type: ignore[arg-type]
+        self.transport = FakeTransport()
+        self.protocol = PeerProtocol(server)
+        self.protocol.connection_made(self.transport)
+
+    def receive(self, data: bytes) -> None:
+        self.protocol.data_received(data)
+        self.loop.run()
+
+    def open(self) -> None:
+        begin = Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)
+        self.receive(AMQP_HEADER + frame(0, Open(container_id="c")) + frame(0, begin))
+
+
+@pytest.fixture
+def connected(tmp_path: Path) -> Connected:
+    return Connected(tmp_path)
+
+
+def test_who_does_not_open_in_time_is_dropped(connected: Connected) -> None:
+    connected.receive(AMQP_HEADER[:4])
+    connected.loop.fire(7.0)
+    assert connected.transport.aborted
+
+
+def test_who_has_opened_is_looked_after(connected: Connected) -> None:
+    connected.open()
+    connected.loop.fire(7.0)
+    assert not connected.transport.aborted
+    assert len(connected.loop.waiting()) == 1
+
+
+def test_a_closed_connection_whose_last_bytes_nobody_takes_is_dropped(connected: Connected) -> None:
+    connected.open()
+    connected.receive(b"garbage, and more than eight bytes of it")
+    assert connected.transport.closing
+    assert not connected.transport.aborted
+    connected.loop.fire(7.0)
+    assert connected.transport.aborted
+
+
+def test_no_timer_is_left_behind(connected: Connected) -> None:
+    connected.open()
+    connected.protocol.connection_lost(None)
+    assert connected.loop.waiting() == []
+
+
+def test_who_takes_no_answers_is_not_read_from(connected: Connected) -> None:
+    connected.open()
+    echo = frame(0, Flow(incoming_window=1, next_outgoing_id=0, outgoing_window=1, echo=True))
+    while connected.transport.reading:
+        connected.receive(echo)
+    assert 2_000 < len(connected.transport.unsent) < 3_000
+    connected.transport.unsent.clear()
+    connected.protocol.resume_writing()
+    connected.loop.run()
+    assert connected.transport.reading

@@ -1,0 +1,98 @@
+"""A node from start to stop, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from partibus.clock import ManualClock, SystemClock
+from partibus.errors import PartibusError
+from partibus.node.node import Node
+from partibus.node.settings import Settings
+from partibus.partition.ports import StoreError
+
+
+async def started(settings: Settings) -> Node:
+    node = Node(settings, asyncio.get_running_loop())
+    await node.start()
+    return node
+
+
+def test_it_starts_stops_and_starts_again_on_the_same_data(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path / "data", amqp_port=0, http_port=0, ready_file=tmp_path / "ready.json")
+
+    async def run(create: bool) -> list[str]:
+        node = await started(settings)
+        if create:
+            node.broker.create_queue("q", {"EnablePartitioning": True})
+        names = [entity.queue.name for entity in node.broker]
+        await node.stop()
+        return names
+
+    assert asyncio.run(run(create=True)) == ["q"]
+    assert asyncio.run(run(create=False)) == ["q"]
+
+
+def test_the_ready_file_is_whole_and_its_owners_only(tmp_path: Path) -> None:
+    ready_file = tmp_path / "ready.json"
+
+    async def run() -> None:
+        node = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0, ready_file=ready_file))
+        assert json.loads(ready_file.read_text()) == node.ready
+        await node.stop()
+
+    asyncio.run(run())
+    assert stat.S_IMODE(ready_file.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
+
+
+@pytest.mark.parametrize("emulator", [False, True])
+def test_the_connection_string_has_the_key_that_is_good(tmp_path: Path, emulator: bool) -> None:
+    async def run() -> str:
+        node = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0, emulator=emulator))
+        text = str(node.ready["connection_string"])
+        await node.stop()
+        return text
+
+    assert ("SAS_KEY_VALUE" in asyncio.run(run())) is emulator
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_the_clock_is_the_one_that_was_asked_for(tmp_path: Path, manual: bool) -> None:
+    async def run() -> type:
+        node = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0, manual_clock=manual))
+        await node.stop()
+        return type(node.clock)
+
+    assert asyncio.run(run()) is (ManualClock if manual else SystemClock)
+
+
+def test_health_names_every_store(tmp_path: Path) -> None:
+    async def run() -> None:
+        node = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0))
+        healthy, body = node.health()
+        assert healthy
+        assert set(body["stores"].values()) == {"ok"}
+        node.runtimes[3].failure = "the disk is sick"
+        healthy, body = node.health()
+        assert not healthy
+        assert body["stores"]["store-03"] == "the disk is sick"
+        node.runtimes[3].failure = None
+        await node.stop()
+
+    asyncio.run(run())
+
+
+def test_a_second_node_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        settings = Settings(data=tmp_path / "data", amqp_port=0, http_port=0)
+        node = await started(settings)
+        with pytest.raises((StoreError, PartibusError), match="lock"):
+            await started(settings)
+        await node.stop()
+
+    asyncio.run(run())
