@@ -245,6 +245,17 @@ class TestTheEnd:
         assert client.deliveries(link) == []
         assert [IncomingMessage(delivery.payload).delivery_count for delivery in found] == [0]
 
+    @pytest.mark.parametrize("partitioned", [False, True])
+    def test_a_link_ends_with_its_queue(self, world: World, partitioned: bool) -> None:
+        client = world.client()
+        link = client.receiver(world.queue("q", EnablePartitioning=partitioned))
+        client.receive(link, 10)
+        world.broker.delete_queue("q")
+        client.peer.tick(0.0)
+        world.wait()
+        assert client.refusal(link).condition == "amqp:not-found"
+        assert client.closed is None
+
     def test_locks_outlive_the_link(self, world: World) -> None:
         fill(world, world.queue("q"), 1)
         client, other = world.client(), world.client()

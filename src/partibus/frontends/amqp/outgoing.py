@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Any
 
 from partibus.amqp import AmqpError, Disposed, Received, Rejected, Sender
-from partibus.errors import MessageLockLost, PartibusError
+from partibus.errors import EntityNotFound, MessageLockLost, PartibusError
 from partibus.frontends.amqp.errors import DETACH_FORCED, amqp_error
 from partibus.frontends.amqp.outcomes import Settlement, settlement_of
 from partibus.limits import ConnectionLimits
@@ -62,6 +62,9 @@ class OutgoingLink:
 
     def on_credit(self) -> None:
         """The client's flow, or room again on its connection: ask for more, or take back what it wants no longer."""
+        if self._entity.queue.deleted:
+            self._end(amqp_error(EntityNotFound(self._entity.queue.name)))
+            return
         self._send_held()
         if self._stopping:
             return
@@ -145,7 +148,10 @@ class OutgoingLink:
                 held.popleft()
 
     def _on_failed(self, error: PartibusError) -> None:
-        self._link.detach(AmqpError(DETACH_FORCED, str(error)))
+        self._end(AmqpError(DETACH_FORCED, str(error)))
+
+    def _end(self, error: AmqpError) -> None:
+        self._link.detach(error)
         self._flush()
         self.on_detached()
 

@@ -108,8 +108,10 @@ class Peer:
         self._dispatch(self.connection.receive_data(data))
 
     def tick(self, now_s: float) -> None:
-        """Keep the client awake; notice a silent one, and tokens that have expired."""
+        """Keep the client awake; notice a silent one, tokens that have expired and entities that were deleted."""
         self._dispatch(self.connection.tick(now_s))
+        for outgoing in list(self._outgoing.values()):
+            outgoing.on_credit()
         for link, (right, path) in list(self._needed.items()):
             try:
                 self._claims.require(right, path)
