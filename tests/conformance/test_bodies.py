@@ -53,7 +53,8 @@ def decoded(value: Any) -> Any:
 
 
 def test_property_of_each_type_comes_back_with_its_type(python: PythonSync, queue: str) -> None:
-    received = exchange(python, queue, ServiceBusMessage(b"", application_properties=dict(PROPERTIES)))
+    properties: dict[Any, Any] = dict(PROPERTIES)
+    received = exchange(python, queue, ServiceBusMessage(b"", application_properties=properties))
     found = {decoded(key): value for key, value in received.application_properties.items()}
     for name, value in PROPERTIES.items():
         expected = value.encode() if isinstance(value, str) else value
@@ -64,7 +65,8 @@ def test_property_of_each_type_comes_back_with_its_type(python: PythonSync, queu
 def test_another_library_reads_the_same_types(clients: Clients, python: PythonSync, queue: str) -> None:
     proton = clients.get("proton")
     when = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
-    sent = ServiceBusMessage(b"", application_properties={**PROPERTIES, "time": when})
+    properties: dict[Any, Any] = {**PROPERTIES, "time": when}
+    sent = ServiceBusMessage(b"", application_properties=properties)
     python.sender(queue).send_messages(sent)
     (received,) = receive_all(proton, queue, 1, delete=True)
     assert {name: received.properties[name] for name in PROPERTIES} == PROPERTIES

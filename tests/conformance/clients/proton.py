@@ -61,10 +61,15 @@ class Proton:
         self._senders: dict[str, Any] = {}
         self._receivers: dict[tuple[str, bool], tuple[Any, _Inbox]] = {}
 
+    def attach_sender(self, entity: str | None, *options: Any) -> Any:
+        """A link to send on, as the library makes it."""
+        with _troubles():
+            return self._connection.create_sender(entity, options=list(options))
+
     def send(self, entity: str, *messages: Outgoing) -> None:
         with _troubles():
             if entity not in self._senders:
-                self._senders[entity] = self._connection.create_sender(entity)
+                self._senders[entity] = self.attach_sender(entity)
             for message in messages:
                 delivery = self._senders[entity].link.send(_to_proton(message))
                 self._wait_settled(delivery)

@@ -8,7 +8,9 @@ const [host, port, username, password] = process.argv.slice(2);
 const container = rhea.create_container();
 const connection = container.connect({ host, port: Number(port), username, password, reconnect: false });
 const opened = next(connection, ["connection_open"], ["connection_error", "disconnected", "error"]);
-opened.catch(() => {}); // every request reports it
+const lost = next(connection, [], ["connection_error", "disconnected"]);
+lost.catch(() => {}); // every request reports it
+opened.catch(() => {});
 for (const name of ["connection_error", "error", "disconnected", "protocol_error"]) connection.on(name, () => {});
 
 const senders = new Map();
@@ -148,8 +150,14 @@ async function settle(entity, token, state) {
   if (error) throw { condition: error.condition, text: error.description };
 }
 
+/** An operation ends with the connection, whatever it waits for. */
+function whileConnected(operations) {
+  const guard = ([name, run]) => [name, (request) => Promise.race([run(request), lost])];
+  return Object.fromEntries(Object.entries(operations).map(guard));
+}
+
 serve(
-  {
+  whileConnected({
     async send({ entity, messages }) {
       const link = await sender(entity);
       for (const message of messages) await sendOne(link, message);
@@ -181,6 +189,6 @@ serve(
       const error = { condition: "com.microsoft:dead-letter", description: "asked for", info };
       await settle(entity, token, rhea.message.rejected({ error }).described());
     },
-  },
+  }),
   (error) => ({ code: error.condition ?? error.name, name: error.name ?? null, text: String(error.text ?? error.message) }),
 );

@@ -99,8 +99,8 @@ serve(
     async schedule({ entity, messages, at_ms }) {
       await sender(entity).scheduleMessages(messages.map(toAzure), new Date(at_ms));
     },
-    async accept_session({ entity, session_id }) {
-      await client.acceptSession(entity, session_id);
+    async accept_next_session({ entity }) {
+      await client.acceptNextSession(entity);
     },
   },
   (error) => {
