@@ -64,7 +64,7 @@ class Host(Protocol):
 class _Slot:
     """One partition in use."""
 
-    __slots__ = ("deadline_ms", "machine", "options", "row", "waited", "waiting")
+    __slots__ = ("deadline_ms", "machine", "options", "row", "waited", "waiting", "written")
 
     def __init__(self, row: int, options: PartitionOptions) -> None:
         self.row = row
@@ -74,6 +74,8 @@ class _Slot:
         """Commands that came before the partition was loaded."""
         self.waited = 0
         """The last commit with rows of this partition that somebody has to wait for."""
+        self.written = 0
+        """The last commit with rows of this partition."""
         self.deadline_ms: int | None = None
 
 
@@ -110,6 +112,9 @@ class StoreRuntime:
         self._generation = 0
         self._closing: Callable[[], None] | None = None
         self._awaiting_relief: list[Callable[[], None]] = []
+        self._waiting_operations = 0
+        self._waiting_bytes = 0
+        """Of commands that wait for their partition to be loaded."""
         self.failure: str | None = None
         """Why the store can't be used right now; None when it can."""
         self.commits = 0
@@ -138,7 +143,11 @@ class StoreRuntime:
     def overloaded(self) -> bool:
         """More waits for the store than the limits allow: no more credit until it has caught up (D24)."""
         limits = self._limits
-        return self._queue.operations > limits.queued_operations or self._queue.size_bytes > limits.queued_bytes
+        queue = self._queue
+        return (
+            queue.operations + self._waiting_operations > limits.queued_operations
+            or queue.size_bytes + self._waiting_bytes > limits.queued_bytes
+        )
 
     def when_usable(self, call: Callable[[], None]) -> None:
         """Call once, when the store has caught up or can be used again; never before this returns."""
@@ -189,15 +198,30 @@ class StoreRuntime:
             self._load_partition(slot)
         if slot.machine is None:
             slot.waiting.append((command, holdable))
+            self._count_waiting(command, 1)
         else:
             self._handle(slot, command, holdable)
             self._deliver()
+
+    def _count_waiting(self, command: c.Command, sign: int) -> None:
+        if isinstance(command, c.Enqueue):
+            self._waiting_operations += sign * len(command.messages)
+            self._waiting_bytes += sign * sum([len(message.data) for message in command.messages])
+        else:
+            self._waiting_operations += sign
+
+    def _no_more_waiting(self, slot: _Slot) -> list[tuple[c.Command, bool]]:
+        """Take the commands that waited for a partition to be loaded."""
+        waiting, slot.waiting = slot.waiting, []
+        for command, _ in waiting:
+            self._count_waiting(command, -1)
+        return waiting
 
     def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
         """Forget a partition and delete its rows: the entity was deleted. ``on_dropped`` gets the row when that is
         durable; should the store fail before, it is never called, and the next start tries again."""
         slot = self._slots.pop(row, None)
-        for command, _ in slot.waiting if slot is not None else ():
+        for command, _ in self._no_more_waiting(slot) if slot is not None else ():
             self._refuse(command)
         self._queue.pending.dropped_partitions.append(row)
         self._queue.wait(self._queue.number, on_dropped, row)
@@ -243,7 +267,7 @@ class StoreRuntime:
         now_ms = self._clock.now_ms()
         step = machine.handle(command, now_ms)
         if step.events:
-            self._record(slot, machine, step, holdable)
+            self._record(slot, machine, step, holdable, unconfirmed=_is_unconfirmed(command))
         queue = self._queue
         durable = slot.waited <= queue.durable
         for reply in step.replies:
@@ -257,22 +281,28 @@ class StoreRuntime:
             else:
                 queue.wait(slot.waited, callback, reply)
         for load in step.loads:
-            if durable:
+            # Who looks at everything sees the end of what nobody waited for, too.
+            number = slot.written if type(load) is c.PeekLoad or type(load) is c.BrowseLoad else slot.waited
+            if number <= queue.durable:
                 self._run_load((slot, load, self._generation))
-            else:
-                queue.wait(slot.waited, self._run_load, (slot, load, self._generation))
+                continue
+            queue.wait(number, self._run_load, (slot, load, self._generation))
+            if number == queue.number:
+                self._pacing.add(waited_for=True, holdable=False)
+                self._schedule()
         deadline_ms = machine.next_deadline_ms()
         if deadline_ms is not None and (slot.deadline_ms is None or deadline_ms < slot.deadline_ms):
             slot.deadline_ms = deadline_ms
             heappush(self._deadlines, (deadline_ms, slot.row))
             self._arm(now_ms)
 
-    def _record(self, slot: _Slot, machine: Partition, step: Step, holdable: bool) -> None:
+    def _record(self, slot: _Slot, machine: Partition, step: Step, holdable: bool, *, unconfirmed: bool) -> None:
         writes = self._queue.pending
-        waited_for = record(slot.row, step.events, writes)
+        waited_for = record(slot.row, step.events, writes) and not unconfirmed
         writes.counters[slot.row] = machine.counters
         for subqueue, messages, size_bytes in machine.counts():
             writes.counts[subqueue] = (messages, size_bytes)
+        slot.written = self._queue.number
         if waited_for:
             slot.waited = self._queue.number
         self._pacing.add(waited_for=waited_for, holdable=holdable)
@@ -397,7 +427,7 @@ class StoreRuntime:
                 if request is not None:
                     self._outbox.append((call, c.Failed(request, outcome, full, self.failure)))
         for slot in self._slots.values():
-            for command, _ in slot.waiting:
+            for command, _ in self._no_more_waiting(slot):
                 self._refuse(command)
         for request, callback in self._requests.items():
             self._outbox.append((callback, c.Failed(request, False, full, self.failure)))
@@ -460,10 +490,10 @@ class StoreRuntime:
                 self._fail(result)
                 return
             slot.machine = Partition(slot.row, slot.options, result)
-            waiting, slot.waiting = slot.waiting, []
-            for command, holdable in waiting:
+            for command, holdable in self._no_more_waiting(slot):
                 self._handle(slot, command, holdable)
             self._deliver()
+            self._tell_usable()
 
         self._host.read(lambda: store.load_partition(slot.row), loaded)
 
@@ -487,6 +517,12 @@ class StoreRuntime:
             self._deliver()
 
         self._host.read(lambda: read(store, row, load), loaded)
+
+
+def _is_unconfirmed(command: c.Command) -> bool:
+    """A completion that its receiver takes for granted. Lost in a crash, the message comes again when its lock ends:
+    what a receiver that asks for no confirmation has to expect."""
+    return type(command) is c.Settle and not command.request and command.outcome is c.Outcome.COMPLETE
 
 
 def read(store: Store, row: int, load: c.Load) -> Any:

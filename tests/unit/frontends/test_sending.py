@@ -150,6 +150,17 @@ class TestOverload:
         assert not is_overloaded(client)
         assert sender.credit == 10
 
+    def test_what_waits_for_a_partition_to_be_loaded_counts(self, world: World) -> None:
+        client = world.client()
+        sender = client.sender(world.queue("q"))
+        world.store_of("q").host.delay_ms = 100.0
+        client.send_batch_nowait(sender, [message()] * 60)
+        world.carry()
+        assert is_overloaded(client)
+        world.wait(1_000)
+        assert not is_overloaded(client)
+        assert len(bodies(client, "q")) == 60
+
 
 @pytest.mark.row("P9")
 def test_a_batch_is_stored_message_by_message(world: World) -> None:
