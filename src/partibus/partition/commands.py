@@ -80,7 +80,7 @@ class ReturnReserved:
 
 @dataclass(slots=True)
 class Settle:
-    """Apply one outcome to messages under lock."""
+    """Apply one outcome to messages under lock. With request 0 nobody waits for the answer."""
 
     request: int
     kind: int

@@ -3,7 +3,7 @@
 A commit costs the same sync and the same statements whether it carries one message or a hundred. A client that waits
 for each answer gains nothing from company, so its write starts the next commit at once. A client that has more requests
 under way does: its writes, if the entity has batched store access, are held for a moment while the store is idle. Rows
-that nobody waits for (message locks) travel with whatever commit comes next.
+that nobody waits for (message locks, completions that need no confirmation) travel with whatever commit comes next.
 """
 
 from partibus.limits import StoreLimits
@@ -31,7 +31,7 @@ class CommitPacing:
     def delay_ms(self, queue: CommitQueue) -> float:
         """0: start at once."""
         if not self._waited_for:
-            return self._limits.lazy_ms
+            return self._limits.lazy_ms if queue.pending.operations < self._limits.lazy_operations else 0
         if self._hurried or queue.pending.operations >= self._limits.hold_operations:
             return 0
         return self._limits.hold_ms

@@ -8,22 +8,31 @@ from partibus.routing.receive import OnGranted
 
 
 class CachedSource:
-    """What the receiver still wants, in messages and bytes. ``pump`` has the cache look at it."""
+    """What the receiver still wants, in messages and bytes. ``pump`` has the cache look at it, ``leave`` forget it."""
 
     __slots__ = (
+        "_closed",
         "_cut_off",
         "_handing_out",
+        "_leave",
         "_on_granted",
         "_on_stopped",
         "_pump",
         "_room_bytes",
-        "closed",
         "delete",
         "wanted",
     )
 
-    def __init__(self, pump: Callable[[], None], on_granted: OnGranted, *, delete: bool) -> None:
+    def __init__(
+        self,
+        pump: Callable[[], None],
+        leave: Callable[["CachedSource"], None],
+        on_granted: OnGranted,
+        *,
+        delete: bool,
+    ) -> None:
         self._pump = pump
+        self._leave = leave
         self._on_granted = on_granted
         self._on_stopped: Callable[[], None] | None = None
         self._handing_out = 0
@@ -33,7 +42,7 @@ class CachedSource:
         """Messages that it wanted and will not get before it asks again."""
         self.delete = delete
         self.wanted = 0
-        self.closed = False
+        self._closed = False
 
     # -- the receiver's side: a `Source` -----------------------------------------------------------------------------
 
@@ -51,8 +60,9 @@ class CachedSource:
 
     def close(self) -> None:
         self.wanted = 0
-        self.closed = True
-        self._pump()
+        if not self._closed:
+            self._closed = True
+            self._leave(self)
 
     # -- the cache's side --------------------------------------------------------------------------------------------
 

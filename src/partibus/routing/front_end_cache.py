@@ -88,9 +88,13 @@ class FrontEndCache:
 
     def source(self, *, delete: bool, on_granted: OnGranted) -> CachedSource:
         """A new receiver."""
-        source = CachedSource(self.pump, on_granted, delete=delete)
+        source = CachedSource(self.pump, self._leave, on_granted, delete=delete)
         self._sources.append(source)
         return source
+
+    def _leave(self, source: CachedSource) -> None:
+        self._sources.remove(source)
+        self.pump()
 
     def pump(self) -> None:
         """Hand out what is kept to who wants it, then ask the partitions for the rest."""
@@ -98,14 +102,13 @@ class FrontEndCache:
             return
         self._pumping = True
         try:
-            self._sources = deque([source for source in self._sources if not source.closed])
             while (source := self._next_source()) is not None and (kept := self._next_kept()) is not None:
                 self._hand_out(source, kept)
         finally:
             self._pumping = False
-        wanted = sum([source.wanted for source in self._sources])
+        wanted = min(sum([source.wanted for source in self._sources]), ASK_MAX)
         if wanted:
-            self._ask(min(wanted, ASK_MAX))
+            self._ask(wanted)
         else:
             self._ask_no_more()
 
@@ -167,7 +170,7 @@ class FrontEndCache:
     def _ask(self, wanted: int) -> None:
         """Every partition owes as much as is wanted: whichever has messages first serves first."""
         for kept in self._kept:
-            if 2 * kept.asked <= wanted and kept.asked < wanted and kept.partition.available:
+            if 2 * kept.asked <= wanted and kept.partition.available:
                 missing = wanted - kept.asked
                 kept.asked = wanted
                 kept.partition.submit(

@@ -37,7 +37,8 @@ KEY_CHARS_MAX = 128
 """Longest message id, session id and partition key (section 11.2)."""
 PAIRS_MAX = 0xFFFF
 """Annotations of one message: the stored form counts them in two bytes."""
-REMEMBERED_MAX = 512
+REMEMBERED_MAX = 4_096
+"""Different headers and annotations that are remembered: every partition key makes its own."""
 REMEMBERED_BYTES_MAX = 1024
 """Headers and annotations that are remembered, and the longest that is."""
 

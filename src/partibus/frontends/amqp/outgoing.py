@@ -188,7 +188,7 @@ class OutgoingLink:
         settled: bool,
     ) -> None:
         command = Settle(
-            self._entity.route.numbers.next(),
+            0 if settled else self._entity.route.numbers.next(),
             self._kind,
             settlement.outcome,
             tokens,
