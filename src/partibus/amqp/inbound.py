@@ -155,6 +155,8 @@ class Inbound:
             connection.partial_bytes -= sum(map(len, partial.chunks))
             partial.chunks.clear()
             return
+        if not payload:  # counts nothing, so it must cost nothing
+            return
         connection.partial_bytes += len(payload)
         partial.chunks.append(payload)
         if connection.partial_bytes > self._session.limits.partial_bytes_max:

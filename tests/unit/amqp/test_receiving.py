@@ -435,3 +435,14 @@ def test_drain_may_lower_the_credit_at_once() -> None:
     link.drain(0)
     (flow,) = scripted.heard_bodies()
     assert (flow.drain, flow.link_credit) == (True, 0)
+
+
+def test_empty_parts_of_a_delivery_cost_nothing() -> None:
+    scripted = Scripted()
+    link = scripted.with_receiver()
+    for _ in range(100):
+        scripted.connection.receive_data(transfer(b"", more=True))
+    assert link.partial is not None
+    assert link.partial.chunks == []
+    (delivery,) = deliveries(scripted.connection.receive_data(transfer(b"payload")))
+    assert delivery.payload == b"payload"
