@@ -15,8 +15,8 @@ class PartitionLimits:
     window holds a dozen commits so that reading ahead hides the time a page takes. Measured in ADR 0002."""
     window_bytes: int = 2 * MIB
     """Stored bytes read ahead; whichever of the two bounds is met first counts."""
-    page_entries: int = 512
-    page_bytes: int = MIB // 2
+    page_entries: int = 1024
+    page_bytes: int = MIB
     locked_body_max: int = 4 * KIB
     """Bodies up to this size stay in memory while their message is locked; larger ones are read again when needed."""
     peek_bytes: int = 256 * KIB

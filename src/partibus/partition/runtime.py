@@ -14,6 +14,7 @@ Nothing here knows which.
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Any, Protocol
 
 from partibus.clock import Clock
@@ -21,7 +22,7 @@ from partibus.limits import StoreLimits
 from partibus.partition import commands as c
 from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.journal import record
-from partibus.partition.keys import subqueue_key
+from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
 from partibus.partition.pacing import CommitPacing
@@ -64,7 +65,7 @@ class Host(Protocol):
 class _Slot:
     """One partition in use."""
 
-    __slots__ = ("deadline_ms", "machine", "options", "row", "waited", "waiting", "written")
+    __slots__ = ("deadline_ms", "ends", "machine", "options", "row", "waited", "waiting", "written")
 
     def __init__(self, row: int, options: PartitionOptions) -> None:
         self.row = row
@@ -76,7 +77,23 @@ class _Slot:
         """The last commit with rows of this partition that somebody has to wait for."""
         self.written = 0
         """The last commit with rows of this partition."""
+        self.ends: dict[int, int] = {}
+        """Commit -> the end of the active sub-queue that it makes durable; the last durable one and those to come."""
         self.deadline_ms: int | None = None
+
+    def needed_by(self, load: c.Load, durable: int) -> int:
+        """The commit that has to be durable before a load can run.
+
+        A page only needs the entries below its end: those of a backlog are durable for long, however busy its senders
+        are. Who looks at everything is to see the end of what nobody waited for, too.
+        """
+        if isinstance(load, c.PageLoad) and load.kind == SubqueueKind.ACTIVE:
+            while len(self.ends) > 1 and next(islice(self.ends, 1, None)) <= durable:
+                del self.ends[next(iter(self.ends))]
+            return next((number for number, end in self.ends.items() if end >= load.end_pos), 0)
+        if isinstance(load, c.PeekLoad | c.BrowseLoad):
+            return self.written
+        return self.waited
 
 
 class StoreRuntime:
@@ -281,8 +298,7 @@ class StoreRuntime:
             else:
                 queue.wait(slot.waited, callback, reply)
         for load in step.loads:
-            # Who looks at everything sees the end of what nobody waited for, too.
-            number = slot.written if type(load) is c.PeekLoad or type(load) is c.BrowseLoad else slot.waited
+            number = slot.needed_by(load, queue.durable)
             if number <= queue.durable:
                 self._run_load((slot, load, self._generation))
                 continue
@@ -303,6 +319,7 @@ class StoreRuntime:
         for subqueue, messages, size_bytes in machine.counts():
             writes.counts[subqueue] = (messages, size_bytes)
         slot.written = self._queue.number
+        slot.ends[self._queue.number] = machine.counters[0]
         if waited_for:
             slot.waited = self._queue.number
         self._pacing.add(waited_for=waited_for, holdable=holdable)
