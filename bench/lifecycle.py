@@ -20,7 +20,7 @@ from partibus.partition.journal import record
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Writes
-from partibus.partition.runtime import read
+from partibus.partition.reading import read
 from partibus.store.sqlite.owner import Owner
 from partibus.store.sqlite.store import SQLiteStore
 

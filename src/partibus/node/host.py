@@ -22,7 +22,7 @@ _Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class AsyncioHost:
-    """`partibus.partition.runtime.Host` in production."""
+    """`partibus.partition.host.Host` in production."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreUnavailable
+from partibus.partition.answers import OnReply
 from partibus.partition.commands import Command, Failed, Refused
 from partibus.partition.options import PartitionOptions
-from partibus.partition.runtime import OnReply, StoreRuntime
+from partibus.partition.runtime import StoreRuntime
 
 
 class PartitionHandle:

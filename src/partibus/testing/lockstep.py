@@ -19,7 +19,7 @@ from partibus.partition.keys import SubqueueKind
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import EntryRow, Store, Writes
-from partibus.partition.runtime import read
+from partibus.partition.reading import read
 from partibus.testing.model import DOOMED, LOCKED, READY, RESERVED, Model
 
 T = TypeVar("T")

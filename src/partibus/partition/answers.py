@@ -1,0 +1,83 @@
+"""Who waits for answers of a store's partitions, and the way out for them.
+
+Replies leave one after the other: what one leads to (a grant makes its receiver ask for more) is queued behind those
+that are there, not nested in them.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from partibus.partition import commands as c
+
+OnReply = Callable[[Any], None]
+
+
+class Answers:
+    """Requests and receivers by number, and replies on their way."""
+
+    __slots__ = ("_delivering", "_outbox", "_receivers", "_requests")
+
+    def __init__(self) -> None:
+        self._requests: dict[int, OnReply] = {}
+        self._receivers: dict[int, OnReply] = {}
+        self._outbox: deque[tuple[OnReply, Any]] = deque()
+        self._delivering = False
+
+    def expect(self, request: int, on_reply: OnReply) -> None:
+        """A request was made."""
+        self._requests[request] = on_reply
+
+    def register(self, receiver: int, on_granted: OnReply) -> None:
+        """Say where grants for a receiver go."""
+        self._receivers[receiver] = on_granted
+
+    def unregister(self, receiver: int) -> None:
+        """The receiver is gone."""
+        self._receivers.pop(receiver, None)
+
+    def whose(self, reply: c.Reply) -> OnReply | None:
+        """Whom a reply is for; None when nobody is there. A request is answered once."""
+        if type(reply) is c.Granted:
+            return self._receivers.get(reply.receiver)
+        return self._requests.pop(reply.request, None)  # type: ignore[union-attr]
+
+    def put(self, call: OnReply, reply: Any) -> None:
+        """Have a reply leave with the next `deliver`."""
+        self._outbox.append((call, reply))
+
+    def deliver(self) -> None:
+        """Let the replies go."""
+        if self._delivering:
+            return
+        self._delivering = True
+        try:
+            outbox = self._outbox
+            while outbox:
+                call, reply = outbox.popleft()
+                call(reply)
+        finally:
+            self._delivering = False
+
+    def refuse(self, command: c.Command | c.Load, message: str, *, full: bool = False) -> None:
+        """Nothing of a command was done: tell who asked."""
+        if isinstance(command, c.Receive | c.LockReserved):
+            number = command.receiver
+            call = self._receivers.get(number)
+        else:
+            number = getattr(command, "request", 0)
+            call = self._requests.pop(number, None)
+        if call is not None:
+            self.put(call, c.Failed(number, False, full, message))
+
+    def fail_requests(self, message: str, *, full: bool = False) -> None:
+        """Requests that still wait for a load have done nothing yet, and nobody will answer them."""
+        for number, call in self._requests.items():
+            self.put(call, c.Failed(number, False, full, message))
+        self._requests.clear()
+
+    def fail_receivers(self, message: str, *, full: bool = False) -> None:
+        """Every receiver is told and forgotten."""
+        for number, call in self._receivers.items():
+            self.put(call, c.Failed(number, False, full, message))
+        self._receivers.clear()

@@ -1,0 +1,50 @@
+"""What a runtime keeps of one partition: its machine, and which commits carry its rows."""
+
+from itertools import islice
+
+from partibus.partition import commands as c
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.machine import Partition
+from partibus.partition.options import PartitionOptions
+
+
+class Slot:
+    """One partition in use."""
+
+    __slots__ = ("deadline_ms", "ends", "machine", "options", "row", "waited", "waiting", "written")
+
+    def __init__(self, row: int, options: PartitionOptions) -> None:
+        self.row = row
+        self.options = options
+        self.machine: Partition | None = None
+        self.waiting: list[tuple[c.Command, bool]] = []
+        """Commands that came before the partition was loaded."""
+        self.waited = 0
+        """The last commit with rows of this partition that somebody has to wait for."""
+        self.written = 0
+        """The last commit with rows of this partition."""
+        self.ends: dict[int, int] = {}
+        """Commit -> the end of the active sub-queue that it makes durable; the last durable one and those to come."""
+        self.deadline_ms: int | None = None
+
+    def needed_by(self, load: c.Load, durable: int) -> int:
+        """The commit that has to be durable before a load can run.
+
+        A page only needs the entries below its end: those of a backlog are durable for long, however busy its senders
+        are. Who looks at everything is to see the end of what nobody waited for, too.
+        """
+        if isinstance(load, c.PageLoad) and load.kind == SubqueueKind.ACTIVE:
+            while len(self.ends) > 1 and next(islice(self.ends, 1, None)) <= durable:
+                del self.ends[next(iter(self.ends))]
+            return next((number for number, end in self.ends.items() if end >= load.end_pos), 0)
+        if isinstance(load, c.PeekLoad | c.BrowseLoad):
+            return self.written
+        return self.waited
+
+    def wrote(self, commit: int, *, waited_for: bool) -> None:
+        """Rows of this partition are in a commit."""
+        assert self.machine is not None, "loaded"
+        self.written = commit
+        self.ends[commit] = self.machine.counters[0]
+        if waited_for:
+            self.waited = commit
