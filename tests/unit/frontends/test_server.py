@@ -12,6 +12,7 @@ import pytest
 
 from partibus.amqp.codec.performatives import Begin, Flow, Open
 from partibus.amqp.frames import AMQP_HEADER, frame
+from partibus.frontends.amqp.peer import Peer
 from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
 from partibus.limits import Limits
 from tests.unit.frontends.harness import World
@@ -158,3 +159,16 @@ def test_who_takes_no_answers_is_not_read_from(connected: Connected) -> None:
     connected.protocol.resume_writing()
     connected.loop.run()
     assert connected.transport.reading
+
+
+def test_a_bug_of_ours_ends_the_connection_that_met_it_and_says_so(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected.open()
+
+    def broken(self: Peer, data: bytes) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Peer, "receive_data", broken)
+    connected.receive(b"anything")
+    assert b"amqp:internal-error" in bytes(connected.transport.unsent)

@@ -1,6 +1,7 @@
 """Sockets: the only file of this front end that touches one."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from secrets import token_hex
 from typing import cast
@@ -9,6 +10,8 @@ from partibus.amqp import AmqpError
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.peer import Peer
 from partibus.namespace.broker import Broker
+
+log = logging.getLogger(__name__)
 
 CONNECTION_FORCED = "amqp:connection:forced"
 
@@ -38,7 +41,11 @@ class PeerProtocol(asyncio.Protocol):
         self._tick_after(limits.handshake_timeout_s, self._check_handshake)
 
     def data_received(self, data: bytes) -> None:
-        self._peer.receive_data(data)
+        try:
+            self._peer.receive_data(data)
+        except Exception:  # a bug of ours: it ends this connection and no other
+            log.exception("an error inside of the broker ends a connection")
+            self._peer.close(AmqpError("amqp:internal-error", "An error inside of the broker; its log says more."))
         self._balance_reading()
         self._flush_soon()
 
