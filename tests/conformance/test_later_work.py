@@ -25,6 +25,12 @@ TOMORROW = datetime.now(UTC) + timedelta(days=1)
 NOT_SUPPORTED = r"is not supported by this version"
 
 
+@pytest.fixture
+def queue(make_queue: MakeQueue) -> str:
+    """What is refused is refused before a partition is asked."""
+    return make_queue(EnablePartitioning=True)
+
+
 def test_scheduling_over_management_is_refused(
     python: PythonSync, javascript: JavaScriptServiceBus, queue: str, messages_in: CountMessages
 ) -> None:

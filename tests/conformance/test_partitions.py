@@ -19,6 +19,7 @@ from tests.conformance.clients.interface import (
     peek_all,
     receive_all,
 )
+from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
 from tests.conformance.conftest import Clients, CountMessages
 
@@ -53,8 +54,8 @@ def test_equal_keys_meet_in_one_partition_whoever_sends_them(
 
 
 @pytest.mark.row("K3")
-def test_session_id_acts_as_the_key(client: Client, python: PythonSync, partitioned: str) -> None:
-    client.send(partitioned, *(Outgoing(b"s", session_id=key) for key in KEYS[:8]))
+def test_session_id_acts_as_the_key(javascript: JavaScriptServiceBus, python: PythonSync, partitioned: str) -> None:
+    javascript.send(partitioned, *(Outgoing(b"s", session_id=key) for key in KEYS[:8]))
     python.send_list(partitioned, [Outgoing(b"k", partition_key=key) for key in KEYS[:8]])
     places: dict[str, set[int]] = {}
     for message in receive_all(python, partitioned, 16, delete=True):
@@ -209,13 +210,15 @@ def test_dead_letters_of_all_partitions_are_in_one_sub_queue(python: PythonSync,
     assert {m.sequence_number for m in dead} == {m.sequence_number for m in peeked} == {m.sequence_number for m in sent}
 
 
-def test_released_leftovers_keep_their_order_and_their_count(python: PythonSync, client: Client, queue: str) -> None:
+def test_released_leftovers_keep_their_order_and_their_count(
+    python: PythonSync, javascript: JavaScriptServiceBus, queue: str
+) -> None:
     """Trap 14: on closing, this library gives back one by one what it has fetched and never handed out."""
     python.send_list(queue, [Outgoing(b"%d" % i, partition_key="one") for i in range(30)])
     with python.azure.get_queue_receiver(queue, prefetch_count=30) as receiver:
         (message,) = receiver.receive_messages(1, 20)
         assert b"".join(message.body) == b"0"
         receiver.complete_message(message)
-    again = receive_all(client, queue, 29)
+    again = receive_all(javascript, queue, 29)
     assert [message.body for message in again] == [b"%d" % i for i in range(1, 30)]
     assert {message.delivery_count for message in again} == {0}

@@ -68,7 +68,8 @@ def test_message_in_the_dead_letter_sub_queue_stays_there_however_often_it_is_ab
         javascript.abandon(queue + DEAD_LETTER, dead)
 
 
-def test_dead_lettering_without_a_reason(python: PythonSync, queue: str) -> None:
+def test_dead_lettering_without_a_reason(python: PythonSync, make_queue: MakeQueue) -> None:
+    queue = make_queue()
     python.send(queue, Outgoing(b"x"))
     (message,) = receive_all(python, queue, 1)
     python.receiver(queue).dead_letter_message(message.token)
@@ -77,7 +78,8 @@ def test_dead_lettering_without_a_reason(python: PythonSync, queue: str) -> None
     assert not dead.dead_letter_reason
 
 
-def test_second_settlement_of_a_message_fails_in_the_library(python: PythonSync, queue: str) -> None:
+def test_second_settlement_of_a_message_fails_in_the_library(python: PythonSync, make_queue: MakeQueue) -> None:
+    queue = make_queue()
     python.send(queue, Outgoing(b"x"))
     (message,) = receive_all(python, queue, 1)
     python.complete(queue, message)
