@@ -117,6 +117,14 @@ def raw_property(section: bytes, which: Property) -> bytes | None:
     return section[pos : skip_value(section, pos, end)]
 
 
+def later_properties(section: bytes) -> tuple[int, bytes]:
+    """How many fields follow the first one, and their encoded bytes: to write another message-id before them."""
+    count, pos, end = _open(section)
+    if count < 2:
+        return 0, b""
+    return count - 1, section[skip_value(section, pos, end) : end]
+
+
 def property_value(section: bytes, which: Property) -> object:
     """One field, decoded, without decoding the others."""
     raw = raw_property(section, which)

@@ -10,10 +10,9 @@ from uuid import UUID
 
 from partibus.amqp import DecodeError, Delivery, EncodeError
 from partibus.amqp.codec.decoder import decode
-from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.encoder import encode, write_compound
 from partibus.amqp.codec.types import Symbol
-from partibus.amqp.section_encoding import encode_raw_properties
-from partibus.amqp.section_fields import Property, decode_body, header, iter_map, raw_property
+from partibus.amqp.section_fields import Property, decode_body, header, iter_map, later_properties
 from partibus.amqp.sections import BATCH_FORMAT, DATA, iter_batch, split_sections
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, Unsupported
 from partibus.message import DEFAULT_PRIORITY, Message, pack
@@ -43,6 +42,8 @@ REMEMBERED_BYTES_MAX = 1024
 """Headers and annotations that are remembered, and the longest that is."""
 
 _DESCRIPTOR_BYTES = 3
+_PROPERTIES = b"\x00\x53\x73"
+LIST8 = 0xC0
 _T = TypeVar("_T")
 
 
@@ -154,11 +155,10 @@ class Ingress:
         return found
 
     def _with_message_id(self, properties: bytes) -> bytes:
-        fields: list[bytes | None] = [raw_property(properties, which) for which in Property]
-        while len(fields) > 1 and fields[-1] is None:
-            fields.pop()
-        fields[0] = encode(self._new_message_id())
-        return encode_raw_properties(fields)
+        count, others = later_properties(properties)
+        section = bytearray(_PROPERTIES)
+        write_compound(section, LIST8, 1 + count, encode(self._new_message_id()) + others)
+        return bytes(section)
 
 
 def _remember(known: dict[bytes, _T], section: bytes, found: _T) -> None:
