@@ -19,10 +19,12 @@ from partibus.client import connect
 from partibus.client.entities import Entities
 from partibus.namespace.connection_string import parse_connection_string
 
+_ROOM = {"MaxSizeInMegabytes": 5120}
+"""The largest of a standard namespace: a backlog of two million messages is over the default of 1 GB."""
 _PROPERTIES: dict[str, dict[str, object]] = {
-    "plain": {},
-    "plain, batching off": {"EnableBatchedOperations": False},
-    "partitioned": {"EnablePartitioning": True},
+    "plain": {**_ROOM},
+    "plain, batching off": {**_ROOM, "EnableBatchedOperations": False},
+    "partitioned": {**_ROOM, "EnablePartitioning": True},
 }
 
 
