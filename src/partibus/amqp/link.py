@@ -50,7 +50,6 @@ class Link:
         "properties",
         "rcv_settle_mode",
         "refused",
-        "remote_handle",
         "remote_max_message_size",
         "session",
         "snd_settle_mode",
@@ -66,7 +65,6 @@ class Link:
         self.handle = handle
         self.state = state
         self.name = attach.name
-        self.remote_handle: int | None = None
         self.max_message_size = session.limits.max_message_size
         self.refused = False
         self.user: object = None
@@ -94,7 +92,6 @@ class Link:
     def on_attach(self, attach: Attach) -> None:
         """The peer's attach: a request, or the answer to ours."""
         self.state = after(self.state, Move.RECEIVE_OPEN, f"link {self.name}")
-        self.remote_handle = attach.handle
         self._learn(attach)
 
     def accept(

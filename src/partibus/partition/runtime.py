@@ -67,7 +67,6 @@ class StoreRuntime:
         self.failure: str | None = None
         """Why the store can't be used right now; None when it can."""
         self.commits = 0
-        self.committed_operations = 0
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -291,7 +290,6 @@ class StoreRuntime:
         writes = queue.under_way
         assert writes is not None, "a commit was under way"
         self.commits += 1
-        self.committed_operations += writes.operations
         passing = queue.end()
         if self._closing is not None:
             self._start_commit()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import field, fields
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from partibus.amqp.codec import encoder
 from partibus.amqp.codec.types import (
@@ -102,13 +102,6 @@ def symbols(value: object) -> list[str]:
     if isinstance(value, Array):
         return [str(item) for item in value.items]
     return [str(value)]
-
-
-class Composite(Protocol):
-    """What the decorator adds to a class."""
-
-    CODE: ClassVar[int]
-    NAME: ClassVar[str]
 
 
 def amqp(kind: Kind, *, default: object = None, required: bool = False) -> Any:

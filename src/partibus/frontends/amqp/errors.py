@@ -9,19 +9,14 @@ from partibus import errors as core
 from partibus.amqp import AmqpError
 from partibus.errors import PartibusError
 
-MESSAGE_LOCK_LOST: Final = "com.microsoft:message-lock-lost"
-NOT_FOUND: Final = "amqp:not-found"
-DETACH_FORCED: Final = "amqp:link:detach-forced"
-DEAD_LETTER: Final = "com.microsoft:dead-letter"
-
 CONDITIONS: Final[dict[type[PartibusError], tuple[str, int]]] = {
-    core.EntityNotFound: (NOT_FOUND, 404),
+    core.EntityNotFound: ("amqp:not-found", 404),
     core.EntityExists: ("com.microsoft:entity-already-exists", 409),
     core.InvalidOperation: ("amqp:not-allowed", 400),
     core.ArgumentError: ("com.microsoft:argument-error", 400),
     core.MessageTooLarge: ("amqp:link:message-size-exceeded", 403),
     core.QuotaExceeded: ("amqp:resource-limit-exceeded", 403),
-    core.MessageLockLost: (MESSAGE_LOCK_LOST, 410),
+    core.MessageLockLost: ("com.microsoft:message-lock-lost", 410),
     core.EntityDisabled: ("com.microsoft:entity-disabled", 400),
     core.Unauthorized: ("amqp:unauthorized-access", 401),
     core.ServerBusy: ("com.microsoft:server-busy", 503),

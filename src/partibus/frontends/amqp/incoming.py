@@ -4,8 +4,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from partibus.amqp import ACCEPTED, AmqpError, Delivery, Receiver, Rejected
+from partibus.amqp.errors import DETACH_FORCED
 from partibus.errors import EntityDisabled, EntityNotFound, OutcomeUnknown, PartibusError
-from partibus.frontends.amqp.errors import DETACH_FORCED, amqp_error
+from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.message import Message
 from partibus.namespace.broker import Entity

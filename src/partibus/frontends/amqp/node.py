@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from partibus.amqp import ACCEPTED, AmqpError, DecodeError, Delivery, Receiver, Rejected, Sender, Session
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode
+from partibus.amqp.errors import DECODE_ERROR
 from partibus.amqp.section_encoding import encode_application_properties, encode_raw_properties, encode_value
 from partibus.amqp.section_fields import Property, decode_body, iter_map, raw_property
 from partibus.amqp.sections import split_sections
@@ -145,7 +146,7 @@ class RequestLink:
             try:
                 request = read_request(delivery.payload)
             except DecodeError as error:
-                self._link.settle_many([delivery], Rejected(AmqpError("amqp:decode-error", str(error))))
+                self._link.settle_many([delivery], Rejected(AmqpError(DECODE_ERROR, str(error))))
                 continue
             self._link.settle_many([delivery], ACCEPTED)
             self._waiting.append(request)

@@ -6,14 +6,15 @@ from struct import Struct
 from typing import Any
 
 from partibus.amqp import AmqpError, Disposed, Received, Rejected, Sender
+from partibus.amqp.errors import DETACH_FORCED
 from partibus.errors import EntityNotFound, MessageLockLost, PartibusError
-from partibus.frontends.amqp.errors import DETACH_FORCED, amqp_error
+from partibus.frontends.amqp.egress import encoder_for
+from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.outcomes import Settlement, settlement_of
 from partibus.limits import ConnectionLimits
 from partibus.message import DeliveryEncoder
 from partibus.namespace.broker import Entity
 from partibus.partition.commands import Failed, Granted, LockToken, Outcome, Settle
-from partibus.partition.keys import SubqueueKind
 from partibus.routing.partitions import PartitionHandle, error_of
 
 # The delivery tag is the lock token, 16 bytes: partition id, lock id, position. All a later settlement needs is in it.
@@ -129,9 +130,8 @@ class OutgoingLink:
     def _encoder(self, partition: PartitionHandle) -> DeliveryEncoder:
         encoder = self._encoders.get(partition.partition_id)
         if encoder is None:
-            partition_id = partition.partition_id if self._entity.route.partitioned else None
-            source = self._entity.queue.name if self._kind == SubqueueKind.DEAD_LETTER else None
-            encoder = self._encoders[partition.partition_id] = DeliveryEncoder(partition_id, source)
+            encoder = encoder_for(self._entity, self._kind, partition.partition_id)
+            self._encoders[partition.partition_id] = encoder
         return encoder
 
     def _send(self, items: list[Item]) -> int:

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 
 CONTAINER_ID = "partibus"
 SETTLED = 1
+"""snd-settle-mode of a link that receives and deletes (section 4.1)."""
 SESSION_FILTER = "com.microsoft:session-filter"
 
 

@@ -7,13 +7,12 @@ from secrets import token_hex
 from typing import cast
 
 from partibus.amqp import AmqpError
+from partibus.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.peer import Peer
 from partibus.namespace.broker import Broker
 
 log = logging.getLogger(__name__)
-
-CONNECTION_FORCED = "amqp:connection:forced"
 
 
 class PeerProtocol(asyncio.Protocol):
@@ -45,7 +44,7 @@ class PeerProtocol(asyncio.Protocol):
             self._peer.receive_data(data)
         except Exception:  # a bug of ours: it ends this connection and no other
             log.exception("an error inside of the broker ends a connection")
-            self._peer.close(AmqpError("amqp:internal-error", "An error inside of the broker; its log says more."))
+            self._peer.close(AmqpError(INTERNAL_ERROR, "An error inside of the broker; its log says more."))
         self._balance_reading()
         self._flush_soon()
 

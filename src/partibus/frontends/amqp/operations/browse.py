@@ -8,9 +8,9 @@ from typing import Any
 
 from partibus.amqp.codec.types import Array, Int
 from partibus.errors import ArgumentError
+from partibus.frontends.amqp.egress import encode_row, encoder_for
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.arguments import body_of, integer
-from partibus.frontends.amqp.operations.peek import encode_row, encoder_for
 from partibus.frontends.amqp.operations.status import failure, success
 from partibus.namespace.broker import Entity
 from partibus.partition.commands import Browse, Failed, Inspect, Inspected

@@ -7,13 +7,12 @@ that ``from-sequence-number`` names, that has something; who goes on from the la
 from typing import Any
 
 from partibus.errors import PartibusError
+from partibus.frontends.amqp.egress import encode_row, encoder_for
 from partibus.frontends.amqp.node import Reply, Respond
 from partibus.frontends.amqp.operations.arguments import body_of, integer
 from partibus.frontends.amqp.operations.status import failure, no_content, success
-from partibus.message import DeliveryEncoder
 from partibus.namespace.broker import Entity
 from partibus.partition.commands import Failed, Peek
-from partibus.partition.keys import SubqueueKind
 from partibus.partition.ports import EntryRow
 from partibus.routing.partitions import error_of
 
@@ -60,23 +59,3 @@ def _peek_from(
 def _messages(entity: Entity, kind: int, partition_id: int, rows: list[EntryRow]) -> Reply:
     encoder = encoder_for(entity, kind, partition_id)
     return success({"messages": [{"message": encode_row(encoder, row)} for row in rows]})
-
-
-def encoder_for(entity: Entity, kind: int, partition_id: int) -> DeliveryEncoder:
-    """Writes messages of one sub-queue as clients read them."""
-    return DeliveryEncoder(
-        partition_id if entity.route.partitioned else None,
-        entity.queue.name if kind == SubqueueKind.DEAD_LETTER else None,
-    )
-
-
-def encode_row(encoder: DeliveryEncoder, row: EntryRow) -> bytes:
-    """A stored entry as an encoded message; it carries no lock."""
-    parts = encoder.encode(
-        row.data,
-        sequence=row.sequence,
-        enqueued_ms=row.enqueued_ms,
-        delivery_count=row.delivery_count,
-        state=row.state,
-    )
-    return b"".join(parts)
