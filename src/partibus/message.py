@@ -36,7 +36,7 @@ TTL_MAX_MS = 0xFFFFFFFF
 class Message:
     """A message on its way in: the stored form and what routing and the partition need to know of it."""
 
-    __slots__ = ("data", "message_id", "partition_key", "session_id", "ttl_ms")
+    __slots__ = ("data", "message_id", "partition_key", "scheduled_ms", "session_id", "ttl_ms")
 
     def __init__(
         self,
@@ -46,19 +46,25 @@ class Message:
         partition_key: str | None = None,
         session_id: str | None = None,
         ttl_ms: int | None = None,
+        scheduled_ms: int | None = None,
     ) -> None:
         self.data = data
         """Stored form."""
         self.message_id = message_id
+        """Only on an entity with duplicate detection, where it is a key (rows K7, K10)."""
         self.partition_key = partition_key
         self.session_id = session_id
         self.ttl_ms = ttl_ms
         """Time to live; None: for ever."""
+        self.scheduled_ms = scheduled_ms
+        """When it becomes active, in ms since 1970; None: at once."""
 
     @property
     def key(self) -> str | None:
-        """What decides the partition: session id, else partition key (rows K3, K5)."""
-        return self.session_id if self.session_id is not None else self.partition_key
+        """What decides the partition: session id, else partition key, else message id (rows K3, K5, K7)."""
+        if self.session_id is not None:
+            return self.session_id
+        return self.partition_key if self.partition_key is not None else self.message_id
 
 
 def pack(

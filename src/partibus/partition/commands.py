@@ -6,6 +6,7 @@ numbers that the asker chose; answers carry them back.
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from partibus.message import Message
 from partibus.partition.entry import Entry
@@ -24,6 +25,8 @@ class Outcome(Enum):
     RELEASE = "release"
     """Back to its place, not counted: it was prefetched and never looked at."""
     DEAD_LETTER = "dead-letter"
+    DEFER = "defer"
+    """Left alone until somebody asks for it by its sequence number."""
 
 
 @dataclass(slots=True)
@@ -32,6 +35,25 @@ class Enqueue:
 
     request: int
     messages: list[Message]
+    first_sequence: int | None = None
+    """Their sequence counters, taken with `TakeNumbers` before; None: the next ones."""
+
+
+@dataclass(slots=True)
+class TakeNumbers:
+    """Take sequence counters for messages that a transaction will store later. Answered with `Accepted`."""
+
+    request: int
+    count: int
+
+
+@dataclass(slots=True)
+class CancelScheduled:
+    """Remove scheduled messages by their sequence counters, all or none. Answered with `Done` or `NotFound`."""
+
+    request: int
+    kind: int
+    sequences: list[int]
 
 
 @dataclass(slots=True)
@@ -49,6 +71,8 @@ class Receive:
     """Receive-and-delete: removed durably before the hand-out, never locked."""
     reserve: bool = False
     """Reserve for a front end's cache (D10): no lock and no count until `LockReserved`."""
+    session: int = 0
+    """The lock id of a session that the receiver holds: it gets that session's messages."""
 
 
 @dataclass(slots=True)
@@ -88,6 +112,118 @@ class Settle:
     tokens: list[LockToken]
     reason: str | None = None
     description: str | None = None
+    properties: dict[str, object] | None = None
+    """Application properties to set."""
+    delay_ms: int = 0
+    """Of an abandon: how long the message stays away. 0: as the entity's policy says."""
+
+
+@dataclass(slots=True)
+class RenewLocks:
+    """Lock messages for another LockDuration from now on, all or none. Answered with `LocksRenewed`, or with `Settled`
+    whose ``lost`` names the tokens that are not held any more."""
+
+    request: int
+    kind: int
+    tokens: list[LockToken]
+
+
+@dataclass(slots=True)
+class ReceiveDeferred:
+    """Lock deferred messages by their sequence counters, all or none; with ``delete``, remove them. Answered with
+    `DeferredGranted`, `NotFound` (unknown, not deferred, or held by somebody), or `SessionLost`."""
+
+    request: int
+    kind: int
+    sequences: list[int]
+    delete: bool = False
+    session: int = 0
+    """The lock id of the session that they belong to: needed on an entity that requires sessions."""
+
+
+@dataclass(slots=True)
+class Purge:
+    """Remove the oldest active messages that nobody holds (batch delete). Answered with `Purged`."""
+
+    request: int
+    kind: int
+    count: int
+    enqueued_before_ms: int
+    session: str | None = None
+    """Only of this session."""
+
+
+@dataclass(slots=True)
+class AcceptSession:
+    """Lock a session for a receiver (row K4). Answered with `SessionAccepted`, now or when there is one; with
+    `SessionHeld` when the named one is held by somebody else; with `NoSession` when ``wait`` is False and no session
+    has messages."""
+
+    request: int
+    receiver: int
+    """Gets the session's messages, and `SessionEnded` when its lock has run out."""
+    session: str | None
+    """None: any that has messages and is held by nobody."""
+    wait: bool = True
+
+
+@dataclass(slots=True)
+class CancelAccept:
+    """Wait for a session no longer. ``accept`` is the request that waits; a `SessionAccepted` that has left already
+    must be followed by `ReleaseSession`. Answered with `Done`."""
+
+    request: int
+    accept: int
+
+
+@dataclass(slots=True)
+class RenewSession:
+    """Hold a session for another LockDuration. Answered with `SessionRenewed` or `SessionLost`."""
+
+    request: int
+    session: int
+
+
+@dataclass(slots=True)
+class ReleaseSession:
+    """The holder is gone: the session is free, what was handed out goes back uncounted. Not answered."""
+
+    session: int
+
+
+@dataclass(slots=True)
+class GetSessionState:
+    """Answered with `SessionState` or `SessionLost`."""
+
+    request: int
+    session: int
+
+
+@dataclass(slots=True)
+class SetSessionState:
+    """None clears it. Answered with `Done`, `Refused` (full) or `SessionLost`."""
+
+    request: int
+    session: int
+    state: bytes | None
+
+
+@dataclass(slots=True)
+class ListSessions:
+    """See `partibus.partition.ports.Store.list_sessions`. Answered with `Sessions`."""
+
+    request: int
+    skip: int
+    top: int
+    updated_after_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Transact:
+    """Do all or nothing (D16), in this order. Answered with `Transacted` or `TransactionRefused`."""
+
+    request: int
+    commands: list["Enqueue | Settle | CancelScheduled"]
 
 
 @dataclass(slots=True)
@@ -98,6 +234,8 @@ class Peek:
     kind: int
     from_sequence: int
     count: int
+    session: str | None = None
+    """Only entries of this session."""
 
 
 @dataclass(slots=True)
@@ -128,11 +266,35 @@ class Loaded:
     """The answer to a load."""
 
     load: "Load"
-    rows: list[EntryRow] | list[bytes | None]
+    found: Any
+    """What the store answered; its type goes with the load's (`partibus.partition.reading`)."""
 
 
 Command = (
-    Enqueue | Receive | CancelReceive | LockReserved | ReturnReserved | Settle | Peek | Browse | Inspect | Tick | Loaded
+    Enqueue
+    | TakeNumbers
+    | CancelScheduled
+    | Receive
+    | CancelReceive
+    | LockReserved
+    | ReturnReserved
+    | Settle
+    | RenewLocks
+    | ReceiveDeferred
+    | Purge
+    | AcceptSession
+    | CancelAccept
+    | RenewSession
+    | ReleaseSession
+    | GetSessionState
+    | SetSessionState
+    | ListSessions
+    | Transact
+    | Peek
+    | Browse
+    | Inspect
+    | Tick
+    | Loaded
 )
 
 
@@ -141,7 +303,8 @@ Command = (
 
 @dataclass(slots=True)
 class Accepted:
-    """The messages have the sequence counters ``first_sequence``, ``first_sequence + 1``, and so on."""
+    """The messages have the sequence counters ``first_sequence``, ``first_sequence + 1``, and so on. A duplicate that
+    was dropped has taken a number, too."""
 
     request: int
     first_sequence: int
@@ -188,6 +351,128 @@ class Settled:
 
 
 @dataclass(slots=True)
+class Done:
+    """The request was carried out."""
+
+    request: int
+
+
+@dataclass(slots=True)
+class NotFound:
+    """Nothing was done: these sequence counters name no message that the request could be about."""
+
+    request: int
+    sequences: list[int]
+
+
+@dataclass(slots=True)
+class LocksRenewed:
+    """Deadlines in the order of the tokens."""
+
+    request: int
+    until_ms: list[int]
+
+
+@dataclass(slots=True)
+class DeferredGranted:
+    """Deferred messages in the order asked for; ``lock_id`` is 0 where they were deleted."""
+
+    request: int
+    lock_id: int
+    until_ms: int
+    entries: list[Entry]
+
+
+@dataclass(slots=True)
+class Purged:
+    """So many messages were removed; fewer than asked for does not say that none is left."""
+
+    request: int
+    count: int
+
+
+@dataclass(slots=True)
+class SessionAccepted:
+    """A session is held. ``lock_id`` names the lock in all further commands and in the lock tokens of its messages."""
+
+    request: int
+    session: str
+    lock_id: int
+    until_ms: int
+
+
+@dataclass(slots=True)
+class SessionHeld:
+    """Somebody else holds the session until then."""
+
+    request: int
+    until_ms: int
+
+
+@dataclass(slots=True)
+class NoSession:
+    """No session has messages and is free."""
+
+    request: int
+
+
+@dataclass(slots=True)
+class SessionRenewed:
+    """The session's lock, and that of every message handed out under it, ends then."""
+
+    request: int
+    until_ms: int
+
+
+@dataclass(slots=True)
+class SessionLost:
+    """The session's lock has ended; nothing was done."""
+
+    request: int
+
+
+@dataclass(slots=True)
+class SessionEnded:
+    """Told to the receiver that held a session: its lock ran out."""
+
+    receiver: int
+    lock_id: int
+
+
+@dataclass(slots=True)
+class SessionState:
+    """What the session's holders last set."""
+
+    request: int
+    state: bytes | None
+
+
+@dataclass(slots=True)
+class Sessions:
+    """Names of sessions."""
+
+    request: int
+    sessions: list[str]
+
+
+@dataclass(slots=True)
+class Transacted:
+    """Everything was done."""
+
+    request: int
+
+
+@dataclass(slots=True)
+class TransactionRefused:
+    """Nothing was done, because of the command at ``index``."""
+
+    request: int
+    index: int
+    because: "Settled | Refused | NotFound"
+    """What that command alone would have been answered."""
+
+
+@dataclass(slots=True)
 class Rows:
     """What a peek or browse found."""
 
@@ -225,7 +510,31 @@ class Failed:
     message: str
 
 
-Reply = Accepted | Refused | Granted | Cancelled | Settled | Rows | Inspected | Failed
+Reply = (
+    Accepted
+    | Refused
+    | Granted
+    | Cancelled
+    | Settled
+    | Done
+    | NotFound
+    | LocksRenewed
+    | DeferredGranted
+    | Purged
+    | SessionAccepted
+    | SessionHeld
+    | NoSession
+    | SessionRenewed
+    | SessionLost
+    | SessionEnded
+    | SessionState
+    | Sessions
+    | Transacted
+    | TransactionRefused
+    | Rows
+    | Inspected
+    | Failed
+)
 
 
 # Loads --------------------------------------------------------------------------------------------------------------
@@ -233,7 +542,7 @@ Reply = Accepted | Refused | Granted | Cancelled | Settled | Rows | Inspected | 
 
 @dataclass(slots=True)
 class PageLoad:
-    """The next waiting entries of a sub-queue."""
+    """The next waiting entries of a sub-queue, or of one session in it."""
 
     kind: int
     from_pos: int
@@ -241,6 +550,11 @@ class PageLoad:
     """Everything below this position is durable when the load runs; nothing found up to it means nothing there."""
     max_entries: int
     max_bytes: int
+    session: str | None = None
+    holder: int = 0
+    """The lock id under which the session is held."""
+    edited: bool = False
+    """What memory does not hold was changed: the load is to see all that was written before."""
 
 
 @dataclass(slots=True)
@@ -251,8 +565,79 @@ class BodyLoad:
     positions: list[int]
     bodies: list[int]
     """Body keys, in the order of the positions."""
-    then: Settle | None = None
+    then: Settle | Transact | None = None
     """The command that waits for them."""
+    holder: int = 0
+    """The lock id of the session that they are for, if they are for one."""
+
+
+@dataclass(slots=True)
+class DueSweep:
+    """Entries in a state whose time has come: to expire, to activate, to return."""
+
+    state: int
+    until_ms: int
+
+
+Sweep = DueSweep | CancelScheduled | Purge
+"""What goes over a sub-queue in the store, whatever part of it memory holds: one at a time."""
+
+
+@dataclass(slots=True)
+class SweepLoad:
+    """Rows for a sweep."""
+
+    kind: int
+    sweep: Sweep
+    max_entries: int
+    max_bytes: int
+
+
+@dataclass(slots=True)
+class DeferredLoad:
+    """Rows for a `ReceiveDeferred`."""
+
+    command: ReceiveDeferred
+
+
+@dataclass(slots=True)
+class SessionScan:
+    """Sessions that have messages, behind a name."""
+
+    after: str | None
+    max_sessions: int
+
+
+@dataclass(slots=True)
+class SessionStateLoad:
+    """The state of a session that is held."""
+
+    command: GetSessionState | SetSessionState
+    session: str
+
+
+@dataclass(slots=True)
+class SessionListLoad:
+    """Names for a `ListSessions`."""
+
+    command: ListSessions
+
+
+@dataclass(slots=True)
+class DuplicateLoad:
+    """Which of these ids were accepted in the window, as far as only the store knows; ``then`` waits for it."""
+
+    first_bucket: int
+    ids: list[bytes]
+    then: Enqueue | Transact
+
+
+@dataclass(slots=True)
+class DuplicateScan:
+    """Ids accepted before the partition was loaded, behind one of them."""
+
+    after: tuple[int, bytes]
+    max_ids: int
 
 
 @dataclass(slots=True)
@@ -264,6 +649,7 @@ class PeekLoad:
     from_sequence: int
     max_entries: int
     max_bytes: int
+    session: str | None = None
 
 
 @dataclass(slots=True)
@@ -277,4 +663,16 @@ class BrowseLoad:
     max_bytes: int
 
 
-Load = PageLoad | BodyLoad | PeekLoad | BrowseLoad
+Load = (
+    PageLoad
+    | BodyLoad
+    | SweepLoad
+    | DeferredLoad
+    | SessionScan
+    | SessionStateLoad
+    | SessionListLoad
+    | DuplicateLoad
+    | DuplicateScan
+    | PeekLoad
+    | BrowseLoad
+)

@@ -63,7 +63,7 @@ def dead_letter_doomed(state: PartitionState, kind: int, step: Step) -> None:
 
 def is_expired(kind: int, entry: Entry, now_ms: int) -> bool:
     """Time to live counts in the active sub-queue only."""
-    return entry.expires_ms is not None and entry.expires_ms <= now_ms and kind == SubqueueKind.ACTIVE
+    return entry.due_ms is not None and entry.due_ms <= now_ms and kind == SubqueueKind.ACTIVE
 
 
 def expire(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:

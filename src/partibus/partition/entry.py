@@ -9,11 +9,12 @@ class Entry:
         "data",
         "delivery_count",
         "enqueued_ms",
-        "expires_ms",
+        "due_ms",
         "pos",
         "sequence",
         "session",
         "size_bytes",
+        "state",
     )
 
     def __init__(
@@ -24,9 +25,10 @@ class Entry:
         enqueued_ms: int,
         delivery_count: int,
         session: str | None,
-        expires_ms: int | None,
+        due_ms: int | None,
         size_bytes: int,
         data: bytes | None,
+        state: int = 0,
     ) -> None:
         self.pos = pos
         self.body = body
@@ -34,10 +36,13 @@ class Entry:
         self.enqueued_ms = enqueued_ms
         self.delivery_count = delivery_count
         self.session = session
-        self.expires_ms = expires_ms
+        self.due_ms = due_ms
+        """What the row has as ``due_ms``: of a scheduled or delayed entry when it becomes active."""
         self.size_bytes = size_bytes
         self.data = data
         """The stored form of the message; None when it was let go and has to be read again before a delivery."""
+        self.state = state
+        """An `partibus.partition.ports.EntryState`."""
 
     def without_body(self) -> "Entry":
         """A copy to remember while the one with the body is on its way to the receiver."""
@@ -48,9 +53,10 @@ class Entry:
             self.enqueued_ms,
             self.delivery_count,
             self.session,
-            self.expires_ms,
+            self.due_ms,
             self.size_bytes,
             None,
+            self.state,
         )
 
     def __repr__(self) -> str:

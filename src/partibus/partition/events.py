@@ -11,7 +11,7 @@ from partibus.partition.entry import Entry
 
 @dataclass(slots=True)
 class Enqueued:
-    """New entries at the end of the active sub-queue, consecutive in position and sequence."""
+    """New entries of the active sub-queue, in order of position."""
 
     entries: list[Entry]
 
@@ -35,21 +35,28 @@ class Removed:
 
 
 @dataclass(slots=True)
-class Counted:
-    """Entries went back to their place after a delivery that counts."""
+class Updated:
+    """State, delivery count, due time or body of entries are what they are now."""
 
     kind: int
     entries: list[Entry]
 
 
 @dataclass(slots=True)
+class Rewritten:
+    """Entries have got new bodies: pairs of (old body key, entry as it is). An `Updated` or `Moved` follows."""
+
+    pairs: list[tuple[int, Entry]]
+
+
+@dataclass(slots=True)
 class LockChanged:
-    """Part of a delivery batch went back to its place; the lock covers ``positions`` now."""
+    """A delivery batch is locked otherwise than before: part of it went back, or was renewed."""
 
     kind: int
     lock_id: int
-    until_ms: int
-    positions: list[int]
+    parts: list[tuple[int, list[int]]]
+    """(until ms, positions) of all that is still locked."""
 
 
 @dataclass(slots=True)
@@ -69,4 +76,40 @@ class Moved:
     pairs: list[tuple[Entry, Entry]]
 
 
-Event = Enqueued | Locked | Removed | Counted | LockChanged | Unlocked | Moved
+@dataclass(slots=True)
+class SessionStateSet:
+    """The holder of a session has set its state; None clears it."""
+
+    session: str
+    state: bytes | None
+    updated_ms: int
+
+
+@dataclass(slots=True)
+class IdsRemembered:
+    """Message ids were accepted, for the duplicate detection: (bucket, id, accepted ms)."""
+
+    ids: list[tuple[int, bytes, int]]
+
+
+@dataclass(slots=True)
+class IdsForgotten:
+    """Up to ``most`` ids of buckets below this one are out of the window."""
+
+    bucket: int
+    most: int
+
+
+Event = (
+    Enqueued
+    | Locked
+    | Removed
+    | Updated
+    | Rewritten
+    | LockChanged
+    | Unlocked
+    | Moved
+    | SessionStateSet
+    | IdsRemembered
+    | IdsForgotten
+)

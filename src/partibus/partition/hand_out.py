@@ -77,7 +77,7 @@ def _take(state: PartitionState, kind: int, count: int, max_bytes: int, now_ms: 
         ready.pop()
         if entry.delivery_count and is_used_up(state, kind, entry):  # the store stopped between count and move
             used_up.append(entry)
-        elif entry.expires_ms is not None and is_expired(kind, entry, now_ms):
+        elif entry.due_ms is not None and is_expired(kind, entry, now_ms):
             expired.append(entry)
         else:
             taken.append(entry)

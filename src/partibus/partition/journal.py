@@ -34,7 +34,7 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
                 subqueue = subqueue_key(partition_row, event.kind)
                 for entry in event.entries:
                     writes.entry_updates += (
-                        entry_key(subqueue, entry.pos), EntryState.ACTIVE, entry.delivery_count, entry.expires_ms,
+                        entry_key(subqueue, entry.pos), EntryState.ACTIVE, entry.delivery_count, entry.due_ms,
                     )  # fmt: skip
                 writes.operations += len(event.entries)
                 waited = True
@@ -101,7 +101,7 @@ def _insert(subqueue: int, entries: list[Entry], writes: Writes, *, with_bodies:
     for entry in entries:
         rows += (
             base | entry.pos, entry.body, entry.sequence, entry.enqueued_ms, 0, entry.delivery_count,
-            entry.session, entry.expires_ms,
+            entry.session, entry.due_ms,
         )  # fmt: skip
         if with_bodies:
             assert entry.data is not None, "a new entry has its body"

@@ -15,5 +15,11 @@ class PartitionOptions:
     size_bytes_max: int | None = None
     """Stored bytes past which a send is refused."""
     dead_letter_on_expiration: bool = False
+    requires_session: bool = False
+    duplicate_window_ms: int | None = None
+    """None: duplicates are not detected."""
+    redelivery_delay_ms: int = 0
+    """How long a message stays away after its first abandon; twice as long after each further one. 0: not at all."""
+    redelivery_delay_max_ms: int = 0
     reservation_ms: int = 5_000
     limits: PartitionLimits = field(default_factory=PartitionLimits)

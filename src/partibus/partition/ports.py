@@ -18,7 +18,11 @@ class EntryState(IntEnum):
 
     ACTIVE = 0
     DEFERRED = 1
+    """Left alone until somebody asks for it by its sequence number."""
     SCHEDULED = 2
+    """Becomes a new entry at the end of its sub-queue when it is due."""
+    DELAYED = 3
+    """Abandoned with a delay: active again, at its old place, when it is due."""
 
 
 class EntryRow(NamedTuple):
@@ -35,8 +39,10 @@ class EntryRow(NamedTuple):
     delivery_count: int
     """Unsuccessful deliveries so far; one less than the truth while a lock batch covers the entry (D12)."""
     session: str | None
+    """Only of an entity that requires sessions: elsewhere a session id is one of the message's properties."""
     due_ms: int | None
-    """When an active entry expires, or a scheduled one becomes active; wall clock, ms since 1970."""
+    """When an active or deferred entry expires, or a scheduled or delayed one becomes active; wall clock, ms since
+    1970."""
     data: bytes
     """The stored form of the message (`partibus.message`); empty where a load did not ask for it."""
 
@@ -55,6 +61,14 @@ class LockBatchRow(NamedTuple):
     bitmap: bytes
 
 
+class DueRows(NamedTuple):
+    """Entries whose time has come."""
+
+    rows: list[EntryRow]
+    next_due_ms: int | None
+    """When the next entry of that sub-queue and state is due, these left out; None: there is none."""
+
+
 class SubqueueCounts(NamedTuple):
     """Messages and bytes (stored form) in a sub-queue."""
 
@@ -71,11 +85,15 @@ class Snapshot(NamedTuple):
 
     next_sequence: int
     next_number: int
+    session_state_bytes: int
+    """Of all session states of the partition."""
     counts: dict[int, SubqueueCounts]
     """By sub-queue key."""
     lock_batches: list[LockBatchRow]
     locked_entries: list[tuple[int, EntryRow, int]]
     """(sub-queue key, entry without data, bytes of its data) of every entry that a lock batch covers."""
+    next_due: dict[tuple[int, int], int]
+    """(sub-queue key, state) -> when the first entry in that state is due, where one ever is."""
 
 
 class Writes:
@@ -92,16 +110,19 @@ class Writes:
         "deleted_entries",
         "deleted_locks",
         "dropped_partitions",
+        "duplicate_ids",
         "entries",
         "entry_updates",
+        "forgotten_duplicates",
         "lock_batches",
         "operations",
+        "session_states",
         "size_bytes",
     )
 
     def __init__(self) -> None:
-        self.counters: dict[int, tuple[int, int]] = {}
-        """Partition row -> (next_sequence, next_number). Made on first use."""
+        self.counters: dict[int, tuple[int, int, int]] = {}
+        """Partition row -> (next_sequence, next_number, session state bytes). Made on first use."""
         self.counts: dict[int, tuple[int, int]] = {}
         """Sub-queue key -> (messages, bytes): absolute, since the owner is the only writer."""
         self.bodies: list[int | bytes] = []
@@ -109,7 +130,15 @@ class Writes:
         self.entries: list[int | str | None] = []
         """Flat: entry key, body key, sequence, enqueued ms, state, delivery count, session, due ms."""
         self.entry_updates: list[int | None] = []
-        """Flat: entry key, state, delivery count, due ms. An entry that is gone is passed over."""
+        """Flat: entry key, body key, state, delivery count, due ms. An entry that is gone is passed over; of several
+        updates of one entry the last counts."""
+        self.session_states: dict[tuple[int, str], tuple[bytes | None, int]] = {}
+        """(partition row, session) -> (state, updated ms); None removes the row."""
+        self.duplicate_ids: list[int | bytes] = []
+        """Flat: partition row, bucket, id (16 bytes), accepted ms. An id that the bucket has already gets the new
+        time."""
+        self.forgotten_duplicates: list[tuple[int, int, int]] = []
+        """(partition row, bucket, most): up to ``most`` ids of buckets below ``bucket`` go."""
         self.deleted_locks: list[int] = []
         """Lock keys: every row of that lock id goes."""
         self.lock_batches: dict[int, list[tuple[int, int, bytes]]] = {}
@@ -127,7 +156,8 @@ class Writes:
 
 ENTRY_COLUMNS = 8
 BODY_COLUMNS = 2
-UPDATE_COLUMNS = 4
+UPDATE_COLUMNS = 5
+DUPLICATE_COLUMNS = 4
 
 
 class StoreError(Exception):
@@ -175,18 +205,54 @@ class Store(Protocol):
         """Durable state of a partition; None when it was never written."""
         ...
 
-    def load_page(self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+    def load_page(
+        self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
+    ) -> list[EntryRow]:
         """The first ACTIVE entries with ``pos >= from_pos`` in order of position; at least one when one exists, else
         no more than ``max_bytes`` of data. May be fewer than both bounds allow: only an empty page says that nothing
-        is left."""
+        is left. ``session``: only the entries of that session (D3: sessions page apart)."""
+        ...
+
+    def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
+        """Entries in ``state`` that are due at ``until_ms`` or before, the earliest first; bounded as `load_page`."""
+        ...
+
+    def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
+        """The entries with these sequence counters, in any state and in any order; what does not exist is missing."""
+        ...
+
+    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
+        """Sessions that have ACTIVE entries, in order of their UTF-8 bytes, from behind ``after`` on."""
+        ...
+
+    def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
+        """Sessions in order of their UTF-8 bytes, ``top`` of them behind the first ``skip``: those that have ACTIVE
+        entries or a state, or, with a time, those whose state was set after it."""
+        ...
+
+    def load_session_state(self, partition_row: int, session: str) -> bytes | None:
+        """The state of a session; None when it has none."""
+        ...
+
+    def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
+        """Those of ``ids`` that are in ``first_bucket`` or a later one -> when they were last accepted, in ms."""
+        ...
+
+    def scan_duplicates(
+        self, partition_row: int, after: tuple[int, bytes], max_ids: int
+    ) -> list[tuple[int, bytes, int]]:
+        """(bucket, id, accepted ms) in order, from behind ``after`` on; an empty answer ends the scan."""
         ...
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
         """The stored forms, in the order of ``keys``; None where the body is gone."""
         ...
 
-    def peek(self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
-        """Entries in any state with ``sequence >= from_sequence`` in order of sequence; bounded as `load_page`."""
+    def peek(
+        self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
+    ) -> list[EntryRow]:
+        """Entries in any state with ``sequence >= from_sequence`` in order of sequence; bounded as `load_page`.
+        ``session``: only the entries of that session."""
         ...
 
     def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
