@@ -10,25 +10,28 @@ from partibus.errors import PartibusError, Unsupported
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.node import Request, Respond
 from partibus.frontends.amqp.operations import browse, entities, peek
+from partibus.frontends.amqp.operations.arguments import body_of
+from partibus.frontends.amqp.operations.request import ConnectionState, EntityOperation, EntityRequest
 from partibus.frontends.amqp.operations.status import failure
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import MANAGEMENT
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.sas import Path
 
-OnEntity = Callable[[Entity, int, object, Respond], None]
 OnNamespace = Callable[[Broker, object, Respond], None]
 
+ASSOCIATED_LINK = "associated-link-name"
 
-class _EntityOperation(NamedTuple):
+
+class _Entry(NamedTuple):
     right: Right
-    run: OnEntity
+    run: EntityOperation
 
 
-ENTITY_OPERATIONS: dict[str, _EntityOperation] = {
-    peek.NAME: _EntityOperation(Right.LISTEN, peek.peek),
-    browse.PARTITIONS: _EntityOperation(Right.LISTEN, browse.partitions),
-    browse.BROWSE: _EntityOperation(Right.LISTEN, browse.browse),
+ENTITY_OPERATIONS: dict[str, _Entry] = {
+    peek.NAME: _Entry(Right.LISTEN, peek.peek),
+    browse.PARTITIONS: _Entry(Right.LISTEN, browse.partitions),
+    browse.BROWSE: _Entry(Right.LISTEN, browse.browse),
 }
 
 NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
@@ -43,11 +46,11 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
 class EntityManagement:
     """`<entity>/$management`."""
 
-    def __init__(self, entity: Entity, kind: int, path: Path, claims: Claims) -> None:
+    def __init__(self, entity: Entity, kind: int, path: Path, connection: ConnectionState) -> None:
         self._entity = entity
         self._kind = kind
         self._path = path
-        self._claims = claims
+        self._connection = connection
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Run the operation that the request names."""
@@ -57,8 +60,19 @@ class EntityManagement:
             return
 
         def run() -> None:
-            self._claims.require(operation.right, self._path)
-            operation.run(self._entity, self._kind, request.body, respond)
+            self._connection.claims.require(operation.right, self._path)
+            link_name = request.properties.get(ASSOCIATED_LINK)
+            operation.run(
+                EntityRequest(
+                    self._entity,
+                    self._kind,
+                    body_of(request.body),
+                    link_name if isinstance(link_name, str) else None,
+                    request.transaction,
+                    self._connection,
+                    respond,
+                )
+            )
 
         _guarded(run, respond)
 

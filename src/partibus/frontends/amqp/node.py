@@ -9,7 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from partibus.amqp import ACCEPTED, AmqpError, DecodeError, Delivery, Receiver, Rejected, Sender, Session
+from partibus.amqp import (
+    ACCEPTED,
+    AmqpError,
+    DecodeError,
+    Delivery,
+    DeliveryState,
+    Receiver,
+    Rejected,
+    Sender,
+    Session,
+    TransactionalState,
+)
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.errors import DECODE_ERROR
@@ -36,6 +47,8 @@ class Request:
     body: object
     message_id: bytes | None
     """Encoded: the reply repeats it with its type (trap 5)."""
+    transaction: bytes | None = None
+    """The transaction that the request's transfer names (section 8)."""
 
     @property
     def operation(self) -> str:
@@ -144,7 +157,7 @@ class RequestLink:
         """Answer each in its turn; what is no request is rejected."""
         for delivery in deliveries:
             try:
-                request = read_request(delivery.payload)
+                request = read_request(delivery.payload, delivery.state)
             except DecodeError as error:
                 self._link.settle_many([delivery], Rejected(AmqpError(DECODE_ERROR, str(error))))
                 continue
@@ -189,12 +202,17 @@ class RequestLink:
         self._tell_relieved()
 
 
-def read_request(payload: bytes) -> Request:
-    """Decode a request message. Raises `DecodeError`."""
+def read_request(payload: bytes, state: DeliveryState | None = None) -> Request:
+    """Decode a request message; ``state`` is that of its transfer. Raises `DecodeError`."""
     sections = split_sections(payload)
     properties = {key: decode(raw)[0] for key, raw in iter_map(sections.application_properties)}
     values: list[Any] = decode_body(sections.body)
-    return Request(properties, values[0] if values else None, raw_property(sections.properties, Property.MESSAGE_ID))
+    return Request(
+        properties,
+        values[0] if values else None,
+        raw_property(sections.properties, Property.MESSAGE_ID),
+        state.txn_id if isinstance(state, TransactionalState) else None,
+    )
 
 
 def write_reply(request: Request, reply: Reply) -> bytes:

@@ -37,6 +37,7 @@ from partibus.frontends.amqp.incoming import IncomingLink
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.management import EntityManagement, NamespaceManagement
 from partibus.frontends.amqp.node import Node, ReplyLinks, RequestLink
+from partibus.frontends.amqp.operations.request import ConnectionState, NoSessions
 from partibus.frontends.amqp.outgoing import OutgoingLink
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
@@ -83,6 +84,7 @@ class Peer:
         self._flush = flush
         self._congested = congested
         self._claims = Claims(broker.access, broker.wall_clock)
+        self._state = ConnectionState(broker, self._claims, ingress, NoSessions())
         self._replies = ReplyLinks(congested)
         self._incoming: dict[Link, Incoming] = {}
         self._outgoing: dict[Link, OutgoingLink] = {}
@@ -277,7 +279,7 @@ class Peer:
         address = parse_address(text)
         if not address.management:
             return None
-        return EntityManagement(self._entity(address), address.subqueue, address.segments, self._claims)
+        return EntityManagement(self._entity(address), address.subqueue, address.segments, self._state)
 
     def _authorized(self, right: Right, address: Address) -> Entity:
         """The entity, for who has the right: whoever has not does not even learn whether it exists."""

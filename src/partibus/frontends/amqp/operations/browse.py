@@ -9,8 +9,8 @@ from typing import Any
 from partibus.amqp.codec.types import Array, Int
 from partibus.errors import ArgumentError
 from partibus.frontends.amqp.egress import encode_row, encoder_for
-from partibus.frontends.amqp.node import Respond
-from partibus.frontends.amqp.operations.arguments import body_of, integer
+from partibus.frontends.amqp.operations.arguments import integer
+from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.status import failure, success
 from partibus.namespace.broker import Entity
 from partibus.partition.commands import Browse, Failed, Inspect, Inspected
@@ -23,8 +23,9 @@ BROWSE_BYTES_MAX = 8 << 20
 LONG = 0x81
 
 
-def partitions(entity: Entity, kind: int, body: object, respond: Respond) -> None:
+def partitions(request: EntityRequest) -> None:
     """Reply with the range of positions and the number of messages of every partition."""
+    entity, kind, respond = request.entity, request.kind, request.respond
 
     def inspected(found: list[Inspected]) -> None:
         rows = [
@@ -67,9 +68,9 @@ def inspect_all(
         partition.submit(Inspect(route.numbers.next()), collect(index))
 
 
-def browse(entity: Entity, kind: int, body: object, respond: Respond) -> None:
+def browse(request: EntityRequest) -> None:
     """Reply with the messages of a range: ``positions``, ``messages`` in parallel, and where to go on."""
-    arguments = body_of(body)
+    entity, kind, arguments, respond = request.entity, request.kind, request.arguments, request.respond
     count = len(entity.route.partitions)
     partition_id = integer(arguments, "partition-id", 0, count - 1)
     start = integer(arguments, "from-position", 0, POSITION_MAX)

@@ -9,7 +9,8 @@ from typing import Any
 from partibus.errors import PartibusError
 from partibus.frontends.amqp.egress import encode_row, encoder_for
 from partibus.frontends.amqp.node import Reply, Respond
-from partibus.frontends.amqp.operations.arguments import body_of, integer
+from partibus.frontends.amqp.operations.arguments import integer
+from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.status import failure, no_content, success
 from partibus.namespace.broker import Entity
 from partibus.partition.commands import Failed, Peek
@@ -21,12 +22,13 @@ COUNT_MAX = 5_000
 COUNTER_MAX = (1 << 48) - 1
 
 
-def peek(entity: Entity, kind: int, body: object, respond: Respond) -> None:
+def peek(request: EntityRequest) -> None:
     """Reply with ``messages``, or 204 when nothing is left."""
-    arguments = body_of(body)
+    arguments = request.arguments
     start = max(0, integer(arguments, "from-sequence-number", -(1 << 63), (1 << 63) - 1, 0))
     count = integer(arguments, "message-count", 1, 1 << 31, 1)
-    _peek_from(entity, kind, start >> 48, start & COUNTER_MAX, min(count, COUNT_MAX), respond, None)
+    partition_id, counter = start >> 48, start & COUNTER_MAX
+    _peek_from(request.entity, request.kind, partition_id, counter, min(count, COUNT_MAX), request.respond, None)
 
 
 def _peek_from(

@@ -1,0 +1,67 @@
+"""What an operation of an entity's `$management` node is given (sections 6.2 and 6.3).
+
+An operation is a function of one `EntityRequest`: it reads the arguments, raises a `PartibusError` for what is wrong
+with them, and calls ``respond`` once, now or later.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from partibus.frontends.amqp.claims import Claims
+from partibus.frontends.amqp.ingress import Ingress
+from partibus.frontends.amqp.node import Respond
+from partibus.namespace.broker import Broker, Entity
+from partibus.routing.partitions import PartitionHandle
+
+
+class HeldSession(NamedTuple):
+    """A session under lock."""
+
+    partition: PartitionHandle
+    lock_id: int
+
+
+class HeldSessions(Protocol):
+    """The sessions that the receiver links of one connection hold."""
+
+    def find(self, entity: Entity, session: str) -> HeldSession | None:
+        """The session's lock; None when no link of this connection holds it (any more)."""
+        ...
+
+
+class NoSessions:
+    """A connection that holds none."""
+
+    def find(self, entity: Entity, session: str) -> HeldSession | None:
+        return None
+
+
+@dataclass(slots=True)
+class ConnectionState:
+    """What operations may use of the connection that their request came on."""
+
+    broker: Broker
+    claims: Claims
+    ingress: Ingress
+    sessions: HeldSessions
+
+
+@dataclass(slots=True)
+class EntityRequest:
+    """One request to the node of a sub-queue."""
+
+    entity: Entity
+    kind: int
+    """Of the sub-queue (`partibus.partition.keys.SubqueueKind`)."""
+    arguments: Mapping[object, object]
+    """The body of the request."""
+    link_name: str | None
+    """The link on whose behalf it is asked; it may be gone already (section 6.2)."""
+    transaction: bytes | None
+    """The transaction that it is to be part of (section 8)."""
+    connection: ConnectionState
+    respond: Respond
+
+
+EntityOperation = Callable[[EntityRequest], None]
