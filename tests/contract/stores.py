@@ -74,7 +74,7 @@ def enqueue(
     writes.entries += [
         entry_key(subqueue, pos), body, number, enqueued_ms, int(state), delivery_count, session, due_ms,
     ]  # fmt: skip
-    writes.counters.setdefault(subqueue >> 2, (number + 1, 0))
+    writes.counters.setdefault(subqueue >> 2, (number + 1, 0, 0))
     return writes
 
 

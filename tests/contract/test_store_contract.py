@@ -90,7 +90,7 @@ def test_keys_at_their_extremes(store: Store) -> None:
         for kind in SubqueueKind:
             subqueue = subqueue_key(partition, kind)
             writes = Writes()
-            writes.counters[partition] = (1 << 48, 1)
+            writes.counters[partition] = (1 << 48, 1, 1 << 50)
             writes.counts[subqueue] = (2, 1 << 50)
             body = body_key(partition, kind | REWRITTEN_BODY)
             writes.bodies += [body, b"x"]
@@ -123,7 +123,7 @@ def test_a_row_inserted_and_deleted_in_one_commit_is_gone(store: Store) -> None:
 
 def test_an_entry_inserted_and_updated_in_one_commit_has_the_update(store: Store) -> None:
     writes = enqueued(1)
-    writes.entry_updates += [entry_key(QUEUE, 1), int(EntryState.DEFERRED), 3, 99]
+    writes.entry_updates += [entry_key(QUEUE, 1), body_key(PARTITION, 1), int(EntryState.DEFERRED), 3, 99]
     store.commit(writes)
     (row,) = store.browse(QUEUE, 0, 10, 10, 1_000)
     assert (row.state, row.delivery_count, row.due_ms) == (EntryState.DEFERRED, 3, 99)
@@ -133,8 +133,8 @@ def test_the_last_of_several_updates_holds_and_an_entry_that_is_gone_is_passed_o
     store.commit(enqueued(1, 2))
     writes = Writes()
     for delivery_count in (1, 2, 3):
-        writes.entry_updates += [entry_key(QUEUE, 1), 0, delivery_count, None]
-    writes.entry_updates += [entry_key(QUEUE, 77), 0, 9, None]
+        writes.entry_updates += [entry_key(QUEUE, 1), body_key(PARTITION, 1), 0, delivery_count, None]
+    writes.entry_updates += [entry_key(QUEUE, 77), body_key(PARTITION, 77), 0, 9, None]
     store.commit(writes)
     assert [(row.pos, row.delivery_count) for row in store.browse(QUEUE, 0, 99, 10, 1_000)] == [(1, 3), (2, 0)]
 
@@ -142,7 +142,7 @@ def test_the_last_of_several_updates_holds_and_an_entry_that_is_gone_is_passed_o
 def test_an_update_keeps_what_it_does_not_name(store: Store) -> None:
     store.commit(enqueue(Writes(), 1, b"data", session="s", enqueued_ms=5, due_ms=6))
     writes = Writes()
-    writes.entry_updates += [entry_key(QUEUE, 1), 0, 1, None]
+    writes.entry_updates += [entry_key(QUEUE, 1), body_key(PARTITION, 1), 0, 1, None]
     store.commit(writes)
     assert store.load_page(QUEUE, 0, 1, 99) == [EntryRow(1, body_key(PARTITION, 1), 1, 5, 0, 1, "s", None, b"data")]
 
@@ -151,7 +151,7 @@ def test_many_updates_in_one_commit(store: Store) -> None:
     store.commit(enqueued(*range(300)))
     writes = Writes()
     for pos in range(0, 300, 2):
-        writes.entry_updates += [entry_key(QUEUE, pos), int(EntryState.SCHEDULED), pos, pos]
+        writes.entry_updates += [entry_key(QUEUE, pos), body_key(PARTITION, pos), int(EntryState.SCHEDULED), pos, pos]
     store.commit(writes)
     rows = store.browse(QUEUE, 0, 300, 300, 1 << 20)
     assert [(row.state, row.delivery_count) for row in rows] == [
@@ -175,12 +175,12 @@ def test_locks_are_deleted_before_those_of_the_same_commit_are_written(store: St
 def test_counters_and_counts_are_replaced(store: Store) -> None:
     for round_number in (1, 2):
         writes = Writes()
-        writes.counters.update({row: (round_number, 10 * row) for row in range(40)})
+        writes.counters.update({row: (round_number, 10 * row, 7 * row) for row in range(40)})
         writes.counts.update({subqueue_key(row, 0): (round_number, row) for row in range(40)})
         store.commit(writes)
     for row in range(40):
         assert store.load_partition(row) == Snapshot(
-            2, 10 * row, {subqueue_key(row, 0): SubqueueCounts(2, row)}, [], []
+            2, 10 * row, 7 * row, {subqueue_key(row, 0): SubqueueCounts(2, row)}, [], [], {}
         )
 
 
@@ -333,7 +333,7 @@ def test_bodies_come_in_the_order_asked_also_twice(store: Store) -> None:
 
 def test_a_snapshot_has_counters_counts_locks_and_the_locked_entries_without_data(store: Store) -> None:
     writes = enqueued(*range(20), data=b"x" * 30)
-    writes.counters[PARTITION] = (20, 4)
+    writes.counters[PARTITION] = (20, 4, 9)
     writes.counts[QUEUE] = (20, 600)
     writes.counts[DEAD_LETTERS] = (1, 7)
     enqueue(writes, 2, b"dead in", subqueue=DEAD_LETTERS, sequence=100)
@@ -345,7 +345,7 @@ def test_a_snapshot_has_counters_counts_locks_and_the_locked_entries_without_dat
 
     snapshot = _snapshot(store)
     assert snapshot.counts == {QUEUE: SubqueueCounts(20, 600), DEAD_LETTERS: SubqueueCounts(1, 7)}
-    assert (snapshot.next_sequence, snapshot.next_number) == (20, 4)
+    assert (snapshot.next_sequence, snapshot.next_number, snapshot.session_state_bytes) == (20, 4, 9)
     assert snapshot.lock_batches == [
         LockBatchRow(QUEUE, 8, 3, 111, b"\x05"),
         LockBatchRow(QUEUE, 8, 12, 222, b"\x01\x01"),
@@ -368,9 +368,9 @@ def test_a_commit_that_inserts_a_key_twice_stores_nothing_at_all(store: Store, r
     store.commit(enqueued(rows))
     before = _snapshot(store)
     writes = enqueued(*range(rows + 1))
-    writes.counters[PARTITION] = (999, 999)
+    writes.counters[PARTITION] = (999, 999, 999)
     writes.counts[QUEUE] = (999, 999)
-    writes.entry_updates += [entry_key(QUEUE, rows), 1, 1, 1]
+    writes.entry_updates += [entry_key(QUEUE, rows), body_key(PARTITION, rows), 1, 1, 1]
     with pytest.raises(StoreError, match="failed") as caught:
         store.commit(writes)
     assert caught.value.executed is False
@@ -382,7 +382,7 @@ def test_a_commit_that_inserts_a_key_twice_stores_nothing_at_all(store: Store, r
 def test_committed_rows_survive_a_new_opening(open_store: Opener) -> None:
     first = open_store()
     writes = enqueued(*range(300))
-    writes.counters[PARTITION] = (300, 2)
+    writes.counters[PARTITION] = (300, 2, 0)
     writes.counts[QUEUE] = (300, 1_500)
     writes.lock_batches[entry_key(QUEUE, 1)] = [(0, 5, b"\x03")]
     first.commit(writes)

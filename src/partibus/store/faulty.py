@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from partibus.partition.ports import ENTRY_COLUMNS, EntryRow, Snapshot, Store, StoreError, Writes
+from partibus.partition.ports import ENTRY_COLUMNS, DueRows, EntryRow, Snapshot, Store, StoreError, Writes
 
 
 class Faults(NamedTuple):
@@ -151,17 +151,51 @@ class FaultyStore:
         """See the port."""
         return self._loading().load_partition(partition_row)
 
-    def load_page(self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+    def load_page(
+        self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
+    ) -> list[EntryRow]:
         """See the port."""
-        return self._loading().load_page(subqueue, from_pos, max_entries, max_bytes)
+        return self._loading().load_page(subqueue, from_pos, max_entries, max_bytes, session)
+
+    def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
+        """See the port."""
+        return self._loading().load_due(subqueue, state, until_ms, max_entries, max_bytes)
+
+    def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
+        """See the port."""
+        return self._loading().load_sequences(subqueue, sequences)
+
+    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
+        """See the port."""
+        return self._loading().scan_sessions(subqueue, after, max_sessions)
+
+    def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
+        """See the port."""
+        return self._loading().list_sessions(subqueue, skip, top, updated_after_ms)
+
+    def load_session_state(self, partition_row: int, session: str) -> bytes | None:
+        """See the port."""
+        return self._loading().load_session_state(partition_row, session)
+
+    def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
+        """See the port."""
+        return self._loading().find_duplicates(partition_row, first_bucket, ids)
+
+    def scan_duplicates(
+        self, partition_row: int, after: tuple[int, bytes], max_ids: int
+    ) -> list[tuple[int, bytes, int]]:
+        """See the port."""
+        return self._loading().scan_duplicates(partition_row, after, max_ids)
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
         """See the port."""
         return self._loading().load_bodies(keys)
 
-    def peek(self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+    def peek(
+        self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
+    ) -> list[EntryRow]:
         """See the port."""
-        return self._loading().peek(subqueue, from_sequence, max_entries, max_bytes)
+        return self._loading().peek(subqueue, from_sequence, max_entries, max_bytes, session)
 
     def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
         """See the port."""

@@ -5,10 +5,20 @@ durable when it returns. `MemoryDisk.crash` brings the disk back to what was dur
 which a real disk leaves a commit half done, for `faulty` to choose from.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from threading import Lock
 
-from partibus.partition.ports import BODY_COLUMNS, ENTRY_COLUMNS, EntryRow, Snapshot, StoreError, StoreFenced, Writes
+from partibus.partition.ports import (
+    BODY_COLUMNS,
+    ENTRY_COLUMNS,
+    DueRows,
+    EntryRow,
+    Snapshot,
+    StoreError,
+    StoreFenced,
+    Writes,
+)
 from partibus.store.tables import DuplicateKey, Tables, bounded
 
 
@@ -101,10 +111,53 @@ class MemoryStore:
         with self._lock:
             return self._tables().snapshot(partition_row)
 
-    def load_page(self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+    def load_page(
+        self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
+    ) -> list[EntryRow]:
         """See the port."""
         with self._lock:
-            return bounded(self._tables().active_from(subqueue, from_pos), max_entries, max_bytes)
+            return bounded(self._tables().active_from(subqueue, from_pos, session), max_entries, max_bytes)
+
+    def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
+        """See the port."""
+        with self._lock:
+            return self._tables().due(subqueue, state, until_ms, max_entries, max_bytes)
+
+    def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
+        """See the port."""
+        with self._lock:
+            return self._tables().with_sequences(subqueue, sequences)
+
+    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
+        """See the port."""
+        with self._lock:
+            sessions = self._tables().sessions(subqueue)
+        first = 0 if after is None else bisect_right(sessions, after)
+        return sessions[first : first + max(0, max_sessions)]
+
+    def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
+        """See the port."""
+        with self._lock:
+            sessions = self._tables().listed_sessions(subqueue, updated_after_ms)
+        return sessions[max(0, skip) :][: max(0, top)]
+
+    def load_session_state(self, partition_row: int, session: str) -> bytes | None:
+        """See the port."""
+        with self._lock:
+            state, _ = self._tables().session_states.get((partition_row, session), (None, 0))
+            return state
+
+    def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
+        """See the port."""
+        with self._lock:
+            return self._tables().duplicate_ids.find(partition_row, first_bucket, ids)
+
+    def scan_duplicates(
+        self, partition_row: int, after: tuple[int, bytes], max_ids: int
+    ) -> list[tuple[int, bytes, int]]:
+        """See the port."""
+        with self._lock:
+            return self._tables().duplicate_ids.scan(partition_row, after, max_ids)
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
         """See the port."""
@@ -112,10 +165,12 @@ class MemoryStore:
             bodies = self._tables().bodies
             return [bodies.get(key) for key in keys]
 
-    def peek(self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+    def peek(
+        self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
+    ) -> list[EntryRow]:
         """See the port."""
         with self._lock:
-            return bounded(self._tables().from_sequence(subqueue, from_sequence), max_entries, max_bytes)
+            return bounded(self._tables().from_sequence(subqueue, from_sequence, session), max_entries, max_bytes)
 
     def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
         """See the port."""

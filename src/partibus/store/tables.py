@@ -1,10 +1,11 @@
 """The rows of a store as Python values: what `memory` keeps, and a plain model of what any store must answer."""
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from partibus.partition.keys import (
+    KIND_BITS,
     POSITION_BITS,
     POSITION_MAX,
     SubqueueKind,
@@ -15,8 +16,10 @@ from partibus.partition.keys import (
 )
 from partibus.partition.ports import (
     BODY_COLUMNS,
+    DUPLICATE_COLUMNS,
     ENTRY_COLUMNS,
     UPDATE_COLUMNS,
+    DueRows,
     EntryRow,
     EntryState,
     LockBatchRow,
@@ -24,18 +27,10 @@ from partibus.partition.ports import (
     SubqueueCounts,
     Writes,
 )
+from partibus.store.duplicate_ids import DuplicateIds
+from partibus.store.entry_index import EntryIndex, StoredEntry
 
-
-class StoredEntry(NamedTuple):
-    """The columns of an entry beside its key."""
-
-    body: int
-    sequence: int
-    enqueued_ms: int
-    state: int
-    delivery_count: int
-    session: str | None
-    due_ms: int | None
+_KEY_MAX = (1 << 63) - 1
 
 
 class DuplicateKey(ValueError):
@@ -43,17 +38,19 @@ class DuplicateKey(ValueError):
 
 
 class Tables:
-    """All rows of one store, and the order of entries in each sub-queue."""
+    """All rows of one store, and the orders in which entries are read."""
 
     def __init__(self) -> None:
-        self.partitions: dict[int, tuple[int, int]] = {}
+        self.partitions: dict[int, tuple[int, int, int]] = {}
         self.counts: dict[int, tuple[int, int]] = {}
         self.bodies: dict[int, bytes] = {}
         self.entries: dict[int, StoredEntry] = {}
         self.lock_batches: dict[int, dict[int, tuple[int, bytes]]] = {}
         """Lock key -> first pos -> until ms, bitmap."""
-        self._keys: dict[int, list[int]] = {}
-        """Sub-queue key -> its entry keys, sorted. Enqueues append at the right edge."""
+        self.session_states: dict[tuple[int, str], tuple[bytes, int]] = {}
+        """(partition row, session) -> state, updated ms."""
+        self.duplicate_ids = DuplicateIds()
+        self._index = EntryIndex()
 
     def copy(self) -> Self:
         """Rows are immutable, so only the containers are copied."""
@@ -63,7 +60,9 @@ class Tables:
         twin.bodies = dict(self.bodies)
         twin.entries = dict(self.entries)
         twin.lock_batches = {lock_key: dict(rows) for lock_key, rows in self.lock_batches.items()}
-        twin._keys = {subqueue: list(keys) for subqueue, keys in self._keys.items()}
+        twin.session_states = dict(self.session_states)
+        twin.duplicate_ids = self.duplicate_ids.copy()
+        twin._index = self._index.copy()
         return twin
 
     def apply(self, writes: Writes) -> None:
@@ -75,11 +74,20 @@ class Tables:
         self.partitions.update(writes.counters)
         self.counts.update(writes.counts)
         self.bodies.update(bodies)
-        self._insert_entries(entries)
-        for key, state, delivery_count, due_ms in _rows(writes.entry_updates, UPDATE_COLUMNS):
-            entry = self.entries.get(key)
-            if entry is not None:
-                self.entries[key] = entry._replace(state=state, delivery_count=delivery_count, due_ms=due_ms)
+        self.entries.update(entries)
+        for key, entry in entries.items():
+            self._index.add(key, entry)
+        for key, body, state, delivery_count, due_ms in _rows(writes.entry_updates, UPDATE_COLUMNS):
+            self._update_entry(key, body, state, delivery_count, due_ms)
+        for session, (session_state, updated_ms) in writes.session_states.items():
+            if session_state is None:
+                self.session_states.pop(session, None)
+            else:
+                self.session_states[session] = (session_state, updated_ms)
+        for columns in _rows(writes.duplicate_ids, DUPLICATE_COLUMNS):
+            self.duplicate_ids.remember(*columns)
+        for forgotten in writes.forgotten_duplicates:
+            self.duplicate_ids.forget(*forgotten)
         for lock_key in writes.deleted_locks:
             self.lock_batches.pop(lock_key, None)
         for lock_key, rows in writes.lock_batches.items():
@@ -117,29 +125,66 @@ class Tables:
             for row in self._rows_of([key])
         ]
         counts = {key: SubqueueCounts(*self.counts[key]) for key in subqueues if key in self.counts}
-        return Snapshot(*counters, counts, batches, locked)
+        next_due = {
+            waiting: due_ms
+            for waiting in self._index.due_states(subqueues)
+            if (due_ms := self._next_due(*waiting, 0)) is not None
+        }
+        return Snapshot(*counters, counts, batches, locked, next_due)
 
-    def active_from(self, subqueue: int, from_pos: int) -> Iterator[EntryRow]:
-        """Active entries with ``pos >= from_pos`` by position."""
-        for row in self.in_range(subqueue, from_pos, POSITION_MAX + 1):
+    def active_from(self, subqueue: int, from_pos: int, session: str | None = None) -> Iterator[EntryRow]:
+        """Active entries with ``pos >= from_pos`` by position; of one session, if it is named."""
+        for row in self.in_range(subqueue, from_pos, POSITION_MAX + 1, session):
             if row.state == EntryState.ACTIVE:
                 yield row
 
-    def in_range(self, subqueue: int, from_pos: int, to_pos: int) -> Iterator[EntryRow]:
-        """Entries with ``from_pos <= pos < to_pos`` by position."""
-        if from_pos > POSITION_MAX or to_pos <= 0:
-            return iter(())
-        keys = self._keys.get(subqueue, [])
-        first = bisect_left(keys, entry_key(subqueue, max(0, from_pos)))
-        last = bisect_right(keys, entry_key(subqueue, min(to_pos - 1, POSITION_MAX)))
-        return self._rows_of(keys[index] for index in range(first, last))
+    def in_range(self, subqueue: int, from_pos: int, to_pos: int, session: str | None = None) -> Iterator[EntryRow]:
+        """Entries with ``from_pos <= pos < to_pos`` by position; of one session, if it is named."""
+        return self._rows_of(self._index.in_range(subqueue, from_pos, to_pos, session))
 
-    def from_sequence(self, subqueue: int, from_sequence: int) -> Iterator[EntryRow]:
+    def from_sequence(self, subqueue: int, from_sequence: int, session: str | None = None) -> Iterator[EntryRow]:
         """Entries with ``sequence >= from_sequence`` by sequence; in the active sub-queue that is the position."""
         if kind_of(subqueue) == SubqueueKind.ACTIVE:
-            return self.in_range(subqueue, from_sequence, POSITION_MAX + 1)
-        keys = [key for key in self._keys.get(subqueue, []) if self.entries[key].sequence >= from_sequence]
+            return self.in_range(subqueue, from_sequence, POSITION_MAX + 1, session)
+        keys = [key for key in self._index.all_of(subqueue, session) if self.entries[key].sequence >= from_sequence]
         return self._rows_of(sorted(keys, key=lambda key: (self.entries[key].sequence, key)))
+
+    def with_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
+        """See `partibus.partition.ports.Store.load_sequences`."""
+        wanted = set(sequences)
+        if kind_of(subqueue) == SubqueueKind.ACTIVE:
+            keys = [entry_key(subqueue, pos) for pos in wanted if 0 <= pos <= POSITION_MAX]
+            return list(self._rows_of(key for key in keys if key in self.entries))
+        return list(self._rows_of(key for key in self._index.all_of(subqueue) if self.entries[key].sequence in wanted))
+
+    def due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
+        """See `partibus.partition.ports.Store.load_due`."""
+        waiting = self._index.due(subqueue, state)
+        due_now = bisect_right(waiting, (until_ms, _KEY_MAX))
+        rows = bounded(self._rows_of(waiting[index][1] for index in range(due_now)), max_entries, max_bytes)
+        following = 0
+        if rows:
+            following = bisect_right(waiting, (rows[-1].due_ms or 0, entry_key(subqueue, rows[-1].pos)))
+        return DueRows(rows, self._next_due(subqueue, state, following))
+
+    def sessions(self, subqueue: int) -> list[str]:
+        """Sessions that have active entries, in order: code points order as their UTF-8 bytes do."""
+        return sorted(
+            session
+            for session, keys in self._index.sessions(subqueue).items()
+            if any(self.entries[key].state == EntryState.ACTIVE for key in keys)
+        )
+
+    def listed_sessions(self, subqueue: int, updated_after_ms: int | None) -> list[str]:
+        """All that `partibus.partition.ports.Store.list_sessions` chooses from."""
+        updated = {
+            session: updated_ms
+            for (partition_row, session), (_, updated_ms) in self.session_states.items()
+            if partition_row == subqueue >> KIND_BITS
+        }
+        if updated_after_ms is None:
+            return sorted(updated.keys() | set(self.sessions(subqueue)))
+        return sorted(session for session, updated_ms in updated.items() if updated_ms > updated_after_ms)
 
     def _rows_of(self, keys: Iterable[int]) -> Iterator[EntryRow]:
         """An entry without its body is passed over: it can't be delivered."""
@@ -149,24 +194,23 @@ class Tables:
             if data is not None:
                 yield EntryRow(key & POSITION_MAX, *entry, data)
 
-    def _insert_entries(self, entries: dict[int, StoredEntry]) -> None:
-        self.entries.update(entries)
-        for key in entries:
-            keys = self._keys.setdefault(key >> POSITION_BITS, [])
-            if not keys or key > keys[-1]:
-                keys.append(key)
-            else:
-                insort(keys, key)
+    def _next_due(self, subqueue: int, state: int, following: int) -> int | None:
+        """When the first entry from an index of the order by time on is due."""
+        waiting = self._index.due(subqueue, state)
+        rows = self._rows_of(waiting[index][1] for index in range(following, len(waiting)))
+        return next((row.due_ms for row in rows), None)
+
+    def _update_entry(self, key: int, body: int, state: int, delivery_count: int, due_ms: int | None) -> None:
+        entry = self.entries.get(key)
+        if entry is not None:
+            self._index.remove_due(key, entry)
+            entry = entry._replace(body=body, state=state, delivery_count=delivery_count, due_ms=due_ms)
+            self.entries[key] = entry
+            self._index.add_due(key, entry)
 
     def _delete_entries(self, first: int, last: int) -> None:
-        for subqueue in [key for key in self._keys if first >> POSITION_BITS <= key <= last >> POSITION_BITS]:
-            keys = self._keys[subqueue]
-            gone = slice(bisect_left(keys, first), bisect_right(keys, last))
-            for key in keys[gone]:
-                del self.entries[key]
-            del keys[gone]
-            if not keys:
-                del self._keys[subqueue]
+        for key in self._index.remove_range(first, last):
+            self._index.remove(key, self.entries.pop(key))
 
     def _drop_partition(self, partition_row: int) -> None:
         first, following = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0)
@@ -175,6 +219,9 @@ class Tables:
         _delete_range(self.lock_batches, entry_key(first, 0), entry_key(following, 0) - 1)
         _delete_range(self.bodies, body_key(partition_row, 0), body_key(partition_row + 1, 0) - 1)
         self._delete_entries(entry_key(first, 0), entry_key(following, 0) - 1)
+        for session in [session for session in self.session_states if session[0] == partition_row]:
+            del self.session_states[session]
+        self.duplicate_ids.drop(partition_row)
 
 
 def bounded(rows: Iterable[EntryRow], max_entries: int, max_bytes: int) -> list[EntryRow]:

@@ -1,0 +1,120 @@
+"""The orders in which entries are read, as sorted lists: part of `tables`."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from partibus.partition.keys import POSITION_BITS, POSITION_MAX, entry_key
+from partibus.partition.ports import EntryState
+
+
+class StoredEntry(NamedTuple):
+    """The columns of an entry beside its key."""
+
+    body: int
+    sequence: int
+    enqueued_ms: int
+    state: int
+    delivery_count: int
+    session: str | None
+    due_ms: int | None
+
+
+class EntryIndex:
+    """Keys of all entries by sub-queue, by session, and by the time when they are due."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, list[int]] = {}
+        """Sub-queue key -> its entry keys. Enqueues append at the right edge."""
+        self._session_keys: dict[int, dict[str, list[int]]] = {}
+        """Sub-queue key -> session -> entry keys."""
+        self._due: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        """(sub-queue key, state) -> (due ms, entry key)."""
+
+    def copy(self) -> Self:
+        """Keys are immutable, so only the containers are copied."""
+        twin = type(self)()
+        twin._keys = {subqueue: list(keys) for subqueue, keys in self._keys.items()}
+        twin._session_keys = {
+            subqueue: {session: list(keys) for session, keys in sessions.items()}
+            for subqueue, sessions in self._session_keys.items()
+        }
+        twin._due = {state: list(due) for state, due in self._due.items()}
+        return twin
+
+    def add(self, key: int, entry: StoredEntry) -> None:
+        """A new entry."""
+        subqueue = key >> POSITION_BITS
+        _insert(self._keys.setdefault(subqueue, []), key)
+        if entry.session is not None:
+            _insert(self._session_keys.setdefault(subqueue, {}).setdefault(entry.session, []), key)
+        self.add_due(key, entry)
+
+    def add_due(self, key: int, entry: StoredEntry) -> None:
+        """State and time of an entry are these now."""
+        if entry.due_ms is not None:
+            insort(self._due.setdefault((key >> POSITION_BITS, entry.state), []), (entry.due_ms, key))
+
+    def remove_due(self, key: int, entry: StoredEntry) -> None:
+        """State and time of an entry were these."""
+        if entry.due_ms is not None:
+            due = self._due[key >> POSITION_BITS, entry.state]
+            del due[bisect_left(due, (entry.due_ms, key))]
+            if not due:
+                del self._due[key >> POSITION_BITS, entry.state]
+
+    def remove(self, key: int, entry: StoredEntry) -> None:
+        """An entry is gone; `remove_range` takes it from the order of its sub-queue."""
+        if entry.session is not None:
+            sessions = self._session_keys[key >> POSITION_BITS]
+            keys = sessions[entry.session]
+            del keys[bisect_left(keys, key)]
+            if not keys:
+                del sessions[entry.session]
+        self.remove_due(key, entry)
+
+    def remove_range(self, first: int, last: int) -> list[int]:
+        """The keys from ``first`` to ``last``, which may span sub-queues; they are gone from the order of keys."""
+        removed: list[int] = []
+        for subqueue in [key for key in self._keys if first >> POSITION_BITS <= key <= last >> POSITION_BITS]:
+            keys = self._keys[subqueue]
+            gone = slice(bisect_left(keys, first), bisect_right(keys, last))
+            removed += keys[gone]
+            del keys[gone]
+            if not keys:
+                del self._keys[subqueue]
+        return removed
+
+    def in_range(self, subqueue: int, from_pos: int, to_pos: int, session: str | None = None) -> Iterator[int]:
+        """Keys of the positions ``from_pos <= pos < to_pos``, of one session if it is named."""
+        if from_pos > POSITION_MAX or to_pos <= 0:
+            return iter(())
+        keys = self.all_of(subqueue, session)
+        first = bisect_left(keys, entry_key(subqueue, max(0, from_pos)))
+        last = bisect_right(keys, entry_key(subqueue, min(to_pos - 1, POSITION_MAX)))
+        return (keys[index] for index in range(first, last))
+
+    def all_of(self, subqueue: int, session: str | None = None) -> list[int]:
+        """Keys of a sub-queue, of one session if it is named. Not to be changed."""
+        if session is None:
+            return self._keys.get(subqueue, [])
+        return self._session_keys.get(subqueue, {}).get(session, [])
+
+    def sessions(self, subqueue: int) -> dict[str, list[int]]:
+        """Sessions with entries in any state -> their keys. Not to be changed."""
+        return self._session_keys.get(subqueue, {})
+
+    def due(self, subqueue: int, state: int) -> list[tuple[int, int]]:
+        """(due ms, key) of the entries that are ever due. Not to be changed."""
+        return self._due.get((subqueue, state), [])
+
+    def due_states(self, partition_subqueues: range) -> Iterator[tuple[int, int]]:
+        """(sub-queue, state) pairs with entries that are ever due."""
+        return ((key, state) for key in partition_subqueues for state in EntryState if (key, state) in self._due)
+
+
+def _insert(keys: list[int], key: int) -> None:
+    if not keys or key > keys[-1]:
+        keys.append(key)
+    else:
+        insort(keys, key)
