@@ -1,27 +1,60 @@
 """Entities with their routes: what a front end needs to serve requests, whatever the protocol."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 from partibus.clock import Clock, SystemClock
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.placement import Placement
-from partibus.namespace.properties import queue_options
+from partibus.namespace.properties import changed_options, queue_options
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers, PartitionHandle
 
 MakeHandle = Callable[[Queue, Placement], PartitionHandle]
 
 
+class EntityUser(Protocol):
+    """Who uses an entity for longer than one request: a link, mostly."""
+
+    @property
+    def waiting(self) -> bool:
+        """It waits for messages: the entity is not idle."""
+        ...
+
+    def on_entity_changed(self) -> None:
+        """The queue has other options, or is ``deleted``: look at it again."""
+        ...
+
+
 class Entity:
     """A queue and the way to its partitions."""
 
-    __slots__ = ("queue", "route")
+    __slots__ = ("_users", "queue", "route")
 
     def __init__(self, queue: Queue, route: EntityRoute) -> None:
         self.queue = queue
         self.route = route
+        self._users: set[EntityUser] = set()
+
+    def join(self, user: EntityUser) -> None:
+        """Tell ``user`` of changes, until it leaves."""
+        self._users.add(user)
+
+    def leave(self, user: EntityUser) -> None:
+        """Idempotent."""
+        self._users.discard(user)
+
+    @property
+    def awaited(self) -> bool:
+        """Somebody waits for messages."""
+        return any(user.waiting for user in self._users)
+
+    def tell_changed(self) -> None:
+        """After an update, and after the end."""
+        for user in list(self._users):
+            user.on_entity_changed()
 
 
 class Broker:
@@ -45,6 +78,9 @@ class Broker:
         self.numbers = numbers
         self._make_handle = make_handle
         self._entities: dict[int, Entity] = {}
+        self.on_clock_moved: list[Callable[[], None]] = []
+        """Called when the clock was moved by hand (D26): run what has fallen due by `clock`. Timers that the loop has
+        were set for the time that was."""
 
     def entity(self, name: str) -> Entity:
         """The entity of that name; routes are made on first use (D1). Raises `EntityNotFound`."""
@@ -58,6 +94,17 @@ class Broker:
         """Make a queue from the service's property names. Raises what `queue_options` and `Namespace.create` raise."""
         return self._entity_of(self.namespace.create(name, queue_options(properties)))
 
+    def update_queue(self, name: str, changes: Mapping[str, object]) -> Entity:
+        """Change some properties, by the service's names, with effect on everybody who uses the queue now. Raises what
+        `changed_options` and `Namespace.update` raise; then nothing has changed."""
+        queue = self.namespace.queue(name)
+        self.namespace.update(name, changed_options(queue.description.options, changes))
+        entity = self._entity_of(queue)
+        for partition, placement in zip(entity.route.partitions, queue.partitions, strict=True):
+            partition.follow(self._make_handle(queue, placement))
+        entity.tell_changed()
+        return entity
+
     def delete_queue(self, name: str) -> None:
         """Take a queue out, and its messages out of the stores. Raises `EntityNotFound`."""
         entity = self.entity(name)
@@ -65,6 +112,11 @@ class Broker:
         self._entities.pop(entity.queue.entity_id, None)
         for partition in entity.route.partitions:
             partition.drop(lambda row: self.namespace.forget_dropped([row]))
+        entity.tell_changed()
+
+    def in_use(self, queue: Queue) -> Entity | None:
+        """The entity, if anybody has asked for it since the start."""
+        return self._entities.get(queue.entity_id)
 
     def _entity_of(self, queue: Queue) -> Entity:
         entity = self._entities.get(queue.entity_id)

@@ -6,10 +6,14 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from partibus.namespace.durations import MS_PER_MINUTE, UNLIMITED_MS
+from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, UNLIMITED_MS
 
 STANDARD_PARTITION_COUNT = 16
 """Partitions of every partitioned entity in a basic or standard namespace (row P7)."""
+
+
+REDELIVERY_DELAY_MAX_MS = MS_PER_DAY
+"""Longest time that a policy may keep an abandoned message away."""
 
 
 class EntityStatus(Enum):
@@ -48,14 +52,20 @@ class QueueOptions:
     """Of each partition, in MiB."""
     max_message_size_kb: int = 256
     auto_delete_on_idle_ms: int = UNLIMITED_MS
+    """Time without use after which the queue is deleted with its messages (`partibus.namespace.idle`)."""
     status: EntityStatus = EntityStatus.ACTIVE
     user_metadata: str = ""
     requires_session: bool = False
+    """Fixed for life, as `requires_duplicate_detection` is."""
     requires_duplicate_detection: bool = False
     duplicate_detection_window_ms: int = 10 * MS_PER_MINUTE
     forward_to: str = ""
     """Name of the entity; empty for none. Also for `forward_dead_lettered_to`."""
     forward_dead_lettered_to: str = ""
+    redelivery_delay_ms: int = 0
+    """How long a message stays away after its first abandon, twice as long after each further one. 0: not at all."""
+    redelivery_delay_max_ms: int = 10 * MS_PER_MINUTE
+    """Where the doubling ends."""
 
     @property
     def partition_count(self) -> int:

@@ -29,6 +29,7 @@ class Queue:
     """
 
     __slots__ = (
+        "auto_delete_on_idle_ms",
         "batched_operations",
         "can_receive",
         "can_send",
@@ -37,6 +38,7 @@ class Queue:
         "default_ttl_ms",
         "deleted",
         "description",
+        "duplicate_window_ms",
         "entity_id",
         "lock_duration_ms",
         "max_delivery_count",
@@ -45,6 +47,10 @@ class Queue:
         "partition_size_max_bytes",
         "partitioned",
         "partitions",
+        "redelivery_delay_max_ms",
+        "redelivery_delay_ms",
+        "requires_duplicate_detection",
+        "requires_session",
         "updated_ms",
     )
 
@@ -53,6 +59,8 @@ class Queue:
         self.name: str = record.description.name
         self.partitions: tuple[Placement, ...] = record.placements
         self.partitioned: bool = record.description.options.partitioned
+        self.requires_session: bool = record.description.options.requires_session
+        self.requires_duplicate_detection: bool = record.description.options.requires_duplicate_detection
         self.created_ms: int = record.created_ms
         self.deleted = False
         self._follow(record)
@@ -72,6 +80,16 @@ class Queue:
         self.partition_size_max_bytes: int = options.max_size_mb * _MIB
         self.can_send: bool = options.status.can_send
         self.can_receive: bool = options.status.can_receive
+        self.duplicate_window_ms: int | None = (
+            options.duplicate_detection_window_ms if options.requires_duplicate_detection else None
+        )
+        """None: duplicates are not detected."""
+        self.auto_delete_on_idle_ms: int | None = (
+            None if options.auto_delete_on_idle_ms >= UNLIMITED_MS else options.auto_delete_on_idle_ms
+        )
+        """None: never."""
+        self.redelivery_delay_ms: int = options.redelivery_delay_ms
+        self.redelivery_delay_max_ms: int = options.redelivery_delay_max_ms
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}, entity {self.entity_id}, {len(self.partitions)} partitions>"
@@ -121,7 +139,10 @@ class Namespace:
         return queue
 
     def update(self, name: str, options: QueueOptions) -> Queue:
-        """Gives a queue other options, all of them. EntityNotFound; InvalidOperation for what can't change."""
+        """Gives a queue other options, all of them. EntityNotFound; InvalidOperation for what can't change.
+
+        Who uses the queue right now is told by `Broker.update_queue`.
+        """
         queue = self.queue(name)
         queue._follow(self._catalog.update(name, options, self._clock.now_ms()))
         return queue

@@ -4,17 +4,18 @@ Config.json, the admin API and the catalog spell properties alike (``LockDuratio
 written down. Here it is JSON: booleans, integers, and text for durations and names.
 
 A property that later work brings is in the table all the same, and refused by its name unless the value is the default:
-a file written for the service says ``"RequiresSession": false`` and must go on working here.
+a file written for the service says ``"EnableExpress": false`` and must go on working here. Properties that the service
+does not have begin with ``Partibus``.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from partibus.errors import ArgumentError, PartibusError, Unsupported, shown
-from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, MS_PER_SECOND, UNLIMITED_MS
-from partibus.namespace.entities import DEFAULT_QUEUE_OPTIONS, EntityStatus, QueueOptions
+from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, MS_PER_SECOND, UNLIMITED_MS, format_duration
+from partibus.namespace.entities import DEFAULT_QUEUE_OPTIONS, REDELIVERY_DELAY_MAX_MS, EntityStatus, QueueOptions
 from partibus.namespace.hints import did_you_mean
 from partibus.namespace.values import BooleanValue, ChoiceValue, DurationValue, IntegerValue, Json, TextValue, Value
 
@@ -34,6 +35,9 @@ class Property:
 _SIZES_GB = (1, 2, 3, 4, 5, 10, 20, 40, 80)
 """Sizes that the service offers over all tiers (rows P21, P23)."""
 
+REDELIVERY_DELAY = "PartibusRedeliveryDelay"
+MAX_REDELIVERY_DELAY = "PartibusMaxRedeliveryDelay"
+
 QUEUE_PROPERTIES: tuple[Property, ...] = (
     Property("LockDuration", "lock_duration_ms", DurationValue(5 * MS_PER_SECOND, 5 * MS_PER_MINUTE)),
     Property("MaxDeliveryCount", "max_delivery_count", IntegerValue(1, 2**31 - 1)),
@@ -44,15 +48,11 @@ QUEUE_PROPERTIES: tuple[Property, ...] = (
     Property("EnableExpress", "express", BooleanValue(), available=False),
     Property("MaxSizeInMegabytes", "max_size_mb", ChoiceValue({gb * 1024: gb * 1024 for gb in _SIZES_GB})),
     Property("MaxMessageSizeInKilobytes", "max_message_size_kb", IntegerValue(256, 1024)),
-    Property(
-        "AutoDeleteOnIdle", "auto_delete_on_idle_ms", DurationValue(5 * MS_PER_MINUTE, UNLIMITED_MS), available=False
-    ),
+    Property("AutoDeleteOnIdle", "auto_delete_on_idle_ms", DurationValue(5 * MS_PER_MINUTE, UNLIMITED_MS)),
     Property("Status", "status", ChoiceValue({status.value: status for status in EntityStatus})),
     Property("UserMetadata", "user_metadata", TextValue(1024)),
-    Property("RequiresSession", "requires_session", BooleanValue(), mutable=False, available=False),
-    Property(
-        "RequiresDuplicateDetection", "requires_duplicate_detection", BooleanValue(), mutable=False, available=False
-    ),
+    Property("RequiresSession", "requires_session", BooleanValue(), mutable=False),
+    Property("RequiresDuplicateDetection", "requires_duplicate_detection", BooleanValue(), mutable=False),
     Property(
         "DuplicateDetectionHistoryTimeWindow",
         "duplicate_detection_window_ms",
@@ -60,6 +60,8 @@ QUEUE_PROPERTIES: tuple[Property, ...] = (
     ),
     Property("ForwardTo", "forward_to", TextValue(1024), available=False),
     Property("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to", TextValue(1024), available=False),
+    Property(REDELIVERY_DELAY, "redelivery_delay_ms", DurationValue(0, REDELIVERY_DELAY_MAX_MS)),
+    Property(MAX_REDELIVERY_DELAY, "redelivery_delay_max_ms", DurationValue(0, REDELIVERY_DELAY_MAX_MS)),
 )
 
 _BY_NAME = {prop.name: prop for prop in QUEUE_PROPERTIES}
@@ -78,20 +80,18 @@ def read_queue_options(properties: Mapping[str, object]) -> tuple[QueueOptions, 
 
     A property that is absent, or refused, has its default.
     """
-    fields: dict[str, Any] = {}
-    problems: dict[str, PartibusError] = {}
-    for name, raw in properties.items():
-        try:
-            prop = _known(name)
-            fields[prop.field] = _read(prop, raw)
-        except PartibusError as error:
-            problems[name] = error
-    return QueueOptions(**fields), problems
+    return _read_over(DEFAULT_QUEUE_OPTIONS, properties)
 
 
 def queue_options(properties: Mapping[str, object]) -> QueueOptions:
     """Options from service names and JSON values. ArgumentError or Unsupported for the first that is refused."""
-    options, problems = read_queue_options(properties)
+    return changed_options(DEFAULT_QUEUE_OPTIONS, properties)
+
+
+def changed_options(old: QueueOptions, changes: Mapping[str, object]) -> QueueOptions:
+    """``old`` with some properties changed, by service names and JSON values. ArgumentError or Unsupported for the
+    first that is refused; whether it may change is not looked at (`immutable_changes`)."""
+    options, problems = _read_over(old, changes)
     for error in problems.values():
         raise error
     return options
@@ -118,6 +118,46 @@ def change_refused(name: str, change: Change) -> str:
         f"{change.name} of the queue '{name}' is {json.dumps(change.old)} for life and can't become "
         f"{json.dumps(change.new)}. Keep the value, or create another queue with the new one and move the messages."
     )
+
+
+def _read_over(old: QueueOptions, properties: Mapping[str, object]) -> tuple[QueueOptions, dict[str, PartibusError]]:
+    """``old`` with what could be read, and the problems by property name."""
+    fields: dict[str, Any] = {}
+    problems: dict[str, PartibusError] = {}
+    for name, raw in properties.items():
+        try:
+            prop = _known(name)
+            fields[prop.field] = _read(prop, raw)
+        except PartibusError as error:
+            problems[name] = error
+    options = replace(old, **fields)
+    for name, conflict in _conflicts(options):
+        problems.setdefault(name, conflict)
+    return options, problems
+
+
+def _conflicts(options: QueueOptions) -> Iterator[tuple[str, PartibusError]]:
+    """Properties that are in range each and do not go together."""
+    delay_ms, delay_max_ms = options.redelivery_delay_ms, options.redelivery_delay_max_ms
+    if not delay_ms:
+        return
+    delay = format_duration(delay_ms)
+    if options.requires_session:
+        # The message stays away and the ones behind it do not: the order inside of the session would be lost.
+        yield (
+            REDELIVERY_DELAY,
+            ArgumentError(REDELIVERY_DELAY, delay, "PT0S where RequiresSession is true", "Leave it out."),
+        )
+    elif delay_max_ms < delay_ms:
+        yield (
+            MAX_REDELIVERY_DELAY,
+            ArgumentError(
+                MAX_REDELIVERY_DELAY,
+                format_duration(delay_max_ms),
+                f"at least {REDELIVERY_DELAY}, {delay}",
+                f"Raise it, or lower {REDELIVERY_DELAY}.",
+            ),
+        )
 
 
 def _known(name: str) -> Property:

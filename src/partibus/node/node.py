@@ -19,8 +19,8 @@ from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.placement import Placement
 from partibus.node.host import AsyncioHost
 from partibus.node.http_server import HttpServer
+from partibus.node.options import partition_options
 from partibus.node.settings import Settings
-from partibus.partition.options import PartitionOptions
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.store.sqlite.directory import lock_data_directory, open_stores
@@ -107,15 +107,7 @@ class Node:
         return now_ms
 
     def _make_handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
-        options = PartitionOptions(
-            lock_duration_ms=queue.lock_duration_ms,
-            max_delivery_count=queue.max_delivery_count,
-            default_ttl_ms=queue.default_ttl_ms,
-            size_bytes_max=queue.partition_size_max_bytes,
-            dead_letter_on_expiration=queue.dead_lettering_on_expiration,
-            reservation_ms=self._settings.limits.cache_ms,
-            limits=self._settings.limits.partition,
-        )
+        options = partition_options(queue, self._settings.limits)
         runtime = self.runtimes[placement.store_no]
         return PartitionHandle(
             placement.partition_no, placement.partition_row, runtime, options, batched=queue.batched_operations

@@ -40,6 +40,14 @@ class EntityRoute:
         """Call once, when a store that is `overloaded` no longer is; another one still may be."""
         next(partition for partition in self.partitions if partition.overloaded).when_usable(call)
 
+    def take_used(self) -> bool:
+        """Anything was sent, received, peeked or settled since this was asked last."""
+        used = False
+        for partition in self.partitions:
+            used = used or partition.used
+            partition.used = False
+        return used
+
     def next_partition(self) -> PartitionHandle:
         """The partition whose turn it is for messages without a key (D8, rows K11, K12): round robin over those whose
         store can be used; any when none can."""

@@ -5,7 +5,7 @@ from itertools import count
 
 from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreUnavailable
 from partibus.partition.answers import OnReply
-from partibus.partition.commands import Command, Failed, Refused
+from partibus.partition.commands import Command, Failed, Inspect, Refused
 from partibus.partition.options import PartitionOptions
 from partibus.partition.runtime import StoreRuntime
 
@@ -13,7 +13,7 @@ from partibus.partition.runtime import StoreRuntime
 class PartitionHandle:
     """One partition of an entity, in a store of this broker."""
 
-    __slots__ = ("_runtime", "batched", "options", "partition_id", "row")
+    __slots__ = ("_runtime", "batched", "options", "partition_id", "row", "used")
 
     def __init__(
         self, partition_id: int, row: int, runtime: StoreRuntime, options: PartitionOptions, *, batched: bool
@@ -23,7 +23,14 @@ class PartitionHandle:
         self.options = options
         self.batched = batched
         """Batched store access of the entity (row C14)."""
+        self.used = False
+        """Commands came, other than to look at counts; reset by who asks (`EntityRoute.take_used`)."""
         self._runtime = runtime
+
+    def follow(self, other: "PartitionHandle") -> None:
+        """Take over the options of another handle of the same partition: what comes from now on goes by them."""
+        self.options = other.options
+        self.batched = other.batched
 
     @property
     def available(self) -> bool:
@@ -42,6 +49,8 @@ class PartitionHandle:
     def submit(self, command: Command, on_reply: OnReply | None = None, *, more: bool = False) -> None:
         """Give the partition a command; ``on_reply`` gets what it answers to ``command.request``. ``more``: who waits
         has other requests under way, so this one may wait for company if the entity allows."""
+        if type(command) is not Inspect:
+            self.used = True
         self._runtime.submit(self.row, self.options, command, on_reply, holdable=more and self.batched)
 
     def register(self, receiver: int, on_granted: OnReply) -> None:

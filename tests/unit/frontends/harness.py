@@ -43,7 +43,7 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.placement import Placement
 from partibus.namespace.sas import make_token
-from partibus.partition.options import PartitionOptions
+from partibus.node.options import partition_options
 from partibus.partition.ports import Store, StoreError, Writes
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
@@ -130,14 +130,7 @@ class World:
         return f"{self._ids:032x}"
 
     def _handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
-        options = PartitionOptions(
-            lock_duration_ms=queue.lock_duration_ms,
-            max_delivery_count=queue.max_delivery_count,
-            default_ttl_ms=queue.default_ttl_ms,
-            size_bytes_max=queue.partition_size_max_bytes,
-            reservation_ms=self.limits.cache_ms,
-            limits=self.limits.partition,
-        )
+        options = partition_options(queue, self.limits)
         runtime = self.stores[placement.store_no].runtime
         return PartitionHandle(
             placement.partition_no, placement.partition_row, runtime, options, batched=queue.batched_operations

@@ -107,7 +107,11 @@ def test_properties_of_the_service_extend_it() -> None:
         "EnableBatchedOperations": False,
         "EnableExpress": False,
         "MaxSizeInMegabytes": 5120,
-        "AutoDeleteOnIdle": "P10675199DT2H48M5.4775807S",
+        "AutoDeleteOnIdle": "PT10M",
+        "RequiresSession": True,
+        "RequiresDuplicateDetection": True,
+        "DuplicateDetectionHistoryTimeWindow": "PT1M",
+        "PartibusRedeliveryDelay": "PT0S",
         "Status": "ReceiveDisabled",
         "UserMetadata": "m",
         "MaxMessageSizeInKilobytes": 512,
@@ -117,6 +121,10 @@ def test_properties_of_the_service_extend_it() -> None:
         partitioned=True,
         batched_operations=False,
         max_size_mb=5120,
+        auto_delete_on_idle_ms=600_000,
+        requires_session=True,
+        requires_duplicate_detection=True,
+        duplicate_detection_window_ms=60_000,
         status=EntityStatus.RECEIVE_DISABLED,
         user_metadata="m",
         max_message_size_kb=512,
@@ -142,9 +150,15 @@ def test_a_wrong_value_is_named_with_what_is_allowed() -> None:
     }
 
 
+def test_properties_that_do_not_go_together_are_named() -> None:
+    found = queue_problems(RequiresSession=True, PartibusRedeliveryDelay="PT5S", LockDuration="PT1S")
+    assert list(found) == ["LockDuration", "PartibusRedeliveryDelay"]
+    assert "must be PT0S where RequiresSession is true" in found["PartibusRedeliveryDelay"]
+
+
 def test_what_is_not_there_yet_is_refused_by_name() -> None:
-    found = queue_problems(RequiresSession=True, ForwardTo="other")
-    assert "RequiresSession with the value True is not supported by this version" in found["RequiresSession"]
+    found = queue_problems(EnableExpress=True, ForwardTo="other")
+    assert "EnableExpress with the value True is not supported by this version" in found["EnableExpress"]
     assert "Leave ForwardTo out" in found["ForwardTo"]
 
 

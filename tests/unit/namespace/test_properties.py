@@ -1,4 +1,4 @@
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -8,6 +8,7 @@ from partibus.namespace.entities import EntityStatus, QueueOptions
 from partibus.namespace.properties import (
     QUEUE_PROPERTIES,
     Change,
+    changed_options,
     immutable_changes,
     queue_options,
     queue_properties,
@@ -38,6 +39,8 @@ def test_defaults_are_those_of_the_service() -> None:
         "DuplicateDetectionHistoryTimeWindow": "PT10M",
         "ForwardTo": "",
         "ForwardDeadLetteredMessagesTo": "",
+        "PartibusRedeliveryDelay": "PT0S",
+        "PartibusMaxRedeliveryDelay": "PT10M",
     }
 
 
@@ -52,6 +55,11 @@ def test_values_are_read_in_our_units() -> None:
             "MaxSizeInMegabytes": 5120,
             "Status": "SendDisabled",
             "UserMetadata": "team 7",
+            "RequiresSession": True,
+            "RequiresDuplicateDetection": True,
+            "DuplicateDetectionHistoryTimeWindow": "P7D",
+            "AutoDeleteOnIdle": "PT5M",
+            "PartibusMaxRedeliveryDelay": "PT1H",
         }
     )
     assert options == QueueOptions(
@@ -63,6 +71,11 @@ def test_values_are_read_in_our_units() -> None:
         max_size_mb=5120,
         status=EntityStatus.SEND_DISABLED,
         user_metadata="team 7",
+        requires_session=True,
+        requires_duplicate_detection=True,
+        duplicate_detection_window_ms=7 * 86_400_000,
+        auto_delete_on_idle_ms=300_000,
+        redelivery_delay_max_ms=3_600_000,
     )
     assert queue_options(queue_properties(options)) == options
 
@@ -100,7 +113,14 @@ def test_bounds_of_a_lock_duration_are_allowed(text: str, ms: int) -> None:
         ("Status", "active", "one of Active, Disabled, SendDisabled, ReceiveDisabled"),
         ("Status", ["Active"], "one of Active, Disabled, SendDisabled, ReceiveDisabled"),
         ("UserMetadata", "x" * 1025, "text of at most 1024 characters"),
-        ("DuplicateDetectionHistoryTimeWindow", "PT19S", "an XML duration from PT20S to P7D"),
+        ("DuplicateDetectionHistoryTimeWindow", "PT19.999S", "an XML duration from PT20S to P7D"),
+        ("DuplicateDetectionHistoryTimeWindow", "P7DT0.001S", "an XML duration from PT20S to P7D"),
+        ("AutoDeleteOnIdle", "PT4M59.999S", "an XML duration from PT5M to no limit"),
+        ("AutoDeleteOnIdle", None, "an XML duration from PT5M to no limit"),
+        ("RequiresSession", None, "true or false"),
+        ("RequiresDuplicateDetection", "yes", "true or false"),
+        ("PartibusRedeliveryDelay", "P1DT0.001S", "an XML duration from PT0S to P1D"),
+        ("PartibusMaxRedeliveryDelay", -1, "an XML duration from PT0S to P1D"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_bound(name: str, raw: object, bound: str) -> None:
@@ -112,10 +132,7 @@ def test_a_wrong_value_is_refused_with_its_bound(name: str, raw: object, bound: 
 @pytest.mark.parametrize(
     ("name", "raw"),
     [
-        ("RequiresSession", True),
-        ("RequiresDuplicateDetection", True),
         ("EnableExpress", True),
-        ("AutoDeleteOnIdle", "PT5M"),
         ("ForwardTo", "other"),
         ("ForwardDeadLetteredMessagesTo", "other"),
     ],
@@ -131,11 +148,10 @@ def test_what_is_not_there_yet_is_refused_by_name(name: str, raw: object) -> Non
     ("name", "raw"),
     [
         ("RequiresSession", False),
-        ("RequiresSession", None),
         ("RequiresDuplicateDetection", False),
         ("EnableExpress", False),
+        ("EnableExpress", None),
         ("AutoDeleteOnIdle", "P10675199DT2H48M5.477539S"),
-        ("AutoDeleteOnIdle", None),
         ("ForwardTo", ""),
         ("ForwardTo", None),
         ("ForwardDeadLetteredMessagesTo", ""),
@@ -159,12 +175,71 @@ def test_all_problems_are_found_and_the_rest_is_read() -> None:
     assert options == QueueOptions(max_delivery_count=4)
 
 
+@pytest.mark.parametrize(
+    ("properties", "field", "words"),
+    [
+        (
+            {"PartibusRedeliveryDelay": "PT5S", "RequiresSession": True},
+            "PartibusRedeliveryDelay",
+            "PT0S where RequiresSession is true",
+        ),
+        (
+            {"PartibusRedeliveryDelay": "PT20M"},
+            "PartibusMaxRedeliveryDelay",
+            "is 'PT10M', but must be at least PartibusRedeliveryDelay, PT20M",
+        ),
+        (
+            {"PartibusRedeliveryDelay": "PT5S", "PartibusMaxRedeliveryDelay": "PT4S"},
+            "PartibusMaxRedeliveryDelay",
+            "is 'PT4S', but must be at least PartibusRedeliveryDelay, PT5S",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(properties: dict[str, object], field: str, words: str) -> None:
+    _, problems = read_queue_options(properties)
+    assert list(problems) == [field]
+    assert words in str(problems[field])
+    with pytest.raises(ArgumentError, match=words):
+        queue_options(properties)
+
+
+def test_a_redelivery_delay_may_be_as_long_as_its_bound() -> None:
+    options = queue_options({"PartibusRedeliveryDelay": "PT5S", "PartibusMaxRedeliveryDelay": "PT5S"})
+    assert (options.redelivery_delay_ms, options.redelivery_delay_max_ms) == (5_000, 5_000)
+
+
+def test_changes_leave_the_other_properties_as_they_are() -> None:
+    old = queue_options({"LockDuration": "PT30S", "UserMetadata": "team 7", "RequiresSession": True})
+    new = changed_options(old, {"UserMetadata": "team 8", "MaxDeliveryCount": 3})
+    assert new == replace(old, user_metadata="team 8", max_delivery_count=3)
+    assert changed_options(old, {}) == old
+
+
+def test_changes_are_checked_together_with_what_stays() -> None:
+    old = queue_options({"PartibusRedeliveryDelay": "PT5M"})
+    with pytest.raises(ArgumentError, match="PartibusMaxRedeliveryDelay is 'PT1M'"):
+        changed_options(old, {"PartibusMaxRedeliveryDelay": "PT1M"})
+
+
 @pytest.mark.row("P9")
 def test_partitioning_is_told_as_an_immutable_change() -> None:
     old = QueueOptions()
     new = QueueOptions(partitioned=True, lock_duration_ms=5_000)
     assert immutable_changes(old, new) == [Change("EnablePartitioning", False, True)]
     assert immutable_changes(new, new) == []
+
+
+def test_what_a_queue_requires_is_for_life() -> None:
+    assert [prop.name for prop in QUEUE_PROPERTIES if not prop.mutable] == [
+        "EnablePartitioning",
+        "RequiresSession",
+        "RequiresDuplicateDetection",
+    ]
+    new = QueueOptions(requires_session=True, requires_duplicate_detection=True)
+    assert immutable_changes(QueueOptions(), new) == [
+        Change("RequiresSession", False, True),
+        Change("RequiresDuplicateDetection", False, True),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 from partibus.amqp import AmqpError, Disposed, Received, Rejected, Sender
 from partibus.amqp.errors import DETACH_FORCED
-from partibus.errors import EntityNotFound, MessageLockLost, PartibusError
+from partibus.errors import EntityDisabled, EntityNotFound, MessageLockLost, PartibusError
 from partibus.frontends.amqp.egress import encoder_for
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.outcomes import Settlement, settlement_of
@@ -58,13 +58,13 @@ class OutgoingLink:
         self._closed = False
         self._encoders: dict[int, DeliveryEncoder] = {}
         self._source = entity.route.source(kind, delete=delete, on_granted=self._on_granted, on_failed=self._on_failed)
+        entity.join(self)
 
     # -- credit ------------------------------------------------------------------------------------------------------
 
     def on_credit(self) -> None:
         """The client's flow, or room again on its connection: ask for more, or take back what it wants no longer."""
-        if self._entity.queue.deleted:
-            self._end(amqp_error(EntityNotFound(self._entity.queue.name)))
+        if self._closed:
             return
         self._send_held()
         if self._stopping:
@@ -77,6 +77,19 @@ class OutgoingLink:
             count = wanted - self._asked
             self._asked = wanted
             self._source.ask(count, self._limits.outgoing_bytes)
+
+    @property
+    def waiting(self) -> bool:
+        """The client waits for messages."""
+        return self._asked > 0 or self._link.credit > 0
+
+    def on_entity_changed(self) -> None:
+        """The queue was updated or deleted: it may be closed for receivers now."""
+        queue = self._entity.queue
+        if queue.deleted:
+            self._end(amqp_error(EntityNotFound(queue.name)))
+        elif not queue.can_receive:
+            self._end(amqp_error(EntityDisabled(queue.name, queue.description.options.status.value)))
 
     def _wanted(self) -> int:
         room = self._limits.unsettled_max - self._unsettled
@@ -230,6 +243,7 @@ class OutgoingLink:
         if self._closed:
             return
         self._closed = True
+        self._entity.leave(self)
         self._source.close()
         self._release_held(keep=0)
 

@@ -1,0 +1,22 @@
+"""From a queue and the broker's limits to what its partitions are told."""
+
+from partibus.limits import Limits
+from partibus.namespace.namespace import Queue
+from partibus.partition.options import PartitionOptions
+
+
+def partition_options(queue: Queue, limits: Limits) -> PartitionOptions:
+    """The same for every partition of the queue."""
+    return PartitionOptions(
+        lock_duration_ms=queue.lock_duration_ms,
+        max_delivery_count=queue.max_delivery_count,
+        default_ttl_ms=queue.default_ttl_ms,
+        size_bytes_max=queue.partition_size_max_bytes,
+        dead_letter_on_expiration=queue.dead_lettering_on_expiration,
+        requires_session=queue.requires_session,
+        duplicate_window_ms=queue.duplicate_window_ms,
+        redelivery_delay_ms=queue.redelivery_delay_ms,
+        redelivery_delay_max_ms=queue.redelivery_delay_max_ms,
+        reservation_ms=limits.cache_ms,
+        limits=limits.partition,
+    )
