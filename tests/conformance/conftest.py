@@ -68,10 +68,20 @@ class Clients:
         return self._stack.enter_context(closing(client))
 
 
+AHEAD_MS = 3_600_000
+
+
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Stopped gracefully after the file's tests: a traceback in its log fails the last of them."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    """Stopped gracefully after the file's tests: a traceback in its log fails the last of them.
+
+    A file that says ``CLOCK = "manual"`` gets a broker whose clock stands still until a test moves it. It is an hour
+    ahead, since some libraries look at the machine's clock too, and must never find that a lock has run out.
+    """
+    clock = getattr(request.module, "CLOCK", "real")
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), arguments=("--clock", clock)) as broker:
+        if clock == "manual":
+            broker.advance(AHEAD_MS)
         yield broker
 
 

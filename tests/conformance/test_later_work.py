@@ -93,7 +93,7 @@ def test_session_receiver_on_a_queue_without_sessions_is_not_allowed(
         pass
     # Of a named session this library reports in its own words that somebody else may have it.
     with pytest.raises(ClientTrouble, match="does not require sessions") as refused:
-        javascript.request("accept_next_session", entity=queue)
+        javascript.request("accept_session", entity=queue, session=None, delete=False, wait_ms=20000)
     assert refused.value.kind is Trouble.NOT_ALLOWED
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -22,15 +22,10 @@ from tests.conformance.clients.interface import (
 from tests.conformance.clients.python_sync import PythonSync
 from tests.conformance.conftest import Clients, CountMessages
 
+CLOCK = "manual"
 MakeQueue = Callable[..., str]
 LOCK_MS = 60_000
 """LockDuration of a queue that does not say otherwise."""
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), arguments=("--clock", "manual")) as broker:
-        yield broker
 
 
 @pytest.mark.row("A7", "C18")

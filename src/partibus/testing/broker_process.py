@@ -65,6 +65,8 @@ class BrokerProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self.ready: Mapping[str, Any] = {"amqp_port": 0, "http_port": 0}
         """The ready file of the latest start."""
+        self._now_ms = 0
+        """The manual clock as it was last read; 0 if it never was."""
 
     @property
     def connection_string(self) -> str:
@@ -100,6 +102,7 @@ class BrokerProcess:
         for _ in range(int(READY_S / _LOOK_S)):
             if self._ready_file.exists():
                 self.ready = json.loads(self._ready_file.read_text())
+                self._catch_up()
                 return
             try:
                 code = child.wait(_LOOK_S)
@@ -109,6 +112,12 @@ class BrokerProcess:
             raise self._failed(f"ended with exit code {code} before it was ready")
         self.kill()
         raise self._failed(f"was not ready within {READY_S} s")
+
+    def _catch_up(self) -> None:
+        """A manual clock starts with the machine's time: move it on to where it stood when it was last read."""
+        stood_ms = self._now_ms
+        if stood_ms and (behind_ms := stood_ms - self.now_ms()) > 0:
+            self.advance(behind_ms)
 
     def stop(self) -> None:
         """SIGTERM, and wait. Raises `BrokerFailed` unless it ends with exit code 0 and a log without a traceback."""
@@ -155,8 +164,9 @@ class BrokerProcess:
         with connect(self.connection_string) as client:
             return Entities(client).get(queue)
 
-    def advance(self, milliseconds: int) -> None:
-        """Move the clock of a broker that runs with ``--clock manual``; what is due then has run on return."""
+    def advance(self, milliseconds: int) -> int:
+        """Move the clock of a broker that runs with ``--clock manual``; what is due then has run on return. Answers the
+        broker's time, in ms since 1970."""
         connection = parse_connection_string(self.connection_string)
         token = make_token(self.http_url, connection.key_name, connection.key, SystemClock().now_ms() // 1000 + 60)
         request = Request(
@@ -164,8 +174,13 @@ class BrokerProcess:
             json.dumps({"milliseconds": milliseconds}).encode(),
             {"Authorization": token, "Content-Type": "application/json"},
         )
-        with urlopen(request, timeout=READY_S):
-            pass
+        with urlopen(request, timeout=READY_S) as response:
+            self._now_ms = int(json.load(response)["now_ms"])
+        return self._now_ms
+
+    def now_ms(self) -> int:
+        """What the time is for a broker that runs with ``--clock manual``, in ms since 1970."""
+        return self.advance(0)
 
     def __enter__(self) -> Self:
         self.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from azure.servicebus import ServiceBusMessage, exceptions
@@ -19,6 +19,12 @@ _KINDS: dict[type[Exception], Trouble] = {
     exceptions.MessageSizeExceededError: Trouble.TOO_LARGE,
     exceptions.MessagingEntityDisabledError: Trouble.DISABLED,
     exceptions.MessageLockLostError: Trouble.LOCK_LOST,
+    exceptions.SessionLockLostError: Trouble.SESSION_LOST,
+    exceptions.SessionCannotBeLockedError: Trouble.SESSION_HELD,
+    exceptions.MessageNotFoundError: Trouble.MESSAGE_NOT_FOUND,
+    exceptions.ServiceBusQuotaExceededError: Trouble.FULL,
+    exceptions.ServiceBusServerBusyError: Trouble.BUSY,
+    exceptions.OperationTimeoutError: Trouble.TIMEOUT,
 }
 _CONDITIONS = {
     "amqp:not-allowed": Trouble.NOT_ALLOWED,
@@ -45,6 +51,7 @@ def to_azure(message: Outgoing) -> ServiceBusMessage:
         session_id=message.session_id,
         subject=message.subject,
         time_to_live=None if message.ttl_ms is None else timedelta(milliseconds=message.ttl_ms),
+        scheduled_enqueue_time_utc=None if message.scheduled_ms is None else to_time(message.scheduled_ms),
         application_properties=cast(Any, dict(message.properties) or None),
     )
 
@@ -63,8 +70,24 @@ def from_azure(message: Any) -> Received:
         dead_letter_reason=message.dead_letter_reason,
         dead_letter_description=message.dead_letter_error_description,
         dead_letter_source=message.dead_letter_source,
+        state=message.state.name.lower(),
+        enqueued_ms=to_ms(message.enqueued_time_utc),
+        locked_until_ms=to_ms(message.locked_until_utc),
+        scheduled_ms=to_ms(message.scheduled_enqueue_time_utc),
         token=message,
     )
+
+
+def to_time(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def to_ms(time: datetime | None) -> Any:
+    """None of None."""
+    return None if time is None else (time - _EPOCH) // timedelta(milliseconds=1)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _text(value: Any) -> Any:

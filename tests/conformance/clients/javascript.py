@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.clients.interface import WAIT_S, ClientTrouble, Outgoing, Received, Trouble
+from tests.conformance.clients.interface import WAIT_S, ClientTrouble, Outgoing, Received, Session, Trouble
 from tests.conformance.js.node import find_node
 
 _SCRIPTS = Path(__file__).parents[1] / "js"
@@ -62,6 +62,9 @@ class JavaScriptAgent:
     def dead_letter(self, entity: str, message: Received, reason: str, description: str) -> None:
         self.request("dead_letter", entity=entity, token=message.token, reason=reason, description=description)
 
+    def defer(self, entity: str, message: Received) -> None:
+        self.request("defer", entity=entity, token=message.token)
+
     def close(self) -> None:
         """End the process: the agent ends with its input."""
         assert self._process.stdin
@@ -84,6 +87,12 @@ class JavaScriptServiceBus(JavaScriptAgent):
                 "MessageSizeExceeded": Trouble.TOO_LARGE,
                 "MessagingEntityDisabled": Trouble.DISABLED,
                 "MessageLockLost": Trouble.LOCK_LOST,
+                "SessionLockLost": Trouble.SESSION_LOST,
+                "SessionCannotBeLocked": Trouble.SESSION_HELD,
+                "MessageNotFound": Trouble.MESSAGE_NOT_FOUND,
+                "QuotaExceeded": Trouble.FULL,
+                "ServiceBusy": Trouble.BUSY,
+                "ServiceTimeout": Trouble.TIMEOUT,
                 "InvalidOperationError": Trouble.NOT_ALLOWED,
                 "NotImplementedError": Trouble.NOT_IMPLEMENTED,
                 "ArgumentError": Trouble.ARGUMENT,
@@ -99,6 +108,65 @@ class JavaScriptServiceBus(JavaScriptAgent):
     def peek(self, entity: str, count: int, start: int = 1) -> list[Received]:
         found = self.request("peek", entity=entity, count=count, start=str(start))
         return [from_json(message) for message in found]
+
+    def schedule(self, entity: str, messages: Sequence[Outgoing], at_ms: int) -> list[int]:
+        found = self.request("schedule", entity=entity, messages=[to_json(m) for m in messages], at_ms=at_ms)
+        return [int(number) for number in found]
+
+    def cancel_scheduled(self, entity: str, numbers: Sequence[int]) -> None:
+        self.request("cancel_scheduled", entity=entity, numbers=[str(number) for number in numbers])
+
+    def receive_deferred(self, entity: str, numbers: Sequence[int], *, delete: bool = False) -> list[Received]:
+        texts = [str(number) for number in numbers]
+        found = self.request("receive_deferred", entity=entity, numbers=texts, delete=delete)
+        return [from_json(message) for message in found]
+
+    def renew_lock(self, entity: str, message: Received) -> int:
+        return int(self.request("renew_lock", entity=entity, token=message.token))
+
+    def accept_session(
+        self, entity: str, session: str | None, *, delete: bool = False, wait_s: float = WAIT_S
+    ) -> Session:
+        wait_ms = int(wait_s * 1000)
+        return Session(
+            self, self.request("accept_session", entity=entity, session=session, delete=delete, wait_ms=wait_ms)
+        )
+
+    def session_facts(self, link: str) -> tuple[str, int]:
+        session, locked_until_ms = self.request("session_facts", entity=link)
+        return str(session), int(locked_until_ms)
+
+    def renew_session(self, link: str) -> int:
+        return int(self.request("renew_session", entity=link))
+
+    def session_state(self, link: str) -> bytes | None:
+        state = self.request("session_state", entity=link)
+        return None if state is None else b64decode(state)
+
+    def set_session_state(self, link: str, state: bytes | None) -> None:
+        self.request("set_session_state", entity=link, state=None if state is None else b64encode(state).decode())
+
+    def close_link(self, link: str) -> None:
+        self.request("close_link", entity=link)
+
+    def abandon_with(self, entity: str, message: Received, properties: Mapping[str, Any]) -> None:
+        """Abandon, and set application properties."""
+        self.request("abandon", entity=entity, token=message.token, properties=dict(properties))
+
+    def defer_with(self, entity: str, message: Received, properties: Mapping[str, Any]) -> None:
+        self.request("defer", entity=entity, token=message.token, properties=dict(properties))
+
+    def dead_letter_with(
+        self, entity: str, message: Received, reason: str, description: str, properties: Mapping[str, Any]
+    ) -> None:
+        self.request(
+            "dead_letter",
+            entity=entity,
+            token=message.token,
+            reason=reason,
+            description=description,
+            properties=dict(properties),
+        )
 
 
 class Rhea(JavaScriptAgent):
@@ -118,11 +186,40 @@ class Rhea(JavaScriptAgent):
                 "amqp:link:message-size-exceeded": Trouble.TOO_LARGE,
                 "com.microsoft:entity-disabled": Trouble.DISABLED,
                 "com.microsoft:message-lock-lost": Trouble.LOCK_LOST,
+                "com.microsoft:session-lock-lost": Trouble.SESSION_LOST,
+                "com.microsoft:session-cannot-be-locked": Trouble.SESSION_HELD,
+                "com.microsoft:message-not-found": Trouble.MESSAGE_NOT_FOUND,
+                "amqp:resource-limit-exceeded": Trouble.FULL,
+                "com.microsoft:server-busy": Trouble.BUSY,
+                "com.microsoft:timeout": Trouble.TIMEOUT,
                 "amqp:not-allowed": Trouble.NOT_ALLOWED,
                 "amqp:not-implemented": Trouble.NOT_IMPLEMENTED,
                 "com.microsoft:argument-error": Trouble.ARGUMENT,
             },
         )
+
+
+    def accept_session(
+        self, entity: str, session: str | None, *, described: bool = False, wait_s: float = WAIT_S
+    ) -> dict[str, Any]:
+        """``link`` takes the place of an entity's name from then on; ``session``, ``descriptor`` and ``ticks`` are what
+        the broker's attach says. ``described``: the filter in the form that the client for Go sends."""
+        answer = self.request(
+            "accept_session", entity=entity, session=session, described=described, wait_ms=int(wait_s * 1000)
+        )
+        assert isinstance(answer, dict)
+        return answer
+
+    def detached(self, link: str) -> str:
+        """The condition with which the broker ends a link, once it does."""
+        return str(self.request("detached", entity=link))
+
+    def close_link(self, link: str) -> None:
+        self.request("close_link", entity=link)
+
+    def abandon_with(self, entity: str, message: Received, annotations: Mapping[str, Any]) -> None:
+        """The outcome modified with message annotations."""
+        self.request("abandon_with", entity=entity, token=message.token, annotations=dict(annotations))
 
 
 def to_json(message: Outgoing) -> dict[str, Any]:
@@ -134,6 +231,7 @@ def to_json(message: Outgoing) -> dict[str, Any]:
         "session_id": message.session_id,
         "subject": message.subject,
         "ttl_ms": message.ttl_ms,
+        "scheduled_ms": message.scheduled_ms,
         "properties": dict(message.properties),
     }
 

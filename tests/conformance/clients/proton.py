@@ -21,6 +21,9 @@ _KINDS = {
     "amqp:link:message-size-exceeded": Trouble.TOO_LARGE,
     "com.microsoft:entity-disabled": Trouble.DISABLED,
     "com.microsoft:message-lock-lost": Trouble.LOCK_LOST,
+    "com.microsoft:session-lock-lost": Trouble.SESSION_LOST,
+    "amqp:resource-limit-exceeded": Trouble.FULL,
+    "com.microsoft:server-busy": Trouble.BUSY,
     "amqp:not-allowed": Trouble.NOT_ALLOWED,
     "amqp:not-implemented": Trouble.NOT_IMPLEMENTED,
     "com.microsoft:argument-error": Trouble.ARGUMENT,
@@ -98,6 +101,10 @@ class Proton:
         info: Any = {symbol("DeadLetterReason"): reason, symbol("DeadLetterErrorDescription"): description}
         message.token.local.condition = Condition("com.microsoft:dead-letter", "asked for", info)
         self._settle(message.token, Delivery.REJECTED)
+
+    def defer(self, entity: str, message: Received) -> None:
+        message.token.local.undeliverable = True
+        self._settle(message.token, Delivery.MODIFIED)
 
     def close(self) -> None:
         self._connection.close()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from itertools import count
 from typing import Any, TypeVar
 
-from azure.servicebus import ServiceBusReceiveMode
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient as AzureClient
 from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusError
 
-from tests.conformance.clients.azure_python import OPTIONS, from_azure, to_azure, trouble
-from tests.conformance.clients.interface import WAIT_S, Outgoing, Received
+from tests.conformance.clients.azure_python import OPTIONS, from_azure, to_azure, to_ms, to_time, trouble
+from tests.conformance.clients.interface import WAIT_S, Outgoing, Received, Session
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ class PythonAsyncio:
         self._runner = asyncio.Runner()
         self._senders: dict[str, ServiceBusSender] = {}
         self._receivers: dict[tuple[str, bool], ServiceBusReceiver] = {}
+        self._sessions = count()
         self._azure = self._run(self._make(connection_string))
 
     @staticmethod
@@ -84,6 +86,87 @@ class PythonAsyncio:
 
         return self._run(run())
 
+    def defer(self, entity: str, message: Received) -> None:
+        async def run() -> None:
+            await self._receiver(entity).defer_message(message.token)
+
+        self._run(run())
+
+    def schedule(self, entity: str, messages: Sequence[Outgoing], at_ms: int) -> list[int]:
+        async def run() -> list[int]:
+            azure = [to_azure(message) for message in messages]
+            return await self._sender(entity).schedule_messages(azure, to_time(at_ms))
+
+        return self._run(run())
+
+    def cancel_scheduled(self, entity: str, numbers: Sequence[int]) -> None:
+        async def run() -> None:
+            await self._sender(entity).cancel_scheduled_messages(list(numbers))
+
+        self._run(run())
+
+    def receive_deferred(self, entity: str, numbers: Sequence[int], *, delete: bool = False) -> list[Received]:
+        async def run() -> list[Received]:
+            found = await self._receiver(entity, delete).receive_deferred_messages(list(numbers))
+            return [from_azure(message) for message in found]
+
+        return self._run(run())
+
+    def renew_lock(self, entity: str, message: Received) -> int:
+        async def run() -> int:
+            return int(to_ms(await self._receiver(entity).renew_message_lock(message.token)))
+
+        return self._run(run())
+
+    def accept_session(
+        self, entity: str, session: str | None, *, delete: bool = False, wait_s: float = WAIT_S
+    ) -> Session:
+        link = f"{entity} session {next(self._sessions)}"
+
+        async def run() -> None:
+            receiver = self._azure.get_queue_receiver(
+                entity,
+                session_id=NEXT_AVAILABLE_SESSION if session is None else session,
+                receive_mode=_mode(delete),
+                max_wait_time=wait_s,
+            )
+            await receiver.__aenter__()
+            self._receivers[link, False] = receiver
+            self._receivers[link, True] = receiver
+
+        self._run(run())
+        return Session(self, link)
+
+    def session_facts(self, link: str) -> tuple[str, int]:
+        session = self._receiver(link).session
+        return session.session_id, to_ms(session.locked_until_utc)
+
+    def renew_session(self, link: str) -> int:
+        async def run() -> int:
+            return int(to_ms(await self._receiver(link).session.renew_lock()))
+
+        return self._run(run())
+
+    def session_state(self, link: str) -> bytes | None:
+        async def run() -> bytes | None:
+            return await self._receiver(link).session.get_state()
+
+        return self._run(run())
+
+    def set_session_state(self, link: str, state: bytes | None) -> None:
+        async def run() -> None:
+            await self._receiver(link).session.set_state(state)
+
+        self._run(run())
+
+    def close_link(self, link: str) -> None:
+        async def run() -> None:
+            for delete in (False, True):
+                if (receiver := self._receivers.pop((link, delete), None)) is not None:
+                    await receiver.close()
+
+        self._run(run())
+
     def close(self) -> None:
         async def run() -> None:
             await asyncio.gather(*(link.close() for link in [*self._senders.values(), *self._receivers.values()]))
@@ -99,8 +182,7 @@ class PythonAsyncio:
 
     def _receiver(self, entity: str, delete: bool = False) -> ServiceBusReceiver:
         if (entity, delete) not in self._receivers:
-            mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE if delete else ServiceBusReceiveMode.PEEK_LOCK
-            self._receivers[entity, delete] = self._azure.get_queue_receiver(entity, receive_mode=mode)
+            self._receivers[entity, delete] = self._azure.get_queue_receiver(entity, receive_mode=_mode(delete))
         return self._receivers[entity, delete]
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -108,3 +190,7 @@ class PythonAsyncio:
             return self._runner.run(call)
         except (ServiceBusError, ValueError) as error:
             raise trouble(error) from error
+
+
+def _mode(delete: bool) -> ServiceBusReceiveMode:
+    return ServiceBusReceiveMode.RECEIVE_AND_DELETE if delete else ServiceBusReceiveMode.PEEK_LOCK

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus import ServiceBusClient as AzureClient
-from azure.servicebus import ServiceBusReceiveMode, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusError
 
-from tests.conformance.clients.azure_python import OPTIONS, from_azure, to_azure, trouble
-from tests.conformance.clients.interface import WAIT_S, Outgoing, Received
+from tests.conformance.clients.azure_python import OPTIONS, from_azure, to_azure, to_ms, to_time, trouble
+from tests.conformance.clients.interface import WAIT_S, Outgoing, Received, Session
 
 
 class PythonSync:
@@ -21,6 +22,7 @@ class PythonSync:
         self.azure = AzureClient.from_connection_string(connection_string, **OPTIONS)
         self._senders: dict[str, ServiceBusSender] = {}
         self._receivers: dict[tuple[str, bool], ServiceBusReceiver] = {}
+        self._sessions = count()
 
     def sender(self, entity: str) -> ServiceBusSender:
         if entity not in self._senders:
@@ -29,8 +31,7 @@ class PythonSync:
 
     def receiver(self, entity: str, *, delete: bool = False) -> ServiceBusReceiver:
         if (entity, delete) not in self._receivers:
-            mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE if delete else ServiceBusReceiveMode.PEEK_LOCK
-            self._receivers[entity, delete] = self.azure.get_queue_receiver(entity, receive_mode=mode)
+            self._receivers[entity, delete] = self.azure.get_queue_receiver(entity, receive_mode=_mode(delete))
         return self._receivers[entity, delete]
 
     def send(self, entity: str, *messages: Outgoing) -> None:
@@ -69,11 +70,73 @@ class PythonSync:
         with _troubles():
             return [from_azure(m) for m in self.receiver(entity).peek_messages(count, sequence_number=start)]
 
+    def defer(self, entity: str, message: Received) -> None:
+        with _troubles():
+            self.receiver(entity).defer_message(message.token)
+
+    def schedule(self, entity: str, messages: Sequence[Outgoing], at_ms: int) -> list[int]:
+        with _troubles():
+            return self.sender(entity).schedule_messages([to_azure(message) for message in messages], to_time(at_ms))
+
+    def cancel_scheduled(self, entity: str, numbers: Sequence[int]) -> None:
+        with _troubles():
+            self.sender(entity).cancel_scheduled_messages(list(numbers))
+
+    def receive_deferred(self, entity: str, numbers: Sequence[int], *, delete: bool = False) -> list[Received]:
+        with _troubles():
+            found = self.receiver(entity, delete=delete).receive_deferred_messages(list(numbers))
+            return [from_azure(message) for message in found]
+
+    def renew_lock(self, entity: str, message: Received) -> int:
+        with _troubles():
+            return int(to_ms(self.receiver(entity).renew_message_lock(message.token)))
+
+    def accept_session(
+        self, entity: str, session: str | None, *, delete: bool = False, wait_s: float = WAIT_S
+    ) -> Session:
+        receiver = self.azure.get_queue_receiver(
+            entity,
+            session_id=NEXT_AVAILABLE_SESSION if session is None else session,
+            receive_mode=_mode(delete),
+            max_wait_time=wait_s,
+        )
+        with _troubles():
+            receiver.__enter__()
+        link = f"{entity} session {next(self._sessions)}"
+        self._receivers[link, False] = receiver
+        self._receivers[link, True] = receiver
+        return Session(self, link)
+
+    def session_facts(self, link: str) -> tuple[str, int]:
+        session = self.receiver(link).session
+        return session.session_id, to_ms(session.locked_until_utc)
+
+    def renew_session(self, link: str) -> int:
+        with _troubles():
+            return int(to_ms(self.receiver(link).session.renew_lock()))
+
+    def session_state(self, link: str) -> bytes | None:
+        with _troubles():
+            return self.receiver(link).session.get_state()
+
+    def set_session_state(self, link: str, state: bytes | None) -> None:
+        with _troubles():
+            self.receiver(link).session.set_state(state)
+
+    def close_link(self, link: str) -> None:
+        for delete in (False, True):
+            if (receiver := self._receivers.pop((link, delete), None)) is not None:
+                receiver.close()
+
     def close(self) -> None:
         """All links at once: each takes this library half a second and more."""
         with ThreadPoolExecutor(32) as pool:
             list(pool.map(lambda link: link.close(), [*self._senders.values(), *self._receivers.values()]))
         self.azure.close()
+
+
+def _mode(delete: bool) -> ServiceBusReceiveMode:
+    return ServiceBusReceiveMode.RECEIVE_AND_DELETE if delete else ServiceBusReceiveMode.PEEK_LOCK
 
 
 @contextmanager

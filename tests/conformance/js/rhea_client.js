@@ -17,6 +17,7 @@ const senders = new Map();
 const receivers = new Map();
 const received = new Map();
 let lastToken = 0;
+const STATES = ["active", "deferred", "scheduled"];
 
 /** The context of the first of some events; the condition of a link or connection where it is one of `bad`. */
 function next(emitter, good, bad) {
@@ -55,32 +56,44 @@ async function sender(entity) {
 async function receiver(entity, remove) {
   await opened;
   const key = `${remove} ${entity}`;
-  if (!receivers.has(key)) {
-    const modes = remove ? { snd_settle_mode: 1, rcv_settle_mode: 0 } : { snd_settle_mode: 0, rcv_settle_mode: 1 };
-    const link = connection.open_receiver({
-      source: entity,
-      credit_window: 0,
-      autoaccept: false,
-      autosettle: false,
-      ...modes,
-    });
-    const state = { link, buffer: [], waiting: null };
-    link.on("message", ({ message, delivery }) => {
-      state.buffer.push({ message, delivery });
-      state.waiting?.();
-    });
-    const failed = next(link, [], ["receiver_error", "receiver_close"]);
-    failed.catch(() => receivers.delete(key));
-    receivers.set(key, state);
-    await Promise.race([next(link, ["receiver_open"], []), failed]);
-    // An attach without a source announces a detach with the reason.
-    if (!link.source?.address) await failed;
-  }
+  if (!receivers.has(key)) await attach(key, entity, remove, {});
   return receivers.get(key);
 }
 
+/** Open a receiver and keep it under `key`; `options` are more of rhea's. */
+async function attach(key, source, remove, options) {
+  const modes = remove ? { snd_settle_mode: 1, rcv_settle_mode: 0 } : { snd_settle_mode: 0, rcv_settle_mode: 1 };
+  const link = connection.open_receiver({
+    source,
+    credit_window: 0,
+    autoaccept: false,
+    autosettle: false,
+    ...modes,
+    ...options,
+  });
+  const state = { link, buffer: [], waiting: null };
+  link.on("message", ({ message, delivery }) => {
+    state.buffer.push({ message, delivery });
+    state.waiting?.();
+  });
+  state.failed = next(link, [], ["receiver_error", "receiver_close"]);
+  state.failed.catch(() => receivers.delete(key));
+  receivers.set(key, state);
+  await Promise.race([next(link, ["receiver_open"], []), state.failed]);
+  // An attach without a source announces a detach with the reason.
+  if (!link.source?.address) await state.failed;
+  return state;
+}
+
+const SESSION_FILTER = "com.microsoft:session-filter";
+const GO_SESSION_FILTER = rhea.types.wrap_ulong(0x137000000c);
+
 async function sendOne(link, message) {
-  const annotations = message.partition_key == null ? undefined : { "x-opt-partition-key": message.partition_key };
+  const annotations = {};
+  if (message.partition_key != null) annotations["x-opt-partition-key"] = message.partition_key;
+  if (message.scheduled_ms != null) {
+    annotations["x-opt-scheduled-enqueue-time"] = rhea.types.wrap_timestamp(message.scheduled_ms);
+  }
   const delivery = link.send({
     body: rhea.message.data_section(Buffer.from(message.body, "base64")),
     message_id: message.message_id ?? undefined,
@@ -123,6 +136,10 @@ function fromRhea({ message, delivery }) {
     dead_letter_reason: properties.DeadLetterReason ?? null,
     dead_letter_description: properties.DeadLetterErrorDescription ?? null,
     dead_letter_source: notes["x-opt-deadletter-source"] ?? null,
+    state: STATES[notes["x-opt-message-state"] ?? 0],
+    enqueued_ms: notes["x-opt-enqueued-time"]?.getTime() ?? null,
+    locked_until_ms: notes["x-opt-locked-until"]?.getTime() ?? null,
+    scheduled_ms: notes["x-opt-scheduled-enqueue-time"]?.getTime() ?? null,
     token,
   };
 }
@@ -183,6 +200,35 @@ serve(
     },
     async abandon({ entity, token }) {
       await settle(entity, token, rhea.message.modified({ delivery_failed: true }).described());
+    },
+    async accept_session({ entity, session, described, wait_ms }) {
+      await opened;
+      const value = described ? rhea.types.wrap_described(session, GO_SESSION_FILTER) : session;
+      const link = `${entity} session ${++lastToken}`;
+      const { link: attached } = await attach(`false ${link}`, { address: entity, filter: { [SESSION_FILTER]: value } }, false, {
+        properties: { "com.microsoft:timeout": rhea.types.wrap_uint(wait_ms) },
+      });
+      const echo = attached.source.filter[SESSION_FILTER];
+      const ticks = attached.remote.attach.properties["com.microsoft:locked-until-utc"];
+      return { link, session: echo?.value ?? echo, descriptor: String(echo?.descriptor?.value ?? ""), ticks: number(ticks) };
+    },
+    /** The reason for which the broker ends a link, once it does. */
+    async detached({ entity }) {
+      return await receivers.get(`false ${entity}`).failed.then(() => null, (error) => error.condition);
+    },
+    async close_link({ entity }) {
+      const { link } = await receiver(entity, false);
+      const closed = next(link, ["receiver_close"], []);
+      receivers.delete(`false ${entity}`);
+      link.close();
+      await closed;
+    },
+    /** Abandon with annotations of the modified outcome. */
+    async abandon_with({ entity, token, annotations }) {
+      await settle(entity, token, rhea.message.modified({ message_annotations: annotations }).described());
+    },
+    async defer({ entity, token }) {
+      await settle(entity, token, rhea.message.modified({ undeliverable_here: true }).described());
     },
     async dead_letter({ entity, token, reason, description }) {
       const info = { DeadLetterReason: reason, DeadLetterErrorDescription: description };

@@ -5,14 +5,19 @@ const { ServiceBusClient } = require("@azure/service-bus");
 const Long = require("long");
 const { serve } = require("./agent.js");
 
-const client = new ServiceBusClient(process.argv[2], {
-  // No second try: a test wants to see the first answer.
-  retryOptions: { maxRetries: 0, timeoutInMs: 20000 },
-});
+/** No second try: a test wants to see the first answer. */
+function connect(timeoutInMs) {
+  return new ServiceBusClient(process.argv[2], { retryOptions: { maxRetries: 0, timeoutInMs } });
+}
+
+const client = connect(20000);
+const patient = new Map(); // clients by the time that they wait for a session: this library knows one for all it does
 const senders = new Map();
 const receivers = new Map();
 const received = new Map();
 let lastToken = 0;
+let lastSession = 0;
+const RECEIVER = { skipParsingBodyAsJson: true, maxAutoLockRenewalDurationInMs: 0 };
 
 function sender(entity) {
   if (!senders.has(entity)) senders.set(entity, client.createSender(entity));
@@ -22,10 +27,18 @@ function sender(entity) {
 function receiver(entity, remove) {
   const key = `${remove} ${entity}`;
   if (!receivers.has(key)) {
-    const receiveMode = remove ? "receiveAndDelete" : "peekLock";
-    receivers.set(key, client.createReceiver(entity, { receiveMode, skipParsingBodyAsJson: true, maxAutoLockRenewalDurationInMs: 0 }));
+    receivers.set(key, client.createReceiver(entity, { receiveMode: modeOf(remove), ...RECEIVER }));
   }
   return receivers.get(key);
+}
+
+function modeOf(remove) {
+  return remove ? "receiveAndDelete" : "peekLock";
+}
+
+function clientFor(wait_ms) {
+  if (!patient.has(wait_ms)) patient.set(wait_ms, connect(wait_ms));
+  return patient.get(wait_ms);
 }
 
 function toAzure(message) {
@@ -36,6 +49,7 @@ function toAzure(message) {
     sessionId: message.session_id ?? undefined,
     subject: message.subject ?? undefined,
     timeToLive: message.ttl_ms ?? undefined,
+    scheduledEnqueueTimeUtc: message.scheduled_ms == null ? undefined : new Date(message.scheduled_ms),
     applicationProperties: message.properties,
   };
 }
@@ -55,6 +69,10 @@ function fromAzure(message) {
     dead_letter_reason: message.deadLetterReason ?? null,
     dead_letter_description: message.deadLetterErrorDescription ?? null,
     dead_letter_source: message.deadLetterSource ?? null,
+    state: message.state,
+    enqueued_ms: message.enqueuedTimeUtc?.getTime() ?? null,
+    locked_until_ms: message.lockedUntilUtc?.getTime() ?? null,
+    scheduled_ms: message.scheduledEnqueueTimeUtc?.getTime() ?? null,
     token,
   };
 }
@@ -81,14 +99,14 @@ serve(
     async complete({ entity, token }) {
       await receiver(entity, false).completeMessage(received.get(token));
     },
-    async abandon({ entity, token }) {
-      await receiver(entity, false).abandonMessage(received.get(token));
+    async abandon({ entity, token, properties }) {
+      await receiver(entity, false).abandonMessage(received.get(token), properties);
     },
-    async defer({ entity, token }) {
-      await receiver(entity, false).deferMessage(received.get(token));
+    async defer({ entity, token, properties }) {
+      await receiver(entity, false).deferMessage(received.get(token), properties);
     },
-    async dead_letter({ entity, token, reason, description }) {
-      const options = { deadLetterReason: reason, deadLetterErrorDescription: description };
+    async dead_letter({ entity, token, reason, description, properties }) {
+      const options = { deadLetterReason: reason, deadLetterErrorDescription: description, ...properties };
       await receiver(entity, false).deadLetterMessage(received.get(token), options);
     },
     async peek({ entity, count, start }) {
@@ -97,10 +115,46 @@ serve(
       return messages.map(fromAzure);
     },
     async schedule({ entity, messages, at_ms }) {
-      await sender(entity).scheduleMessages(messages.map(toAzure), new Date(at_ms));
+      const numbers = await sender(entity).scheduleMessages(messages.map(toAzure), new Date(at_ms));
+      return numbers.map(String);
     },
-    async accept_next_session({ entity }) {
-      await client.acceptNextSession(entity);
+    async cancel_scheduled({ entity, numbers }) {
+      await sender(entity).cancelScheduledMessages(numbers.map((number) => Long.fromString(number)));
+    },
+    async receive_deferred({ entity, numbers, delete: remove }) {
+      const wanted = numbers.map((number) => Long.fromString(number));
+      return (await receiver(entity, remove).receiveDeferredMessages(wanted)).map(fromAzure);
+    },
+    async renew_lock({ entity, token }) {
+      return (await receiver(entity, false).renewMessageLock(received.get(token))).getTime();
+    },
+    async accept_session({ entity, session, delete: remove, wait_ms }) {
+      const options = { receiveMode: modeOf(remove), ...RECEIVER };
+      const by = clientFor(wait_ms);
+      const accepted = await (session == null ? by.acceptNextSession(entity, options) : by.acceptSession(entity, session, options));
+      const link = `${entity} session ${++lastSession}`;
+      receivers.set(`false ${link}`, accepted);
+      receivers.set(`true ${link}`, accepted);
+      return link;
+    },
+    async session_facts({ entity }) {
+      const session = receiver(entity, false);
+      return [session.sessionId, session.sessionLockedUntilUtc.getTime()];
+    },
+    async renew_session({ entity }) {
+      return (await receiver(entity, false).renewSessionLock()).getTime();
+    },
+    async session_state({ entity }) {
+      const state = await receiver(entity, false).getSessionState();
+      return state == null ? null : Buffer.from(state).toString("base64");
+    },
+    async set_session_state({ entity, state }) {
+      await receiver(entity, false).setSessionState(state === null ? null : Buffer.from(state, "base64"));
+    },
+    async close_link({ entity }) {
+      await receivers.get(`false ${entity}`)?.close();
+      receivers.delete(`false ${entity}`);
+      receivers.delete(`true ${entity}`);
     },
   },
   (error) => {
