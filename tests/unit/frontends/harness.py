@@ -176,7 +176,9 @@ class Client:
         self.congested = False
         """What the server's transport says."""
         self._held_back = False
-        self.peer = Peer(world.broker, world.ingress, lambda: None, self._is_congested)
+        self.peer = Peer(
+            world.broker, world.ingress, lambda: None, self._is_congested, world.timeline.call_later
+        )
         self.events: list[Event] = []
         self._tag = 0
         world.clients.append(self)

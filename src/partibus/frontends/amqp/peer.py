@@ -13,6 +13,7 @@ from partibus.amqp import (
     Attached,
     Closed,
     Connection,
+    Coordinator,
     CreditChanged,
     Deliveries,
     Delivery,
@@ -43,6 +44,7 @@ from partibus.namespace.access import Right
 from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.sas import Path
+from partibus.partition.host import Timer
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,23 @@ class Incoming(Protocol):
     def on_detached(self) -> None: ...
 
 
+class Outgoing(Protocol):
+    """Owns a link on which the client receives messages, perhaps one that is not attached yet."""
+
+    def on_credit(self) -> None:
+        """The client's flow, or room again on its connection."""
+        ...
+
+    def on_disposed(self, event: Disposed) -> None: ...
+
+    def on_detached(self) -> None: ...
+
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+"""Have something called after so many milliseconds of real time: how long clients wait is no matter of the broker's
+clock (D26)."""
+
+
 class Peer:
     """The server's side of one connection.
 
@@ -76,18 +95,24 @@ class Peer:
     """
 
     def __init__(
-        self, broker: Broker, ingress: Ingress, flush: Callable[[], None], congested: Callable[[], bool]
+        self,
+        broker: Broker,
+        ingress: Ingress,
+        flush: Callable[[], None],
+        congested: Callable[[], bool],
+        call_later: CallLater,
     ) -> None:
         limits = broker.limits.connection
         self._broker = broker
         self._ingress = ingress
         self._flush = flush
         self._congested = congested
+        self._call_later = call_later
         self._claims = Claims(broker.access, broker.wall_clock)
         self._state = ConnectionState(broker, self._claims, ingress, NoSessions())
         self._replies = ReplyLinks(congested)
         self._incoming: dict[Link, Incoming] = {}
-        self._outgoing: dict[Link, OutgoingLink] = {}
+        self._outgoing: dict[Link, Outgoing] = {}
         self._needed: dict[Link, tuple[Right, Path]] = {}
         """What a link to an entity lives by."""
         self.connection = Connection(
@@ -218,8 +243,11 @@ class Peer:
 
     def _attach_incoming(self, link: Receiver) -> None:
         """The client sends: to an entity or to a node."""
+        if isinstance(link.target, Coordinator):
+            self._attach_coordinator(link)
+            return
         if link.target is not None and not isinstance(link.target, Target):
-            raise Unsupported("A transaction coordinator", "Send and settle outside of transactions.")
+            raise Unsupported("A target that is no node", "Name an entity as the address of the target.")
         text = _text(link.target.address if link.target else None)
         node = self._node(text)
         if node is not None:
@@ -237,6 +265,10 @@ class Peer:
         self._incoming[link] = IncomingLink(
             link, entity, self._ingress, self._broker.limits.connection.link_credit, self._flush
         )
+
+    def _attach_coordinator(self, link: Receiver) -> None:
+        """The client declares and discharges transactions on this link."""
+        raise Unsupported("A transaction coordinator", "Send and settle outside of transactions.")
 
     def _attach_outgoing(self, link: Sender) -> None:
         """The client receives: messages of a sub-queue, or replies of a node."""

@@ -21,7 +21,7 @@ class PeerProtocol(asyncio.Protocol):
     def __init__(self, server: "AmqpServer") -> None:
         self._server = server
         self._loop = server.loop
-        self._peer = Peer(server.broker, server.ingress, self._flush_soon, self._is_congested)
+        self._peer = Peer(server.broker, server.ingress, self._flush_soon, self._is_congested, self._call_later)
         self._transport: asyncio.Transport | None = None
         self._flushing = False
         self._congested = False
@@ -138,6 +138,9 @@ class PeerProtocol(asyncio.Protocol):
         self._peer.tick(self._loop.time())
         self._tick_after(self._peer.connection.tick_interval, self._tick)
         self._flush_soon()
+
+    def _call_later(self, delay_ms: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay_ms / 1000, call)
 
     def _tick_after(self, delay_s: float, call: Callable[[], None]) -> None:
         """The one timer of the connection: what was set before is not called any more."""
