@@ -38,6 +38,7 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     entities.CREATE: entities.create,
     entities.GET: entities.get,
     entities.LIST: entities.list_all,
+    entities.UPDATE: entities.update,
     entities.DELETE: entities.delete,
 }
 """All of them need Manage."""

@@ -1,9 +1,9 @@
-"""Entities of the namespace: create, get, list, delete, on the `$management` node that belongs to no entity.
+"""Entities of the namespace: create, get, list, update, delete, on the `$management` node that belongs to no entity.
 
 Operations of our own, so that one address and one connection string are enough for the command line.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from partibus.amqp.codec.types import Int
 from partibus.errors import ArgumentError, Unsupported
@@ -19,6 +19,7 @@ from partibus.partition.keys import SubqueueKind
 CREATE = "partibus:create-entity"
 GET = "partibus:get-entity"
 LIST = "partibus:list-entities"
+UPDATE = "partibus:update-entity"
 DELETE = "partibus:delete-entity"
 
 OnDescribed = Callable[[dict[object, object]], None]
@@ -30,11 +31,16 @@ def create(broker: Broker, body: object, respond: Respond) -> None:
     kind = arguments.get("kind", "queue")
     if kind != "queue":
         raise Unsupported(f"An entity of the kind {kind!r}", "Create a queue.")
-    properties = arguments.get("properties") or {}
-    if not isinstance(properties, dict) or not all(isinstance(key, str) for key in properties):
-        raise ArgumentError("properties", type(properties).__name__, "a map from property names to values")
-    plain = {str(key): _plain(value) for key, value in properties.items()}
-    _describe(broker.create_queue(text(arguments, "name"), plain), lambda one: respond(success(one)))
+    entity = broker.create_queue(text(arguments, "name"), _properties(arguments))
+    _describe(entity, lambda one: respond(success(one)))
+
+
+def update(broker: Broker, body: object, respond: Respond) -> None:
+    """Change the properties that are given and leave the others; reply with what it became, once every partition
+    whose store can be used goes by it."""
+    arguments = body_of(body)
+    entity = broker.update_queue(text(arguments, "name"), _properties(arguments))
+    _describe(entity, lambda one: respond(success(one)))
 
 
 def get(broker: Broker, body: object, respond: Respond) -> None:
@@ -92,6 +98,16 @@ def _describe(entity: Entity, then: OnDescribed) -> None:
         )
 
     inspect_all(entity, counted, lambda _: then(description | {"availability": "Limited"}))
+
+
+def _properties(arguments: Mapping[object, object]) -> dict[str, object]:
+    """The request's properties, by the service's names. Raises `ArgumentError`."""
+    properties = arguments.get("properties")
+    if properties is None:
+        return {}
+    if not isinstance(properties, dict) or not all(isinstance(key, str) for key in properties):
+        raise ArgumentError("properties", type(properties).__name__, "a map from property names to values")
+    return {str(key): _plain(value) for key, value in properties.items()}
 
 
 def _plain(value: object) -> object:
