@@ -7,10 +7,13 @@ protocol's names appear here. Whether the same request may succeed when repeated
 Errors travel between brokers (D3), so each keeps its constructor's arguments in ``args`` and can be pickled.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 SHOWN_MAX = 120
 """Characters of a foreign value that an error text repeats."""
+NUMBERS_SHOWN_MAX = 5
+"""Sequence numbers that an error text lists."""
 
 
 def shown(value: object) -> str:
@@ -110,6 +113,79 @@ class MessageLockLost(PartibusError):
         self.args = (detail,)
 
 
+class MessageNotFound(PartibusError):
+    """Sequence numbers that name no message which the request could be about."""
+
+    def __init__(self, name: str, what: str, numbers: Sequence[int]) -> None:
+        listed = ", ".join(str(number) for number in numbers[:NUMBERS_SHOWN_MAX])
+        more = f" and {len(numbers) - NUMBERS_SHOWN_MAX} more" if len(numbers) > NUMBERS_SHOWN_MAX else ""
+        super().__init__(
+            f"'{name}' has no {what} message with the sequence number {listed}{more}. Peek to see which there are."
+        )
+        self.args = (name, what, numbers)
+        self.name = name
+        self.numbers = numbers
+
+
+class SessionLockLost(PartibusError):
+    """The session under whose lock something was to be done is not held (any more) by who asks."""
+
+    def __init__(self, name: str, session: str | None = None) -> None:
+        which = "the session" if session is None else f"the session {shown(session)}"
+        super().__init__(
+            f"The lock of {which} of '{name}' is not held by this receiver: it expired, or was never taken. "
+            "Accept the session again; renew its lock within LockDuration."
+        )
+        self.args = (name, session)
+        self.name = name
+        self.session = session
+
+
+class SessionCannotBeLocked(PartibusError):
+    """Somebody else holds the session."""
+
+    def __init__(self, name: str, session: str) -> None:
+        super().__init__(
+            f"The session {shown(session)} of '{name}' is held by another receiver. "
+            "Accept another session, or this one once its lock has ended."
+        )
+        self.args = (name, session)
+        self.name = name
+        self.session = session
+
+
+class TransactionUnknown(PartibusError):
+    """No transaction of that id is open on the connection."""
+
+    def __init__(self, transaction_id: bytes) -> None:
+        super().__init__(
+            f"No transaction {shown(transaction_id.hex())[1:-1]} is open on this connection: it was never declared "
+            "here, or it was discharged, or the link that declared it is gone. Declare another one."
+        )
+        self.args = (transaction_id,)
+
+
+class TransactionRolledBack(PartibusError):
+    """Nothing of the transaction was done, and nothing will be."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"The transaction is rolled back: {why}")
+        self.args = (why,)
+        self.why = why
+
+
+class TransactionTimedOut(PartibusError):
+    """The transaction was open for too long, so nothing of it was done, and nothing will be."""
+
+    def __init__(self, duration_ms: int) -> None:
+        super().__init__(
+            f"The transaction is rolled back: it was open for more than the {duration_ms / 1000:g} s that it may take "
+            "from its first operation. Commit earlier."
+        )
+        self.args = (duration_ms,)
+        self.duration_ms = duration_ms
+
+
 class EntityDisabled(PartibusError):
     """The entity's Status does not allow this direction."""
 
@@ -173,6 +249,12 @@ REQUEST_ERRORS: tuple[type[PartibusError], ...] = (
     MessageTooLarge,
     QuotaExceeded,
     MessageLockLost,
+    MessageNotFound,
+    SessionLockLost,
+    SessionCannotBeLocked,
+    TransactionUnknown,
+    TransactionRolledBack,
+    TransactionTimedOut,
     EntityDisabled,
     Unauthorized,
     ServerBusy,

@@ -14,11 +14,14 @@ from partibus.errors import (
     InternalError,
     InvalidOperation,
     MessageLockLost,
+    MessageNotFound,
     MessageTooLarge,
     OutcomeUnknown,
     PartibusError,
     QuotaExceeded,
     ServerBusy,
+    SessionCannotBeLocked,
+    SessionLockLost,
     StartError,
     StoreUnavailable,
     Timeout,
@@ -36,6 +39,9 @@ EXAMPLES: list[PartibusError] = [
     MessageTooLarge("orders", 300_000, 262_144),
     QuotaExceeded("Queue 'orders'", 1024, "MB", "Receive messages to make room."),
     MessageLockLost("lock 7"),
+    MessageNotFound("orders", "scheduled", [5, 6, 7, 8, 9, 10, 11]),
+    SessionLockLost("orders", "s"),
+    SessionCannotBeLocked("orders", "s"),
     EntityDisabled("orders", "SendDisabled"),
     Unauthorized("The token expired."),
     ServerBusy("Wait 2 seconds."),
@@ -78,6 +84,11 @@ def test_argument_error_names_field_value_bound_and_next_step() -> None:
 
 def test_missing_entity_is_told_in_the_words_that_clients_look_for() -> None:
     assert "The messaging entity 'orders' could not be found" in str(EntityNotFound("orders"))
+
+
+def test_of_many_missing_messages_some_are_named() -> None:
+    text = str(MessageNotFound("orders", "scheduled", list(range(1, 1_001))))
+    assert "number 1, 2, 3, 4, 5 and 995 more" in text
 
 
 def test_foreign_values_are_cut() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from partibus.amqp import Delivery, TransactionalState
+from partibus.amqp import Delivery
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Symbol, Timestamp, UInt, ULong
 from partibus.amqp.section_encoding import (
@@ -23,13 +23,14 @@ from partibus.amqp.section_encoding import (
 )
 from partibus.amqp.section_fields import properties
 from partibus.amqp.sections import BATCH_FORMAT
-from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, PartibusError, Unsupported
+from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, PartibusError
 from partibus.frontends.amqp.ingress import KEY_CHARS_MAX, REMEMBERED_MAX, WRITTEN_BY_BROKER, Ingress
 from partibus.message import Message, StoredMessage
 from partibus.namespace.namespace import Queue
 from tests.unit.frontends.harness import World
 
 BODY = encode_data(b"body")
+NEVER_MS = (1 << 63) - 1
 
 
 @pytest.fixture
@@ -42,6 +43,18 @@ def ingress() -> Ingress:
 def queue(tmp_path: Path) -> Queue:
     world = World(tmp_path)
     return world.namespace.queue(world.queue("q"))
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Queue:
+    world = World(tmp_path)
+    return world.namespace.queue(world.queue("sessions", RequiresSession=True))
+
+
+@pytest.fixture
+def duplicates(tmp_path: Path) -> Queue:
+    world = World(tmp_path)
+    return world.namespace.queue(world.queue("duplicates", RequiresDuplicateDetection=True))
 
 
 def delivery(payload: bytes, message_format: int = 0, **fields: Any) -> Delivery:
@@ -125,6 +138,33 @@ class TestWhatIsStored:
         annotations = encode_annotations({"x-opt-partition-key": None, "x-opt-scheduled-enqueue-time": None})
         assert one(ingress, queue, annotations, encode_properties(), BODY).key is None
 
+    def test_a_scheduled_enqueue_time_is_taken_and_stays_to_be_shown(self, ingress: Ingress, queue: Queue) -> None:
+        known = len(ingress._annotations)
+        for time_ms in (NEVER_MS, -62_135_596_800_000, 1_700_000_000_000):
+            annotations = encode_annotations({"x-opt-scheduled-enqueue-time": Timestamp(time_ms)})
+            message = one(ingress, queue, annotations, BODY)
+            assert message.scheduled_ms == time_ms
+            assert encode(Timestamp(time_ms)) in StoredMessage(message.data).annotations
+        assert one(ingress, queue, BODY).scheduled_ms is None
+        assert len(ingress._annotations) == known, "times do not fill what is remembered"
+
+    @pytest.mark.row("K7", "K8")
+    def test_with_duplicate_detection_the_message_id_is_a_key_whoever_made_it(
+        self, ingress: Ingress, duplicates: Queue
+    ) -> None:
+        assert one(ingress, duplicates, encode_properties(message_id="m"), BODY).key == "m"
+        assert one(ingress, duplicates, BODY).key == "made-0"
+        with_key = encode_annotations({"x-opt-partition-key": "k"}) + encode_properties(message_id="m")
+        message = one(ingress, duplicates, with_key, BODY)
+        assert (message.key, message.message_id) == ("k", "m")
+
+    @pytest.mark.row("K9")
+    def test_ids_of_different_types_are_different_ids(self, ingress: Ingress, duplicates: Queue) -> None:
+        ids = ["1", ULong(1), b"1", b"\x01", UUID(int=1), str(UUID(int=1)), "\0ULong 1", "\0\0ULong 1", "\0", ""]
+        found = [one(ingress, duplicates, encode_properties(message_id=one_id), BODY).message_id for one_id in ids]
+        assert len(set(found)) == len(ids)
+        assert found[0] == "1"
+
     def test_messages_of_a_batch_come_in_order(self, ingress: Ingress, queue: Queue) -> None:
         inner = [encode_properties(message_id=name) + BODY for name in "abc"]
         batch = encode_batch(inner, encode_properties(message_id="envelope", group_id="of the envelope"))
@@ -165,14 +205,17 @@ class TestWhatIsRefused:
         key = "k" * KEY_CHARS_MAX
         assert one(ingress, queue, encode_properties(message_id=key, group_id=key), BODY).key == key
 
-    def test_a_schedule(self, ingress: Ingress, queue: Queue) -> None:
-        annotations = encode_annotations({"x-opt-scheduled-enqueue-time": Timestamp(1)})
-        with pytest.raises(Unsupported, match="scheduled"):
+    @pytest.mark.parametrize("value", ["tomorrow", True, [1]])
+    def test_a_scheduled_enqueue_time_that_is_none(self, ingress: Ingress, queue: Queue, value: Any) -> None:
+        annotations = encode_annotations({"x-opt-scheduled-enqueue-time": value})
+        with pytest.raises(ArgumentError, match=r"x-opt-scheduled-enqueue-time is .* must be a timestamp"):
             one(ingress, queue, annotations, BODY)
 
-    def test_a_transaction(self, ingress: Ingress, queue: Queue) -> None:
-        with pytest.raises(Unsupported, match="transaction"):
-            ingress.messages_of(delivery(BODY, state=TransactionalState(txn_id=b"t")), queue)
+    @pytest.mark.row("T7")
+    def test_a_message_without_session_id_where_sessions_are_required(self, ingress: Ingress, sessions: Queue) -> None:
+        with pytest.raises(InvalidOperation, match="'sessions' requires sessions"):
+            one(ingress, sessions, encode_annotations({"x-opt-partition-key": "k"}), BODY)
+        assert one(ingress, sessions, encode_properties(group_id=""), BODY).key == ""
 
     def test_more_than_the_entity_takes(self, ingress: Ingress, queue: Queue) -> None:
         with pytest.raises(MessageTooLarge):

@@ -1,9 +1,17 @@
-"""Stored messages as clients read them: on a receiver link, in a peek, in a browse."""
+"""Stored messages as clients read them: on a receiver link, in management replies, in a browse."""
 
-from partibus.message import DeliveryEncoder
+from uuid import UUID
+
+from partibus.amqp.section_encoding import encode_annotations, encode_data
+from partibus.amqp.sections import DELIVERY_ANNOTATIONS
+from partibus.message import DeliveryEncoder, StoredMessage
 from partibus.namespace.broker import Entity
 from partibus.partition.keys import SubqueueKind
-from partibus.partition.ports import EntryRow
+from partibus.partition.ports import EntryRow, EntryState
+
+LOCK_TOKEN = "x-opt-lock-token"
+_NO_BODY = encode_data(b"")
+"""Readers expect a body section: where the body is left out there is an empty one."""
 
 
 def encoder_for(entity: Entity, kind: int, partition_id: int) -> DeliveryEncoder:
@@ -14,13 +22,51 @@ def encoder_for(entity: Entity, kind: int, partition_id: int) -> DeliveryEncoder
     )
 
 
-def encode_row(encoder: DeliveryEncoder, row: EntryRow) -> bytes:
+def shown_state(state: int) -> int:
+    """The state of an entry as clients know it (section 4.7): one that stays away after an abandon is active."""
+    return EntryState.ACTIVE if state == EntryState.DELAYED else state
+
+
+def encode_row(encoder: DeliveryEncoder, row: EntryRow, *, with_body: bool = True) -> bytes:
     """A stored entry as an encoded message; it carries no lock."""
     parts = encoder.encode(
-        row.data,
+        row.data if with_body else without_body(row.data),
         sequence=row.sequence,
         enqueued_ms=row.enqueued_ms,
         delivery_count=row.delivery_count,
-        state=row.state,
+        state=shown_state(row.state),
     )
     return b"".join(parts)
+
+
+def encode_deferred(
+    encoder: DeliveryEncoder,
+    data: bytes,
+    *,
+    sequence: int,
+    enqueued_ms: int,
+    delivery_count: int,
+    token: UUID | None,
+    locked_until_ms: int | None,
+) -> bytes:
+    """A deferred message as `receive-by-sequence-number` answers it; both lock fields are None where it was deleted.
+
+    One client reads the lock token of such a message nowhere but in its delivery annotations (section 4.7).
+    """
+    header, *others = encoder.encode(
+        data,
+        sequence=sequence,
+        enqueued_ms=enqueued_ms,
+        delivery_count=delivery_count,
+        locked_until_ms=locked_until_ms,
+        state=EntryState.DEFERRED,
+    )
+    lock = b"" if token is None else encode_annotations({LOCK_TOKEN: token}, DELIVERY_ANNOTATIONS)
+    return b"".join((header, lock, *others))
+
+
+def without_body(data: bytes) -> bytes:
+    """A stored form with an empty body and no footer, for who peeks at properties only."""
+    stored = StoredMessage(data)
+    stored.rest = _NO_BODY
+    return stored.pack()

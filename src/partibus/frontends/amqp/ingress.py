@@ -57,37 +57,42 @@ class _Annotations(NamedTuple):
     pair_count: int
     pairs: bytes
     partition_key: str | None
+    scheduled_ms: int | None
 
 
 _NO_HEADER = _Header(durable=False, priority=DEFAULT_PRIORITY, ttl_ms=None)
-_NO_ANNOTATIONS = _Annotations(0, b"", None)
+_NO_ANNOTATIONS = _Annotations(0, b"", None, None)
 
 
 class Ingress:
     """``new_message_id`` makes the 32 characters of an id for messages that come without (trap 2)."""
 
     def __init__(self, new_message_id: Callable[[], str]) -> None:
-        self._new_message_id = new_message_id
+        self.new_message_id = new_message_id
         self._headers: dict[bytes, _Header] = {b"": _NO_HEADER}
         self._annotations: dict[bytes, _Annotations] = {b"": _NO_ANNOTATIONS}
 
     def messages_of(self, delivery: Delivery, queue: Queue) -> list[Message]:
         """The messages of one delivery: one, or those of a batch. Raises a `PartibusError` that rejects it."""
-        if delivery.state is not None:
-            raise Unsupported("A transaction", "Send the message outside of it.")
         if len(delivery.payload) > queue.message_size_max_bytes:
             raise MessageTooLarge(queue.name, len(delivery.payload), queue.message_size_max_bytes)
         try:
             if delivery.message_format == BATCH_FORMAT:
-                return [self.message_of(payload) for payload in iter_batch(delivery.payload)]
-            return [self.message_of(delivery.payload)]
+                return [self._message_of(payload, queue) for payload in iter_batch(delivery.payload)]
+            return [self._message_of(delivery.payload, queue)]
         except DecodeError as error:
-            raise ArgumentError(
-                "message", f"{len(delivery.payload)} bytes", "an encoded AMQP message", f"{error}."
-            ) from error
+            raise _unreadable(delivery.payload, error) from error
 
-    def message_of(self, payload: bytes) -> Message:
-        """One encoded message. Raises `DecodeError`, `ArgumentError`, `InvalidOperation`."""
+    def message_of(self, payload: bytes, queue: Queue) -> Message:
+        """One encoded message. Raises a `PartibusError` that refuses it."""
+        if len(payload) > queue.message_size_max_bytes:
+            raise MessageTooLarge(queue.name, len(payload), queue.message_size_max_bytes)
+        try:
+            return self._message_of(payload, queue)
+        except DecodeError as error:
+            raise _unreadable(payload, error) from error
+
+    def _message_of(self, payload: bytes, queue: Queue) -> Message:
         sections = split_sections(payload)
         head = self._headers.get(sections.header) or self._read_header(sections.header)
         notes = self._annotations.get(sections.message_annotations) or self._read_annotations(
@@ -107,8 +112,14 @@ class Ingress:
                 f"The session id '{session_id}' and the partition key '{partition_key}' of a message differ. "
                 "Set both to the same value, or only one of them."
             )
+        if session_id is None and queue.requires_session:
+            raise InvalidOperation(
+                f"'{queue.name}' requires sessions, but a message has no session id. Set one (group-id), or send to a "
+                "queue that does not require sessions."
+            )
         if message_id is None:
-            properties = self._with_message_id(properties)
+            message_id = self.new_message_id()
+            properties = _with_message_id(properties, message_id)
         data = pack(
             durable=head.durable,
             priority=head.priority,
@@ -119,7 +130,14 @@ class Ingress:
             application_properties=sections.application_properties,
             rest=sections.body + sections.footer if sections.footer else sections.body,
         )
-        return Message(data, partition_key=partition_key, session_id=session_id, ttl_ms=head.ttl_ms)
+        return Message(
+            data,
+            message_id=_id_text(message_id) if queue.requires_duplicate_detection else None,
+            partition_key=partition_key,
+            session_id=session_id,
+            ttl_ms=head.ttl_ms,
+            scheduled_ms=notes.scheduled_ms,
+        )
 
     def _read_header(self, section: bytes) -> _Header:
         fields = header(section)
@@ -133,14 +151,14 @@ class Ingress:
     def _read_annotations(self, section: bytes) -> _Annotations:
         pairs = bytearray()
         count = 0
-        partition_key = None
+        partition_key = scheduled_ms = None
         for key, raw in iter_map(section):
             if key in WRITTEN_BY_BROKER:
                 continue
             if key == PARTITION_KEY:
                 partition_key = _text("partition key", decode(raw)[0])
-            elif key == SCHEDULED_TIME and raw != b"\x40":
-                raise Unsupported("A scheduled enqueue time", f"Send the message without {SCHEDULED_TIME}.")
+            elif key == SCHEDULED_TIME:
+                scheduled_ms = _time(key, decode(raw)[0])
             try:
                 pairs += encode(Symbol(key))
             except EncodeError as error:
@@ -150,15 +168,30 @@ class Ingress:
             count += 1
         if count > PAIRS_MAX:
             raise DecodeError(f"there are {count} annotations, at most {PAIRS_MAX} are kept")
-        found = _Annotations(count, bytes(pairs), partition_key)
-        _remember(self._annotations, section, found)
+        found = _Annotations(count, bytes(pairs), partition_key, scheduled_ms)
+        if scheduled_ms is None:  # a time hardly comes twice
+            _remember(self._annotations, section, found)
         return found
 
-    def _with_message_id(self, properties: bytes) -> bytes:
-        count, others = later_properties(properties)
-        section = bytearray(_PROPERTIES)
-        write_compound(section, LIST8, 1 + count, encode(self._new_message_id()) + others)
-        return bytes(section)
+
+def _unreadable(payload: bytes, error: DecodeError) -> ArgumentError:
+    return ArgumentError("message", f"{len(payload)} bytes", "an encoded AMQP message", f"{error}.")
+
+
+def _with_message_id(properties: bytes, message_id: str) -> bytes:
+    count, others = later_properties(properties)
+    section = bytearray(_PROPERTIES)
+    write_compound(section, LIST8, 1 + count, encode(message_id) + others)
+    return bytes(section)
+
+
+def _id_text(message_id: object) -> str:
+    """A message id as the text that is a key and found again (rows K7, K9). Ids of other types than string are apart
+    from every string by a first character that strings get in front, too, should they begin with it."""
+    if isinstance(message_id, str):
+        return f"\0{message_id}" if message_id.startswith("\0") else str(message_id)
+    text = message_id.hex() if isinstance(message_id, bytes) else str(message_id)
+    return f"\0{type(message_id).__name__} {text}"
 
 
 def _remember(known: dict[bytes, _T], section: bytes, found: _T) -> None:
@@ -191,6 +224,15 @@ def _check_map(section: bytes) -> None:
     for key in values:
         if not isinstance(key, str):
             raise DecodeError(f"section {section[2]:#04x} has the key {key!r}, no string or symbol")
+
+
+def _time(name: str, value: object) -> int | None:
+    """Milliseconds since 1970; None for null."""
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentError(name, value, "a timestamp")
+    return int(value)
 
 
 def _text(name: str, value: object) -> str | None:

@@ -2,48 +2,60 @@
 
 from collections import deque
 from collections.abc import Callable
-from struct import Struct
 from typing import Any
 
-from partibus.amqp import AmqpError, Disposed, Received, Rejected, Sender
+from partibus.amqp import AmqpError, Disposed, Received, Rejected, Sender, TransactionalState
 from partibus.amqp.errors import DETACH_FORCED
-from partibus.errors import EntityDisabled, EntityNotFound, MessageLockLost, PartibusError
+from partibus.errors import ArgumentError, EntityDisabled, EntityNotFound, MessageLockLost, PartibusError, SessionLockLost
 from partibus.frontends.amqp.egress import encoder_for
 from partibus.frontends.amqp.errors import amqp_error
-from partibus.frontends.amqp.outcomes import Settlement, settlement_of
+from partibus.frontends.amqp.lock_tokens import delivery_tag, tag_start
+from partibus.frontends.amqp.outcomes import Settlement, check_delay, settlement_of
 from partibus.limits import ConnectionLimits
 from partibus.message import DeliveryEncoder
 from partibus.namespace.broker import Entity
 from partibus.partition.commands import Failed, Granted, LockToken, Outcome, Settle
+from partibus.partition.keys import SubqueueKind
 from partibus.routing.partitions import PartitionHandle, error_of
-
-# The delivery tag is the lock token, 16 bytes: partition id, lock id, position. All a later settlement needs is in it.
-_TAG = Struct(">QQ").pack
-_PARTITION_SHIFT = 48
+from partibus.routing.receive import OnFailed, OnGranted, Source
+from partibus.routing.transactions import Transactions
 
 Context = tuple[PartitionHandle, int, int]
 """What a delivery on the wire stands for: partition, lock id, position."""
 Item = tuple[bytes, tuple[bytes, ...], Context]
 
 
+MakeSource = Callable[[OnGranted, OnFailed], Source]
+
+
 class OutgoingLink:
-    """Asks for what the client's credit allows, sends what is granted, settles what the client says."""
+    """Asks for what the client's credit allows, sends what is granted, settles what the client says.
+
+    ``make_source`` says where the messages come from; None: the sub-queue, for whoever asks. A source that fails with
+    `SessionLockLost` ends the link with it. ``lost`` is the answer to a settlement without its lock.
+    """
 
     def __init__(
         self,
         link: Sender,
         entity: Entity,
         kind: int,
+        transactions: Transactions,
         limits: ConnectionLimits,
         flush: Callable[[], None],
         congested: Callable[[], bool],
         *,
         delete: bool,
+        make_source: MakeSource | None = None,
+        lost: PartibusError | None = None,
     ) -> None:
         self._link = link
+        self._lost = amqp_error(lost or MessageLockLost())
         self._flush = flush
         self._entity = entity
         self._kind = kind
+        self._transactions = transactions
+        self._ordered = entity.queue.requires_session and kind == SubqueueKind.ACTIVE
         self._limits = limits
         self._congested = congested
         self._delete = delete
@@ -57,7 +69,11 @@ class OutgoingLink:
         self._stopping = False
         self._closed = False
         self._encoders: dict[int, DeliveryEncoder] = {}
-        self._source = entity.route.source(kind, delete=delete, on_granted=self._on_granted, on_failed=self._on_failed)
+        if make_source is None:
+            route = entity.route
+            self._source = route.source(kind, delete=delete, on_granted=self._on_granted, on_failed=self._on_failed)
+        else:
+            self._source = make_source(self._on_granted, self._on_failed)
         entity.join(self)
 
     # -- credit ------------------------------------------------------------------------------------------------------
@@ -117,7 +133,7 @@ class OutgoingLink:
         encode = self._encoder(partition).encode
         until_ms = None if self._delete else granted.until_ms
         lock_id = granted.lock_id
-        high = (partition.partition_id << _PARTITION_SHIFT) | lock_id
+        start = tag_start(partition.partition_id, lock_id)
         items: list[Item] = []
         for entry in entries:
             assert entry.data is not None, "a grant brings bodies"
@@ -128,7 +144,7 @@ class OutgoingLink:
                 delivery_count=entry.delivery_count,
                 locked_until_ms=until_ms,
             )
-            items.append((_TAG(high, entry.pos), parts, (partition, lock_id, entry.pos)))
+            items.append((delivery_tag(start, entry.pos), parts, (partition, lock_id, entry.pos)))
         if self._held:
             self._held.extend(items)
             self._send_held()
@@ -161,7 +177,7 @@ class OutgoingLink:
                 held.popleft()
 
     def _on_failed(self, error: PartibusError) -> None:
-        self._end(AmqpError(DETACH_FORCED, str(error)))
+        self._end(amqp_error(error) if isinstance(error, SessionLockLost) else AmqpError(DETACH_FORCED, str(error)))
 
     def _end(self, error: AmqpError) -> None:
         self._link.detach(error)
@@ -178,7 +194,11 @@ class OutgoingLink:
         if event.settled:
             self._unsettled -= len(contexts)
         try:
+            if isinstance(event.state, TransactionalState):
+                self._settle_in_transaction(event, event.state)
+                return
             settlement = settlement_of(event.state)
+            check_delay(settlement, self._entity.queue.name, ordered=self._ordered)
         except PartibusError as error:
             self._refuse(event, error)
             return
@@ -200,20 +220,43 @@ class OutgoingLink:
         settlement: Settlement,
         settled: bool,
     ) -> None:
-        command = Settle(
-            0 if settled else self._entity.route.numbers.next(),
-            self._kind,
-            settlement.outcome,
-            tokens,
-            settlement.reason,
-            settlement.description,
-        )
+        command = self._command(0 if settled else self._entity.route.numbers.next(), tokens, settlement)
         if settled:
             partition.submit(command, more=True)
         else:
             more = self._settling > 0
             self._settling += 1
             partition.submit(command, lambda reply: self._answer(delivery_ids, settlement, reply), more=more)
+
+    def _settle_in_transaction(self, event: Disposed, state: TransactionalState) -> None:
+        """To be settled with the commit; under lock until then (section 8). Raises what refuses it."""
+        transaction = self._transactions.find(state.txn_id)
+        with transaction.operation():
+            if state.outcome is None:
+                raise ArgumentError("the outcome in a transactional state", None, "accepted, modified or rejected")
+            settlement = settlement_of(state.outcome)
+            check_delay(settlement, self._entity.queue.name, ordered=self._ordered)
+            contexts: list[Context] = event.contexts  # type: ignore[assignment]
+            for partition, indexes in _by_partition(contexts).items():
+                command = self._command(0, [contexts[i][1:] for i in indexes], settlement)
+                transaction.settle(self._entity, partition, command)
+        if not event.settled:
+            answer = TransactionalState(txn_id=transaction.id, outcome=settlement.answer)
+            self._unsettled -= self._link.settle_many(event.delivery_ids, answer)
+        if not self._stopping:
+            self.on_credit()
+
+    def _command(self, request: int, tokens: list[LockToken], settlement: Settlement) -> Settle:
+        return Settle(
+            request,
+            self._kind,
+            settlement.outcome,
+            tokens,
+            settlement.reason,
+            settlement.description,
+            settlement.properties,
+            settlement.delay_ms,
+        )
 
     def _answer(self, delivery_ids: list[int], settlement: Settlement, reply: Any) -> None:
         self._settling -= 1
@@ -225,7 +268,7 @@ class OutgoingLink:
             return
         if reply.lost:
             lost = [delivery_ids[i] for i in reply.lost]
-            self._unsettled -= self._link.settle_many(lost, Rejected(amqp_error(MessageLockLost())))
+            self._unsettled -= self._link.settle_many(lost, Rejected(self._lost))
             delivery_ids = [i for i in delivery_ids if i not in set(lost)]
         self._unsettled -= self._link.settle_many(delivery_ids, settlement.answer)
         if not self._closed:

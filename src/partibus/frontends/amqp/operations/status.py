@@ -11,9 +11,12 @@ def success(body: dict[object, object] | None = None) -> Reply:
     return Reply({"statusCode": Int(200), "statusDescription": "OK"}, body if body is not None else {})
 
 
-def no_content() -> Reply:
-    """204: nothing there, which is no error."""
-    return Reply({"statusCode": Int(204), "statusDescription": "No Content"})
+def no_content(condition: str | None = None) -> Reply:
+    """204: nothing there, which is no error; some operations name a condition all the same."""
+    properties: dict[str, object] = {"statusCode": Int(204), "statusDescription": "No Content"}
+    if condition is not None:
+        properties["errorCondition"] = Symbol(condition)
+    return Reply(properties)
 
 
 def failure(error: PartibusError) -> Reply:
