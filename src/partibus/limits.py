@@ -63,12 +63,29 @@ class ConnectionLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionLimits:
+    """Bounds on the transactions of one connection (sections 8 and 11.2 of the dialect)."""
+
+    open_max: int = 1_000
+    """Transactions that are not discharged yet; one without operations takes less than 1 KiB."""
+    messages_max: int = 100
+    """Messages sent, settled or cancelled in one transaction."""
+    bytes_max: int = 32 * MIB
+    """What the open transactions of a connection hold together: room for one of 100 messages of 256 KiB."""
+    duration_ms: int = 120_000
+    """From the first operation to the commit."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """All limits of a broker."""
 
     partition: PartitionLimits = PartitionLimits()
     store: StoreLimits = StoreLimits()
     connection: ConnectionLimits = ConnectionLimits()
+    transaction: TransactionLimits = TransactionLimits()
+    receivers_max: int = 5_000
+    """Receivers of one entity, on all connections; receivers that wait for a session count."""
     cache_ms: int = 5_000
     """Longest life of a reservation in a front end's cache (D10)."""
     cache_locks: bool = False

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from partibus.routing.front_end_cache import FrontEndCache
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.receive import DirectSource, OnFailed, OnGranted, Source
+from partibus.routing.sessions import SessionDesk
 
 
 class EntityRoute:
@@ -23,6 +24,9 @@ class EntityRoute:
         self.partitions = partitions
         self.numbers = numbers
         self._turn = first_turn
+        self.receivers = 0
+        """Receivers of all front ends, those that wait for a session included; whoever has one counts it."""
+        self.sessions = SessionDesk(name, partitions, numbers, first_turn)
         self._lock_kept = lock_kept
         """Cached messages are locked, as the service does it (row P14)."""
         self._caches: dict[int, FrontEndCache] = {}

@@ -31,27 +31,36 @@ from partibus.amqp import (
     WindowOpened,
 )
 from partibus.amqp import Limits as EngineLimits
-from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation, PartibusError, Unauthorized, Unsupported
+from partibus.errors import (
+    EntityDisabled,
+    EntityNotFound,
+    InvalidOperation,
+    PartibusError,
+    ServerBusy,
+    Unauthorized,
+    Unsupported,
+)
 from partibus.frontends.amqp.claims import CbsNode, Claims
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.incoming import IncomingLink
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.management import EntityManagement, NamespaceManagement
 from partibus.frontends.amqp.node import Node, ReplyLinks, RequestLink
-from partibus.frontends.amqp.operations.request import ConnectionState, NoSessions
+from partibus.frontends.amqp.operations.request import ConnectionState
 from partibus.frontends.amqp.outgoing import OutgoingLink
+from partibus.frontends.amqp.session_filter import check_session_filter, session_filter_of
+from partibus.frontends.amqp.session_link import CallLater, Holds, SessionLink, wait_ms_of
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.sas import Path
-from partibus.partition.host import Timer
+from partibus.routing.entity import EntityRoute
 
 log = logging.getLogger(__name__)
 
 CONTAINER_ID = "partibus"
 SETTLED = 1
 """snd-settle-mode of a link that receives and deletes (section 4.1)."""
-SESSION_FILTER = "com.microsoft:session-filter"
 
 
 class Incoming(Protocol):
@@ -83,11 +92,6 @@ class Outgoing(Protocol):
     def on_detached(self) -> None: ...
 
 
-CallLater = Callable[[float, Callable[[], None]], Timer]
-"""Have something called after so many milliseconds of real time: how long clients wait is no matter of the broker's
-clock (D26)."""
-
-
 class Peer:
     """The server's side of one connection.
 
@@ -109,10 +113,13 @@ class Peer:
         self._congested = congested
         self._call_later = call_later
         self._claims = Claims(broker.access, broker.wall_clock)
-        self._state = ConnectionState(broker, self._claims, ingress, NoSessions())
+        self._sessions = Holds()
+        self._state = ConnectionState(broker, self._claims, ingress, self._sessions)
         self._replies = ReplyLinks(congested)
         self._incoming: dict[Link, Incoming] = {}
         self._outgoing: dict[Link, Outgoing] = {}
+        self._receiving: dict[Link, EntityRoute] = {}
+        """The entities whose receivers our outgoing links are."""
         self._needed: dict[Link, tuple[Right, Path]] = {}
         """What a link to an entity lives by."""
         self.connection = Connection(
@@ -226,6 +233,9 @@ class Peer:
         outgoing = self._outgoing.pop(link, None)
         if outgoing is not None:
             outgoing.on_detached()
+        route = self._receiving.pop(link, None)
+        if route is not None:
+            route.receivers -= 1
         if isinstance(link, Sender):
             self._replies.remove(link)
 
@@ -281,25 +291,49 @@ class Peer:
             self._replies.add(text.lower(), link)
             return
         address = parse_address(text)
-        if source is not None and source.filter and SESSION_FILTER in source.filter:
-            raise InvalidOperation(
-                f"A session receiver can't be made for '{address.entity}', which does not require sessions. "
-                "Receive without a session."
-            )
         entity = self._authorized(Right.LISTEN, address)
         if not entity.queue.can_receive:
             raise EntityDisabled(entity.queue.name, entity.queue.description.options.status.value)
-        link.accept(max_message_size=entity.queue.message_size_max_bytes)
+        session_filter = session_filter_of(source)
+        check_session_filter(session_filter, entity.queue, address.subqueue)
+        wait_ms = wait_ms_of(link.properties) if session_filter is not None else 0
+        self._add_receiver(link, entity.route)
         self._needed[link] = (Right.LISTEN, address.segments)
-        self._outgoing[link] = OutgoingLink(
-            link,
-            entity,
-            address.subqueue,
-            self._broker.limits.connection,
-            self._flush,
-            self._congested,
-            delete=link.snd_settle_mode == SETTLED,
-        )
+        if session_filter is None:
+            link.accept(max_message_size=entity.queue.message_size_max_bytes)
+            self._outgoing[link] = OutgoingLink(
+                link,
+                entity,
+                address.subqueue,
+                self._broker.limits.connection,
+                self._flush,
+                self._congested,
+                delete=link.snd_settle_mode == SETTLED,
+            )
+        else:
+            self._outgoing[link] = SessionLink(
+                link,
+                entity,
+                session_filter,
+                self._sessions,
+                self._broker.limits.connection,
+                self._flush,
+                self._congested,
+                self._call_later,
+                wait_ms=wait_ms,
+                delete=link.snd_settle_mode == SETTLED,
+            )
+
+    def _add_receiver(self, link: Link, route: EntityRoute) -> None:
+        """Raises `ServerBusy` when the entity has as many receivers as it takes, waiting ones included (7.4)."""
+        most = self._broker.limits.receivers_max
+        if route.receivers >= most:
+            raise ServerBusy(
+                f"'{route.name}' has {route.receivers} concurrent receive requests, its limit is {most}. "
+                "Wait 2 seconds and try again, or close receivers that are not in use."
+            )
+        route.receivers += 1
+        self._receiving[link] = route
 
     def _node(self, text: str) -> Node | None:
         """The request/response node of that address; None for an entity's own."""

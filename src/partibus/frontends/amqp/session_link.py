@@ -1,0 +1,208 @@
+"""A link on which a client receives the messages of one session (sections 4.2 to 4.4).
+
+```text
+ attach ─▶ waits for a session ──▶ attached with its id ─▶ an `OutgoingLink` that holds the session
+              │        │                                      │
+              │        └─ time is over ──▶ refused: timeout    └─ lock ran out ─▶ detached: session-lock-lost
+              └─ held by somebody else ─▶ refused at once
+```
+
+A session's lock goes with its link: whatever ends the link frees the session.
+"""
+
+from collections.abc import Callable, Mapping
+
+from partibus.amqp import Disposed, Sender, Source
+from partibus.amqp.codec.types import Symbol
+from partibus.errors import ArgumentError, EntityDisabled, EntityNotFound, PartibusError, SessionLockLost
+from partibus.frontends.amqp.errors import amqp_error
+from partibus.frontends.amqp.operations.request import HeldSession
+from partibus.frontends.amqp.outgoing import OutgoingLink
+from partibus.frontends.amqp.session_filter import SessionFilter
+from partibus.limits import ConnectionLimits
+from partibus.namespace.broker import Entity
+from partibus.partition.host import Timer
+from partibus.partition.keys import SubqueueKind
+from partibus.routing import receive
+from partibus.routing.session_source import SessionSource
+from partibus.routing.sessions import SessionHold
+from partibus.routing.transactions import Transactions
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+"""Have something called after so many milliseconds of real time: how long clients wait is no matter of the broker's
+clock (D26)."""
+
+TIMEOUT = "com.microsoft:timeout"
+WAIT_MAX_MS = 65_000
+"""The longest wait for a session, and the wait of who says nothing (section 4.4)."""
+EARLY_PART, EARLY_MAX_MS = 20, 250
+"""The answer is to be there before the client gives up: a twentieth of its time before, at most a quarter second. Who
+has given up has ended the AMQP session, and .NET closes the connection when an answer comes after that."""
+
+_LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
+_TICKS_PER_MS = 10_000
+_TICKS_AT_1970 = 621_355_968_000_000_000
+"""100 ns since the year 1, as .NET counts."""
+
+
+def wait_ms_of(properties: Mapping[object, object] | None) -> float:
+    """How long a receiver waits for the next session, from its link's properties. Raises `ArgumentError`."""
+    value = (properties or {}).get(TIMEOUT)
+    if value is None:
+        value = WAIT_MAX_MS
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ArgumentError(TIMEOUT, value, "a number of milliseconds, 0 or more")
+    wait_ms = min(int(value), WAIT_MAX_MS)
+    return wait_ms - min(wait_ms / EARLY_PART, EARLY_MAX_MS)
+
+
+class Holds:
+    """The sessions that the links of one connection hold: whose operations this connection may ask for."""
+
+    def __init__(self) -> None:
+        self._holds: dict[tuple[int, str], SessionHold] = {}
+
+    def find(self, entity: Entity, session: str) -> HeldSession | None:
+        """As `partibus.frontends.amqp.operations.request.HeldSessions`."""
+        hold = self._holds.get((entity.queue.entity_id, session))
+        return None if hold is None else HeldSession(hold.partition, hold.lock_id)
+
+    def add(self, entity: Entity, hold: SessionHold) -> None:
+        """A link of this connection holds it."""
+        self._holds[entity.queue.entity_id, hold.session] = hold
+
+    def remove(self, entity: Entity, hold: SessionHold) -> None:
+        """It does so no more; another link may hold the session again."""
+        key = (entity.queue.entity_id, hold.session)
+        if self._holds.get(key) is hold:
+            del self._holds[key]
+
+
+class SessionLink:
+    """The owner of a session receiver's link, from its attach on."""
+
+    def __init__(
+        self,
+        link: Sender,
+        entity: Entity,
+        wanted: SessionFilter,
+        holds: Holds,
+        transactions: Transactions,
+        limits: ConnectionLimits,
+        flush: Callable[[], None],
+        congested: Callable[[], bool],
+        call_later: CallLater,
+        *,
+        wait_ms: float,
+        delete: bool,
+    ) -> None:
+        self._link = link
+        self._entity = entity
+        self._wanted = wanted
+        self._holds = holds
+        self._transactions = transactions
+        self._limits = limits
+        self._flush = flush
+        self._congested = congested
+        self._delete = delete
+        self._hold: SessionHold | None = None
+        self._outgoing: OutgoingLink | None = None
+        self._search = entity.route.sessions.search(wanted.session, self._on_found)
+        self._timer = None if wanted.session is not None else call_later(wait_ms, self._search.give_up)
+        entity.join(self)
+        self._search.start()
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> bool:
+        """The client waits for a session: the entity is not idle."""
+        return self._outgoing is None
+
+    def on_entity_changed(self) -> None:
+        """The queue was updated or deleted while the client waits for a session."""
+        queue = self._entity.queue
+        if queue.deleted:
+            self._refuse(EntityNotFound(queue.name))
+        elif not queue.can_receive:
+            self._refuse(EntityDisabled(queue.name, queue.description.options.status.value))
+
+    def _refuse(self, error: PartibusError) -> None:
+        self._stop_waiting()
+        self._link.refuse(amqp_error(error))
+        self._flush()
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._search.cancel()
+        self._entity.leave(self)
+
+    def _on_found(self, found: SessionHold | PartibusError) -> None:
+        if isinstance(found, PartibusError):
+            self._refuse(found)
+            return
+        self._stop_waiting()
+        self._hold = found
+        self._holds.add(self._entity, found)
+        source = self._link.source
+        self._link.accept(
+            source=self._wanted.answer(source if isinstance(source, Source) else Source(), found.session),
+            properties={_LOCKED_UNTIL: found.until_ms * _TICKS_PER_MS + _TICKS_AT_1970},
+            max_message_size=self._entity.queue.message_size_max_bytes,
+        )
+        self._outgoing = OutgoingLink(
+            self._link,
+            self._entity,
+            SubqueueKind.ACTIVE,
+            self._transactions,
+            self._limits,
+            self._flush,
+            self._congested,
+            delete=self._delete,
+            make_source=self._make_source,
+            lost=SessionLockLost(self._entity.queue.name, found.session),
+        )
+        self._outgoing.on_credit()
+        self._flush()
+
+    # -- holding -----------------------------------------------------------------------------------------------------
+
+    def _make_source(self, on_granted: receive.OnGranted, on_failed: receive.OnFailed) -> receive.Source:
+        assert self._hold is not None, "made by who holds a session"
+
+        def lost(error: PartibusError) -> None:
+            self._forget_hold()
+            on_failed(error)
+
+        return SessionSource(
+            self._entity.queue.name,
+            self._hold,
+            self._entity.route.numbers,
+            delete=self._delete,
+            on_granted=on_granted,
+            on_failed=lost,
+        )
+
+    def _forget_hold(self) -> None:
+        if self._hold is not None:
+            self._holds.remove(self._entity, self._hold)
+            self._hold = None
+
+    # -- what the client does ----------------------------------------------------------------------------------------
+
+    def on_credit(self) -> None:
+        if self._outgoing is not None:
+            self._outgoing.on_credit()
+
+    def on_disposed(self, event: Disposed) -> None:
+        if self._outgoing is not None:
+            self._outgoing.on_disposed(event)
+
+    def on_detached(self) -> None:
+        """The link is gone, or the AMQP session or connection that it was on: nothing stays locked."""
+        if self._outgoing is None:
+            self._stop_waiting()
+            return
+        self._forget_hold()
+        self._outgoing.on_detached()

@@ -1,0 +1,68 @@
+"""The messages of one session, for the receiver that holds it."""
+
+from typing import Any
+
+from partibus.errors import PartibusError, SessionLockLost
+from partibus.partition.commands import CancelReceive, Granted, Receive, SessionEnded
+from partibus.partition.keys import SubqueueKind
+from partibus.routing.partitions import Numbers
+from partibus.routing.receive import OnFailed, OnGranted
+from partibus.routing.sessions import SessionHold
+
+
+class SessionSource:
+    """A `partibus.routing.receive.Source`. The end of the session's lock ends it: ``on_failed`` is told, once."""
+
+    __slots__ = ("_delete", "_entity", "_hold", "_numbers", "_on_failed", "_on_granted", "_over")
+
+    def __init__(
+        self,
+        entity: str,
+        hold: SessionHold,
+        numbers: Numbers,
+        *,
+        delete: bool,
+        on_granted: OnGranted,
+        on_failed: OnFailed,
+    ) -> None:
+        self._entity = entity
+        self._hold = hold
+        self._numbers = numbers
+        self._delete = delete
+        self._on_granted = on_granted
+        self._on_failed = on_failed
+        self._over = False
+        hold.listen(self._reply)
+
+    def ask(self, count: int, max_bytes: int) -> None:
+        if not self._over:
+            hold = self._hold
+            hold.partition.submit(
+                Receive(SubqueueKind.ACTIVE, hold.receiver, count, max_bytes, delete=self._delete, session=hold.lock_id)
+            )
+
+    def stop(self, on_stopped: Any) -> None:
+        hold = self._hold
+        command = CancelReceive(self._numbers.next(), SubqueueKind.ACTIVE, hold.receiver)
+        hold.partition.submit(command, lambda _: on_stopped())
+
+    def close(self) -> None:
+        """The receiver is gone: the session is free at once."""
+        if not self._over:
+            self._over = True
+            self._hold.release()
+
+    def _reply(self, reply: Any) -> None:
+        if isinstance(reply, Granted):
+            self._on_granted(self._hold.partition, reply)
+        elif isinstance(reply, SessionEnded):
+            self._end(SessionLockLost(self._entity, self._hold.session))
+        else:
+            # The store failed, and with it went what was locked: session locks live in memory only.
+            self._end(SessionLockLost(self._entity, self._hold.session))
+
+    def _end(self, error: PartibusError) -> None:
+        if not self._over:
+            self._over = True
+            self._hold.forget()
+            self._on_failed(error)
