@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from partibus.clock import Clock, SystemClock
+from partibus.errors import EntityDisabled, EntityNotFound
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies
 from partibus.namespace.namespace import Namespace, Queue
@@ -37,6 +38,14 @@ class Entity:
         self.queue = queue
         self.route = route
         self._users: set[EntityUser] = set()
+
+    def check_send(self) -> None:
+        """Raises `EntityNotFound` and `EntityDisabled` when nobody can send to it now."""
+        queue = self.queue
+        if queue.deleted:
+            raise EntityNotFound(queue.name)
+        if not queue.can_send:
+            raise EntityDisabled(queue.name, queue.description.options.status.value)
 
     def join(self, user: EntityUser) -> None:
         """Tell ``user`` of changes, until it leaves."""

@@ -3,14 +3,16 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from partibus.amqp import ACCEPTED, AmqpError, Delivery, Receiver, Rejected
+from partibus.amqp import ACCEPTED, AmqpError, Delivery, DeliveryState, Receiver, Rejected, TransactionalState
 from partibus.amqp.errors import DETACH_FORCED
-from partibus.errors import EntityDisabled, EntityNotFound, OutcomeUnknown, PartibusError
+from partibus.errors import OutcomeUnknown, PartibusError
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.ingress import Ingress
+from partibus.frontends.amqp.transactions import transaction_of
 from partibus.message import Message
 from partibus.namespace.broker import Entity
 from partibus.routing.send import send
+from partibus.routing.transactions import Transactions
 
 
 class _Run:
@@ -25,15 +27,23 @@ class _Run:
 
 
 class IncomingLink:
-    """Runs of deliveries go to the entity; their outcomes leave in the order in which the deliveries came."""
+    """Runs of deliveries go to the entity; their outcomes leave in the order in which the deliveries came. What is sent
+    in a transaction is answered at once, and goes with its commit."""
 
     def __init__(
-        self, link: Receiver, entity: Entity, ingress: Ingress, credit: int, flush: Callable[[], None]
+        self,
+        link: Receiver,
+        entity: Entity,
+        ingress: Ingress,
+        transactions: Transactions,
+        credit: int,
+        flush: Callable[[], None],
     ) -> None:
         self._link = link
         self._flush = flush
         self._entity = entity
         self._ingress = ingress
+        self._transactions = transactions
         self._credit = credit
         self._runs: deque[_Run] = deque()
         self._awaiting_relief = False
@@ -50,17 +60,16 @@ class IncomingLink:
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         """Store what came; what can't be stored is rejected alone."""
+        if any(delivery.state is not None for delivery in deliveries):
+            deliveries = self._take_transactional(deliveries)
         run = _Run(deliveries)
         self._runs.append(run)
-        queue = self._entity.queue
-        if queue.deleted or not queue.can_send:
-            refusal = (
-                EntityNotFound(queue.name)
-                if queue.deleted
-                else EntityDisabled(queue.name, queue.description.options.status.value)
-            )
+        try:
+            self._entity.check_send()
+        except PartibusError as refusal:
             self._finish(run, [refusal] * len(deliveries))
             return
+        queue = self._entity.queue
         messages_of = self._ingress.messages_of
         batches: list[list[Message]] = []
         refused: dict[int, PartibusError] = {}
@@ -69,7 +78,9 @@ class IncomingLink:
                 batches.append(messages_of(delivery, queue))
             except PartibusError as error:
                 refused[index] = error
-        if not refused:
+        if not deliveries:
+            self._finish(run, None)
+        elif not refused:
             send(self._entity.route, batches, lambda errors: self._finish(run, errors))
         elif batches:
             send(
@@ -77,6 +88,28 @@ class IncomingLink:
             )
         else:
             self._finish(run, [refused[index] for index in range(len(deliveries))])
+
+    def _take_transactional(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Add to its transaction what belongs to one; what is left."""
+        left: list[Delivery] = []
+        for delivery in deliveries:
+            if delivery.state is None:
+                left.append(delivery)
+            else:
+                self._link.settle_many([delivery], self._add_to_transaction(delivery, delivery.state))
+        return left
+
+    def _add_to_transaction(self, delivery: Delivery, state: DeliveryState) -> DeliveryState:
+        """The answer to a delivery that is sent in a transaction."""
+        entity = self._entity
+        try:
+            transaction = transaction_of(state, self._transactions)
+            with transaction.operation():
+                entity.check_send()
+                transaction.send(entity, self._ingress.messages_of(delivery, entity.queue))
+        except PartibusError as error:
+            return Rejected(amqp_error(error))
+        return TransactionalState(txn_id=transaction.id, outcome=ACCEPTED)
 
     def _finish(self, run: _Run, errors: Sequence[PartibusError | None] | None) -> None:
         run.done = True

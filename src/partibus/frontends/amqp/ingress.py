@@ -14,7 +14,7 @@ from partibus.amqp.codec.encoder import encode, write_compound
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.section_fields import Property, decode_body, header, iter_map, later_properties
 from partibus.amqp.sections import BATCH_FORMAT, DATA, iter_batch, split_sections
-from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, Unsupported
+from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge
 from partibus.message import DEFAULT_PRIORITY, Message, pack
 from partibus.namespace.namespace import Queue
 

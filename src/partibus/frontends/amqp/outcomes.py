@@ -57,7 +57,7 @@ class Settlement(NamedTuple):
     """What a client asks for and the state that says it was done."""
 
     outcome: Outcome
-    answer: DeliveryState
+    answer: Accepted | Modified | Rejected | Released
     reason: str | None = None
     description: str | None = None
     properties: dict[str, object] | None = None

@@ -6,7 +6,14 @@ from typing import Any
 
 from partibus.amqp import AmqpError, Disposed, Received, Rejected, Sender, TransactionalState
 from partibus.amqp.errors import DETACH_FORCED
-from partibus.errors import ArgumentError, EntityDisabled, EntityNotFound, MessageLockLost, PartibusError, SessionLockLost
+from partibus.errors import (
+    ArgumentError,
+    EntityDisabled,
+    EntityNotFound,
+    MessageLockLost,
+    PartibusError,
+    SessionLockLost,
+)
 from partibus.frontends.amqp.egress import encoder_for
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.lock_tokens import delivery_tag, tag_start

@@ -50,11 +50,13 @@ from partibus.frontends.amqp.operations.request import ConnectionState
 from partibus.frontends.amqp.outgoing import OutgoingLink
 from partibus.frontends.amqp.session_filter import check_session_filter, session_filter_of
 from partibus.frontends.amqp.session_link import CallLater, Holds, SessionLink, wait_ms_of
+from partibus.frontends.amqp.transactions import CoordinatorLink
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.sas import Path
 from partibus.routing.entity import EntityRoute
+from partibus.routing.transactions import Transactions
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +116,10 @@ class Peer:
         self._call_later = call_later
         self._claims = Claims(broker.access, broker.wall_clock)
         self._sessions = Holds()
-        self._state = ConnectionState(broker, self._claims, ingress, self._sessions)
+        self._transactions = Transactions(
+            broker.clock, broker.limits.transaction, lambda: bytes.fromhex(ingress.new_message_id())
+        )
+        self._state = ConnectionState(broker, self._claims, ingress, self._sessions, self._transactions)
         self._replies = ReplyLinks(congested)
         self._incoming: dict[Link, Incoming] = {}
         self._outgoing: dict[Link, Outgoing] = {}
@@ -145,6 +150,7 @@ class Peer:
     def tick(self, now_s: float) -> None:
         """Keep the client awake; notice a silent one, tokens that have expired and entities that were deleted."""
         self._dispatch(self.connection.tick(now_s))
+        self._transactions.expire()
         for outgoing in list(self._outgoing.values()):
             outgoing.on_credit()
         for link, (right, path) in list(self._needed.items()):
@@ -254,7 +260,7 @@ class Peer:
     def _attach_incoming(self, link: Receiver) -> None:
         """The client sends: to an entity or to a node."""
         if isinstance(link.target, Coordinator):
-            self._attach_coordinator(link)
+            self._incoming[link] = CoordinatorLink(link, self._transactions, self._flush)
             return
         if link.target is not None and not isinstance(link.target, Target):
             raise Unsupported("A target that is no node", "Name an entity as the address of the target.")
@@ -272,13 +278,8 @@ class Peer:
             raise EntityDisabled(entity.queue.name, entity.queue.description.options.status.value)
         link.accept(max_message_size=entity.queue.message_size_max_bytes)
         self._needed[link] = (Right.SEND, address.segments)
-        self._incoming[link] = IncomingLink(
-            link, entity, self._ingress, self._broker.limits.connection.link_credit, self._flush
-        )
-
-    def _attach_coordinator(self, link: Receiver) -> None:
-        """The client declares and discharges transactions on this link."""
-        raise Unsupported("A transaction coordinator", "Send and settle outside of transactions.")
+        credit = self._broker.limits.connection.link_credit
+        self._incoming[link] = IncomingLink(link, entity, self._ingress, self._transactions, credit, self._flush)
 
     def _attach_outgoing(self, link: Sender) -> None:
         """The client receives: messages of a sub-queue, or replies of a node."""
@@ -305,6 +306,7 @@ class Peer:
                 link,
                 entity,
                 address.subqueue,
+                self._transactions,
                 self._broker.limits.connection,
                 self._flush,
                 self._congested,
@@ -316,6 +318,7 @@ class Peer:
                 entity,
                 session_filter,
                 self._sessions,
+                self._transactions,
                 self._broker.limits.connection,
                 self._flush,
                 self._congested,

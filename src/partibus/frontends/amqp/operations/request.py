@@ -13,6 +13,7 @@ from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.node import Respond
 from partibus.namespace.broker import Broker, Entity
 from partibus.routing.partitions import PartitionHandle
+from partibus.routing.transactions import Transactions
 
 
 class HeldSession(NamedTuple):
@@ -45,6 +46,8 @@ class ConnectionState:
     claims: Claims
     ingress: Ingress
     sessions: HeldSessions
+    transactions: Transactions
+    """Those that its coordinator links have declared."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,120 @@
+"""The coordinator: a link on which a client declares and discharges transactions (section 8).
+
+| client sends                  | means                | answer                                                  |
+|-------------------------------|----------------------|---------------------------------------------------------|
+| declare                       | begin one            | declared, with its id                                   |
+| discharge, fail false         | commit               | accepted when it is durable                             |
+| discharge, fail true          | roll back            | accepted                                                |
+| transfer, transactional-state | send at the commit   | transactional-state with accepted, at once              |
+| disposition, the same         | settle at the commit | transactional-state with the outcome's answer, at once  |
+
+Whatever can't be done is rejected, a discharge with one of the conditions `amqp:transaction:...`.
+
+Links to entities take the last two rows; they find the transaction by its id. Sessions do not matter: a transaction is
+known on all of its connection. Its end is that of the coordinator link which declared it.
+"""
+
+from collections.abc import Callable
+
+from partibus.amqp import (
+    ACCEPTED,
+    AmqpError,
+    Coordinator,
+    Declare,
+    Declared,
+    DecodeError,
+    Delivery,
+    DeliveryState,
+    Discharge,
+    Receiver,
+    Rejected,
+    TransactionalState,
+)
+from partibus.amqp.codec.composite import build
+from partibus.amqp.errors import DECODE_ERROR, DETACH_FORCED
+from partibus.amqp.section_fields import decode_body
+from partibus.amqp.sections import split_sections
+from partibus.errors import ArgumentError, OutcomeUnknown, PartibusError, Unsupported
+from partibus.frontends.amqp.errors import amqp_error
+from partibus.routing.transactions import Transaction, Transactions
+
+CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
+"""What a coordinator can do [4.5.4]."""
+CREDIT = 100
+
+
+class CoordinatorLink:
+    """One coordinator link of a client."""
+
+    overloaded = False
+    """What transactions hold is bounded for itself; links to entities hold back who sends too much."""
+
+    def __init__(self, link: Receiver, transactions: Transactions, flush: Callable[[], None]) -> None:
+        self._link = link
+        self._transactions = transactions
+        self._flush = flush
+        link.accept(target=Coordinator(CAPABILITIES))
+        link.grant(CREDIT)
+
+    def when_relieved(self, call: Callable[[], None]) -> None:
+        """It is never `overloaded`."""
+        call()
+
+    def on_deliveries(self, deliveries: list[Delivery]) -> None:
+        """Declare and discharge; what can't be done is rejected alone."""
+        for delivery in deliveries:
+            try:
+                self._on_delivery(delivery)
+            except PartibusError as error:
+                self._link.settle_many([delivery], Rejected(amqp_error(error)))
+            except DecodeError as error:
+                self._link.settle_many([delivery], Rejected(AmqpError(DECODE_ERROR, str(error))))
+        if 2 * self._link.credit <= CREDIT:
+            self._link.grant(CREDIT)
+
+    def _on_delivery(self, delivery: Delivery) -> None:
+        request = read_request(delivery.payload)
+        if isinstance(request, Discharge):
+            transaction = self._transactions.find(request.txn_id)
+            if request.fail:
+                transaction.roll_back()
+                self._link.settle_many([delivery], ACCEPTED)
+            else:
+                transaction.commit(lambda error: self._on_committed(delivery, error))
+        elif request.global_id is not None:
+            raise Unsupported("A distributed transaction", "Declare without a global id.")
+        elif not delivery.settled:  # else nobody would learn the id
+            transaction = self._transactions.declare(self)
+            self._link.settle_many([delivery], Declared(txn_id=transaction.id))
+
+    def _on_committed(self, delivery: Delivery, error: PartibusError | None) -> None:
+        if error is None:
+            self._link.settle_many([delivery], ACCEPTED)
+        elif isinstance(error, OutcomeUnknown):
+            # A rejection would say that surely nothing of it was done (D11).
+            self._link.detach(AmqpError(DETACH_FORCED, str(error)))
+            self.on_detached()
+        else:
+            self._link.settle_many([delivery], Rejected(amqp_error(error)))
+        self._flush()
+
+    def on_detached(self) -> None:
+        """Who declared is gone: what is not discharged is rolled back. A commit under way goes on."""
+        self._transactions.roll_back_all(self)
+
+
+def read_request(payload: bytes) -> Declare | Discharge:
+    """The body of a message to the coordinator. Raises `DecodeError` and `ArgumentError`."""
+    values = decode_body(split_sections(payload).body)
+    request = build(values[0]) if values else None
+    if not isinstance(request, Declare | Discharge):
+        raise ArgumentError("the body of a message to the coordinator", request, "declare or discharge")
+    return request
+
+
+def transaction_of(state: DeliveryState, transactions: Transactions) -> Transaction:
+    """The transaction that the state of a transfer or disposition names. Raises `TransactionUnknown`, and `Unsupported`
+    for other states."""
+    if isinstance(state, TransactionalState):
+        return transactions.find(state.txn_id)
+    raise Unsupported(f"A transfer with the state {type(state).__name__}", "Send the message without a state.")

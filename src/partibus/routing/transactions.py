@@ -1,0 +1,357 @@
+"""Transactions: what a client wants done all or nothing, kept until it says so (D16, rows T1-T8).
+
+Operations are buffered and touch nothing: messages are not stored, locks stay. The first one pins the transaction to
+one entity and one partition, so that a commit is one command to one partition, and there one transaction of its store.
+An operation that is refused leaves a transaction that can only be rolled back: nobody means half of it.
+
+Transactions belong to a connection and to an owner on it, who answers for them; what they may hold together is bounded.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from partibus.clock import Clock
+from partibus.errors import (
+    InvalidOperation,
+    OutcomeUnknown,
+    PartibusError,
+    QuotaExceeded,
+    TransactionRolledBack,
+    TransactionTimedOut,
+    TransactionUnknown,
+    shown,
+)
+from partibus.limits import TransactionLimits
+from partibus.message import Message
+from partibus.partition.commands import (
+    Accepted,
+    Enqueue,
+    Failed,
+    Refused,
+    Settle,
+    Settled,
+    TakeNumbers,
+    Transact,
+    Transacted,
+    TransactionRefused,
+)
+from partibus.routing.entity import EntityRoute
+from partibus.routing.partitions import PartitionHandle, error_of
+from partibus.routing.slots import partition_for_key
+
+OnDone = Callable[[PartibusError | None], None]
+"""Gets None when a transaction is durable; `OutcomeUnknown` when nobody can tell; else why nothing of it was done."""
+OnNumbered = Callable[[Accepted | Failed], None]
+_Operation = Enqueue | Settle
+
+
+class Place(Protocol):
+    """A top-level entity, with its sub-queues."""
+
+    route: EntityRoute
+
+    def check_send(self) -> None:
+        """Raises why nobody can send to it now."""
+        ...
+
+
+class Transaction:
+    """One transaction. Its verbs for operations are called inside of `operation`."""
+
+    __slots__ = (
+        "_commands",
+        "_connection",
+        "_deadline_ms",
+        "_entity",
+        "_error",
+        "_key",
+        "_messages",
+        "_on_done",
+        "_partition",
+        "_unnumbered",
+        "id",
+        "owner",
+        "size_bytes",
+    )
+
+    def __init__(self, connection: "Transactions", transaction_id: bytes, owner: object) -> None:
+        self._connection = connection
+        self.id = transaction_id
+        self.owner = owner
+        self.size_bytes = 0
+        """What its operations hold."""
+        self._commands: list[_Operation] = []
+        self._messages = 0
+        self._deadline_ms: int | None = None
+        self._entity: Place | None = None
+        self._partition: PartitionHandle | None = None
+        self._key: str | None = None
+        """Of its messages, on a partitioned entity."""
+        self._error: PartibusError | None = None
+        """Why it can only be rolled back."""
+        self._unnumbered = 0
+        """Operations that wait for their sequence numbers."""
+        self._on_done: OnDone | None = None
+        """Who waits for the commit."""
+
+    @property
+    def failed(self) -> bool:
+        """It can only be rolled back."""
+        return self._error is not None
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def operation(self) -> Iterator[None]:
+        """Around one operation, with all that reads it: when it raises a `PartibusError`, the transaction has failed.
+
+        Raises `TransactionTimedOut` and `TransactionRolledBack` when that was so before.
+        """
+        self._check_time()
+        if self._error is not None:
+            raise self._error
+        if self._deadline_ms is None:
+            self._deadline_ms = self._connection.now_ms() + self._connection.limits.duration_ms
+        try:
+            yield
+        except PartibusError as error:
+            self._fail(TransactionRolledBack(f"an operation in it was refused ({error})"))
+            raise
+
+    def send(self, entity: Place, messages: list[Message]) -> None:
+        """Store messages at the commit, together and in order. Raises `InvalidOperation` (no key, a second key, another
+        entity) and `QuotaExceeded`."""
+        if not messages:  # an empty batch
+            return
+        self._pin(entity, self._partition_of(entity, messages))
+        self._add(Enqueue(0, messages), len(messages), sum([len(message.data) for message in messages]))
+
+    def schedule(self, entity: Place, messages: list[Message], on_numbered: OnNumbered) -> PartitionHandle:
+        """As `send`, with sequence numbers from the start, of the partition that is returned: ``on_numbered`` gets what
+        an `Enqueue` without a transaction would be answered."""
+        partition = self._partition_of(entity, messages)
+        self._pin(entity, partition)
+        command = Enqueue(0, messages)
+        self._add(command, len(messages), sum([len(message.data) for message in messages]))
+        self._unnumbered += 1
+
+        def numbered(reply: Any) -> None:
+            self._unnumbered -= 1
+            if isinstance(reply, Accepted):
+                command.first_sequence = reply.first_sequence
+            else:
+                error = error_of(reply, entity.route.name)
+                self._fail(TransactionRolledBack(f"there were no sequence numbers for its messages ({error})"))
+            on_numbered(reply)
+            if self._on_done is not None and not self._unnumbered:
+                self._submit(self._on_done)
+
+        partition.submit(TakeNumbers(entity.route.numbers.next(), len(messages)), numbered)
+        return partition
+
+    def settle(self, entity: Place, partition: PartitionHandle, command: Settle) -> None:
+        """Settle messages at the commit, if they are still under lock then. Raises `InvalidOperation` (another entity
+        or partition) and `QuotaExceeded`."""
+        self._pin(entity, partition)
+        said = [command.reason or "", command.description or "", repr(command.properties or "")]
+        self._add(command, len(command.tokens), sum(map(len, said)))
+
+    def _partition_of(self, entity: Place, messages: list[Message]) -> PartitionHandle:
+        """Where messages belong. On a partitioned entity a transaction has one key (rows T2-T5, T8)."""
+        route = entity.route
+        if not route.partitioned:
+            return route.partitions[0]
+        for message in messages:
+            key = message.key
+            if key is None:
+                raise InvalidOperation(
+                    f"A message without a key was sent to the partitioned entity '{route.name}' in a transaction. Set "
+                    "its partition key or session id, the same one for all messages of the transaction."
+                )
+            if self._key is None:
+                self._key = key
+            elif key != self._key:
+                raise InvalidOperation(
+                    f"A message with the key {shown(key)} was sent to the partitioned entity '{route.name}' in a "
+                    f"transaction whose messages have the key {shown(self._key)}. Use one partition key or session id "
+                    "in a transaction."
+                )
+        assert self._key is not None, "there is a message"
+        return route.partitions[partition_for_key(self._key, len(route.partitions))]
+
+    def _pin(self, entity: Place, partition: PartitionHandle) -> None:
+        if self._entity is None:
+            self._entity, self._partition = entity, partition
+        elif self._entity is not entity:
+            raise InvalidOperation(
+                "Local transactions cannot span multiple top-level entities: this one began with "
+                f"'{self._entity.route.name}', so it can't go on with '{entity.route.name}'. Use one for each."
+            )
+        elif self._partition is not partition:
+            assert self._partition is not None, "pinned with the entity"
+            raise InvalidOperation(
+                f"The transaction began in partition {self._partition.partition_id} of '{entity.route.name}', so it "
+                f"can't go on in partition {partition.partition_id}. Use the partition key of the messages that it "
+                "began with, or a transaction for each key."
+            )
+
+    def _add(self, command: _Operation, messages: int, size_bytes: int) -> None:
+        limits = self._connection.limits
+        if self._messages + messages > limits.messages_max:
+            raise QuotaExceeded(
+                f"A transaction with {self._messages} messages and {messages} more",
+                limits.messages_max,
+                "messages",
+                "Commit earlier, and go on in another transaction.",
+            )
+        if self._connection.size_bytes + size_bytes > limits.bytes_max:
+            raise QuotaExceeded(
+                f"A connection with {self._connection.size_bytes} bytes in open transactions and {size_bytes} more",
+                limits.bytes_max,
+                "bytes",
+                "Commit earlier, or use fewer transactions at a time.",
+            )
+        self._commands.append(command)
+        self._messages += messages
+        self.size_bytes += size_bytes
+        self._connection.size_bytes += size_bytes
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def commit(self, on_done: OnDone) -> None:
+        """Do it, all or nothing; ``on_done`` is called once, now or later. Nothing can be added any more."""
+        self._connection.forget(self)
+        self._check_time()
+        self._on_done = on_done
+        if not self._unnumbered:
+            self._submit(on_done)
+
+    def roll_back(self) -> None:
+        """Do nothing of it."""
+        self._connection.forget(self)
+        self._clear()
+
+    def expire(self) -> None:
+        """Let go what it holds if its time is over; whoever uses it next is told."""
+        self._check_time()
+
+    def _submit(self, on_done: OnDone) -> None:
+        error = self._error
+        if error is None and self._entity is not None and any(type(command) is Enqueue for command in self._commands):
+            try:
+                self._entity.check_send()
+            except PartibusError as refusal:
+                error = TransactionRolledBack(str(refusal))
+        if error is not None or self._entity is None:
+            self._clear()
+            on_done(error)
+            return
+        route = self._entity.route
+        commands = self._commands
+
+        def answered(reply: Any) -> None:
+            self._clear()
+            on_done(_error_of(reply, commands, route.name))
+
+        assert self._partition is not None, "pinned with the entity"
+        self._partition.submit(Transact(route.numbers.next(), commands), answered)
+
+    def _check_time(self) -> None:
+        if self._deadline_ms is not None and self._error is None and self._connection.now_ms() >= self._deadline_ms:
+            self._fail(TransactionTimedOut(self._connection.limits.duration_ms))
+
+    def _fail(self, error: PartibusError) -> None:
+        """From now on it can only be rolled back; the first reason counts."""
+        if self._error is None:
+            self._error = error
+        self._clear()
+
+    def _clear(self) -> None:
+        self._commands = []
+        self._connection.size_bytes -= self.size_bytes
+        self.size_bytes = 0
+
+
+class Transactions:
+    """The open transactions of one connection, by id. ``new_id`` makes ids that no other transaction ever had: one of a
+    former connection must not be found here."""
+
+    def __init__(self, clock: Clock, limits: TransactionLimits, new_id: Callable[[], bytes]) -> None:
+        self.limits = limits
+        self.now_ms = clock.now_ms
+        self.size_bytes = 0
+        """What the operations of all hold."""
+        self._new_id = new_id
+        self._open: dict[bytes, Transaction] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def declare(self, owner: object) -> Transaction:
+        """Begin one. Raises `QuotaExceeded`."""
+        if len(self._open) >= self.limits.open_max:
+            raise QuotaExceeded(
+                "A connection with its open transactions",
+                self.limits.open_max,
+                "transactions",
+                "Discharge some first, or use another connection.",
+            )
+        transaction = Transaction(self, self._new_id(), owner)
+        self._open[transaction.id] = transaction
+        return transaction
+
+    def find(self, transaction_id: bytes) -> Transaction:
+        """One that is not discharged yet. Raises `TransactionUnknown`."""
+        transaction = self._open.get(transaction_id)
+        if transaction is None:
+            raise TransactionUnknown(transaction_id)
+        return transaction
+
+    def forget(self, transaction: Transaction) -> None:
+        """It is discharged."""
+        self._open.pop(transaction.id, None)
+
+    def roll_back_all(self, owner: object) -> None:
+        """The owner is gone: do nothing of what it has declared."""
+        for transaction in [transaction for transaction in self._open.values() if transaction.owner is owner]:
+            transaction.roll_back()
+
+    def expire(self) -> None:
+        """Let go what those hold whose time is over."""
+        for transaction in self._open.values():
+            transaction.expire()
+
+
+def _error_of(reply: Any, commands: list[_Operation], entity: str) -> PartibusError | None:
+    if isinstance(reply, Transacted):
+        return None
+    if isinstance(reply, TransactionRefused):
+        what = _described(commands[reply.index])
+        because = _because(reply.because, entity)
+        return TransactionRolledBack(f"operation {reply.index + 1} of {len(commands)}, {what}, failed: {because}")
+    if reply.executed is None:
+        return OutcomeUnknown(
+            f"A messaging store of '{entity}' failed in the middle of a commit, so nobody can tell whether the "
+            f"transaction was done or not; one of both it was: {reply.message}"
+        )
+    return TransactionRolledBack(str(error_of(reply, entity)))
+
+
+def _described(command: _Operation) -> str:
+    """An operation as an error text names it."""
+    match command:
+        case Enqueue():
+            return f"to send {_messages(len(command.messages))}"
+        case Settle():
+            return f"to {command.outcome.value} {_messages(len(command.tokens))}"
+
+
+def _because(reply: Settled | Refused, entity: str) -> str:
+    if isinstance(reply, Refused):
+        return str(error_of(reply, entity))
+    return f"the lock of {_messages(len(reply.lost))} is not held any more. Receive again, and commit in time."
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"
