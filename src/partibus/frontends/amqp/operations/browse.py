@@ -3,7 +3,6 @@
 Operations of our own, for readers that want everything in parallel: one request, one large answer (the Spark source).
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from partibus.amqp.codec.types import Array, Int
@@ -12,9 +11,9 @@ from partibus.frontends.amqp.egress import encode_row, encoder_for
 from partibus.frontends.amqp.operations.arguments import integer
 from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.status import failure, success
-from partibus.namespace.broker import Entity
-from partibus.partition.commands import Browse, Failed, Inspect, Inspected
+from partibus.partition.commands import Browse, Failed, Inspected
 from partibus.partition.keys import POSITION_MAX, SubqueueKind
+from partibus.routing.inspect import inspect_all
 from partibus.routing.partitions import error_of
 
 PARTITIONS = "partibus:partitions"
@@ -39,33 +38,7 @@ def partitions(request: EntityRequest) -> None:
         ]
         respond(success({"partitions": rows}))
 
-    inspect_all(entity, inspected, lambda reply: respond(failure(error_of(reply, entity.queue.name))))
-
-
-def inspect_all(
-    entity: Entity, on_inspected: Callable[[list[Inspected]], None], on_failed: Callable[[Failed], None]
-) -> None:
-    """Ask every partition for its counts; exactly one of the two is called, once."""
-    route = entity.route
-    found: dict[int, Inspected] = {}
-    failed = False
-
-    def collect(index: int) -> Callable[[Any], None]:
-        def answered(reply: Any) -> None:
-            nonlocal failed
-            if isinstance(reply, Failed):
-                if not failed:
-                    failed = True
-                    on_failed(reply)
-                return
-            found[index] = reply
-            if len(found) == len(route.partitions):
-                on_inspected([found[i] for i in range(len(route.partitions))])
-
-        return answered
-
-    for index, partition in enumerate(route.partitions):
-        partition.submit(Inspect(route.numbers.next()), collect(index))
+    inspect_all(entity.route, inspected, lambda reply: respond(failure(error_of(reply, entity.queue.name))))
 
 
 def browse(request: EntityRequest) -> None:

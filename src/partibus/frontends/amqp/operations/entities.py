@@ -9,12 +9,12 @@ from partibus.amqp.codec.types import Int
 from partibus.errors import ArgumentError, Unsupported
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.arguments import body_of, text
-from partibus.frontends.amqp.operations.browse import inspect_all
 from partibus.frontends.amqp.operations.status import success
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.properties import queue_properties
 from partibus.partition.commands import Inspected
 from partibus.partition.keys import SubqueueKind
+from partibus.routing.inspect import inspect_all
 
 CREATE = "partibus:create-entity"
 GET = "partibus:get-entity"
@@ -97,7 +97,7 @@ def _describe(entity: Entity, then: OnDescribed) -> None:
             }
         )
 
-    inspect_all(entity, counted, lambda _: then(description | {"availability": "Limited"}))
+    inspect_all(entity.route, counted, lambda _: then(description | {"availability": "Limited"}))
 
 
 def _properties(arguments: Mapping[object, object]) -> dict[str, object]:
