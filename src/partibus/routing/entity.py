@@ -5,6 +5,7 @@ from collections.abc import Callable
 from partibus.routing.front_end_cache import FrontEndCache
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.receive import DirectSource, OnFailed, OnGranted, Source
+from partibus.routing.session_list import SessionList
 from partibus.routing.sessions import SessionDesk
 
 
@@ -27,6 +28,7 @@ class EntityRoute:
         self.receivers = 0
         """Receivers of all front ends, those that wait for a session included; whoever has one counts it."""
         self.sessions = SessionDesk(name, partitions, numbers, first_turn)
+        self.session_list = SessionList(name, partitions, numbers)
         self._lock_kept = lock_kept
         """Cached messages are locked, as the service does it (row P14)."""
         self._caches: dict[int, FrontEndCache] = {}

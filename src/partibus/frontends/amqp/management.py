@@ -9,7 +9,7 @@ from typing import NamedTuple
 from partibus.errors import PartibusError, Unsupported
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.node import Request, Respond
-from partibus.frontends.amqp.operations import browse, entities, peek
+from partibus.frontends.amqp.operations import browse, entities, peek, sessions
 from partibus.frontends.amqp.operations.arguments import body_of
 from partibus.frontends.amqp.operations.request import ConnectionState, EntityOperation, EntityRequest
 from partibus.frontends.amqp.operations.status import failure
@@ -30,6 +30,10 @@ class _Entry(NamedTuple):
 
 ENTITY_OPERATIONS: dict[str, _Entry] = {
     peek.NAME: _Entry(Right.LISTEN, peek.peek),
+    sessions.RENEW: _Entry(Right.LISTEN, sessions.renew),
+    sessions.GET_STATE: _Entry(Right.LISTEN, sessions.get_state),
+    sessions.SET_STATE: _Entry(Right.LISTEN, sessions.set_state),
+    sessions.LIST: _Entry(Right.LISTEN, sessions.list_sessions),
     browse.PARTITIONS: _Entry(Right.LISTEN, browse.partitions),
     browse.BROWSE: _Entry(Right.LISTEN, browse.browse),
 }

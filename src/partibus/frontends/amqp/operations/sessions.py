@@ -1,0 +1,130 @@
+"""Operations on sessions: renew, state, list (sections 4.4 and 6.3).
+
+All but the list need the session's lock, and it is that of a link of the same connection: what the requests name, the
+session's id, is no secret.
+"""
+
+from typing import Any
+
+from partibus.amqp.codec.types import Array, Int, Timestamp
+from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, PartibusError, SessionLockLost
+from partibus.frontends.amqp.operations.arguments import integer, text
+from partibus.frontends.amqp.operations.request import EntityRequest, HeldSession
+from partibus.frontends.amqp.operations.status import failure, no_content, success
+from partibus.partition.commands import (
+    Failed,
+    GetSessionState,
+    Refused,
+    RenewSession,
+    SessionLost,
+    SetSessionState,
+)
+from partibus.partition.keys import SubqueueKind
+from partibus.routing.partitions import error_of
+
+RENEW = "com.microsoft:renew-session-lock"
+GET_STATE = "com.microsoft:get-session-state"
+SET_STATE = "com.microsoft:set-session-state"
+LIST = "com.microsoft:get-message-sessions"
+
+SESSION_ID = "session-id"
+STATE = "session-state"
+EVER_MS = 253_402_300_800_000
+"""The year 10000, how .NET's latest date comes over the wire: whoever gives no date lists sessions that have messages
+or a state."""
+NOT_FOUND = "com.microsoft:session-not-found"
+STRING = 0xB1
+INT_MAX = (1 << 31) - 1
+
+
+def renew(request: EntityRequest) -> None:
+    """Reply with ``expiration``: the session, and every message handed out under its lock, is locked until then."""
+    held = _held(request)
+
+    def answered(reply: Any) -> None:
+        if not _refused(request, reply):
+            request.respond(success({"expiration": Timestamp(reply.until_ms)}))
+
+    held.partition.submit(RenewSession(_number(request), held.lock_id), answered)
+
+
+def get_state(request: EntityRequest) -> None:
+    """Reply with ``session-state``, binary, or null where none is set."""
+    held = _held(request)
+
+    def answered(reply: Any) -> None:
+        if not _refused(request, reply):
+            request.respond(success({STATE: reply.state}))
+
+    held.partition.submit(GetSessionState(_number(request), held.lock_id), answered)
+
+
+def set_state(request: EntityRequest) -> None:
+    """Set ``session-state``; null clears it. The state is as large as one message at most."""
+    queue = request.entity.queue
+    state = request.arguments.get(STATE)
+    if STATE not in request.arguments or not isinstance(state, bytes | None):
+        raise ArgumentError(STATE, state, "binary, or null to clear it")
+    if state is not None and len(state) > queue.message_size_max_bytes:
+        raise MessageTooLarge(queue.name, len(state), queue.message_size_max_bytes)
+    held = _held(request)
+
+    def answered(reply: Any) -> None:
+        if not _refused(request, reply):
+            request.respond(success())
+
+    held.partition.submit(SetSessionState(_number(request), held.lock_id, state), answered)
+
+
+def list_sessions(request: EntityRequest) -> None:
+    """Reply with ``sessions-ids`` (sic) and ``skip``, where the next page begins; 204 behind the last one."""
+    _check_sessions(request)
+    skip = integer(request.arguments, "skip", 0, INT_MAX, 0)
+    top = integer(request.arguments, "top", 1, INT_MAX)
+    updated_ms = integer(request.arguments, "last-updated-time", -(1 << 63), (1 << 63) - 1, EVER_MS)
+
+    def found(page: list[str] | PartibusError) -> None:
+        if isinstance(page, PartibusError):
+            request.respond(failure(page))
+        elif not page:
+            request.respond(no_content(NOT_FOUND))
+        else:
+            following = Int(min(skip + len(page), INT_MAX))
+            request.respond(success({"skip": following, "sessions-ids": Array(STRING, page)}))
+
+    request.entity.route.session_list.page(skip, top, None if updated_ms == EVER_MS else updated_ms, found)
+
+
+def _check_sessions(request: EntityRequest) -> None:
+    if not request.entity.queue.requires_session or request.kind != SubqueueKind.ACTIVE:
+        name = request.entity.queue.name
+        raise InvalidOperation(
+            f"The operation is about sessions, and '{name}' or this sub-queue of it has none. "
+            "Ask a queue that was created with RequiresSession."
+        )
+
+
+def _held(request: EntityRequest) -> HeldSession:
+    """The lock of the session that the request names. Raises `SessionLockLost` where this connection has it not."""
+    _check_sessions(request)
+    session = text(request.arguments, SESSION_ID)
+    held = request.connection.sessions.find(request.entity, session)
+    if held is None:
+        raise SessionLockLost(request.entity.queue.name, session)
+    return held
+
+
+def _refused(request: EntityRequest, reply: Any) -> bool:
+    """Answer what went wrong; False if nothing did."""
+    name = request.entity.queue.name
+    if isinstance(reply, SessionLost):
+        request.respond(failure(SessionLockLost(name, text(request.arguments, SESSION_ID))))
+    elif isinstance(reply, Failed | Refused):
+        request.respond(failure(error_of(reply, name)))
+    else:
+        return False
+    return True
+
+
+def _number(request: EntityRequest) -> int:
+    return request.entity.route.numbers.next()
