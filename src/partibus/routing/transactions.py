@@ -110,7 +110,7 @@ class Transaction:
         """
         self._check_time()
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
         if self._deadline_ms is None:
             self._deadline_ms = self._connection.now_ms() + self._connection.limits.duration_ms
         try:
