@@ -15,6 +15,9 @@ class PartitionLimits:
     window holds a dozen commits so that reading ahead hides the time a page takes. Measured in ADR 0002."""
     window_bytes: int = 2 * MIB
     """Stored bytes read ahead; whichever of the two bounds is met first counts."""
+    session_window_entries: int = 256
+    """As above, for each session that is held: there may be thousands."""
+    session_window_bytes: int = 256 * KIB
     page_entries: int = 1024
     page_bytes: int = MIB
     locked_body_max: int = 4 * KIB

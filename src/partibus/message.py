@@ -133,6 +133,12 @@ class StoredMessage:
         )
 
 
+def ttl_of(data: bytes) -> int | None:
+    """The time to live in a stored form, in ms; None: for ever."""
+    _, flags, _, _, ttl_ms, _, _, _ = _PREFIX.unpack_from(data)
+    return ttl_ms if flags & _HAS_TTL else None
+
+
 def with_application_properties(data: bytes, changes: Mapping[str, object]) -> bytes:
     """A stored form with these application properties set; everything else stays as it was, to the byte."""
     stored = StoredMessage(data)

@@ -38,7 +38,7 @@ class Answers:
 
     def whose(self, reply: c.Reply) -> OnReply | None:
         """Whom a reply is for; None when nobody is there. A request is answered once."""
-        if type(reply) is c.Granted:
+        if type(reply) is c.Granted or type(reply) is c.SessionEnded:
             return self._receivers.get(reply.receiver)
         return self._requests.pop(reply.request, None)  # type: ignore[union-attr]
 
@@ -65,7 +65,7 @@ class Answers:
             number = command.receiver
             call = self._receivers.get(number)
         else:
-            number = getattr(command, "request", 0)
+            number = _request_of(command)
             call = self._requests.pop(number, None)
         if call is not None:
             self.put(call, c.Failed(number, False, full, message))
@@ -81,3 +81,15 @@ class Answers:
         for number, call in self._receivers.items():
             self.put(call, c.Failed(number, False, full, message))
         self._receivers.clear()
+
+
+def _request_of(command: c.Command | c.Load) -> int:
+    """The number of the request that a command is, or that a load was made for; 0: nobody waits."""
+    asker: object = command
+    if isinstance(command, c.DeferredLoad | c.SessionStateLoad | c.SessionListLoad):
+        asker = command.command
+    elif isinstance(command, c.SweepLoad):
+        asker = command.sweep
+    elif isinstance(command, c.BodyLoad):
+        asker = command.then
+    return getattr(asker, "request", 0)

@@ -223,7 +223,7 @@ class Transact:
     """Do all or nothing (D16), in this order. Answered with `Transacted` or `TransactionRefused`."""
 
     request: int
-    commands: list["Enqueue | Settle | CancelScheduled"]
+    commands: list["Enqueue | Settle"]
 
 
 @dataclass(slots=True)
@@ -468,7 +468,7 @@ class TransactionRefused:
 
     request: int
     index: int
-    because: "Settled | Refused | NotFound"
+    because: "Settled | Refused"
     """What that command alone would have been answered."""
 
 
@@ -625,11 +625,10 @@ class SessionListLoad:
 
 @dataclass(slots=True)
 class DuplicateLoad:
-    """Which of these ids were accepted in the window, as far as only the store knows; ``then`` waits for it."""
+    """Which of these ids were accepted in the window, as far as only the store knows."""
 
     first_bucket: int
     ids: list[bytes]
-    then: Enqueue | Transact
 
 
 @dataclass(slots=True)

@@ -1,40 +1,42 @@
 """From any sub-queue to the dead-letter sub-queue: by a receiver, after too many deliveries, by expiry."""
 
+from collections.abc import Mapping
+
 from partibus.message import with_application_properties
 from partibus.partition.entry import Entry
-from partibus.partition.events import Moved
+from partibus.partition.events import Moved, Rewritten
 from partibus.partition.keys import REWRITTEN_BODY, SubqueueKind, body_key
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 
-REASON_PROPERTY = "DeadLetterReason"
-DESCRIPTION_PROPERTY = "DeadLetterErrorDescription"
 MAX_DELIVERIES_REASON = "MaxDeliveryCountExceeded"
 EXPIRED_REASON = "TTLExpiredException"
 
 
 def dead_letter(
-    state: PartitionState, kind: int, entries: list[Entry], reason: str | None, description: str | None, step: Step
+    state: PartitionState, kind: int, entries: list[Entry], properties: Mapping[str, object], step: Step
 ) -> None:
-    """Move entries; their bodies are there. They keep their sequence number and get a new position. A message that is
-    dead-lettered already goes to the end, with the new reason."""
+    """Move entries, setting application properties; their bodies are there. They keep their sequence number and get a
+    new position. A message that is dead-lettered already goes to the end, with the new reason."""
     if not entries:
         return
-    properties = {REASON_PROPERTY: reason, DESCRIPTION_PROPERTY: description}
-    changes = {name: text for name, text in properties.items() if text is not None}
+    state.leave(kind, entries)
     pairs = []
+    rewritten = []
     for old in entries:
         assert old.data is not None, "callers read the body first"
         number = state.take_number()
         body, data = old.body, old.data
-        if changes:
+        if properties:
             body = body_key(state.row, REWRITTEN_BODY | number)
-            data = with_application_properties(data, changes)
+            data = with_application_properties(data, properties)
         new = Entry(number, body, old.sequence, old.enqueued_ms, old.delivery_count, old.session, None, len(data), data)
         pairs.append((old, new))
-    state.leave(kind, entries)
+        if properties:
+            rewritten.append((old.body, new))
+    if rewritten:
+        step.events.append(Rewritten(rewritten))
     step.events.append(Moved(kind, SubqueueKind.DEAD_LETTER, pairs))
-    step.change(kind)
     moved = [new for _, new in pairs]
     state.arrive(SubqueueKind.DEAD_LETTER, moved, sum([entry.size_bytes for entry in moved]), step)
 
@@ -47,7 +49,7 @@ def is_used_up(state: PartitionState, kind: int, entry: Entry) -> bool:
 def dead_letter_used_up(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
     """Move entries that were delivered too often."""
     description = f"Message could not be consumed after {state.options.max_delivery_count} delivery attempts."
-    dead_letter(state, kind, entries, MAX_DELIVERIES_REASON, description, step)
+    dead_letter(state, kind, entries, _reason(MAX_DELIVERIES_REASON, description), step)
 
 
 def dead_letter_doomed(state: PartitionState, kind: int, step: Step) -> None:
@@ -58,17 +60,21 @@ def dead_letter_doomed(state: PartitionState, kind: int, step: Step) -> None:
         del doomed[entry.pos]
     dead_letter_used_up(state, kind, whole, step)
     if doomed:
-        step.change(kind)
+        step.change(state.subqueues[kind])
 
 
 def is_expired(kind: int, entry: Entry, now_ms: int) -> bool:
-    """Time to live counts in the active sub-queue only."""
-    return entry.due_ms is not None and entry.due_ms <= now_ms and kind == SubqueueKind.ACTIVE
+    """Its time to live is over. There is none in a dead-letter sub-queue."""
+    return kind == SubqueueKind.ACTIVE and entry.due_ms is not None and entry.due_ms <= now_ms
 
 
 def expire(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
     """Drop entries whose time is over, or dead-letter them where the entity says so."""
     if state.options.dead_letter_on_expiration:
-        dead_letter(state, kind, entries, EXPIRED_REASON, "The message expired and was dead lettered.", step)
+        dead_letter(state, kind, entries, _reason(EXPIRED_REASON, "The message expired and was dead lettered."), step)
     else:
         state.remove(kind, entries, step)
+
+
+def _reason(reason: str, description: str) -> dict[str, object]:
+    return {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}

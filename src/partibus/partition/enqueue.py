@@ -1,37 +1,201 @@
-"""Messages in."""
+"""Messages in: numbered, screened for duplicates where the entity asks for it, put at the end."""
 
-from partibus.partition.commands import Accepted, Enqueue, Refused
+from collections.abc import Sequence
+
+from partibus.message import Message
+from partibus.partition.commands import (
+    Accepted,
+    DuplicateLoad,
+    DuplicateScan,
+    Enqueue,
+    Refused,
+    TakeNumbers,
+    Transact,
+)
+from partibus.partition.duplicates import SCAN_IDS, DuplicateIds, Waiting, id_of
 from partibus.partition.entry import Entry
-from partibus.partition.events import Enqueued
+from partibus.partition.events import Enqueued, IdsRemembered, NumbersTaken
 from partibus.partition.keys import SubqueueKind, body_key
+from partibus.partition.ports import EntryState
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 
+LOOKED_UP_MAX = 8_192
+"""Ids that one load looks up."""
+
 
 def enqueue(state: PartitionState, command: Enqueue, now_ms: int, step: Step) -> None:
-    """Give the messages their sequence counters and put them at the end of the active sub-queue."""
+    """Store the messages, now or when the store has said which of them are duplicates."""
+    refused = over_quota(state, command)
+    if refused is not None:
+        step.replies.append(refused)
+    else:
+        step.replies.append(store(state, command, now_ms, step))
+
+
+def over_quota(state: PartitionState, command: Enqueue) -> Refused | None:
+    """The refusal of a send to a partition that is full (row P21)."""
     limit = state.options.size_bytes_max
     if limit is not None and state.size_bytes >= limit:
-        step.replies.append(Refused(command.request, state.size_bytes, limit))
-        return
-    first = sequence = state.next_sequence
+        return Refused(command.request, state.size_bytes, limit)
+    return None
+
+
+def take_numbers(state: PartitionState, command: TakeNumbers, now_ms: int, step: Step) -> None:
+    """Sequence counters for messages that come later."""
+    first = state.next_sequence
+    state.next_sequence += command.count
+    step.events.append(NumbersTaken())
+    step.replies.append(Accepted(command.request, first))
+
+
+def store(state: PartitionState, command: Enqueue, now_ms: int, step: Step) -> Accepted:
+    """Give the messages their sequence counters and put them at the end of the active sub-queue; those that are not
+    due yet wait in the store."""
+    messages: Sequence[Message | None] = command.messages
+    first = command.first_sequence
+    taken = first is not None
+    if first is None:
+        first = state.next_sequence
+        state.next_sequence += len(messages)
+    if state.duplicates is not None:
+        messages = _without_duplicates(state.duplicates, command.messages, now_ms, step)
     base = body_key(state.row, 0)
     default_ttl = state.options.default_ttl_ms
+    with_session = state.sessions is not None
     entries = []
+    scheduled = []
     total = 0
-    for message in command.messages:
+    earliest_ms: int | None = None
+    sequence = first
+    for message in messages:
+        if message is None:
+            sequence += 1
+            continue
+        size = len(message.data)
+        session = message.session_id if with_session else None
+        if message.scheduled_ms is not None and message.scheduled_ms > now_ms:
+            scheduled.append(
+                Entry(
+                    sequence, base | sequence, sequence, now_ms, 0, session, message.scheduled_ms, size, message.data,
+                    EntryState.SCHEDULED,
+                )
+            )  # fmt: skip
+            sequence += 1
+            continue
         ttl = message.ttl_ms
         if default_ttl is not None and (ttl is None or ttl > default_ttl):
             ttl = default_ttl
-        size = len(message.data)
-        expires = None if ttl is None else now_ms + ttl
-        entries.append(
-            Entry(sequence, base | sequence, sequence, now_ms, 0, message.session_id, expires, size, message.data)
-        )
+        due = None
+        if ttl is not None:
+            due = now_ms + ttl
+            if earliest_ms is None or due < earliest_ms:
+                earliest_ms = due
+        number = sequence
+        if taken:  # an active entry's position has to be the last, whatever number was promised
+            number = state.next_sequence
+            state.next_sequence += 1
+        entries.append(Entry(number, base | number, number, now_ms, 0, session, due, size, message.data))
         sequence += 1
         total += size
-    state.next_sequence = sequence
-    step.replies.append(Accepted(command.request, first))
+    if scheduled:
+        _schedule(state, scheduled, step)
     if entries:
+        if earliest_ms is not None:
+            state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, earliest_ms)
         step.events.append(Enqueued(entries))
         state.arrive(SubqueueKind.ACTIVE, entries, total, step)
+    elif not scheduled:
+        step.events.append(NumbersTaken())
+    return Accepted(command.request, first)
+
+
+def _schedule(state: PartitionState, entries: list[Entry], step: Step) -> None:
+    """Entries that wait for their time are in the store only."""
+    subqueue = state.subqueues[SubqueueKind.ACTIVE]
+    subqueue.messages += len(entries)
+    subqueue.size_bytes += sum([entry.size_bytes for entry in entries])
+    for entry in entries:
+        assert entry.due_ms is not None, "scheduled"
+        subqueue.note_due(EntryState.SCHEDULED, entry.due_ms)
+    step.events.append(Enqueued(entries))
+
+
+# Duplicates ---------------------------------------------------------------------------------------------------------
+
+
+def screen(state: PartitionState, command: Enqueue | Transact, now_ms: int, step: Step) -> None:
+    """Have a command wait until it is known which of its messages are duplicates; see `next_screened`."""
+    duplicates = _duplicates(state)
+    sends = command.commands if isinstance(command, Transact) else [command]
+    ids = [id_of(message) for send in sends if isinstance(send, Enqueue) for message in send.messages]
+    duplicates.waiting.append(Waiting(command, ids))
+    if not duplicates.is_known and not duplicates.scanning:
+        duplicates.scanning = True
+        step.loads.append(DuplicateScan((-1, b""), SCAN_IDS))
+
+
+def next_screened(state: PartitionState, now_ms: int, step: Step) -> Enqueue | Transact | None:
+    """Take the next command of which everything is known. None: none waits, or the store has been asked."""
+    duplicates = _duplicates(state)
+    if duplicates.loading:
+        return None
+    if not duplicates.waiting:
+        duplicates.answered.clear()
+        return None
+    head = duplicates.waiting[0]
+    if any(item is not None and duplicates.needs_look(item, now_ms) for item in head.ids):
+        unknown: dict[bytes, None] = {}
+        for waiting in duplicates.waiting:
+            unknown.update(
+                (item, None) for item in waiting.ids if item is not None and duplicates.needs_look(item, now_ms)
+            )
+            if len(unknown) >= LOOKED_UP_MAX:
+                break
+        duplicates.loading = True
+        step.loads.append(DuplicateLoad(duplicates.first_bucket(now_ms), list(unknown)))
+        return None
+    return duplicates.waiting.popleft().command
+
+
+def duplicates_found(state: PartitionState, load: DuplicateLoad, found: dict[bytes, int]) -> None:
+    """The store has looked ids up."""
+    duplicates = _duplicates(state)
+    duplicates.loading = False
+    duplicates.answered.update((item, found.get(item)) for item in load.ids)
+
+
+def duplicates_scanned(state: PartitionState, rows: list[tuple[int, bytes, int]], now_ms: int, step: Step) -> None:
+    """Ids from before the partition was loaded; the scan goes on until it has seen all."""
+    duplicates = _duplicates(state)
+    duplicates.take_scanned(rows, now_ms)
+    if rows:
+        bucket, last_id, _ = rows[-1]
+        step.loads.append(DuplicateScan((bucket, last_id), SCAN_IDS))
+    else:
+        duplicates.scanning = False
+        duplicates.is_known = True
+
+
+def _without_duplicates(
+    duplicates: DuplicateIds, messages: list[Message], now_ms: int, step: Step
+) -> list[Message | None]:
+    """None in place of each message that was accepted before; the others are remembered."""
+    kept: list[Message | None] = []
+    remembered = []
+    for message in messages:
+        item = id_of(message)
+        if item is not None and duplicates.is_duplicate(item, now_ms):
+            kept.append(None)
+            continue
+        if item is not None:
+            remembered.append((duplicates.remember(item, now_ms), item, now_ms))
+        kept.append(message)
+    if remembered:
+        step.events.append(IdsRemembered(remembered))
+    return kept
+
+
+def _duplicates(state: PartitionState) -> DuplicateIds:
+    assert state.duplicates is not None, "the entity detects duplicates"
+    return state.duplicates

@@ -77,6 +77,11 @@ class Moved:
 
 
 @dataclass(slots=True)
+class NumbersTaken:
+    """Sequence counters were given to somebody without an entry: the counter is to be durable all the same."""
+
+
+@dataclass(slots=True)
 class SessionStateSet:
     """The holder of a session has set its state; None clears it."""
 
@@ -109,6 +114,7 @@ Event = (
     | LockChanged
     | Unlocked
     | Moved
+    | NumbersTaken
     | SessionStateSet
     | IdsRemembered
     | IdsForgotten

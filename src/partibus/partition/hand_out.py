@@ -5,18 +5,24 @@ from operator import attrgetter
 from partibus.partition.commands import Cancelled, CancelReceive, Granted, LockReserved, Receive, ReturnReserved
 from partibus.partition.dead_letter import dead_letter_used_up, expire, is_expired, is_used_up
 from partibus.partition.entry import Entry
-from partibus.partition.events import Locked
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.lane import Demand, Lane
 from partibus.partition.lock_table import LockBatch, by_lock
+from partibus.partition.locks import lock
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
-from partibus.partition.subqueue import Demand
 
 
 def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) -> None:
     """A receiver waits for more."""
     if command.count <= 0:
         return
-    demands = state.subqueues[command.kind].demands
+    lane: Lane | None = state.subqueues[command.kind]
+    if command.session:
+        lane = state.lane_under(command.kind, command.session, now_ms)
+    if lane is None:
+        return  # the session's lock has ended, of which its receiver is told
+    demands = lane.demands
     for demand in demands:
         if demand.receiver == command.receiver:
             demand.count += command.count
@@ -24,32 +30,34 @@ def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) ->
             break
     else:
         demands.append(Demand(command.receiver, command.count, command.max_bytes, command.delete, command.reserve))
-    step.change(command.kind)
+    step.change(lane)
 
 
 def cancel_receive(state: PartitionState, command: CancelReceive, now_ms: int, step: Step) -> None:
     """A receiver waits no longer."""
-    demands = state.subqueues[command.kind].demands
+    lane: Lane = state.subqueues[command.kind]
+    if state.sessions is not None and command.kind == SubqueueKind.ACTIVE:
+        lane = state.sessions.lane_for(command.receiver) or lane
+    demands = lane.demands
     left = [demand for demand in demands if demand.receiver == command.receiver]
     for demand in left:
         demands.remove(demand)
     step.replies.append(Cancelled(command.request, sum(demand.count for demand in left)))
 
 
-def serve(state: PartitionState, kind: int, now_ms: int, step: Step) -> None:
+def serve(state: PartitionState, lane: Lane, now_ms: int, step: Step) -> None:
     """Hand out what is ready to who waits, an even share for each in turn."""
-    subqueue = state.subqueues[kind]
-    demands = subqueue.demands
+    demands = lane.demands
     while demands:
-        if not subqueue.ready and subqueue.tail and subqueue.in_memory:
-            subqueue.absorb_tail()
-        if not subqueue.ready:
+        if not lane.ready and lane.tail and lane.in_memory:
+            lane.absorb_tail()
+        if not lane.ready:
             break
-        share = max(1, len(subqueue.ready) // len(demands))
+        share = max(1, len(lane.ready) // len(demands))
         demand = demands[0]
-        taken = _take(state, kind, min(share, demand.count), demand.size_bytes, now_ms, step)
+        taken = _take(state, lane, min(share, demand.count), demand.size_bytes, now_ms, step)
         if not taken:
-            if subqueue.ready:
+            if lane.ready:
                 break  # its head waits for a body
             continue
         demands.popleft()
@@ -58,21 +66,21 @@ def serve(state: PartitionState, kind: int, now_ms: int, step: Step) -> None:
         ended = demand.count <= 0 or demand.size_bytes <= 0
         if not ended:
             demands.append(demand)
-        _grant(state, kind, demand, taken, ended, now_ms, step)
+        _grant(state, lane, demand, taken, ended, now_ms, step)
 
 
-def _take(state: PartitionState, kind: int, count: int, max_bytes: int, now_ms: int, step: Step) -> list[Entry]:
+def _take(state: PartitionState, lane: Lane, count: int, max_bytes: int, now_ms: int, step: Step) -> list[Entry]:
     """Take up to ``count`` entries from the head, at least one, else no more than ``max_bytes``; what has expired or
     was delivered often enough goes its own way. Stops before an entry whose body must be read first, and before one
     that came back from above the mark while the pages below it are still to come."""
-    subqueue = state.subqueues[kind]
-    ready = subqueue.ready
+    kind = lane.kind
+    ready = lane.ready
     taken: list[Entry] = []
     expired: list[Entry] = []
     used_up: list[Entry] = []
     budget = max_bytes
     while count and (entry := ready.head()) is not None and entry.data is not None:
-        if (taken and entry.size_bytes > budget) or entry.pos >= subqueue.paged_up_to:
+        if (taken and entry.size_bytes > budget) or entry.pos >= lane.paged_up_to:
             break
         ready.pop()
         if entry.delivery_count and is_used_up(state, kind, entry):  # the store stopped between count and move
@@ -91,32 +99,21 @@ def _take(state: PartitionState, kind: int, count: int, max_bytes: int, now_ms: 
 
 
 def _grant(
-    state: PartitionState, kind: int, demand: Demand, entries: list[Entry], ended: bool, now_ms: int, step: Step
+    state: PartitionState, lane: Lane, demand: Demand, entries: list[Entry], ended: bool, now_ms: int, step: Step
 ) -> None:
     lock_id = until_ms = 0
     if demand.reserve:
         lock_id = state.next_reservation
         state.next_reservation += 1
         until_ms = now_ms + state.options.reservation_ms
-        state.subqueues[kind].reservations.add(LockBatch(lock_id, until_ms, entries))
+        lane.reservations.add(LockBatch(lock_id, until_ms, entries))
     elif demand.delete:
-        state.remove(kind, entries, step)
+        state.remove(lane.kind, entries, step)
     else:
-        lock_id, until_ms = _lock(state, kind, entries, now_ms, step)
-    step.replies.append(Granted(demand.receiver, kind, lock_id, until_ms, entries, asked=len(entries), ended=ended))
-
-
-def _lock(state: PartitionState, kind: int, entries: list[Entry], now_ms: int, step: Step) -> tuple[int, int]:
-    lock_id = state.take_number()
-    until_ms = now_ms + state.options.lock_duration_ms
-    most = state.options.limits.locked_body_max
-    remembered = entries
-    if max([entry.size_bytes for entry in entries]) > most:
-        # Large bodies leave memory while their message is locked. The entries given stay whole: the grant needs them.
-        remembered = [entry.without_body() if entry.size_bytes > most else entry for entry in entries]
-    state.subqueues[kind].locks.add(LockBatch(lock_id, until_ms, remembered))
-    step.events.append(Locked(kind, lock_id, until_ms, entries))
-    return lock_id, until_ms
+        lock_id, until_ms = lock(state, lane, entries, now_ms, step)
+    step.replies.append(
+        Granted(demand.receiver, lane.kind, lock_id, until_ms, entries, asked=len(entries), ended=ended)
+    )
 
 
 def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, step: Step) -> None:
@@ -131,7 +128,7 @@ def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, ste
         state.remove(kind, entries, step)
     elif entries:
         entries.sort(key=attrgetter("pos"))
-        lock_id, until_ms = _lock(state, kind, entries, now_ms, step)
+        lock_id, until_ms = lock(state, state.subqueues[kind], entries, now_ms, step)
     step.replies.append(
         Granted(command.receiver, kind, lock_id, until_ms, entries, asked=len(command.tokens), ended=False)
     )
@@ -139,10 +136,10 @@ def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, ste
 
 def return_reserved(state: PartitionState, command: ReturnReserved, now_ms: int, step: Step) -> None:
     """A front end gives back what it kept."""
-    ready = state.subqueues[command.kind].ready
+    subqueue = state.subqueues[command.kind]
     for entry in _take_reserved(state, command.kind, command.tokens, now_ms):
-        ready.put_back(entry)
-    step.change(command.kind)
+        subqueue.ready.put_back(entry)
+    step.change(subqueue)
 
 
 def _take_reserved(state: PartitionState, kind: int, tokens: list[tuple[int, int]], now_ms: int) -> list[Entry]:
@@ -150,9 +147,9 @@ def _take_reserved(state: PartitionState, kind: int, tokens: list[tuple[int, int
     reservations = state.subqueues[kind].reservations
     entries: list[Entry] = []
     for reservation, positions in by_lock(tokens):
-        batch = reservations.find(reservation, now_ms)
+        batch = reservations.find(reservation)
         if batch is not None:
-            held = [pos for pos in positions if pos in batch.entries]
+            held = batch.held(positions, now_ms)
             entries += [batch.entries[pos] for pos in held]
             reservations.unlock(reservation, held)
     return entries

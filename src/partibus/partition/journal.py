@@ -4,9 +4,23 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from partibus.partition.entry import Entry
-from partibus.partition.events import Counted, Enqueued, Event, LockChanged, Locked, Moved, Removed, Unlocked
-from partibus.partition.keys import entry_key, subqueue_key
-from partibus.partition.ports import EntryState, Writes
+from partibus.partition.events import (
+    Enqueued,
+    Event,
+    IdsForgotten,
+    IdsRemembered,
+    LockChanged,
+    Locked,
+    Moved,
+    NumbersTaken,
+    Removed,
+    Rewritten,
+    SessionStateSet,
+    Unlocked,
+    Updated,
+)
+from partibus.partition.keys import SubqueueKind, entry_key, subqueue_key
+from partibus.partition.ports import Writes
 
 LOCK_SPAN_MAX = 4096
 """Positions that one lock row covers at most: 512 bytes of bitmap. Entries that came back lie anywhere below the rest,
@@ -19,7 +33,7 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
     for event in events:
         match event:
             case Enqueued():
-                _insert(subqueue_key(partition_row, 0), event.entries, writes, with_bodies=True)
+                _insert(subqueue_key(partition_row, SubqueueKind.ACTIVE), event.entries, writes, with_bodies=True)
                 waited = True
             case Locked():
                 subqueue = subqueue_key(partition_row, event.kind)
@@ -30,28 +44,52 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
                 _delete(subqueue_key(partition_row, event.kind), event.entries, writes)
                 _delete_bodies(event.entries, writes)
                 waited = True
-            case Counted():
-                subqueue = subqueue_key(partition_row, event.kind)
-                for entry in event.entries:
-                    writes.entry_updates += (
-                        entry_key(subqueue, entry.pos), EntryState.ACTIVE, entry.delivery_count, entry.due_ms,
-                    )  # fmt: skip
-                writes.operations += len(event.entries)
-                waited = True
-            case LockChanged():
-                key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
-                writes.deleted_locks.append(key)
-                writes.lock_batches[key] = lock_rows(event.until_ms, event.positions)
-                waited = True
-            case Unlocked():
-                key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
-                writes.lock_batches.pop(key, None)
-                writes.deleted_locks.append(key)
-                waited = True
-            case Moved():
-                _move(partition_row, event, writes)
+            case _:
+                _record_rare(partition_row, event, writes)
                 waited = True
     return waited
+
+
+def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
+    """What is not in every message's life."""
+    match event:
+        case Updated():
+            base = entry_key(subqueue_key(partition_row, event.kind), 0)
+            for entry in event.entries:
+                writes.entry_updates += (
+                    base | entry.pos, entry.body, entry.state, entry.delivery_count, entry.due_ms,
+                )  # fmt: skip
+            writes.operations += len(event.entries)
+        case Rewritten():
+            for old_body, entry in event.pairs:
+                assert entry.data is not None, "a rewritten message has its body"
+                writes.bodies += (entry.body, entry.data)
+                writes.size_bytes += entry.size_bytes
+                writes.deleted_bodies.append((old_body, old_body))
+        case LockChanged():
+            key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
+            writes.deleted_locks.append(key)
+            writes.lock_batches[key] = [row for part in event.parts for row in lock_rows(*part)]
+        case Unlocked():
+            key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
+            writes.lock_batches.pop(key, None)
+            writes.deleted_locks.append(key)
+        case Moved():
+            before = [old for old, _ in event.pairs]
+            after = [new for _, new in event.pairs]
+            _delete(subqueue_key(partition_row, event.kind), before, writes)
+            _insert(subqueue_key(partition_row, event.to_kind), after, writes, with_bodies=False)
+        case SessionStateSet():
+            writes.session_states[partition_row, event.session] = (event.state, event.updated_ms)
+            writes.operations += 1
+            writes.size_bytes += len(event.state or b"")
+        case IdsRemembered():
+            for bucket, message_id, accepted_ms in event.ids:
+                writes.duplicate_ids += (partition_row, bucket, message_id, accepted_ms)
+        case IdsForgotten():
+            writes.forgotten_duplicates.append((partition_row, event.bucket, event.most))
+        case NumbersTaken():
+            pass  # the counters are in every commit
 
 
 def lock_rows(until_ms: int, positions: list[int]) -> list[tuple[int, int, bytes]]:
@@ -100,7 +138,7 @@ def _insert(subqueue: int, entries: list[Entry], writes: Writes, *, with_bodies:
     size_bytes = 0
     for entry in entries:
         rows += (
-            base | entry.pos, entry.body, entry.sequence, entry.enqueued_ms, 0, entry.delivery_count,
+            base | entry.pos, entry.body, entry.sequence, entry.enqueued_ms, entry.state, entry.delivery_count,
             entry.session, entry.due_ms,
         )  # fmt: skip
         if with_bodies:
@@ -119,16 +157,3 @@ def _delete(subqueue: int, entries: list[Entry], writes: Writes) -> None:
 
 def _delete_bodies(entries: Iterable[Entry], writes: Writes) -> None:
     writes.deleted_bodies += runs(sorted([entry.body for entry in entries]))
-
-
-def _move(partition_row: int, event: Moved, writes: Writes) -> None:
-    before = [old for old, _ in event.pairs]
-    after = [new for _, new in event.pairs]
-    _delete(subqueue_key(partition_row, event.kind), before, writes)
-    _insert(subqueue_key(partition_row, event.to_kind), after, writes, with_bodies=False)
-    rewritten = [(old, new) for old, new in event.pairs if old.body != new.body]
-    for _, new in rewritten:
-        assert new.data is not None, "a rewritten message has its body"
-        writes.bodies += (new.body, new.data)
-        writes.size_bytes += new.size_bytes
-    _delete_bodies([old for old, _ in rewritten], writes)

@@ -2,51 +2,105 @@
 
 from typing import Any
 
-from partibus.partition.commands import BodyLoad, Loaded, PageLoad, Rows
+from partibus.partition.commands import (
+    BodyLoad,
+    DeferredLoad,
+    DuplicateLoad,
+    DuplicateScan,
+    Loaded,
+    PageLoad,
+    Rows,
+    SessionListLoad,
+    Sessions,
+    SessionScan,
+    SessionStateLoad,
+    Settle,
+    SweepLoad,
+)
 from partibus.partition.dead_letter import dead_letter_doomed
+from partibus.partition.deferred import deferred_loaded
+from partibus.partition.enqueue import duplicates_found, duplicates_scanned
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.lane import Lane
 from partibus.partition.ports import EntryRow
-from partibus.partition.settlement import settle_with_bodies
+from partibus.partition.session_locks import scanned, state_loaded
+from partibus.partition.settlement import settle, take_bodies
 from partibus.partition.state import PartitionState, entry_of
 from partibus.partition.step import Step
+from partibus.partition.sweeps import swept
+from partibus.partition.transactions import transact
 
 
 def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> None:
     """Take it in, or answer who asked."""
     load = command.load
-    rows: list[Any] = list(command.rows)
-    if isinstance(load, PageLoad):
-        _page_loaded(state, load, rows, step)
-    elif isinstance(load, BodyLoad):
-        _bodies_loaded(state, load, rows, now_ms, step)
-    else:
-        step.replies.append(Rows(load.request, rows))
+    found: Any = command.found
+    match load:
+        case PageLoad():
+            _page_loaded(state, load, found, step)
+        case BodyLoad():
+            _bodies_loaded(state, load, found, now_ms, step)
+        case SweepLoad():
+            swept(state, load, found, now_ms, step)
+        case DeferredLoad():
+            deferred_loaded(state, load.command, found, now_ms, step)
+        case SessionScan():
+            scanned(state, found)
+        case SessionStateLoad():
+            state_loaded(state, load, found, now_ms, step)
+        case SessionListLoad():
+            step.replies.append(Sessions(load.command.request, found))
+        case DuplicateLoad():
+            duplicates_found(state, load, found)
+        case DuplicateScan():
+            duplicates_scanned(state, found, now_ms, step)
+        case _:
+            step.replies.append(Rows(load.request, found))
+
+
+def _lane(state: PartitionState, load: PageLoad | BodyLoad) -> Lane | None:
+    """The lane that asked; None when its session has been released since."""
+    if not load.holder or load.kind != SubqueueKind.ACTIVE:
+        return state.subqueues[load.kind]
+    session = state.sessions.by_lock.get(load.holder) if state.sessions is not None else None
+    return None if session is None else session.lane
 
 
 def _page_loaded(state: PartitionState, load: PageLoad, rows: list[EntryRow], step: Step) -> None:
-    subqueue = state.subqueues[load.kind]
-    subqueue.loading_page = False
+    lane = _lane(state, load)
+    if lane is None:
+        return
+    lane.loading_page = False
     entries = [entry_of(row, row.data, len(row.data)) for row in rows]
-    subqueue.page_in(entries, rows[-1].pos + 1 if rows else load.end_pos)
-    step.change(load.kind)
+    lane.page_in(entries, rows[-1].pos + 1 if rows else load.end_pos)
+    step.change(lane)
 
 
 def _bodies_loaded(state: PartitionState, load: BodyLoad, bodies: list[bytes | None], now_ms: int, step: Step) -> None:
     found = {pos: data for pos, data in zip(load.positions, bodies, strict=True) if data is not None}
     if load.then is not None:
-        settle_with_bodies(state, load, found, now_ms, step)
+        take_bodies(state, load, found, now_ms, step)
+        if isinstance(load.then, Settle):
+            settle(state, load.then, now_ms, step)
+        else:
+            transact(state, load.then, now_ms, step)
         return
-    subqueue = state.subqueues[load.kind]
-    subqueue.loading_bodies = False
-    for pos, entry in subqueue.doomed.items():
-        if entry.data is None:
-            entry.data = found.get(pos)
-    for entry in subqueue.ready.bodyless(len(subqueue.ready)):
+    lane = _lane(state, load)
+    if lane is None:
+        return
+    lane.loading_bodies = False
+    for entry in lane.ready.bodyless(len(lane.ready)):
         if entry.pos in found:
-            subqueue.ready.attach_body(entry, found[entry.pos])
+            lane.ready.attach_body(entry, found[entry.pos])
     gone = set(load.positions).difference(found)
-    if gone:  # the store has lost these bodies: see `settle_with_bodies`
-        lost = subqueue.ready.remove(gone) + [entry for pos, entry in subqueue.doomed.items() if pos in gone]
-        subqueue.doomed = {pos: entry for pos, entry in subqueue.doomed.items() if pos not in gone}
-        state.remove(load.kind, lost, step)
-    dead_letter_doomed(state, load.kind, step)
-    step.change(load.kind)
+    lost = lane.ready.remove(gone) if gone else []  # the store has lost these bodies: see `take_bodies`
+    if load.holder == 0:
+        doomed = state.subqueues[load.kind].doomed
+        for pos, entry in list(doomed.items()):
+            if entry.data is None:
+                entry.data = found.get(pos)
+            if pos in gone:
+                lost.append(doomed.pop(pos))
+        dead_letter_doomed(state, load.kind, step)
+    state.remove(load.kind, lost, step)
+    step.change(lane)

@@ -13,50 +13,68 @@ from partibus.partition.commands import (
     PeekLoad,
     Settle,
     SubqueueInfo,
+    Transact,
 )
 from partibus.partition.entry import Entry
+from partibus.partition.lane import Lane
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
-from partibus.partition.subqueue import Subqueue
 
 
-def read_ahead(state: PartitionState, kind: int, step: Step) -> None:
+def read_ahead(state: PartitionState, lane: Lane, step: Step) -> None:
     """Ask for the next page when what is ready runs low, and for bodies that stand in the way."""
     limits = state.options.limits
-    subqueue = state.subqueues[kind]
-    ready = subqueue.ready
+    ready = lane.ready
     head = ready.head()
     # An entry that came back from above the mark can't be handed out before the pages below it are in.
-    blocked = head is not None and head.pos >= subqueue.paged_up_to
+    blocked = head is not None and head.pos >= lane.paged_up_to
     low = 2 * len(ready) < limits.window_entries and 2 * ready.size_bytes < limits.window_bytes
-    if not subqueue.loading_page and (low or blocked):
-        if subqueue.in_memory:
-            if subqueue.tail:
-                subqueue.absorb_tail()
-        elif subqueue.messages:
-            subqueue.loading_page = True
-            most = min(limits.page_entries, subqueue.tail_from - subqueue.paged_up_to)
-            step.loads.append(PageLoad(kind, subqueue.paged_up_to, subqueue.tail_from, most, limits.page_bytes))
-    if subqueue.demands or subqueue.doomed:
-        _load_bodies(state, kind, subqueue, step)
+    if lane.session is not None:
+        low = 2 * len(ready) < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
+    if not lane.loading_page and (low or blocked):
+        if lane.in_memory:
+            if lane.tail:
+                lane.absorb_tail()
+        elif lane.has_more:
+            _load_page(state, lane, step)
+    if lane.demands or lane.doomed_waiting:
+        _load_bodies(state, lane, step)
 
 
-def _load_bodies(state: PartitionState, kind: int, subqueue: Subqueue, step: Step) -> None:
-    if subqueue.loading_bodies:
+def _load_page(state: PartitionState, lane: Lane, step: Step) -> None:
+    limits = state.options.limits
+    lane.loading_page = True
+    if lane.session is None:
+        most = min(limits.page_entries, lane.tail_from - lane.paged_up_to)
+        size_bytes = limits.page_bytes
+    else:
+        most = limits.session_window_entries
+        size_bytes = limits.session_window_bytes
+    load = PageLoad(
+        lane.kind, lane.paged_up_to, lane.tail_from, most, size_bytes, lane.session, lane.holder, edited=lane.edited
+    )
+    lane.edited = False
+    step.loads.append(load)
+
+
+def _load_bodies(state: PartitionState, lane: Lane, step: Step) -> None:
+    if lane.loading_bodies:
         return
     limits = state.options.limits
-    head = subqueue.ready.head()
-    missing = list(subqueue.doomed.values())
+    head = lane.ready.head()
+    missing = lane.doomed_waiting
     if head is not None and head.data is None:
-        missing += subqueue.ready.bodyless(limits.page_entries)
+        missing = missing + lane.ready.bodyless(limits.page_entries)
     if missing:
-        subqueue.loading_bodies = True
+        lane.loading_bodies = True
         sizes = accumulate(entry.size_bytes for entry in missing)
         most = max(1, sum(1 for total in sizes if total <= limits.page_bytes))
-        step.loads.append(body_load(kind, missing[: min(most, limits.page_entries)]))
+        load = body_load(lane.kind, missing[: min(most, limits.page_entries)])
+        load.holder = lane.holder
+        step.loads.append(load)
 
 
-def body_load(kind: int, entries: list[Entry], then: Settle | None = None) -> BodyLoad:
+def body_load(kind: int, entries: list[Entry], then: Settle | Transact | None = None) -> BodyLoad:
     """Ask for the bodies of entries; ``then`` is the command that waits for them."""
     return BodyLoad(kind, [entry.pos for entry in entries], [entry.body for entry in entries], then)
 
@@ -64,7 +82,9 @@ def body_load(kind: int, entries: list[Entry], then: Settle | None = None) -> Bo
 def peek(state: PartitionState, command: Peek, now_ms: int, step: Step) -> None:
     """The store knows every state; memory only what it needs."""
     size_bytes = state.options.limits.peek_bytes
-    step.loads.append(PeekLoad(command.request, command.kind, command.from_sequence, command.count, size_bytes))
+    step.loads.append(
+        PeekLoad(command.request, command.kind, command.from_sequence, command.count, size_bytes, command.session)
+    )
 
 
 def browse(state: PartitionState, command: Browse, now_ms: int, step: Step) -> None:

@@ -1,8 +1,8 @@
 """Message locks of one sub-queue, kept by delivery batch (D12).
 
 All messages handed out in one step share a lock id and a deadline; a lock token names the batch and the position in it.
-An expired or settled lock is simply not found any more, so a late settlement can't touch a later delivery of the same
-message: that one has another lock id.
+A renewal moves the deadline of single messages. An expired or settled lock is simply not found any more, so a late
+settlement can't touch a later delivery of the same message: that one has another lock id.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,12 +14,41 @@ from partibus.partition.entry import Entry
 class LockBatch:
     """What is still locked of one delivery batch, by position."""
 
-    __slots__ = ("entries", "lock_id", "until_ms")
+    __slots__ = ("entries", "lock_id", "renewed", "until_ms")
 
     def __init__(self, lock_id: int, until_ms: int, entries: Iterable[Entry]) -> None:
         self.lock_id = lock_id
         self.until_ms = until_ms
+        """When the lock of every entry that was not renewed ends."""
         self.entries = {entry.pos: entry for entry in entries}
+        self.renewed: dict[int, int] = {}
+        """Position -> when its lock ends."""
+
+    def held(self, positions: Iterable[int], now_ms: int) -> list[int]:
+        """Those of the positions whose lock holds."""
+        entries = self.entries
+        if not self.renewed:
+            return [pos for pos in positions if pos in entries] if self.until_ms > now_ms else []
+        renewed, until_ms = self.renewed, self.until_ms
+        return [pos for pos in positions if pos in entries and renewed.get(pos, until_ms) > now_ms]
+
+    def parts(self) -> list[tuple[int, list[int]]]:
+        """(until ms, positions ascending) of all that is locked."""
+        parts: dict[int, list[int]] = {}
+        for pos in sorted(self.entries):
+            parts.setdefault(self.renewed.get(pos, self.until_ms), []).append(pos)
+        return sorted(parts.items())
+
+    def over(self, now_ms: int) -> list[Entry]:
+        """The entries whose lock has ended."""
+        renewed, until_ms = self.renewed, self.until_ms
+        return [entry for pos, entry in self.entries.items() if renewed.get(pos, until_ms) <= now_ms]
+
+    def next_deadline_ms(self) -> int:
+        """When the first of its locks ends."""
+        if not self.renewed:
+            return self.until_ms
+        return min(self.renewed.get(pos, self.until_ms) for pos in self.entries)
 
 
 class LockTable:
@@ -34,6 +63,9 @@ class LockTable:
     def __len__(self) -> int:
         return sum(len(batch.entries) for batch in self._batches.values())
 
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
     def __iter__(self) -> Iterator[LockBatch]:
         return iter(self._batches.values())
 
@@ -42,37 +74,56 @@ class LockTable:
         self._batches[batch.lock_id] = batch
         heappush(self._deadlines, (batch.until_ms, batch.lock_id))
 
-    def find(self, lock_id: int, now_ms: int) -> LockBatch | None:
-        """The batch, while its lock holds."""
-        batch = self._batches.get(lock_id)
-        return batch if batch is not None and batch.until_ms > now_ms else None
+    def find(self, lock_id: int) -> LockBatch | None:
+        """The batch of that lock id; whether its locks still hold is `LockBatch.held`."""
+        return self._batches.get(lock_id)
+
+    def renew(self, batch: LockBatch, positions: Iterable[int], until_ms: int) -> None:
+        """Move the end of some of a batch's locks."""
+        if len(batch.entries) == 1:
+            batch.until_ms = until_ms
+            batch.renewed.clear()
+        else:
+            batch.renewed.update((pos, until_ms) for pos in positions)
+        heappush(self._deadlines, (until_ms, batch.lock_id))
 
     def unlock(self, lock_id: int, positions: Iterable[int]) -> bool:
         """Take positions out of a batch; True when that was the last of it."""
-        entries = self._batches[lock_id].entries
+        batch = self._batches[lock_id]
+        entries = batch.entries
         for pos in positions:
             del entries[pos]
+        if batch.renewed:
+            for pos in positions:
+                batch.renewed.pop(pos, None)
         if entries:
             return False
         del self._batches[lock_id]
         return True
 
     def next_deadline_ms(self) -> int | None:
-        """When the earliest lock ends."""
+        """A time before which no lock ends."""
         deadlines = self._deadlines
         while deadlines and deadlines[0][1] not in self._batches:
             heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
     def expired(self, now_ms: int) -> list[LockBatch]:
-        """The batches whose deadline has passed, earliest first; they stay until `unlock`."""
-        over = []
+        """The batches with locks whose deadline has passed, earliest first; they stay until `unlock`."""
+        over: dict[int, LockBatch] = {}
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms:
-            batch = self._batches.get(heappop(deadlines)[1])
-            if batch is not None:
-                over.append(batch)
-        return over
+            lock_id = heappop(deadlines)[1]
+            batch = self._batches.get(lock_id)
+            if batch is None or lock_id in over:
+                continue
+            if len(batch.entries) > len(batch.over(now_ms)):  # the rest has another deadline
+                later = min(
+                    until_ms for pos in batch.entries if (until_ms := batch.renewed.get(pos, batch.until_ms)) > now_ms
+                )
+                heappush(deadlines, (later, lock_id))
+            over[lock_id] = batch
+        return list(over.values())
 
 
 def by_lock(tokens: Iterable[tuple[int, int]]) -> list[tuple[int, list[int]]]:

@@ -4,30 +4,59 @@ The runtime calls `handle` with a command and the time, hands the events to the 
 go once what they saw is durable (D11), and brings back what a load asked for as `Loaded`.
 
 One command is taken at a time and completely; memory has changed when `handle` returns. The table says which module
-knows what a command does; sub-queues that it changed are then served and read ahead.
+knows what a command does; lanes that it changed are then served and read ahead.
 """
 
 from collections.abc import Callable, Iterable
 
 from partibus.partition import commands as c
-from partibus.partition.enqueue import enqueue
+from partibus.partition.deferred import receive_deferred
+from partibus.partition.enqueue import enqueue, next_screened, screen, take_numbers
 from partibus.partition.hand_out import cancel_receive, lock_reserved, receive, return_reserved, serve
 from partibus.partition.keys import subqueue_key
 from partibus.partition.loaded import loaded
 from partibus.partition.loads import browse, inspect, peek, read_ahead
+from partibus.partition.locks import renew_locks, tick
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Snapshot
-from partibus.partition.settlement import settle, tick
+from partibus.partition.session_locks import (
+    accept_session,
+    cancel_accept,
+    get_session_state,
+    list_sessions,
+    look_after_probe,
+    offer,
+    release_session,
+    renew_session,
+    set_session_state,
+)
+from partibus.partition.settlement import settle
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
+from partibus.partition.subqueue import NEVER
+from partibus.partition.sweeps import cancel_scheduled, purge
+from partibus.partition.transactions import transact
 
 _HANDLERS: dict[type, Callable[..., None]] = {
     c.Enqueue: enqueue,
+    c.TakeNumbers: take_numbers,
+    c.CancelScheduled: cancel_scheduled,
     c.Receive: receive,
     c.CancelReceive: cancel_receive,
     c.LockReserved: lock_reserved,
     c.ReturnReserved: return_reserved,
     c.Settle: settle,
+    c.RenewLocks: renew_locks,
+    c.ReceiveDeferred: receive_deferred,
+    c.Purge: purge,
+    c.AcceptSession: accept_session,
+    c.CancelAccept: cancel_accept,
+    c.RenewSession: renew_session,
+    c.ReleaseSession: release_session,
+    c.GetSessionState: get_session_state,
+    c.SetSessionState: set_session_state,
+    c.ListSessions: list_sessions,
+    c.Transact: transact,
     c.Peek: peek,
     c.Browse: browse,
     c.Inspect: inspect,
@@ -48,27 +77,56 @@ class Partition:
         """Apply one command at one moment."""
         step = Step()
         state = self.state
-        _HANDLERS[type(command)](state, command, now_ms, step)
-        while step.changed:
-            kind = step.changed.pop(0)
-            serve(state, kind, now_ms, step)
-            read_ahead(state, kind, step)
-        return step
+        if state.duplicates is None:
+            _HANDLERS[type(command)](state, command, now_ms, step)
+        else:
+            self._screen(command, now_ms, step)
+        while True:
+            while step.changed:
+                lane = step.changed.pop(0)
+                if lane.session is not None:
+                    look_after_probe(state, lane, now_ms, step)
+                serve(state, lane, now_ms, step)
+                read_ahead(state, lane, step)
+            if state.sessions is None or not state.sessions.waiting or not offer(state, step):
+                return step
+
+    def _screen(self, command: c.Command, now_ms: int, step: Step) -> None:
+        """On an entity with duplicate detection what stores messages waits in line until their ids are known."""
+        if type(command) is c.Enqueue or type(command) is c.Transact:
+            screen(self.state, command, now_ms, step)
+        else:
+            _HANDLERS[type(command)](self.state, command, now_ms, step)
+        while (screened := next_screened(self.state, now_ms, step)) is not None:
+            _HANDLERS[type(screened)](self.state, screened, now_ms, step)
+
+    def follow(self, options: PartitionOptions) -> None:
+        """The entity was updated."""
+        self.state.options = options
+        if self.state.duplicates is not None and options.duplicate_window_ms is not None:
+            self.state.duplicates.change_window(options.duplicate_window_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When a `Tick` has something to do: the earliest end of a lock or reservation."""
-        deadlines = [
-            deadline
-            for subqueue in self.state.subqueues.values()
-            for table in (subqueue.locks, subqueue.reservations)
-            if (deadline := table.next_deadline_ms()) is not None
-        ]
-        return min(deadlines) if deadlines else None
+        """When a `Tick` has something to do: the earliest end of a lock, reservation or session, or the earliest time
+        that something in the store waits for."""
+        state = self.state
+        earliest = NEVER
+        for subqueue in state.subqueues.values():
+            for deadline in (subqueue.locks.next_deadline_ms(), subqueue.reservations.next_deadline_ms()):
+                if deadline is not None and deadline < earliest:
+                    earliest = deadline
+            if subqueue.next_due:
+                earliest = min(earliest, *subqueue.next_due.values())
+        for others in (state.sessions, state.duplicates):
+            deadline = None if others is None else others.next_deadline_ms()
+            if deadline is not None and deadline < earliest:
+                earliest = deadline
+        return None if earliest == NEVER else earliest
 
     @property
-    def counters(self) -> tuple[int, int]:
-        """(next sequence, next number): goes into each commit beside the events."""
-        return self.state.next_sequence, self.state.next_number
+    def counters(self) -> tuple[int, int, int]:
+        """(next sequence, next number, bytes of session states): goes into each commit beside the events."""
+        return self.state.next_sequence, self.state.next_number, self.state.session_state_bytes
 
     def counts(self) -> Iterable[tuple[int, int, int]]:
         """(sub-queue key, messages, bytes) of every sub-queue: goes into each commit, too."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from partibus.partition import commands as c
-from partibus.partition.keys import subqueue_key
+from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.ports import Store
 
 BROWSE_ENTRIES_MAX = 10_000
@@ -13,12 +13,42 @@ def read(store: Store, row: int, load: c.Load) -> Any:
     """Do a load; blocks."""
     match load:
         case c.PageLoad():
-            return store.load_page(subqueue_key(row, load.kind), load.from_pos, load.max_entries, load.max_bytes)
+            return store.load_page(
+                subqueue_key(row, load.kind), load.from_pos, load.max_entries, load.max_bytes, load.session
+            )
         case c.BodyLoad():
             return store.load_bodies(load.bodies)
+        case c.SweepLoad():
+            return _read_for_sweep(store, subqueue_key(row, load.kind), load)
+        case c.DeferredLoad():
+            return store.load_sequences(subqueue_key(row, load.command.kind), load.command.sequences)
+        case c.SessionScan():
+            return store.scan_sessions(subqueue_key(row, SubqueueKind.ACTIVE), load.after, load.max_sessions)
+        case c.SessionStateLoad():
+            return store.load_session_state(row, load.session)
+        case c.SessionListLoad():
+            wanted = load.command
+            return store.list_sessions(
+                subqueue_key(row, SubqueueKind.ACTIVE), wanted.skip, wanted.top, wanted.updated_after_ms
+            )
+        case c.DuplicateLoad():
+            return store.find_duplicates(row, load.first_bucket, load.ids)
+        case c.DuplicateScan():
+            return store.scan_duplicates(row, load.after, load.max_ids)
         case c.PeekLoad():
-            return store.peek(subqueue_key(row, load.kind), load.from_sequence, load.max_entries, load.max_bytes)
+            return store.peek(
+                subqueue_key(row, load.kind), load.from_sequence, load.max_entries, load.max_bytes, load.session
+            )
         case c.BrowseLoad():
             return store.browse(
                 subqueue_key(row, load.kind), load.from_pos, load.to_pos, BROWSE_ENTRIES_MAX, load.max_bytes
             )
+
+
+def _read_for_sweep(store: Store, subqueue: int, load: c.SweepLoad) -> Any:
+    sweep = load.sweep
+    if isinstance(sweep, c.DueSweep):
+        return store.load_due(subqueue, sweep.state, sweep.until_ms, load.max_entries, load.max_bytes)
+    if isinstance(sweep, c.CancelScheduled):
+        return store.load_sequences(subqueue, sweep.sequences)
+    return store.load_page(subqueue, 0, load.max_entries, load.max_bytes, sweep.session)

@@ -6,7 +6,7 @@ message returns to its place).
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 
 from partibus.partition.entry import Entry
@@ -66,11 +66,16 @@ class ReadyQueue:
         entry.data = data
         self.size_bytes += entry.size_bytes
 
-    def remove(self, positions: set[int]) -> list[Entry]:
-        """Take returned entries out by their positions."""
+    def remove(self, positions: Collection[int]) -> list[Entry]:
+        """Take entries out by their positions; the ones that are here."""
         removed = [entry for pos, entry in self._returned if pos in positions]
         if removed:
             self._returned = [pair for pair in self._returned if pair[0] not in positions]
             heapify(self._returned)
-            self.size_bytes -= sum(entry.size_bytes for entry in removed if entry.data is not None)
+        if self._in_order and positions and min(positions) <= self._in_order[-1].pos:
+            arrived = [entry for entry in self._in_order if entry.pos in positions]
+            if arrived:
+                self._in_order = deque(entry for entry in self._in_order if entry.pos not in positions)
+                removed += arrived
+        self.size_bytes -= sum(entry.size_bytes for entry in removed if entry.data is not None)
         return removed

@@ -144,6 +144,8 @@ class StoreRuntime:
         if slot is None:
             slot = self._slots[row] = Slot(row, options)
             self._load_partition(slot)
+        elif slot.options is not options:  # the entity was updated
+            slot.follow(options)
         if slot.machine is None:
             slot.waiting.append((command, holdable))
             self._count_waiting(command, 1)
@@ -201,8 +203,7 @@ class StoreRuntime:
         for reply in step.replies:
             callback = self._answers.whose(reply)
             if callback is None:
-                if type(reply) is c.Granted:
-                    self._give_back(slot, reply)
+                self._give_back(slot, reply)
                 continue
             if durable:
                 self._answers.put(callback, reply)
@@ -232,11 +233,15 @@ class StoreRuntime:
         self._pacing.add(waited_for=waited_for, holdable=holdable)
         self._schedule()
 
-    def _give_back(self, slot: Slot, granted: c.Granted) -> None:
-        """Nobody is there to take a grant: what it locked must not wait for the lock to end, nor be granted again."""
-        self._handle(slot, c.CancelReceive(0, granted.kind, granted.receiver), True)
-        tokens = [(granted.lock_id, entry.pos) for entry in granted.entries]
-        self._handle(slot, c.Settle(0, granted.kind, c.Outcome.RELEASE, tokens), True)
+    def _give_back(self, slot: Slot, reply: c.Reply) -> None:
+        """Nobody is there to take it: what was locked must not wait for the lock to end, nor be granted again."""
+        match reply:
+            case c.Granted():
+                self._handle(slot, c.CancelReceive(0, reply.kind, reply.receiver), True)
+                tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
+                self._handle(slot, c.Settle(0, reply.kind, c.Outcome.RELEASE, tokens), True)
+            case c.SessionAccepted():
+                self._handle(slot, c.ReleaseSession(reply.lock_id), True)
 
     # -- committing --------------------------------------------------------------------------------------------------
 
@@ -398,7 +403,7 @@ class StoreRuntime:
         def loaded(result: Any) -> None:
             if generation != self._generation or self._slots.get(row) is not slot:
                 # Whoever asked must not wait for ever.
-                self._refuse(load.then if isinstance(load, c.BodyLoad) and load.then is not None else load)
+                self._refuse(load)
                 self._answers.deliver()
                 return
             if isinstance(result, BaseException):

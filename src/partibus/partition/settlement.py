@@ -1,108 +1,120 @@
-"""Locks end: by the receiver's word, or by their deadline."""
+"""Locks end by the receiver's word: complete, abandon, release, dead-letter, defer."""
 
-from partibus.partition.commands import BodyLoad, LockToken, Outcome, Settle, Settled, Tick
-from partibus.partition.dead_letter import dead_letter, dead_letter_doomed, is_used_up
+from collections.abc import Mapping
+
+from partibus.partition.commands import BodyLoad, LockToken, Outcome, Settle, Settled, Transact
+from partibus.partition.dead_letter import dead_letter
 from partibus.partition.entry import Entry
-from partibus.partition.events import Counted
+from partibus.partition.events import Updated
 from partibus.partition.loads import body_load
 from partibus.partition.lock_table import by_lock
+from partibus.partition.ports import EntryState
+from partibus.partition.put_back import put_back
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 
 
 def settle(state: PartitionState, command: Settle, now_ms: int, step: Step) -> None:
     """Apply an outcome to what is still under lock; the reply names the tokens whose lock has ended."""
-    kind, outcome = command.kind, command.outcome
-    if outcome is Outcome.DEAD_LETTER and _await_bodies(state, command, now_ms, step):
+    missing = bodies_missing(state, command, now_ms)
+    if missing:
+        step.loads.append(body_load(command.kind, missing, then=command))
         return
+    apply_settlement(state, command, now_ms, step)
+
+
+def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: Step) -> None:
+    """As `settle`, with every body there."""
+    kind, outcome = command.kind, command.outcome
     gone = outcome is Outcome.COMPLETE or outcome is Outcome.DEAD_LETTER
-    locks = state.subqueues[kind].locks
     lost: list[int] = []
     settled: list[Entry] = []
     for lock_id, positions in by_lock(command.tokens):
-        batch = locks.find(lock_id, now_ms)
-        held = [] if batch is None else [pos for pos in positions if pos in batch.entries]
+        lane = state.lane_under(kind, lock_id, now_ms)
+        batch = None if lane is None else lane.locks.find(lock_id)
+        held = [] if batch is None else batch.held(positions, now_ms)
         if len(held) != len(positions):
             lost += _indexes(command.tokens, {(lock_id, pos) for pos in positions if pos not in held})
-        if batch is not None and held:
+        if lane is not None and batch is not None and held:
             settled += [batch.entries[pos] for pos in held]
-            state.unlock(kind, batch, held, step, still_covered=not gone)
+            state.unlock(lane, batch, held, step, still_covered=not gone)
     if outcome is Outcome.COMPLETE:
         state.remove(kind, settled, step)
     elif outcome is Outcome.DEAD_LETTER:
-        dead_letter(state, kind, settled, command.reason, command.description, step)
-    else:
-        _put_back(state, kind, settled, step, counted=outcome is Outcome.ABANDON)
+        dead_letter(state, kind, settled, _with_reason(command), step)
+    elif settled:
+        if command.properties:
+            state.rewrite(kind, settled, command.properties, step)
+        if outcome is Outcome.DEFER:
+            _defer(state, kind, settled, step)
+        else:
+            counted = outcome is Outcome.ABANDON
+            delay_ms = (command.delay_ms or None) if counted else 0
+            rewritten = bool(command.properties)
+            put_back(state, kind, settled, now_ms, step, counted=counted, delay_ms=delay_ms, rewritten=rewritten)
     step.replies.append(Settled(command.request, lost))
 
 
-def settle_with_bodies(state: PartitionState, load: BodyLoad, found: dict[int, bytes], now_ms: int, step: Step) -> None:
-    """Go on with a settlement that had to wait for bodies. A message whose body the store has lost can't be moved,
-    delivered or read: it is removed, lest its partition asks for the body for ever."""
-    command = load.then
-    assert command is not None, "somebody waited"
-    locks = state.subqueues[command.kind].locks
+def lost_tokens(state: PartitionState, command: Settle, now_ms: int) -> list[int]:
+    """The indexes of tokens whose lock has ended."""
+    lost: list[int] = []
     for lock_id, positions in by_lock(command.tokens):
-        batch = locks.find(lock_id, now_ms)
-        if batch is None:
-            continue
-        waiting = [batch.entries[pos] for pos in positions if pos in batch.entries]
-        waiting = [entry for entry in waiting if entry.data is None]
-        for entry in waiting:
-            entry.data = found.get(entry.pos)
-        bodyless = [entry for entry in waiting if entry.data is None and entry.pos in load.positions]
-        if bodyless:
-            state.unlock(command.kind, batch, [entry.pos for entry in bodyless], step, still_covered=False)
-            state.remove(command.kind, bodyless, step)
-    settle(state, command, now_ms, step)
+        lane = state.lane_under(command.kind, lock_id, now_ms)
+        batch = None if lane is None else lane.locks.find(lock_id)
+        held = [] if batch is None else batch.held(positions, now_ms)
+        if len(held) != len(positions):
+            lost += _indexes(command.tokens, {(lock_id, pos) for pos in positions if pos not in held})
+    return lost
 
 
-def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
-    """Locks and reservations whose deadline has passed: their entries go back, those that were locked counted."""
-    # Dead-letter sub-queues first: what the others move there comes behind what is put back.
-    for kind, subqueue in reversed(state.subqueues.items()):
-        for batch in subqueue.reservations.expired(now_ms):
-            for entry in batch.entries.values():
-                subqueue.ready.put_back(entry)
-            subqueue.reservations.unlock(batch.lock_id, list(batch.entries))
-            step.change(kind)
-        for batch in subqueue.locks.expired(now_ms):
-            entries = list(batch.entries.values())
-            state.unlock(kind, batch, list(batch.entries), step, still_covered=True)
-            _put_back(state, kind, entries, step, counted=True)
-
-
-def _put_back(state: PartitionState, kind: int, entries: list[Entry], step: Step, *, counted: bool) -> None:
-    """Return entries to their place; those delivered often enough are dead-lettered."""
-    if not entries:
-        return
-    if counted:
-        for entry in entries:
-            entry.delivery_count += 1
-        step.events.append(Counted(kind, entries))
-    subqueue = state.subqueues[kind]
-    for entry in entries:
-        if is_used_up(state, kind, entry):
-            subqueue.doomed[entry.pos] = entry
-        else:
-            subqueue.ready.put_back(entry)
-    dead_letter_doomed(state, kind, step)
-    step.change(kind)
-
-
-def _await_bodies(state: PartitionState, command: Settle, now_ms: int, step: Step) -> bool:
-    """A message to be dead-lettered is rewritten, so its body has to be there; True when it must be read first and the
-    command comes again with it."""
-    locks = state.subqueues[command.kind].locks
+def bodies_missing(state: PartitionState, command: Settle, now_ms: int) -> list[Entry]:
+    """Entries that a settlement rewrites or moves, and whose body was let go while they were locked."""
+    if command.outcome is not Outcome.DEAD_LETTER and not command.properties:
+        return []
     missing = []
-    for lock_id, pos in command.tokens:
-        batch = locks.find(lock_id, now_ms)
-        entry = batch.entries.get(pos) if batch else None
-        if entry is not None and entry.data is None:
-            missing.append(entry)
-    if missing:
-        step.loads.append(body_load(command.kind, missing, then=command))
-    return bool(missing)
+    for lock_id, positions in by_lock(command.tokens):
+        lane = state.lane_under(command.kind, lock_id, now_ms)
+        batch = None if lane is None else lane.locks.find(lock_id)
+        if batch is not None:
+            missing += [batch.entries[pos] for pos in positions if pos in batch.entries]
+    return [entry for entry in missing if entry.data is None]
+
+
+def take_bodies(state: PartitionState, load: BodyLoad, found: dict[int, bytes], now_ms: int, step: Step) -> None:
+    """Bodies came for locked entries. A message whose body the store has lost can't be moved, delivered or read: it is
+    removed, lest its partition asks for the body for ever."""
+    assert load.then is not None, "somebody waited"
+    commands = load.then.commands if isinstance(load.then, Transact) else [load.then]
+    for command in commands:
+        if not isinstance(command, Settle) or command.kind != load.kind:
+            continue
+        for lock_id, positions in by_lock(command.tokens):
+            lane = state.lane_under(command.kind, lock_id, now_ms)
+            batch = None if lane is None else lane.locks.find(lock_id)
+            if lane is None or batch is None:
+                continue
+            waiting = [batch.entries[pos] for pos in positions if pos in batch.entries]
+            waiting = [entry for entry in waiting if entry.data is None]
+            for entry in waiting:
+                entry.data = found.get(entry.pos)
+            bodyless = [entry for entry in waiting if entry.data is None and entry.pos in load.positions]
+            if bodyless:
+                state.unlock(lane, batch, [entry.pos for entry in bodyless], step, still_covered=False)
+                state.remove(command.kind, bodyless, step)
+
+
+def _defer(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
+    """Leave entries alone until somebody asks for them."""
+    for entry in entries:
+        entry.state = EntryState.DEFERRED
+    state.subqueues[kind].claimed.difference_update([entry.sequence for entry in entries])
+    step.events.append(Updated(kind, entries))
+
+
+def _with_reason(command: Settle) -> Mapping[str, object]:
+    given = {"DeadLetterReason": command.reason, "DeadLetterErrorDescription": command.description}
+    reasons = {name: text for name, text in given.items() if text is not None}
+    return {**(command.properties or {}), **reasons}
 
 
 def _indexes(tokens: list[LockToken], wanted: set[LockToken]) -> list[int]:

@@ -33,13 +33,19 @@ class Slot:
         A page only needs the entries below its end: those of a backlog are durable for long, however busy its senders
         are. Who looks at everything is to see the end of what nobody waited for, too.
         """
-        if isinstance(load, c.PageLoad) and load.kind == SubqueueKind.ACTIVE:
+        if isinstance(load, c.PageLoad) and load.kind == SubqueueKind.ACTIVE and not load.edited:
             while len(self.ends) > 1 and next(islice(self.ends, 1, None)) <= durable:
                 del self.ends[next(iter(self.ends))]
             return next((number for number, end in self.ends.items() if end >= load.end_pos), 0)
-        if isinstance(load, c.PeekLoad | c.BrowseLoad):
-            return self.written
-        return self.waited
+        if isinstance(load, c.BodyLoad) or (isinstance(load, c.PageLoad) and not load.edited):
+            return self.waited
+        return self.written
+
+    def follow(self, options: PartitionOptions) -> None:
+        """The entity was updated."""
+        self.options = options
+        if self.machine is not None:
+            self.machine.follow(options)
 
     def wrote(self, commit: int, *, waited_for: bool) -> None:
         """Rows of this partition are in a commit."""

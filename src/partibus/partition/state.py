@@ -1,12 +1,18 @@
 """What a partition remembers, and the moves that all handlers share."""
 
+from collections.abc import Mapping
+
+from partibus.message import ttl_of, with_application_properties
+from partibus.partition.duplicates import DuplicateIds
 from partibus.partition.entry import Entry
-from partibus.partition.events import LockChanged, Removed, Unlocked
+from partibus.partition.events import LockChanged, Removed, Rewritten, Unlocked
 from partibus.partition.journal import locked_positions
-from partibus.partition.keys import SubqueueKind, kind_of, subqueue_key
+from partibus.partition.keys import REWRITTEN_BODY, SubqueueKind, body_key, kind_of, subqueue_key
+from partibus.partition.lane import Lane
 from partibus.partition.lock_table import LockBatch
 from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import EntryRow, LockBatchRow, Snapshot
+from partibus.partition.ports import EntryRow, EntryState, LockBatchRow, Snapshot
+from partibus.partition.sessions import Sessions
 from partibus.partition.step import Step
 from partibus.partition.subqueue import Subqueue
 
@@ -19,7 +25,17 @@ queue holds some thousands (D24). The 39 bits of a number last for eight million
 class PartitionState:
     """Counters and sub-queues of one partition."""
 
-    __slots__ = ("next_number", "next_reservation", "next_sequence", "options", "row", "subqueues")
+    __slots__ = (
+        "duplicates",
+        "next_number",
+        "next_reservation",
+        "next_sequence",
+        "options",
+        "row",
+        "session_state_bytes",
+        "sessions",
+        "subqueues",
+    )
 
     def __init__(self, row: int, options: PartitionOptions, snapshot: Snapshot | None) -> None:
         self.row = row
@@ -27,22 +43,35 @@ class PartitionState:
         self.next_sequence = snapshot.next_sequence if snapshot else 1
         self.next_number = snapshot.next_number + UNWRITTEN_NUMBERS_MAX if snapshot else 1
         """Lock ids, positions in dead-letter sub-queues, numbers of rewritten bodies; durable with what uses them."""
+        self.session_state_bytes = snapshot.session_state_bytes if snapshot else 0
         self.next_reservation = 1
         self.subqueues: dict[int, Subqueue] = {}
         for kind in (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER):
-            counts = snapshot.counts.get(subqueue_key(row, kind)) if snapshot else None
+            key = subqueue_key(row, kind)
+            counts = snapshot.counts.get(key) if snapshot else None
+            due = snapshot.next_due.items() if snapshot else ()
             self.subqueues[kind] = Subqueue(
+                kind,
                 messages=counts.messages if counts else 0,
                 size_bytes=counts.size_bytes if counts else 0,
                 end_pos=self.next_sequence if kind == SubqueueKind.ACTIVE else self.next_number,
+                next_due={state: due_ms for (subqueue, state), due_ms in due if subqueue == key},
             )
+        self.sessions: Sessions | None = None
+        """Of an entity that requires sessions."""
+        if options.requires_session:
+            self.sessions = Sessions(may_have_more=snapshot is not None)
+        self.duplicates: DuplicateIds | None = None
+        """Of an entity with duplicate detection."""
+        if options.duplicate_window_ms is not None:
+            self.duplicates = DuplicateIds(options.duplicate_window_ms, is_known=snapshot is None)
         if snapshot:
             self._restore_locks(snapshot)
 
     @property
     def size_bytes(self) -> int:
-        """Stored bytes in all sub-queues."""
-        return sum(subqueue.size_bytes for subqueue in self.subqueues.values())
+        """Stored bytes in all sub-queues, and of all session states."""
+        return self.session_state_bytes + sum(subqueue.size_bytes for subqueue in self.subqueues.values())
 
     def take_number(self) -> int:
         """A number that this partition has not used."""
@@ -50,33 +79,90 @@ class PartitionState:
         self.next_number += 1
         return number
 
+    # -- lanes -------------------------------------------------------------------------------------------------------
+
+    def lane_under(self, kind: int, lock_id: int, now_ms: int) -> Lane | None:
+        """Where what is locked under a lock id came from: the sub-queue, or the session that is held under it."""
+        if self.sessions is None or kind != SubqueueKind.ACTIVE:
+            return self.subqueues[kind]
+        session = self.sessions.find(lock_id, now_ms)
+        return None if session is None else session.lane
+
+    def lane_of(self, kind: int, session: str | None) -> Lane | None:
+        """The lane of an entry; None while nobody holds its session, when all that waits of it is in the store."""
+        if self.sessions is None or kind != SubqueueKind.ACTIVE or session is None:
+            return self.subqueues[kind]
+        held = self.sessions.held.get(session)
+        return None if held is None else held.lane
+
+    # -- entries -----------------------------------------------------------------------------------------------------
+
     def arrive(self, kind: int, entries: list[Entry], size_bytes: int, step: Step) -> None:
-        """Put new entries at the end of a sub-queue."""
+        """Put new active entries at the end of a sub-queue."""
+        subqueue = self.subqueues[kind]
+        subqueue.messages += len(entries)
+        subqueue.size_bytes += size_bytes
         limits = self.options.limits
-        self.subqueues[kind].arrive(
-            entries, size_bytes, window_entries=limits.window_entries, window_bytes=limits.window_bytes
-        )
-        step.change(kind)
+        if self.sessions is not None and kind == SubqueueKind.ACTIVE:
+            self.sessions.arrive(entries, limits, step)
+            subqueue.end_pos = subqueue.tail_from = entries[-1].pos + 1
+            subqueue.paged_up_to = 0
+            return
+        subqueue.arrive(entries, size_bytes, window_entries=limits.window_entries, window_bytes=limits.window_bytes)
+        step.change(subqueue)
 
     def leave(self, kind: int, entries: list[Entry]) -> None:
         """Entries are no longer in a sub-queue: one event or another says why."""
         subqueue = self.subqueues[kind]
         subqueue.messages -= len(entries)
         subqueue.size_bytes -= sum([entry.size_bytes for entry in entries])
+        if subqueue.claimed:
+            subqueue.claimed.difference_update([entry.sequence for entry in entries])
 
     def remove(self, kind: int, entries: list[Entry], step: Step) -> None:
         """Entries are finished."""
         if entries:
             self.leave(kind, entries)
             step.events.append(Removed(kind, entries))
-            step.change(kind)
 
-    def unlock(self, kind: int, batch: LockBatch, positions: list[int], step: Step, *, still_covered: bool) -> None:
+    def rewrite(self, kind: int, entries: list[Entry], properties: Mapping[str, object], step: Step) -> None:
+        """Set application properties of entries, whose bodies are there."""
+        pairs = []
+        subqueue = self.subqueues[kind]
+        for entry in entries:
+            assert entry.data is not None, "callers read the body first"
+            old_body = entry.body
+            entry.body = body_key(self.row, REWRITTEN_BODY | self.take_number())
+            entry.data = with_application_properties(entry.data, properties)
+            subqueue.size_bytes += len(entry.data) - entry.size_bytes
+            entry.size_bytes = len(entry.data)
+            pairs.append((old_body, entry))
+        step.events.append(Rewritten(pairs))
+
+    def unlock(self, lane: Lane, batch: LockBatch, positions: list[int], step: Step, *, still_covered: bool) -> None:
         """Take positions out of a lock. ``still_covered``: their rows stay, so the lock's row must not cover them."""
-        if self.subqueues[kind].locks.unlock(batch.lock_id, positions):
-            step.events.append(Unlocked(kind, batch.lock_id))
+        ended = lane.locks.unlock(batch.lock_id, positions)
+        if lane.session is not None:
+            return  # the lock of a session's message is the session's, which has no row
+        if ended:
+            step.events.append(Unlocked(lane.kind, batch.lock_id))
         elif still_covered:
-            step.events.append(LockChanged(kind, batch.lock_id, batch.until_ms, sorted(batch.entries)))
+            step.events.append(LockChanged(lane.kind, batch.lock_id, batch.parts()))
+
+    # -- times -------------------------------------------------------------------------------------------------------
+
+    def expires_ms(self, enqueued_ms: int, ttl_ms: int | None) -> int | None:
+        """When a message's time to live is over, the entity's own counted in."""
+        default_ms = self.options.default_ttl_ms
+        if default_ms is not None and (ttl_ms is None or ttl_ms > default_ms):
+            ttl_ms = default_ms
+        return None if ttl_ms is None else enqueued_ms + ttl_ms
+
+    def become_active(self, entry: Entry) -> None:
+        """A scheduled or delayed entry, whose body is there, waits for receivers from now on."""
+        assert entry.data is not None, "sweeps bring bodies"
+        entry.state = EntryState.ACTIVE
+        entry.due_ms = self.expires_ms(entry.enqueued_ms, ttl_of(entry.data))
 
     def _restore_locks(self, snapshot: Snapshot) -> None:
         """Entries under lock at the moment of the snapshot stay locked until the same deadlines (D12)."""
@@ -88,19 +174,24 @@ class PartitionState:
         for batch in sorted(snapshot.lock_batches, key=lambda row: row.until_ms):
             for pos in locked_positions(batch.first_pos, batch.bitmap):
                 latest[batch.subqueue, pos] = batch
-        held: dict[tuple[int, int, int], list[Entry]] = {}
+        held: dict[tuple[int, int], dict[int, int]] = {}
         for (subqueue_of, pos), batch in sorted(latest.items()):
-            entry = entries.get((subqueue_of, pos))
-            if entry is not None:
-                held.setdefault((subqueue_of, batch.lock_id, batch.until_ms), []).append(entry)
-        for (subqueue_of, lock_id, until_ms), locked in held.items():
+            if (subqueue_of, pos) in entries:
+                held.setdefault((subqueue_of, batch.lock_id), {})[pos] = batch.until_ms
+        for (subqueue_of, lock_id), untils in held.items():
             subqueue = self.subqueues[kind_of(subqueue_of)]
-            subqueue.locks.add(LockBatch(lock_id, until_ms, locked))
+            until_ms = min(untils.values())
+            locked = [entries[subqueue_of, pos] for pos in untils]
+            restored = LockBatch(lock_id, until_ms, locked)
+            restored.renewed.update((pos, later_ms) for pos, later_ms in untils.items() if later_ms > until_ms)
+            subqueue.locks.add(restored)
             subqueue.above.update(entry.pos for entry in locked)
+            subqueue.claimed.update(entry.sequence for entry in locked if entry.state == EntryState.DEFERRED)
 
 
 def entry_of(row: EntryRow, data: bytes | None, size_bytes: int) -> Entry:
     """An entry in memory from a stored one."""
     return Entry(
-        row.pos, row.body, row.sequence, row.enqueued_ms, row.delivery_count, row.session, row.due_ms, size_bytes, data
-    )
+        row.pos, row.body, row.sequence, row.enqueued_ms, row.delivery_count, row.session, row.due_ms, size_bytes,
+        data, row.state,
+    )  # fmt: skip

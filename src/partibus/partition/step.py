@@ -2,13 +2,14 @@
 
 from partibus.partition.commands import Load, Reply
 from partibus.partition.events import Event
+from partibus.partition.lane import Lane
 
 
 class Step:
     """Filled by the handlers of a command.
 
-    ``changed`` names the sub-queues that may have something to hand out now, or room to read ahead: the machine looks
-    after them when the handler is done, so no handler needs to know about handing out.
+    ``changed`` are the lanes that may have something to hand out now, or room to read ahead: the machine looks after
+    them when the handler is done, so no handler needs to know about handing out.
     """
 
     __slots__ = ("changed", "events", "loads", "replies")
@@ -17,9 +18,9 @@ class Step:
         self.events: list[Event] = []
         self.replies: list[Reply] = []
         self.loads: list[Load] = []
-        self.changed: list[int] = []
+        self.changed: list[Lane] = []
 
-    def change(self, kind: int) -> None:
-        """Have a sub-queue looked after."""
-        if kind not in self.changed:
-            self.changed.append(kind)
+    def change(self, lane: Lane) -> None:
+        """Have a lane looked after."""
+        if lane not in self.changed:
+            self.changed.append(lane)

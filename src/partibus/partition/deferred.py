@@ -1,0 +1,57 @@
+"""Deferred messages come back to whoever asks for them by their sequence numbers.
+
+They are in the store only. From the moment somebody asks until the message is settled, or its lock has ended, its
+number is *claimed*, so that nobody else gets it and no row that was read meanwhile is taken for the truth.
+"""
+
+from partibus.partition.commands import DeferredGranted, DeferredLoad, NotFound, ReceiveDeferred, SessionLost
+from partibus.partition.lane import Lane
+from partibus.partition.locks import lock
+from partibus.partition.ports import EntryRow, EntryState
+from partibus.partition.state import PartitionState, entry_of
+from partibus.partition.step import Step
+
+
+def receive_deferred(state: PartitionState, command: ReceiveDeferred, now_ms: int, step: Step) -> None:
+    """Claim the numbers and have the rows read."""
+    if _lane(state, command, now_ms) is None:
+        step.replies.append(SessionLost(command.request))
+        return
+    claimed = state.subqueues[command.kind].claimed
+    taken = claimed.intersection(command.sequences)
+    if taken:
+        step.replies.append(NotFound(command.request, sorted(taken)))
+        return
+    claimed.update(command.sequences)
+    step.loads.append(DeferredLoad(command))
+
+
+def deferred_loaded(
+    state: PartitionState, command: ReceiveDeferred, rows: list[EntryRow], now_ms: int, step: Step
+) -> None:
+    """Lock or remove what was asked for, if all of it is there."""
+    subqueue = state.subqueues[command.kind]
+    lane = _lane(state, command, now_ms)
+    found = {
+        row.sequence: row
+        for row in rows
+        if row.state == EntryState.DEFERRED and (lane is None or lane.session in (None, row.session))
+    }
+    missing = [sequence for sequence in command.sequences if sequence not in found]
+    if lane is None or missing:
+        subqueue.claimed.difference_update(command.sequences)
+        step.replies.append(SessionLost(command.request) if lane is None else NotFound(command.request, missing))
+        return
+    in_order = [found[sequence] for sequence in dict.fromkeys(command.sequences)]
+    entries = [entry_of(row, row.data, len(row.data)) for row in in_order]
+    lock_id = until_ms = 0
+    if command.delete:
+        state.remove(command.kind, entries, step)
+    else:
+        lock_id, until_ms = lock(state, lane, sorted(entries, key=lambda entry: entry.pos), now_ms, step)
+    step.replies.append(DeferredGranted(command.request, lock_id, until_ms, entries))
+
+
+def _lane(state: PartitionState, command: ReceiveDeferred, now_ms: int) -> Lane | None:
+    """Where the lock is kept; None when the session is not held under that lock."""
+    return state.lane_under(command.kind, command.session, now_ms)

@@ -1,0 +1,163 @@
+"""What receivers take messages from: the entries of a sub-queue, or of one session in it, in order of position.
+
+```text
+ positions   0 ............ paged_up_to ............... tail_from ............ end
+              memory is the      the store knows,          the last arrivals,
+              truth (ready,      memory does not           kept in case the
+              locked)                                      receivers catch up
+```
+
+Below ``paged_up_to`` memory is the truth, so a page can't bring back what is completed but not yet committed. From
+``tail_from`` on the latest arrivals are in memory too; when a page reaches them the two meet, and nothing is read any
+more until receivers fall behind again. In between, in the *gap*, only the store knows. What is in memory although it
+lies above the mark (found under lock after a restart, say) is passed over by pages (``above``) until the mark has
+passed it.
+
+Who changes entries in the gap (a purge, expiry without receivers) says so with `edit`: a page that is on its way may
+have read them before, and the next one has to see the change.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from partibus.partition.entry import Entry
+from partibus.partition.lock_table import LockTable
+from partibus.partition.ready_queue import ReadyQueue
+
+
+@dataclass(slots=True)
+class Demand:
+    """What a receiver waits for."""
+
+    receiver: int
+    count: int
+    size_bytes: int
+    delete: bool
+    reserve: bool
+
+
+class Lane:
+    """Ready, reserved and locked entries, and who waits for more."""
+
+    __slots__ = (
+        "above",
+        "demands",
+        "edited",
+        "end_pos",
+        "holder",
+        "kind",
+        "loading_bodies",
+        "loading_page",
+        "locks",
+        "paged_up_to",
+        "ready",
+        "reservations",
+        "session",
+        "tail",
+        "tail_bytes",
+        "tail_from",
+    )
+
+    def __init__(self, kind: int, *, end_pos: int, is_empty: bool, session: str | None = None, holder: int = 0) -> None:
+        self.kind = kind
+        self.session = session
+        self.holder = holder
+        """The lock id under which the session is held."""
+        self.end_pos = end_pos
+        """Above every position given so far."""
+        self.ready = ReadyQueue()
+        self.locks = LockTable()
+        self.reservations = LockTable()
+        self.demands: deque[Demand] = deque()
+        self.paged_up_to = end_pos if is_empty else 0
+        self.tail_from = end_pos
+        self.tail: deque[Entry] = deque()
+        self.tail_bytes = 0
+        self.above: set[int] = set()
+        self.edited = session is not None
+        """The next page has to see everything that was written: the gap was changed, or a session's last holder has
+        just gone."""
+        self.loading_page = False
+        self.loading_bodies = False
+
+    @property
+    def in_memory(self) -> bool:
+        """Memory holds every entry that waits, be it among the ready ones or at the tail."""
+        return self.paged_up_to >= self.tail_from
+
+    @property
+    def has_more(self) -> bool:
+        """The gap may have entries."""
+        return True
+
+    @property
+    def doomed_waiting(self) -> list[Entry]:
+        """Entries to be dead-lettered that wait for their bodies."""
+        return []
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Nothing waits and nothing is held."""
+        return self.in_memory and not (self.ready or self.tail or self.locks or self.reservations)
+
+    def arrive(self, entries: list[Entry], size_bytes: int, *, window_entries: int, window_bytes: int) -> None:
+        """Take in new entries: among the ready ones while all of those are in memory and there is room, else at the
+        tail, from which the oldest fall off."""
+        self.end_pos = end_pos = entries[-1].pos + 1
+        ready = self.ready
+        if self.in_memory and not self.tail and len(ready) < window_entries and ready.size_bytes < window_bytes:
+            ready.extend(entries, size_bytes)
+            self.paged_up_to = self.tail_from = end_pos
+            return
+        tail = self.tail
+        tail.extend(entries)
+        self.tail_bytes += size_bytes
+        while len(tail) > window_entries or self.tail_bytes > window_bytes:
+            oldest = tail.popleft()
+            self.tail_bytes -= oldest.size_bytes
+            self.tail_from = oldest.pos + 1
+
+    def page_in(self, entries: list[Entry], up_to: int) -> None:
+        """Take in a page; everything below ``up_to`` is in memory now."""
+        fresh = [e for e in entries if e.pos < self.tail_from and e.pos not in self.above]
+        self.ready.extend(fresh, sum([e.size_bytes for e in fresh]))
+        self.paged_up_to = min(up_to, self.tail_from)
+        if self.above:
+            self.above = {pos for pos in self.above if pos >= self.paged_up_to}
+
+    def absorb_tail(self) -> None:
+        """The pages have met the tail: its entries are ready like the others."""
+        self.ready.extend(self.tail, self.tail_bytes)
+        self.tail.clear()
+        self.tail_bytes = 0
+        self.paged_up_to = self.tail_from = self.end_pos
+
+    def take_waiting(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Take out those of ``entries``, as the store knows them, that wait and that nobody holds: what memory knows
+        of them, or, in the gap, what the store does."""
+        wanted = {entry.pos: entry for entry in entries}
+        taken = self.ready.remove(wanted.keys())
+        if self.tail:
+            kept: deque[Entry] = deque()
+            for entry in self.tail:
+                if entry.pos in wanted:
+                    taken.append(entry)
+                    self.tail_bytes -= entry.size_bytes
+                else:
+                    kept.append(entry)
+            self.tail = kept
+        in_gap = [
+            entry for pos, entry in wanted.items() if self.paged_up_to <= pos < self.tail_from and pos not in self.above
+        ]
+        known = {entry.pos for entry in taken}
+        in_gap = [entry for entry in in_gap if entry.pos not in known]
+        self.edit([entry.pos for entry in in_gap])
+        return taken + in_gap
+
+    def edit(self, positions: list[int]) -> None:
+        """Entries in the gap were changed."""
+        if positions:
+            self.edited = True
+            if self.loading_page:
+                self.above.update(positions)

@@ -1,0 +1,180 @@
+"""The sessions of a partition in memory: those that are held, and names of some that could be (row K4).
+
+The store knows which sessions have messages; there may be millions. Memory has the held ones, each with a lane of its
+own, and a bounded list of *candidates*: sessions that got messages or lost their holder lately, and what scans of the
+store brought. A candidate need not have messages any more, so its first page is read before somebody is told that it is
+his (*probing*).
+
+A session's lock is in memory only: its holder is a link to this process and ends with it.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+
+from partibus.limits import PartitionLimits
+from partibus.partition.commands import AcceptSession
+from partibus.partition.entry import Entry
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.lane import Lane
+from partibus.partition.lock_table import LockBatch
+from partibus.partition.step import Step
+
+CANDIDATES_MAX = 4_096
+SCANNED_MAX = 256
+"""Names that one scan of the store brings."""
+
+
+class Session:
+    """A session that is held, or about to be."""
+
+    __slots__ = ("asked", "lane", "lock_id", "name", "receiver", "state", "state_known", "until_ms")
+
+    def __init__(self, name: str, lock_id: int, end_pos: int, asked: AcceptSession | None) -> None:
+        self.name = name
+        self.lock_id = lock_id
+        self.lane = Lane(SubqueueKind.ACTIVE, end_pos=end_pos, is_empty=False, session=name, holder=lock_id)
+        self.asked = asked
+        """Who gets it if it has messages; None once it is held."""
+        self.receiver = 0
+        self.until_ms = 0
+        self.state: bytes | None = None
+        self.state_known = False
+
+    def hand_out(self, entries: list[Entry]) -> None:
+        """Entries are the holder's, under the session's lock."""
+        locks = self.lane.locks
+        batch = locks.find(self.lock_id)
+        if batch is None:
+            locks.add(LockBatch(self.lock_id, self.until_ms, entries))
+        else:
+            batch.entries.update((entry.pos, entry) for entry in entries)
+
+    def hold_until(self, until_ms: int) -> None:
+        """The lock of the session and of all its messages ends then."""
+        self.until_ms = until_ms
+        batch = self.lane.locks.find(self.lock_id)
+        if batch is not None:
+            batch.until_ms = until_ms
+
+
+class Sessions:
+    """Held sessions, candidates, and who waits for one."""
+
+    __slots__ = (
+        "_deadlines",
+        "_receivers",
+        "by_lock",
+        "candidates",
+        "found_in_pass",
+        "held",
+        "may_have_more",
+        "scanned_to",
+        "scanning",
+        "waiting",
+    )
+
+    def __init__(self, *, may_have_more: bool) -> None:
+        self.held: dict[str, Session] = {}
+        """By name; those that are probed among them."""
+        self.by_lock: dict[int, Session] = {}
+        self._receivers: dict[int, Session] = {}
+        self._deadlines: list[tuple[int, int]] = []
+        self.candidates: dict[str, None] = {}
+        """In order of their becoming one."""
+        self.waiting: deque[AcceptSession] = deque()
+        self.may_have_more = may_have_more
+        """The store may have sessions with messages that are neither held nor candidates."""
+        self.scanning = False
+        self.scanned_to: str | None = None
+        self.found_in_pass = False
+        """The scan that goes on has brought a candidate since it began at the first name."""
+
+    def find(self, lock_id: int, now_ms: int) -> Session | None:
+        """The session held under a lock id, while the lock holds."""
+        session = self.by_lock.get(lock_id)
+        return session if session is not None and session.until_ms > now_ms else None
+
+    def lane_for(self, receiver: int) -> Lane | None:
+        """The lane that a receiver takes from."""
+        session = self._receivers.get(receiver)
+        return None if session is None else session.lane
+
+    def arrive(self, entries: list[Entry], limits: PartitionLimits, step: Step) -> None:
+        """New entries: to the lanes of held sessions; of others only the name is kept."""
+        groups: dict[str, list[Entry]] = {}
+        for entry in entries:
+            name = entry.session or ""
+            if name in groups:
+                groups[name].append(entry)
+            else:
+                groups[name] = [entry]
+        for name, group in groups.items():
+            session = self.held.get(name)
+            if session is None:
+                self.add_candidate(name)
+                continue
+            session.lane.arrive(
+                group,
+                sum([entry.size_bytes for entry in group]),
+                window_entries=limits.session_window_entries,
+                window_bytes=limits.session_window_bytes,
+            )
+            step.change(session.lane)
+
+    def add_candidate(self, name: str) -> None:
+        """A session that nobody holds may have messages."""
+        if len(self.candidates) < CANDIDATES_MAX:
+            self.candidates[name] = None
+        elif name not in self.candidates:
+            self.may_have_more = True
+
+    def next_candidate(self) -> str | None:
+        """Take a name that nobody holds."""
+        while self.candidates:
+            name = next(iter(self.candidates))
+            del self.candidates[name]
+            if name not in self.held:
+                return name
+        return None
+
+    def open(self, session: Session) -> None:
+        """A session has a lane from now on."""
+        self.held[session.name] = session
+        self.by_lock[session.lock_id] = session
+
+    def grant(self, session: Session, asked: AcceptSession, until_ms: int) -> None:
+        """A session is somebody's."""
+        session.asked = None
+        session.receiver = asked.receiver
+        self._receivers[asked.receiver] = session
+        self.hold(session, until_ms)
+
+    def hold(self, session: Session, until_ms: int) -> None:
+        """Set the end of a session's lock."""
+        session.hold_until(until_ms)
+        heappush(self._deadlines, (until_ms, session.lock_id))
+
+    def close(self, session: Session) -> None:
+        """Nobody holds the session any more."""
+        del self.held[session.name]
+        del self.by_lock[session.lock_id]
+        if self._receivers.get(session.receiver) is session:
+            del self._receivers[session.receiver]
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first lock ends."""
+        deadlines = self._deadlines
+        while deadlines:
+            until_ms, lock_id = deadlines[0]
+            session = self.by_lock.get(lock_id)
+            if session is not None and session.until_ms == until_ms:
+                return until_ms
+            heappop(deadlines)
+        return None
+
+    def expired(self, now_ms: int) -> list[Session]:
+        """The sessions whose lock has ended."""
+        over = []
+        while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
+            over.append(self.by_lock[heappop(self._deadlines)[1]])
+        return over

@@ -1,0 +1,199 @@
+"""What goes over a sub-queue in the store, whatever part of it memory holds: entries whose time has come, scheduled
+messages that are cancelled, batch deletes.
+
+One sweep at a time and sub-queue, each in bounded slices: its rows are read, then what memory knows better is left out
+(who is locked, who has been handed out since), then the rest is done. The next sweep reads when that is durable.
+"""
+
+from partibus.partition.commands import (
+    CancelScheduled,
+    Done,
+    DueSweep,
+    NotFound,
+    Purge,
+    Purged,
+    Sweep,
+    SweepLoad,
+)
+from partibus.partition.dead_letter import expire, is_expired
+from partibus.partition.entry import Entry
+from partibus.partition.events import Moved, Updated
+from partibus.partition.lane import Lane
+from partibus.partition.ports import DueRows, EntryRow, EntryState
+from partibus.partition.state import PartitionState, entry_of
+from partibus.partition.step import Step
+from partibus.partition.subqueue import Subqueue
+
+SLICE_ENTRIES = 512
+SLICE_BYTES = 1 << 20
+
+
+def begin_due_sweeps(state: PartitionState, now_ms: int, step: Step) -> None:
+    """Have the store asked for entries whose time has come."""
+    for subqueue in state.subqueues.values():
+        for entry_state, due_ms in list(subqueue.next_due.items()):
+            if due_ms <= now_ms:
+                del subqueue.next_due[entry_state]
+                if entry_state != EntryState.DEFERRED:  # those wait for whoever asks for them
+                    _add(state, subqueue, DueSweep(entry_state, now_ms), step)
+
+
+def cancel_scheduled(state: PartitionState, command: CancelScheduled, now_ms: int, step: Step) -> None:
+    """Answered when the rows are there."""
+    _add(state, state.subqueues[command.kind], command, step)
+
+
+def purge(state: PartitionState, command: Purge, now_ms: int, step: Step) -> None:
+    """Answered when the rows are there."""
+    _add(state, state.subqueues[command.kind], command, step)
+
+
+def swept(state: PartitionState, load: SweepLoad, found: DueRows | list[EntryRow], now_ms: int, step: Step) -> None:
+    """The rows of a sweep came."""
+    subqueue = state.subqueues[load.kind]
+    sweep = load.sweep
+    rows = found.rows if isinstance(found, DueRows) else found
+    entries = [entry_of(row, row.data, len(row.data)) for row in rows]
+    if isinstance(sweep, CancelScheduled):
+        _cancel(state, subqueue, sweep, entries, step)
+    elif isinstance(sweep, Purge):
+        _purge(state, subqueue, sweep, entries, step)
+    else:
+        assert isinstance(found, DueRows), "what a sweep of due entries reads"
+        if found.next_due_ms is not None:
+            subqueue.note_due(sweep.state, found.next_due_ms)
+        if sweep.state == EntryState.ACTIVE:
+            waiting = _take_waiting(state, subqueue, entries)
+            expire(state, subqueue.kind, [entry for entry in waiting if is_expired(subqueue.kind, entry, now_ms)], step)
+        elif sweep.state == EntryState.SCHEDULED:
+            _activate(state, subqueue, entries, now_ms, step)
+        else:
+            _return(state, subqueue, entries, step)
+    subqueue.sweep = None
+    subqueue.released.clear()
+    _begin(state, subqueue, step)
+
+
+def _add(state: PartitionState, subqueue: Subqueue, sweep: Sweep, step: Step) -> None:
+    subqueue.sweeps.append(sweep)
+    _begin(state, subqueue, step)
+
+
+def _begin(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
+    if subqueue.sweep is not None or not subqueue.sweeps:
+        return
+    sweep = subqueue.sweep = subqueue.sweeps.popleft()
+    count = SLICE_ENTRIES
+    size_bytes = SLICE_BYTES
+    if isinstance(sweep, Purge):
+        count = sweep.count
+    if not isinstance(sweep, CancelScheduled):
+        # What is held is read and left out: the slice has to be larger by that, or it might never get past it.
+        held_count, held_bytes = _held(state, subqueue)
+        count += held_count
+        size_bytes += held_bytes
+    step.loads.append(SweepLoad(subqueue.kind, sweep, count, size_bytes))
+
+
+def _held(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
+    """Entries that are locked or reserved, and their bytes."""
+    lanes: list[Lane] = [subqueue]
+    if state.sessions is not None:
+        lanes += [session.lane for session in state.sessions.held.values()]
+    count = size_bytes = 0
+    for lane in lanes:
+        for table in (lane.locks, lane.reservations):
+            for batch in table:
+                count += len(batch.entries)
+                size_bytes += sum([entry.size_bytes for entry in batch.entries.values()])
+    return count + len(subqueue.doomed), size_bytes + sum(entry.size_bytes for entry in subqueue.doomed.values())
+
+
+def _take_waiting(state: PartitionState, subqueue: Subqueue, entries: list[Entry]) -> list[Entry]:
+    """Take out those of the active entries read that nobody holds."""
+    taken: list[Entry] = []
+    lanes: dict[Lane, list[Entry]] = {}
+    for entry in entries:
+        lane = state.lane_of(subqueue.kind, entry.session)
+        if entry.pos in subqueue.doomed:
+            continue
+        if entry.session in subqueue.released:
+            if entry.due_ms is not None:
+                subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
+        elif lane is None:
+            taken.append(entry)
+        else:
+            lanes.setdefault(lane, []).append(entry)
+    for lane, of_lane in lanes.items():
+        taken += lane.take_waiting(of_lane)
+    data = {entry.pos: entry.data for entry in entries}
+    for entry in taken:
+        entry.data = data[entry.pos]  # memory may have let it go
+    return taken
+
+
+def _cancel(
+    state: PartitionState, subqueue: Subqueue, sweep: CancelScheduled, entries: list[Entry], step: Step
+) -> None:
+    scheduled = [entry for entry in entries if entry.state == EntryState.SCHEDULED]
+    missing = set(sweep.sequences).difference(entry.sequence for entry in scheduled)
+    if missing:
+        step.replies.append(NotFound(sweep.request, sorted(missing)))
+        return
+    state.remove(subqueue.kind, scheduled, step)
+    step.replies.append(Done(sweep.request))
+
+
+def _purge(state: PartitionState, subqueue: Subqueue, sweep: Purge, entries: list[Entry], step: Step) -> None:
+    old = [entry for entry in entries if entry.enqueued_ms < sweep.enqueued_before_ms]
+    waiting = _take_waiting(state, subqueue, old)
+    waiting.sort(key=lambda entry: entry.pos)
+    surplus = waiting[sweep.count :]
+    for entry in surplus:
+        lane = state.lane_of(subqueue.kind, entry.session)
+        if lane is not None:
+            lane.ready.put_back(entry)
+            step.change(lane)
+    removed = waiting[: sweep.count]
+    state.remove(subqueue.kind, removed, step)
+    step.replies.append(Purged(sweep.request, len(removed)))
+
+
+def _activate(state: PartitionState, subqueue: Subqueue, entries: list[Entry], now_ms: int, step: Step) -> None:
+    """Scheduled entries become new ones at the end, with new sequence counters; their bodies stay where they are."""
+    if not entries:
+        return
+    state.leave(subqueue.kind, entries)
+    pairs = []
+    for old in entries:
+        number = state.next_sequence
+        state.next_sequence += 1
+        new = Entry(number, old.body, number, now_ms, 0, old.session, None, old.size_bytes, old.data)
+        state.become_active(new)
+        if new.due_ms is not None:
+            subqueue.note_due(EntryState.ACTIVE, new.due_ms)
+        pairs.append((old, new))
+    step.events.append(Moved(subqueue.kind, subqueue.kind, pairs))
+    active = [new for _, new in pairs]
+    state.arrive(subqueue.kind, active, sum([entry.size_bytes for entry in active]), step)
+
+
+def _return(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> None:
+    """Delayed entries go back to their place."""
+    if not entries:
+        return
+    ready_max = state.options.limits.window_entries
+    for entry in entries:
+        state.become_active(entry)
+        if entry.due_ms is not None:
+            subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
+        if entry.pos >= subqueue.paged_up_to:
+            if not subqueue.loading_page:
+                subqueue.edited = True
+                continue  # a page will bring it
+            subqueue.above.add(entry.pos)
+        if len(subqueue.ready) >= ready_max:
+            entry.data = None
+        subqueue.ready.put_back(entry)
+    step.events.append(Updated(subqueue.kind, entries))
+    step.change(subqueue)
