@@ -28,6 +28,10 @@ class Answers:
         """A request was made."""
         self._requests[request] = on_reply
 
+    def forget(self, request: int) -> None:
+        """Whoever made a request waits for its answer no longer."""
+        self._requests.pop(request, None)
+
     def register(self, receiver: int, on_granted: OnReply) -> None:
         """Say where grants for a receiver go."""
         self._receivers[receiver] = on_granted

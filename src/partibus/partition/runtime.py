@@ -117,6 +117,10 @@ class StoreRuntime:
         """The receiver is gone; what is still granted to it goes back."""
         self._answers.unregister(receiver)
 
+    def forget(self, request: int) -> None:
+        """Nobody waits for the answer to a request any more; a session that it accepts is released."""
+        self._answers.forget(request)
+
     def submit(
         self,
         row: int,

@@ -61,6 +61,10 @@ class PartitionHandle:
         """The receiver is gone."""
         self._runtime.unregister(receiver)
 
+    def forget(self, request: int) -> None:
+        """Nobody waits for the answer to a request any more; one that is on its way may still come."""
+        self._runtime.forget(request)
+
     def drop(self, on_dropped: Callable[[int], None]) -> None:
         """The entity was deleted: delete the partition's rows, then call with its number."""
         self._runtime.drop(self.row, on_dropped)

@@ -153,6 +153,7 @@ class SessionSearch:
         for request, hold in self._asked.values():
             hold.forget()
             hold.partition.submit(CancelAccept(0, request))
+            hold.partition.forget(request)
         self._asked.clear()
 
     def ask_waiting(self, index: int) -> None:

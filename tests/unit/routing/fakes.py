@@ -54,6 +54,9 @@ class FakePartition(PartitionHandle):
         else:
             self._callbacks.append(on_reply)
 
+    def forget(self, request: int) -> None:
+        """What is on its way comes all the same."""
+
     def register(self, receiver: int, on_granted: Callable[[Any], None]) -> None:
         self.receivers[receiver] = on_granted
 
