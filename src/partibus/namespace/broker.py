@@ -47,6 +47,14 @@ class Entity:
         if not queue.can_send:
             raise EntityDisabled(queue.name, queue.description.options.status.value)
 
+    def check_receive(self) -> None:
+        """Raises `EntityNotFound` and `EntityDisabled` when nobody can receive from it now."""
+        queue = self.queue
+        if queue.deleted:
+            raise EntityNotFound(queue.name)
+        if not queue.can_receive:
+            raise EntityDisabled(queue.name, queue.description.options.status.value)
+
     def join(self, user: EntityUser) -> None:
         """Tell ``user`` of changes, until it leaves."""
         self._users.add(user)

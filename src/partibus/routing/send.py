@@ -11,12 +11,15 @@ from typing import Any
 
 from partibus.errors import PartibusError
 from partibus.message import Message
-from partibus.partition.commands import Accepted, Enqueue, Failed
+from partibus.partition.commands import Accepted, CancelScheduled, Enqueue, Failed
+from partibus.partition.keys import SubqueueKind
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.slots import partition_for_key
 
 Batch = Sequence[Message]
+COUNTER_BITS = 48
+"""Of a sequence number, below the partition id (D9)."""
 OnSent = Callable[[list[PartibusError | None] | None], None]
 """Gets None when every batch is stored, else for each batch None or why it was rejected."""
 
@@ -31,35 +34,38 @@ def send(route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent, *, more:
         return
     messages = [message for batch in batches for message in batch]
     first = route.next_partition() if route.partitioned else route.partitions[0]
-    _send_unkeyed(
-        route, messages, first, lambda error: on_sent(None if error is None else [error] * len(batches)), more=more
-    )
+
+    def done(_: PartitionHandle, result: int | PartibusError) -> None:
+        on_sent([result] * len(batches) if isinstance(result, PartibusError) else None)
+
+    _send_unkeyed(route, messages, first, done, more=more)
 
 
 def _send_unkeyed(
     route: EntityRoute,
     messages: list[Message],
     partition: PartitionHandle,
-    on_done: Callable[[PartibusError | None], None],
+    on_done: Callable[[PartitionHandle, int | PartibusError], None],
     *,
     more: bool,
 ) -> None:
-    """Store messages without a key together, in ``partition`` or, when that surely has not, in another one (K12)."""
+    """Store messages without a key together, in ``partition`` or, when that surely has not, in another one (K12).
+    ``on_done`` gets the partition and the first counter that it gave, or why none has them."""
     untried = [other for other in route.partitions if other is not partition]
 
     def attempt(target: PartitionHandle) -> None:
-        target.submit(Enqueue(route.numbers.next(), messages), answered, more=more)
+        target.submit(Enqueue(route.numbers.next(), messages), lambda reply: answered(target, reply), more=more)
 
-    def answered(reply: Any) -> None:
+    def answered(target: PartitionHandle, reply: Any) -> None:
         if isinstance(reply, Accepted):
-            on_done(None)
+            on_done(target, reply.first_sequence)
             return
         elsewhere = [other for other in untried if other.available]
         if isinstance(reply, Failed) and reply.executed is False and elsewhere:
             untried.remove(elsewhere[0])
             attempt(elsewhere[0])
             return
-        on_done(error_of(reply, route.name))
+        on_done(target, error_of(reply, route.name))
 
     attempt(partition)
 
@@ -102,9 +108,11 @@ class _KeyedRun:
             self._route.partitions[partition].submit(command, self._answered(members[partition]), more=self._more)
         if unkeyed:
             first = self._route.next_partition()
-            _send_unkeyed(
-                self._route, unkeyed, first, lambda error: self._done(unkeyed_members, error), more=self._more
-            )
+
+            def done(_: PartitionHandle, result: int | PartibusError) -> None:
+                self._done(unkeyed_members, result if isinstance(result, PartibusError) else None)
+
+            _send_unkeyed(self._route, unkeyed, first, done, more=self._more)
 
     def _answered(self, members: list[int]) -> Callable[[Any], None]:
         def answered(reply: Any) -> None:
@@ -120,3 +128,77 @@ class _KeyedRun:
         self._open -= 1
         if not self._open:
             self._on_sent(self._errors if self._failed else None)
+
+
+OnNumbered = Callable[[list[int] | PartibusError], None]
+"""Gets the sequence numbers of the messages in their order, or why they are not stored."""
+
+
+def send_numbered(route: EntityRoute, messages: Sequence[Message], on_sent: OnNumbered) -> None:
+    """Store messages and learn their sequence numbers (D9). When not all could be stored, those that were and are
+    scheduled are cancelled again, as far as their partitions can: who sends them again has them once."""
+    _NumberedRun(route, messages, on_sent).start()
+
+
+class _NumberedRun:
+    """Messages on their way to the partitions of their keys; those without a key go together (K11, K12)."""
+
+    def __init__(self, route: EntityRoute, messages: Sequence[Message], on_sent: OnNumbered) -> None:
+        self._route = route
+        self._messages = messages
+        self._on_sent = on_sent
+        self._numbers = [0] * len(messages)
+        self._stored: list[tuple[PartitionHandle, list[int]]] = []
+        self._error: PartibusError | None = None
+        self._open = 0
+
+    def start(self) -> None:
+        partitions = self._route.partitions
+        groups: dict[PartitionHandle | None, list[int]] = {}
+        for index, message in enumerate(self._messages):
+            if not self._route.partitioned:
+                place: PartitionHandle | None = partitions[0]
+            else:
+                key = message.key
+                place = None if key is None else partitions[partition_for_key(key, len(partitions))]
+            groups.setdefault(place, []).append(index)
+        self._open = len(groups)
+        for place, members in groups.items():
+            messages = [self._messages[index] for index in members]
+            if place is None:
+                _send_unkeyed(self._route, messages, self._route.next_partition(), self._done(members), more=False)
+            else:
+                command = Enqueue(self._route.numbers.next(), messages)
+                place.submit(command, self._answered(place, members))
+
+    def _answered(self, partition: PartitionHandle, members: list[int]) -> Callable[[Any], None]:
+        done = self._done(members)
+
+        def answered(reply: Any) -> None:
+            accepted = isinstance(reply, Accepted)
+            done(partition, reply.first_sequence if accepted else error_of(reply, self._route.name))
+
+        return answered
+
+    def _done(self, members: list[int]) -> Callable[[PartitionHandle, int | PartibusError], None]:
+        def done(partition: PartitionHandle, result: int | PartibusError) -> None:
+            if isinstance(result, PartibusError):
+                self._error = result
+            else:
+                counters = list(range(result, result + len(members)))
+                self._stored.append((partition, counters))
+                for index, counter in zip(members, counters, strict=True):
+                    self._numbers[index] = partition.partition_id << COUNTER_BITS | counter
+            self._open -= 1
+            if not self._open:
+                self._finish()
+
+        return done
+
+    def _finish(self) -> None:
+        if self._error is None:
+            self._on_sent(self._numbers)
+            return
+        for partition, counters in self._stored:
+            partition.submit(CancelScheduled(self._route.numbers.next(), SubqueueKind.ACTIVE, counters))
+        self._on_sent(self._error)

@@ -1,15 +1,28 @@
 """The `$management` nodes: of each entity and sub-queue, and of the namespace (section 6).
 
-The table says which operations exist and which right each needs: rights are checked per request, not at attach.
+The table says which operations exist, which right each needs, and which may be part of a transaction: all is checked
+per request, not at attach.
 """
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from partibus.errors import PartibusError, Unsupported
+from partibus.errors import EntityNotFound, InvalidOperation, PartibusError, Unsupported
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.node import Request, Respond
-from partibus.frontends.amqp.operations import browse, entities, peek, sessions
+from partibus.frontends.amqp.operations import (
+    batch_delete,
+    browse,
+    cancel_scheduled,
+    entities,
+    peek,
+    receive_deferred,
+    renew_lock,
+    rules,
+    schedule_message,
+    sessions,
+    update_disposition,
+)
 from partibus.frontends.amqp.operations.arguments import body_of
 from partibus.frontends.amqp.operations.request import ConnectionState, EntityOperation, EntityRequest
 from partibus.frontends.amqp.operations.status import failure
@@ -26,16 +39,25 @@ ASSOCIATED_LINK = "associated-link-name"
 class _Entry(NamedTuple):
     right: Right
     run: EntityOperation
+    transactional: bool = False
 
 
 ENTITY_OPERATIONS: dict[str, _Entry] = {
     peek.NAME: _Entry(Right.LISTEN, peek.peek),
+    schedule_message.NAME: _Entry(Right.SEND, schedule_message.schedule_message, transactional=True),
+    cancel_scheduled.NAME: _Entry(Right.SEND, cancel_scheduled.cancel_scheduled),
+    receive_deferred.NAME: _Entry(Right.LISTEN, receive_deferred.receive_deferred),
+    update_disposition.NAME: _Entry(Right.LISTEN, update_disposition.update_disposition, transactional=True),
+    # A renewal can't be undone; in a transaction it is done at once all the same, so that its locks live to its end.
+    renew_lock.NAME: _Entry(Right.LISTEN, renew_lock.renew_lock, transactional=True),
+    batch_delete.NAME: _Entry(Right.LISTEN, batch_delete.batch_delete),
     sessions.RENEW: _Entry(Right.LISTEN, sessions.renew),
     sessions.GET_STATE: _Entry(Right.LISTEN, sessions.get_state),
     sessions.SET_STATE: _Entry(Right.LISTEN, sessions.set_state),
     sessions.LIST: _Entry(Right.LISTEN, sessions.list_sessions),
     browse.PARTITIONS: _Entry(Right.LISTEN, browse.partitions),
     browse.BROWSE: _Entry(Right.LISTEN, browse.browse),
+    **dict.fromkeys(rules.NAMES, _Entry(Right.MANAGE, rules.refuse)),
 }
 
 NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
@@ -66,6 +88,12 @@ class EntityManagement:
 
         def run() -> None:
             self._connection.claims.require(operation.right, self._path)
+            if self._entity.queue.deleted:
+                raise EntityNotFound(self._entity.queue.name)
+            if request.transaction is not None and not operation.transactional:
+                raise InvalidOperation(
+                    f"{request.operation} can't be part of a transaction. Ask for it outside of the transaction."
+                )
             link_name = request.properties.get(ASSOCIATED_LINK)
             operation.run(
                 EntityRequest(

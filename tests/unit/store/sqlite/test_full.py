@@ -63,7 +63,7 @@ def test_everything_but_messages_goes_on_in_a_full_file_and_room_that_is_made_is
     store = open_store(tmp_path, SETTINGS._replace(max_bytes=2 * MIB))
     taken = fill(store)
     writes = Writes()
-    writes.entry_updates += [entry_key(QUEUE, 1), int(EntryState.DEFERRED), 1, None]
+    writes.entry_updates += [entry_key(QUEUE, 1), body_key(PARTITION, 1), int(EntryState.DEFERRED), 1, None]
     writes.lock_batches[entry_key(QUEUE, 1)] = [(0, 99, b"\x01")]
     store.commit(writes)
     for pos in range(taken // 2):

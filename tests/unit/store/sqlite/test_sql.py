@@ -59,7 +59,7 @@ def test_few_calls_into_sqlite_per_commit(tmp_path: Path) -> None:
     calls: list[str] = []
     store._writer.connection.set_trace_callback(calls.append)
     writes = enqueued(*range(200))
-    writes.counters[5] = (200, 1)
+    writes.counters[5] = (200, 1, 0)
     writes.counts[QUEUE] = (200, 1_000)
     writes.lock_batches[entry_key(QUEUE, 1)] = [(0, 1, b"\xff")]
     writes.deleted_locks.append(entry_key(QUEUE, 9))

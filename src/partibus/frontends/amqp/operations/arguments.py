@@ -1,8 +1,14 @@
-"""Reading the maps that requests carry. Integers of any width are taken (section 6.2)."""
+"""Reading the maps that requests carry. Integers of any width are taken, and lists for arrays (section 6.2)."""
 
 from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
 
+from partibus.amqp.codec.types import Array
 from partibus.errors import ArgumentError
+
+ITEMS_MAX: Final = 5_000
+"""Lock tokens or sequence numbers in one request: as many as a link may hold unsettled."""
 
 _REQUIRED = object()
 
@@ -26,7 +32,68 @@ def integer(body: Mapping[object, object], name: str, least: int, most: int, def
 
 def text(body: Mapping[object, object], name: str) -> str:
     """A string. Raises `ArgumentError`."""
+    value = optional_text(body, name)
+    if value is None:
+        raise ArgumentError(name, value, "a string")
+    return value
+
+
+def optional_text(body: Mapping[object, object], name: str) -> str | None:
+    """A string, or None where there is none. Raises `ArgumentError`."""
     value = body.get(name)
+    if value is None:
+        return None
     if not isinstance(value, str):
         raise ArgumentError(name, value, "a string")
     return str(value)
+
+
+def boolean(body: Mapping[object, object], name: str) -> bool:
+    """True or false; false where there is neither. Raises `ArgumentError`."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ArgumentError(name, value, "a boolean")
+    return bool(value)
+
+
+def mapping(body: Mapping[object, object], name: str) -> Mapping[object, object]:
+    """A map; empty where there is none. Raises `ArgumentError`."""
+    value = body.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ArgumentError(name, value, "a map")
+    return value
+
+
+def items(body: Mapping[object, object], name: str, what: str, most: int = ITEMS_MAX) -> list[object]:
+    """The elements of an array or list with at least one and at most ``most``. Raises `ArgumentError`."""
+    value = body.get(name)
+    found = value.items if isinstance(value, Array) else value
+    if not isinstance(found, list):
+        raise ArgumentError(name, found, f"an array of {what}")
+    if not 1 <= len(found) <= most:
+        raise ArgumentError(name, f"{len(found)} {what}", f"from 1 to {most} of them")
+    return found
+
+
+def sequence_numbers(body: Mapping[object, object]) -> list[int]:
+    """The ``sequence-numbers`` of a request, each once. Raises `ArgumentError`."""
+    name = "sequence-numbers"
+    found: dict[int, None] = {}
+    for value in items(body, name, "sequence numbers"):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ArgumentError(name, value, "an array of longs")
+        found[int(value)] = None
+    return list(found)
+
+
+def lock_tokens(body: Mapping[object, object]) -> list[UUID]:
+    """The ``lock-tokens`` of a request, as they come. Raises `ArgumentError`."""
+    name = "lock-tokens"
+    found: list[UUID] = []
+    for value in items(body, name, "lock tokens"):
+        if not isinstance(value, UUID):
+            raise ArgumentError(name, value, "an array of uuids")
+        found.append(value)
+    return found

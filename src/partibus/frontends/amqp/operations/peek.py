@@ -1,63 +1,80 @@
 """`com.microsoft:peek-message`: look without effect (rows P16, P17, A8-A10).
 
 A partitioned entity has no oldest message of all. A peek answers from one partition: the first, counted from the one
-that ``from-sequence-number`` names, that has something; who goes on from the last number seen sees every partition.
+that ``from-sequence-number`` names, that has something; who goes on from the last number seen sees every partition. A
+peek at one session asks the session's partition alone.
 """
 
 from typing import Any
 
-from partibus.errors import PartibusError
+from partibus.errors import InvalidOperation, PartibusError
 from partibus.frontends.amqp.egress import encode_row, encoder_for
-from partibus.frontends.amqp.node import Reply, Respond
-from partibus.frontends.amqp.operations.arguments import integer
+from partibus.frontends.amqp.operations.arguments import boolean, integer, optional_text
 from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.frontends.amqp.operations.spread import COUNTER_MAX, SESSION_ID
 from partibus.frontends.amqp.operations.status import failure, no_content, success
-from partibus.namespace.broker import Entity
 from partibus.partition.commands import Failed, Peek
 from partibus.partition.ports import EntryRow
 from partibus.routing.partitions import error_of
+from partibus.routing.send import COUNTER_BITS
+from partibus.routing.slots import partition_for_key
 
 NAME = "com.microsoft:peek-message"
 COUNT_MAX = 5_000
-COUNTER_MAX = (1 << 48) - 1
 
 
 def peek(request: EntityRequest) -> None:
     """Reply with ``messages``, or 204 when nothing is left."""
-    arguments = request.arguments
+    arguments, queue = request.arguments, request.entity.queue
     start = max(0, integer(arguments, "from-sequence-number", -(1 << 63), (1 << 63) - 1, 0))
-    count = integer(arguments, "message-count", 1, 1 << 31, 1)
-    partition_id, counter = start >> 48, start & COUNTER_MAX
-    _peek_from(request.entity, request.kind, partition_id, counter, min(count, COUNT_MAX), request.respond, None)
+    count = min(integer(arguments, "message-count", 1, 1 << 31, 1), COUNT_MAX)
+    session = optional_text(arguments, SESSION_ID)
+    with_body = not boolean(arguments, "omit-message-body")
+    partition_id, counter = start >> COUNTER_BITS, start & COUNTER_MAX
+    if session is None:
+        last = len(request.entity.route.partitions) - 1
+    else:
+        if not queue.requires_session:
+            raise InvalidOperation(f"'{queue.name}' does not require sessions. Peek at it without {SESSION_ID}.")
+        last = partition_for_key(session, len(request.entity.route.partitions))
+        if partition_id < last:
+            partition_id, counter = last, 0
+    _Peek(request, count, session, last, with_body=with_body).at(partition_id, counter)
 
 
-def _peek_from(
-    entity: Entity,
-    kind: int,
-    partition_id: int,
-    counter: int,
-    count: int,
-    respond: Respond,
-    trouble: PartibusError | None,
-) -> None:
-    """Try partitions from ``partition_id`` on; one whose store is away is passed over if another has something."""
-    route = entity.route
-    if partition_id >= len(route.partitions):
-        respond(no_content() if trouble is None else failure(trouble))
-        return
+class _Peek:
+    """Tries partitions one after the other."""
 
-    def answered(reply: Any) -> None:
-        if isinstance(reply, Failed):
-            error = error_of(reply, entity.queue.name)
-            _peek_from(entity, kind, partition_id + 1, 0, count, respond, error)
-        elif not reply.rows:
-            _peek_from(entity, kind, partition_id + 1, 0, count, respond, trouble)
-        else:
-            respond(_messages(entity, kind, partition_id, reply.rows))
+    def __init__(self, request: EntityRequest, count: int, session: str | None, last: int, *, with_body: bool) -> None:
+        self._request = request
+        self._count = count
+        self._session = session
+        self._last = last
+        """The last partition to try."""
+        self._with_body = with_body
+        self._trouble: PartibusError | None = None
+        """A partition whose store is away is passed over if another one has something."""
 
-    route.partitions[partition_id].submit(Peek(route.numbers.next(), kind, counter, count), answered)
+    def at(self, partition_id: int, counter: int) -> None:
+        """Look at one partition."""
+        request = self._request
+        if partition_id > self._last:
+            request.respond(no_content() if self._trouble is None else failure(self._trouble))
+            return
+        route = request.entity.route
 
+        def answered(reply: Any) -> None:
+            if isinstance(reply, Failed):
+                self._trouble = error_of(reply, request.entity.queue.name)
+            elif reply.rows:
+                self._reply(partition_id, reply.rows)
+                return
+            self.at(partition_id + 1, 0)
 
-def _messages(entity: Entity, kind: int, partition_id: int, rows: list[EntryRow]) -> Reply:
-    encoder = encoder_for(entity, kind, partition_id)
-    return success({"messages": [{"message": encode_row(encoder, row)} for row in rows]})
+        command = Peek(route.numbers.next(), request.kind, counter, self._count, self._session)
+        route.partitions[partition_id].submit(command, answered)
+
+    def _reply(self, partition_id: int, rows: list[EntryRow]) -> None:
+        encoder = encoder_for(self._request.entity, self._request.kind, partition_id)
+        messages = [{"message": encode_row(encoder, row, with_body=self._with_body)} for row in rows]
+        self._request.respond(success({"messages": messages}))

@@ -1,0 +1,99 @@
+"""`com.microsoft:batch-delete-messages`: remove the oldest messages without receiving them; a client's *purge* repeats
+it for as long as the count is the one that it asked for.
+
+On a partitioned entity, where the service has no such operation, every partition gives its oldest: the oldest of all is
+not known to anybody.
+"""
+
+from math import ceil
+from typing import Any
+
+from partibus.amqp.codec.types import Int
+from partibus.errors import InvalidOperation
+from partibus.frontends.amqp.operations.arguments import integer, optional_text
+from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.frontends.amqp.operations.spread import SESSION_ID, ask_all
+from partibus.frontends.amqp.operations.status import failure, no_content, success
+from partibus.partition.commands import Failed, Purge
+from partibus.routing.partitions import PartitionHandle, error_of
+from partibus.routing.slots import partition_for_key
+
+NAME = "com.microsoft:batch-delete-messages"
+COUNT_MAX = 500
+"""Messages in one request (section 6.3): the bound of the standard tier."""
+_TIME_LEAST, _TIME_MOST = -(1 << 63), (1 << 63) - 1
+
+
+def batch_delete(request: EntityRequest) -> None:
+    """Reply with the ``message-count`` that was removed, or 204 when that is none.
+
+    Fewer than asked for were there when the count is lower. When a partition could not answer that is the answer, and
+    what others have removed stays removed.
+    """
+    entity, arguments = request.entity, request.arguments
+    count = integer(arguments, "message-count", 1, COUNT_MAX)
+    now_ms = request.connection.broker.clock.now_ms()
+    before_ms = integer(arguments, "enqueued-time-utc", _TIME_LEAST, _TIME_MOST, int(now_ms))
+    session = optional_text(arguments, SESSION_ID)
+    partitions = entity.route.partitions
+    if session is not None:
+        if not entity.queue.requires_session:
+            raise InvalidOperation(
+                f"'{entity.queue.name}' does not require sessions. Delete from it without {SESSION_ID}."
+            )
+        partitions = [partitions[partition_for_key(session, len(partitions))]]
+    _Deletion(request, before_ms, session).go_on(partitions, count)
+
+
+class _Deletion:
+    """Asks partitions for equal shares, and those that gave theirs for what others had not, until all is found."""
+
+    def __init__(self, request: EntityRequest, before_ms: int, session: str | None) -> None:
+        self._request = request
+        self._before_ms = before_ms
+        self._session = session
+        self._removed = 0
+
+    def go_on(self, partitions: list[PartitionHandle], count: int) -> None:
+        """Remove ``count`` more."""
+        if not partitions or not count:
+            self._reply()
+            return
+        asked = dict(zip(partitions, _shares(count, len(partitions)), strict=False))
+
+        def answered(replies: list[Any]) -> None:
+            failed = [reply for reply in replies if isinstance(reply, Failed)]
+            if failed:
+                self._request.respond(failure(error_of(failed[0], self._request.entity.queue.name)))
+                return
+            removed = sum(reply.count for reply in replies)
+            self._removed += removed
+            # Fewer than asked for is no sign that a partition has none left; none is.
+            more = [partition for partition, reply in zip(asked, replies, strict=True) if reply.count]
+            untried = [partition for partition in partitions if partition not in asked]
+            self.go_on(untried + more, count - removed)
+
+        numbers = self._request.entity.route.numbers
+        ask_all(
+            [
+                (partition, Purge(numbers.next(), self._request.kind, share, self._before_ms, self._session))
+                for partition, share in asked.items()
+            ],
+            answered,
+        )
+
+    def _reply(self) -> None:
+        body: dict[object, object] = {"message-count": Int(self._removed)}
+        self._request.respond(success(body) if self._removed else no_content())
+
+
+def _shares(count: int, parts: int) -> list[int]:
+    """``count`` in at most ``parts`` parts, as equal as can be, none of them empty."""
+    shares: list[int] = []
+    for left in range(parts, 0, -1):
+        share = ceil(count / left)
+        if not share:
+            break
+        shares.append(share)
+        count -= share
+    return shares

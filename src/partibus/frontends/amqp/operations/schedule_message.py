@@ -1,0 +1,77 @@
+"""`com.microsoft:schedule-message`: send messages that become active later, and learn their sequence numbers."""
+
+from typing import Any
+
+from partibus.amqp.codec.types import Array
+from partibus.errors import ArgumentError, InvalidOperation, PartibusError
+from partibus.frontends.amqp.ingress import SCHEDULED_TIME
+from partibus.frontends.amqp.operations.arguments import items
+from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.frontends.amqp.operations.spread import numbers_of
+from partibus.frontends.amqp.operations.status import failure, success
+from partibus.message import Message
+from partibus.partition.commands import Accepted
+from partibus.partition.keys import SubqueueKind
+from partibus.routing.partitions import error_of
+from partibus.routing.send import send_numbered
+
+NAME = "com.microsoft:schedule-message"
+LONG = 0x81
+
+
+def schedule_message(request: EntityRequest) -> None:
+    """Reply with ``sequence-numbers``, in the order of the messages, once all are stored; what is due already becomes
+    active at once. When some could not be stored that is the answer, and the others are cancelled again. In a
+    transaction: the numbers are given now, the messages stored at the commit."""
+    if request.transaction is None:
+        _schedule(request)
+        return
+    transaction = request.connection.transactions.find(request.transaction)
+    respond = request.respond
+    with transaction.operation():
+        messages = _read(request)
+
+        def numbered(reply: Any) -> None:
+            if isinstance(reply, Accepted):
+                first = reply.first_sequence
+                _reply(request, numbers_of(partition, range(first, first + len(messages))))
+            else:
+                respond(failure(error_of(reply, request.entity.queue.name)))
+
+        partition = transaction.schedule(request.entity, messages, numbered)
+
+
+def _schedule(request: EntityRequest) -> None:
+    def sent(numbers: list[int] | PartibusError) -> None:
+        if isinstance(numbers, PartibusError):
+            request.respond(failure(numbers))
+        else:
+            _reply(request, numbers)
+
+    send_numbered(request.entity.route, _read(request), sent)
+
+
+def _reply(request: EntityRequest, numbers: list[int]) -> None:
+    request.respond(success({"sequence-numbers": Array(LONG, numbers)}))
+
+
+def _read(request: EntityRequest) -> list[Message]:
+    """The messages. What the request repeats of a message beside it (its keys, say) is not looked at."""
+    entity = request.entity
+    if request.kind != SubqueueKind.ACTIVE:
+        raise InvalidOperation(
+            f"Nobody can send to a sub-queue of '{entity.queue.name}'. Schedule at the queue itself."
+        )
+    entity.check_send()
+    messages: list[Message] = []
+    for item in items(request.arguments, "messages", "messages"):
+        payload = item.get("message") if isinstance(item, dict) else None
+        if not isinstance(payload, bytes):
+            raise ArgumentError("messages", item, "a list of maps with the encoded message under 'message'")
+        message = request.connection.ingress.message_of(payload, entity.queue)
+        if message.scheduled_ms is None:
+            raise ArgumentError(
+                SCHEDULED_TIME, None, "set in each message to schedule", "To send at once, use a sender link."
+            )
+        messages.append(message)
+    return messages

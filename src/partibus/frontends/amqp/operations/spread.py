@@ -1,0 +1,106 @@
+"""Requests that concern several partitions: who is asked what, and the answers together.
+
+Each partition does its part or does not, alone: what one has done stays done when another one could not. The operations
+say what that means to their callers.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from partibus.errors import ArgumentError, MessageNotFound, PartibusError, SessionLockLost
+from partibus.frontends.amqp.lock_tokens import read_token
+from partibus.frontends.amqp.operations.arguments import optional_text
+from partibus.frontends.amqp.operations.request import EntityRequest, HeldSession
+from partibus.namespace.broker import Entity
+from partibus.partition.commands import Command, LockToken
+from partibus.partition.keys import SubqueueKind
+from partibus.routing.partitions import PartitionHandle
+from partibus.routing.send import COUNTER_BITS
+
+SESSION_ID: Final = "session-id"
+COUNTER_MAX: Final = (1 << COUNTER_BITS) - 1
+
+Ask = tuple[PartitionHandle, Command]
+
+
+def ask_all(asks: Sequence[Ask], on_answered: Callable[[list[Any]], None]) -> None:
+    """Give each partition its command; call once with all replies, in the order of the commands."""
+    replies: list[Any] = [None] * len(asks)
+    missing = len(asks)
+
+    def collect(index: int) -> Callable[[Any], None]:
+        def answered(reply: Any) -> None:
+            nonlocal missing
+            replies[index] = reply
+            missing -= 1
+            if not missing:
+                on_answered(replies)
+
+        return answered
+
+    for index, (partition, command) in enumerate(asks):
+        partition.submit(command, collect(index))
+
+
+def counters_by_partition(entity: Entity, what: str, numbers: Iterable[int]) -> dict[PartitionHandle, list[int]]:
+    """Counters of sequence numbers by the partition that they name (D9). Raises `MessageNotFound`, which calls the
+    messages ``what``, for numbers that no message of this entity can have."""
+    partitions = entity.route.partitions
+    found: dict[PartitionHandle, list[int]] = {}
+    strange: list[int] = []
+    for number in numbers:
+        partition_id, counter = number >> COUNTER_BITS, number & COUNTER_MAX
+        if 0 <= partition_id < len(partitions) and counter:
+            found.setdefault(partitions[partition_id], []).append(counter)
+        else:
+            strange.append(number)
+    if strange:
+        raise MessageNotFound(entity.queue.name, what, strange)
+    return found
+
+
+def numbers_of(partition: PartitionHandle, counters: Iterable[int]) -> list[int]:
+    """Sequence numbers as they are on the wire."""
+    return [partition.partition_id << COUNTER_BITS | counter for counter in counters]
+
+
+def tokens_by_partition(
+    entity: Entity, tokens: Iterable[UUID], held: HeldSession | None, lost: PartibusError
+) -> dict[PartitionHandle, list[LockToken]]:
+    """Lock tokens by the partition that they name, each once. Raises ``lost``, before anything is done, for a token
+    that was never given out here, or is not of the session under lock."""
+    partitions = entity.route.partitions
+    found: dict[PartitionHandle, list[LockToken]] = {}
+    for token in dict.fromkeys(tokens):
+        partition_id, lock_id, pos = read_token(token)
+        if partition_id >= len(partitions):
+            raise lost
+        partition = partitions[partition_id]
+        if held is not None and (partition is not held.partition or lock_id != held.lock_id):
+            raise lost
+        found.setdefault(partition, []).append((lock_id, pos))
+    return found
+
+
+def held_session(request: EntityRequest) -> HeldSession | None:
+    """The lock of the session that a request is about; None on a sub-queue without sessions.
+
+    Raises `ArgumentError` when it names none, and `SessionLockLost` when a link of the same connection does not hold
+    it: a session's messages are its holder's alone (section 5.3).
+    """
+    entity = request.entity
+    session = optional_text(request.arguments, SESSION_ID)
+    if not entity.queue.requires_session or request.kind != SubqueueKind.ACTIVE:
+        return None
+    if session is None:
+        raise ArgumentError(
+            SESSION_ID,
+            None,
+            f"a session of '{entity.queue.name}' that this connection holds",
+            "Accept a session first.",
+        )
+    held = request.connection.sessions.find(entity, session)
+    if held is None:
+        raise SessionLockLost(entity.queue.name, session)
+    return held

@@ -1,0 +1,90 @@
+"""`com.microsoft:update-disposition`: settle messages by their lock tokens (section 5.3).
+
+Clients do so when the link that brought a message is gone, and for deferred messages always. On a sub-queue without
+sessions any connection with Listen may.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from partibus.errors import ArgumentError, MessageLockLost, SessionLockLost
+from partibus.frontends.amqp.operations.arguments import lock_tokens, mapping, optional_text, text
+from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.frontends.amqp.operations.spread import Ask, ask_all, held_session, tokens_by_partition
+from partibus.frontends.amqp.operations.status import failure, success
+from partibus.frontends.amqp.outcomes import COMPLETE, Settlement, abandon, check_delay, dead_letter, defer
+from partibus.partition.commands import Failed, Settle
+from partibus.routing.partitions import PartitionHandle, error_of
+
+NAME = "com.microsoft:update-disposition"
+
+
+def update_disposition(request: EntityRequest) -> None:
+    """Reply when all are settled, durably. When the lock of one of them is lost that is the answer, and the others are
+    settled all the same. In a transaction: reply when it is noted down for the commit."""
+    if request.transaction is not None:
+        transaction = request.connection.transactions.find(request.transaction)
+        with transaction.operation():
+            parts, _ = _read(request)
+            for partition, command in parts:
+                transaction.settle(request.entity, partition, command)
+        request.respond(success())
+        return
+    parts, lost = _read(request)
+    entity, respond = request.entity, request.respond
+
+    def answered(replies: list[Any]) -> None:
+        for reply in replies:
+            if isinstance(reply, Failed):
+                respond(failure(error_of(reply, entity.queue.name)))
+                return
+        respond(failure(lost) if any(reply.lost for reply in replies) else success())
+
+    asks: list[Ask] = [*parts]
+    ask_all(asks, answered)
+
+
+def _read(
+    request: EntityRequest,
+) -> tuple[list[tuple[PartitionHandle, Settle]], MessageLockLost | SessionLockLost]:
+    """What each partition is to do, and what is answered when a lock is lost."""
+    entity, arguments = request.entity, request.arguments
+    held = held_session(request)
+    settlement = _settlement(arguments)
+    check_delay(settlement, entity.queue.name, ordered=held is not None)
+    lost = MessageLockLost() if held is None else SessionLockLost(entity.queue.name, text(arguments, "session-id"))
+    groups = tokens_by_partition(entity, lock_tokens(arguments), held, lost)
+    numbers = entity.route.numbers
+    parts = [
+        (
+            partition,
+            Settle(
+                numbers.next(),
+                request.kind,
+                settlement.outcome,
+                tokens,
+                settlement.reason,
+                settlement.description,
+                settlement.properties,
+                settlement.delay_ms,
+            ),
+        )
+        for partition, tokens in groups.items()
+    ]
+    return parts, lost
+
+
+def _settlement(arguments: Mapping[object, object]) -> Settlement:
+    status = text(arguments, "disposition-status")
+    changes = mapping(arguments, "properties-to-modify")
+    match status.lower():
+        case "completed":
+            return COMPLETE
+        case "abandoned":
+            return abandon(changes)
+        case "defered" | "deferred":  # the service's own spelling, and the dictionary's
+            return defer(changes)
+        case "suspended":
+            reason = optional_text(arguments, "deadletter-reason")
+            return dead_letter(changes, reason, optional_text(arguments, "deadletter-description"))
+    raise ArgumentError("disposition-status", status, "one of completed, abandoned, defered, suspended")
