@@ -498,6 +498,10 @@ class Inspected:
     end_pos: int
     end_number: int
     subqueues: dict[int, SubqueueInfo]
+    has_scheduled: bool = False
+    """Messages wait for their time."""
+    activated_ms: int = 0
+    """When a scheduled message became active last, since the partition was loaded; 0: none did."""
 
 
 @dataclass(slots=True)

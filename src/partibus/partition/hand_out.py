@@ -84,6 +84,7 @@ def _take(state: PartitionState, lane: Lane, count: int, max_bytes: int, now_ms:
             break
         ready.pop()
         if entry.delivery_count and is_used_up(state, kind, entry):  # the store stopped between count and move
+            state.subqueues[kind].doomed.pop(entry.pos, None)  # its session's last holder may have left it there
             used_up.append(entry)
         elif entry.due_ms is not None and is_expired(kind, entry, now_ms):
             expired.append(entry)

@@ -133,27 +133,27 @@ class Lane:
         self.tail_bytes = 0
         self.paged_up_to = self.tail_from = self.end_pos
 
-    def take_waiting(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Take out those of ``entries``, as the store knows them, that wait and that nobody holds: what memory knows
-        of them, or, in the gap, what the store does."""
-        wanted = {entry.pos: entry for entry in entries}
+    def waiting(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Those of ``entries``, as the store knows them, that wait and that nobody holds."""
+        in_memory = self.ready.positions()
+        in_memory.update(entry.pos for entry in self.tail)
+        above, gap = self.above, range(self.paged_up_to, self.tail_from)
+        return [entry for entry in entries if entry.pos in in_memory or (entry.pos in gap and entry.pos not in above)]
+
+    def take_out(self, waiting: list[Entry]) -> list[Entry]:
+        """Take out what `waiting` gave; entries as memory knows them, or, in the gap, as they were given."""
+        wanted = {entry.pos: entry for entry in waiting}
         taken = self.ready.remove(wanted.keys())
         if self.tail:
-            kept: deque[Entry] = deque()
-            for entry in self.tail:
-                if entry.pos in wanted:
-                    taken.append(entry)
-                    self.tail_bytes -= entry.size_bytes
-                else:
-                    kept.append(entry)
-            self.tail = kept
-        in_gap = [
-            entry for pos, entry in wanted.items() if self.paged_up_to <= pos < self.tail_from and pos not in self.above
-        ]
-        known = {entry.pos for entry in taken}
-        in_gap = [entry for entry in in_gap if entry.pos not in known]
-        self.edit([entry.pos for entry in in_gap])
-        return taken + in_gap
+            from_tail = [entry for entry in self.tail if entry.pos in wanted]
+            if from_tail:
+                self.tail = deque(entry for entry in self.tail if entry.pos not in wanted)
+                self.tail_bytes -= sum(entry.size_bytes for entry in from_tail)
+                taken += from_tail
+        for entry in taken:
+            del wanted[entry.pos]
+        self.edit(list(wanted))
+        return [*taken, *wanted.values()]
 
     def edit(self, positions: list[int]) -> None:
         """Entries in the gap were changed."""

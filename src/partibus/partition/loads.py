@@ -16,6 +16,7 @@ from partibus.partition.commands import (
     Transact,
 )
 from partibus.partition.entry import Entry
+from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
@@ -95,7 +96,9 @@ def browse(state: PartitionState, command: Browse, now_ms: int, step: Step) -> N
 def inspect(state: PartitionState, command: Inspect, now_ms: int, step: Step) -> None:
     """Counts and positions, from memory."""
     infos = {
-        int(kind): SubqueueInfo(subqueue.messages, subqueue.size_bytes, len(subqueue.locks))
+        kind: SubqueueInfo(subqueue.messages, subqueue.size_bytes, len(subqueue.locks))
         for kind, subqueue in state.subqueues.items()
     }
+    if state.sessions is not None:
+        infos[SubqueueKind.ACTIVE].locked += sum(len(session.lane.locks) for session in state.sessions.held.values())
     step.replies.append(Inspected(command.request, state.next_sequence, state.next_number, infos))

@@ -66,6 +66,12 @@ class ReadyQueue:
         entry.data = data
         self.size_bytes += entry.size_bytes
 
+    def positions(self) -> set[int]:
+        """Where the entries are."""
+        positions = {entry.pos for entry in self._in_order}
+        positions.update(pos for pos, _ in self._returned)
+        return positions
+
     def remove(self, positions: Collection[int]) -> list[Entry]:
         """Take entries out by their positions; the ones that are here."""
         removed = [entry for pos, entry in self._returned if pos in positions]

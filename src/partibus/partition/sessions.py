@@ -32,7 +32,7 @@ class Session:
     def __init__(self, name: str, lock_id: int, end_pos: int, asked: AcceptSession | None) -> None:
         self.name = name
         self.lock_id = lock_id
-        self.lane = Lane(SubqueueKind.ACTIVE, end_pos=end_pos, is_empty=False, session=name, holder=lock_id)
+        self.lane = Lane(int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=False, session=name, holder=lock_id)
         self.asked = asked
         """Who gets it if it has messages; None once it is held."""
         self.receiver = 0

@@ -46,7 +46,7 @@ class PartitionState:
         self.session_state_bytes = snapshot.session_state_bytes if snapshot else 0
         self.next_reservation = 1
         self.subqueues: dict[int, Subqueue] = {}
-        for kind in (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER):
+        for kind in (int(SubqueueKind.ACTIVE), int(SubqueueKind.DEAD_LETTER)):
             key = subqueue_key(row, kind)
             counts = snapshot.counts.get(key) if snapshot else None
             due = snapshot.next_due.items() if snapshot else ()

@@ -15,7 +15,7 @@ from partibus.partition.commands import (
     Sweep,
     SweepLoad,
 )
-from partibus.partition.dead_letter import expire, is_expired
+from partibus.partition.dead_letter import expire
 from partibus.partition.entry import Entry
 from partibus.partition.events import Moved, Updated
 from partibus.partition.lane import Lane
@@ -63,8 +63,7 @@ def swept(state: PartitionState, load: SweepLoad, found: DueRows | list[EntryRow
         if found.next_due_ms is not None:
             subqueue.note_due(sweep.state, found.next_due_ms)
         if sweep.state == EntryState.ACTIVE:
-            waiting = _take_waiting(state, subqueue, entries)
-            expire(state, subqueue.kind, [entry for entry in waiting if is_expired(subqueue.kind, entry, now_ms)], step)
+            expire(state, subqueue.kind, _take_waiting(state, subqueue, entries), step)
         elif sweep.state == EntryState.SCHEDULED:
             _activate(state, subqueue, entries, now_ms, step)
         else:
@@ -109,24 +108,29 @@ def _held(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
     return count + len(subqueue.doomed), size_bytes + sum(entry.size_bytes for entry in subqueue.doomed.values())
 
 
-def _take_waiting(state: PartitionState, subqueue: Subqueue, entries: list[Entry]) -> list[Entry]:
-    """Take out those of the active entries read that nobody holds."""
+def _take_waiting(
+    state: PartitionState, subqueue: Subqueue, entries: list[Entry], most: int | None = None
+) -> list[Entry]:
+    """Take out those of the active entries read that nobody holds, the first ``most`` of each lane."""
     taken: list[Entry] = []
+    free: list[Entry] = []
     lanes: dict[Lane, list[Entry]] = {}
     for entry in entries:
-        lane = state.lane_of(subqueue.kind, entry.session)
         if entry.pos in subqueue.doomed:
             continue
         if entry.session in subqueue.released:
             if entry.due_ms is not None:
                 subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
-        elif lane is None:
-            taken.append(entry)
+            continue
+        lane = state.lane_of(subqueue.kind, entry.session)
+        if lane is None:
+            free.append(entry)
         else:
             lanes.setdefault(lane, []).append(entry)
-    for lane, of_lane in lanes.items():
-        taken += lane.take_waiting(of_lane)
     data = {entry.pos: entry.data for entry in entries}
+    for lane, of_lane in lanes.items():
+        taken += lane.take_out(lane.waiting(of_lane)[: None if most is None else most - len(taken)])
+    taken += free[: None if most is None else most - len(taken)]
     for entry in taken:
         entry.data = data[entry.pos]  # memory may have let it go
     return taken
@@ -146,15 +150,7 @@ def _cancel(
 
 def _purge(state: PartitionState, subqueue: Subqueue, sweep: Purge, entries: list[Entry], step: Step) -> None:
     old = [entry for entry in entries if entry.enqueued_ms < sweep.enqueued_before_ms]
-    waiting = _take_waiting(state, subqueue, old)
-    waiting.sort(key=lambda entry: entry.pos)
-    surplus = waiting[sweep.count :]
-    for entry in surplus:
-        lane = state.lane_of(subqueue.kind, entry.session)
-        if lane is not None:
-            lane.ready.put_back(entry)
-            step.change(lane)
-    removed = waiting[: sweep.count]
+    removed = _take_waiting(state, subqueue, old, sweep.count)
     state.remove(subqueue.kind, removed, step)
     step.replies.append(Purged(sweep.request, len(removed)))
 
