@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from partibus.partition.ports import EntryRow, LockBatchRow, Snapshot, SubqueueCounts, Writes
+from partibus.partition.ports import DueRows, EntryRow, LockBatchRow, Snapshot, SubqueueCounts, Writes
 
 
 def _rows(flat: list[Any], columns: int) -> list[list[Any]]:
@@ -13,11 +13,13 @@ class Model:
     """Rows by key. A commit that inserts what exists raises `KeyError` and leaves the model spoilt: copy it first."""
 
     def __init__(self) -> None:
-        self.partitions: dict[int, tuple[int, int]] = {}
+        self.partitions: dict[int, tuple[int, int, int]] = {}
         self.counts: dict[int, tuple[int, int]] = {}
         self.bodies: dict[int, bytes] = {}
         self.entries: dict[int, list[Any]] = {}
         self.locks: dict[tuple[int, int], tuple[int, bytes]] = {}
+        self.states: dict[tuple[int, str], tuple[bytes, int]] = {}
+        self.ids: dict[tuple[int, int, bytes], int] = {}
 
     def commit(self, writes: Writes) -> None:
         """In the order of the attributes of `Writes`."""
@@ -31,10 +33,20 @@ class Model:
             if key in self.entries:
                 raise KeyError(key)
             self.entries[key] = columns
-        for key, state, delivery_count, due_ms in _rows(writes.entry_updates, 4):
+        for key, body, entry_state, delivery_count, due_ms in _rows(writes.entry_updates, 5):
             if key in self.entries:
-                self.entries[key][3:5] = [state, delivery_count]
+                self.entries[key][0] = body
+                self.entries[key][3:5] = [entry_state, delivery_count]
                 self.entries[key][6] = due_ms
+        for session, (state, updated_ms) in writes.session_states.items():
+            self.states.pop(session, None)
+            if state is not None:
+                self.states[session] = (state, updated_ms)
+        for row, bucket, message_id, accepted_ms in _rows(writes.duplicate_ids, 4):
+            self.ids[row, bucket, message_id] = accepted_ms
+        for row, bucket, most in writes.forgotten_duplicates:
+            for key in sorted(key for key in self.ids if key[0] == row and key[1] < bucket)[:most]:
+                del self.ids[key]
         self.locks = {key: row for key, row in self.locks.items() if key[0] not in writes.deleted_locks}
         for lock_key, rows in writes.lock_batches.items():
             for first_pos, until_ms, bitmap in rows:
@@ -48,6 +60,8 @@ class Model:
             self._delete(self.entries, whole)
             self._delete(self.bodies, whole)
             self.locks = {key: lock for key, lock in self.locks.items() if key[0] >> 42 != row}
+            self.states = {key: state for key, state in self.states.items() if key[0] != row}
+            self.ids = {key: accepted_ms for key, accepted_ms in self.ids.items() if key[0] != row}
 
     @staticmethod
     def _delete(rows: dict[int, Any], ranges: list[tuple[int, int]]) -> None:
@@ -83,4 +97,42 @@ class Model:
             )
         ]
         counts = {key: SubqueueCounts(*pair) for key, pair in self.counts.items() if key >> 2 == row}
-        return Snapshot(*self.partitions[row], counts, batches, locked)
+        next_due = {
+            (subqueue, state): due[0].due_ms
+            for subqueue in range(row << 2, (row << 2) + 4)
+            for state in range(4)
+            if (due := self.due(subqueue, state)) and due[0].due_ms is not None
+        }
+        return Snapshot(*self.partitions[row], counts, batches, locked, next_due)
+
+    def due(self, subqueue: int, state: int) -> list[EntryRow]:
+        """All that are ever due, in that order."""
+        waiting = [row for row in self.rows(subqueue) if row.state == state and row.due_ms is not None]
+        return sorted(waiting, key=lambda row: (row.due_ms, row.pos))
+
+    def due_rows(self, subqueue: int, state: int, until_ms: int, most: int) -> DueRows:
+        """What `Store.load_due` must answer, when ``most`` rows are within its bounds."""
+        waiting = self.due(subqueue, state)
+        rows = [row for row in waiting if row.due_ms is not None and row.due_ms <= until_ms][:most]
+        left = waiting[len(rows) :]
+        return DueRows(rows, left[0].due_ms if left else None)
+
+    def sessions(self, subqueue: int) -> set[str]:
+        """Those with active entries, whether they have a body or not."""
+        return {
+            columns[5]
+            for key, columns in self.entries.items()
+            if key >> 40 == subqueue and columns[3] == 0 and columns[5] is not None
+        }
+
+    def updated(self, row: int, after_ms: int) -> set[str]:
+        """Sessions whose state was set after a time."""
+        return {session for (owner, session), (_, ms) in self.states.items() if owner == row and ms > after_ms}
+
+    def accepted(self, row: int, first_bucket: int, ids: list[bytes]) -> dict[bytes, int]:
+        """What `Store.find_duplicates` must answer."""
+        found: dict[bytes, int] = {}
+        for (owner, bucket, message_id), accepted_ms in self.ids.items():
+            if owner == row and bucket >= first_bucket and message_id in ids:
+                found[message_id] = max(accepted_ms, found.get(message_id, 0))
+        return found

@@ -18,6 +18,15 @@ PARTITIONS = (0, 1)
 SUBQUEUES = [subqueue_key(partition, kind) for partition in PARTITIONS for kind in (0, 1, 2)]
 POSITIONS = st.integers(0, 9)
 NUMBERS = st.integers(0, 1 << 40)
+STATES = st.integers(0, 3)
+TIMES = st.integers(0, 4) | NUMBERS
+"""Few, so that entries are due together."""
+SESSIONS = st.sampled_from(["", "a", "a\x00", "b", "ü", "𝄞"]) | st.text(
+    st.characters(exclude_categories=["Cs"]), max_size=3
+)
+"""Few, so that sessions have several entries; and any text."""
+BUCKETS = st.integers(0, 3)
+IDS = [bytes([number]) * 16 for number in range(6)]
 
 
 @st.composite
@@ -43,18 +52,28 @@ def ranges(keys: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[int, int]]:
 def commits(draw: st.DrawFn) -> Writes:
     writes = Writes()
     pairs = st.tuples(NUMBERS, NUMBERS)
-    writes.counters = draw(st.dictionaries(st.sampled_from(PARTITIONS), pairs))
+    writes.counters = draw(st.dictionaries(st.sampled_from(PARTITIONS), st.tuples(NUMBERS, NUMBERS, NUMBERS)))
     writes.counts = draw(st.dictionaries(st.sampled_from(SUBQUEUES), pairs, max_size=4))
     bodies = draw(st.dictionaries(keys_of_bodies(), st.binary(max_size=20), max_size=6))
     writes.bodies = [column for row in bodies.items() for column in row]
     for key in draw(st.sets(keys_of_entries(), max_size=6)):
-        session = draw(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=4))
+        session = draw(st.none() | SESSIONS)
         sequence = key & 0xFFFF if not key >> 40 & 3 else draw(POSITIONS)
         body = body_key(key >> 42, draw(POSITIONS))
-        due_ms = draw(st.none() | NUMBERS)
-        writes.entries += [key, body, sequence, draw(NUMBERS), draw(st.integers(0, 2)), 0, session, due_ms]
+        due_ms = draw(st.none() | TIMES)
+        writes.entries += [key, body, sequence, draw(NUMBERS), draw(STATES), 0, session, due_ms]
     for key in draw(st.lists(keys_of_entries(), max_size=4)):
-        writes.entry_updates += [key, draw(st.integers(0, 2)), draw(POSITIONS), draw(st.none() | NUMBERS)]
+        body = body_key(key >> 42, draw(POSITIONS))
+        writes.entry_updates += [key, body, draw(STATES), draw(POSITIONS), draw(st.none() | TIMES)]
+    session_states = st.tuples(st.none() | st.binary(max_size=9), TIMES)
+    names = st.tuples(st.sampled_from(PARTITIONS), SESSIONS)
+    writes.session_states = draw(st.dictionaries(names, session_states, max_size=3))
+    for row, bucket, message_id in draw(
+        st.lists(st.tuples(st.sampled_from(PARTITIONS), BUCKETS, st.sampled_from(IDS)), max_size=6)
+    ):
+        writes.duplicate_ids += [row, bucket, message_id, draw(NUMBERS)]
+    forgotten = st.tuples(st.sampled_from(PARTITIONS), BUCKETS, st.integers(0, 4))
+    writes.forgotten_duplicates = draw(st.lists(forgotten, max_size=2))
     writes.deleted_locks = draw(st.lists(keys_of_entries(), max_size=4))
     lock_rows = st.lists(st.tuples(POSITIONS, NUMBERS, st.binary(min_size=1, max_size=2)), max_size=2)
     writes.lock_batches = draw(st.dictionaries(keys_of_entries(), lock_rows, max_size=2))
@@ -82,6 +101,7 @@ def assert_answers_as(model: Model, store: Store, max_entries: int, max_bytes: i
     bounds = (max_entries, max_bytes)
     for partition in PARTITIONS:
         assert store.load_partition(partition) == model.snapshot(partition)
+    assert_ids_are_as_in(model, store)
     wanted = [body_key(partition, number) for partition in PARTITIONS for number in range(12)]
     assert store.load_bodies(wanted) == [model.bodies.get(key) for key in wanted]
     for subqueue in SUBQUEUES:
@@ -95,6 +115,54 @@ def assert_answers_as(model: Model, store: Store, max_entries: int, max_bytes: i
             assert store.peek(subqueue, start, *bounds) == bounded(following, *bounds)
             inside = [row for row in rows if start <= row.pos < start + 3]
             assert store.browse(subqueue, start, start + 3, *bounds) == bounded(inside, *bounds)
+            for session in {row.session for row in rows} - {None}:
+                of_it = [row for row in active if row.session == session]
+                assert store.load_page(subqueue, start, *bounds, session) == bounded(of_it, *bounds)
+                of_it = [row for row in following if row.session == session]
+                assert store.peek(subqueue, start, *bounds, session) == bounded(of_it, *bounds)
+            found = store.load_sequences(subqueue, range(start, start + 3))
+            assert sorted(found) == sorted(row for row in rows if start <= row.sequence < start + 3)
+        for state in range(4):
+            for until_ms in (0, 3, 1 << 50):
+                due = [row for row in model.due(subqueue, state) if row.due_ms is not None and row.due_ms <= until_ms]
+                most = len(bounded(due, *bounds))
+                assert store.load_due(subqueue, state, until_ms, *bounds) == model.due_rows(
+                    subqueue, state, until_ms, most
+                )
+        assert_sessions_are_as_in(model, store, subqueue)
+
+
+def assert_sessions_are_as_in(model: Model, store: Store, subqueue: int) -> None:
+    def in_order(sessions: set[str]) -> list[str]:
+        return sorted(sessions, key=str.encode)
+
+    waiting = in_order(model.sessions(subqueue))
+    assert store.scan_sessions(subqueue, None, 99) == waiting
+    for after in ("", "a", "b", "\x7f"):
+        behind = [session for session in waiting if session.encode() > after.encode()]
+        assert store.scan_sessions(subqueue, after, 2) == behind[:2]
+    row = subqueue >> 2
+    named = in_order(model.sessions(subqueue) | model.updated(row, -1))
+    assert store.list_sessions(subqueue, 0, 99, None) == named
+    assert store.list_sessions(subqueue, 1, 2, None) == named[1:3]
+    for after_ms in (0, 2):
+        updated = in_order(model.updated(row, after_ms))
+        assert store.list_sessions(subqueue, 0, 99, after_ms) == updated
+        assert store.list_sessions(subqueue, 1, 2, after_ms) == updated[1:3]
+    for session in {*named, "never seen"}:
+        state = model.states.get((row, session))
+        assert store.load_session_state(row, session) == (state and state[0])
+
+
+def assert_ids_are_as_in(model: Model, store: Store) -> None:
+    for partition in PARTITIONS:
+        for first_bucket in (0, 2):
+            expected = model.accepted(partition, first_bucket, IDS[1:])
+            assert store.find_duplicates(partition, first_bucket, IDS[1:]) == expected
+        ids = sorted((bucket, *key, ms) for (row, bucket, *key), ms in model.ids.items() if row == partition)
+        assert store.scan_duplicates(partition, (-1, b""), 99) == ids
+        after = (1, IDS[2])
+        assert store.scan_duplicates(partition, after, 3) == [row for row in ids if row[:2] > after][:3]
 
 
 @pytest.mark.parametrize("place", [memory, sqlite])

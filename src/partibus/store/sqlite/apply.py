@@ -1,18 +1,28 @@
 """Turns the rows of one commit into statements, inside a transaction that the writer has begun."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from sqlite3 import Connection
 
 from partibus.partition.keys import body_key, entry_key, subqueue_key
-from partibus.partition.ports import BODY_COLUMNS, ENTRY_COLUMNS, UPDATE_COLUMNS, Writes
+from partibus.partition.ports import BODY_COLUMNS, DUPLICATE_COLUMNS, ENTRY_COLUMNS, UPDATE_COLUMNS, Writes
+from partibus.store.sqlite.duplicates import forget_duplicates
 from partibus.store.sqlite.sql import execute_keys, execute_rows, statement
 
-COUNTER_COLUMNS = 3
+COUNTER_COLUMNS = 4
+COUNT_COLUMNS = 3
 LOCK_COLUMNS = 4
+SESSION_COLUMNS = 2
+SESSION_STATE_COLUMNS = 4
 
 _LISTED_RANGE_MAX = 16
 """Longest range that is deleted key by key in a shared IN list instead of by a statement of its own. In a list a key
 costs 0.3 us more; a statement costs 2 us more, and a hand-over of the interpreter lock on top."""
+
+
+SWEPT_STATE_BYTES = 1 << 20
+"""Session states that one slice of a sweep removes: their pages are read on the way."""
+
+_BUCKET_MAX = (1 << 63) - 1
 
 
 def apply_writes(writes: Writes, connection: Connection) -> None:
@@ -20,11 +30,16 @@ def apply_writes(writes: Writes, connection: Connection) -> None:
     if writes.counters:
         execute_rows(connection, "replace_partitions", COUNTER_COLUMNS, _flat(writes.counters))
     if writes.counts:
-        execute_rows(connection, "replace_subqueues", COUNTER_COLUMNS, _flat(writes.counts))
+        execute_rows(connection, "replace_subqueues", COUNT_COLUMNS, _flat(writes.counts))
     execute_rows(connection, "insert_bodies", BODY_COLUMNS, writes.bodies)
     execute_rows(connection, "insert_entries", ENTRY_COLUMNS, writes.entries)
     if writes.entry_updates:
         execute_rows(connection, "update_entries", UPDATE_COLUMNS, last_updates(writes.entry_updates))
+    if writes.session_states:
+        _set_session_states(connection, writes.session_states)
+    execute_rows(connection, "replace_duplicate_ids", DUPLICATE_COLUMNS, writes.duplicate_ids)
+    for partition_row, bucket, most in writes.forgotten_duplicates:
+        forget_duplicates(connection, partition_row, bucket, most)
     execute_keys(connection, "delete_lock_batches", writes.deleted_locks)
     if writes.lock_batches:
         lock_rows = [column for key, rows in writes.lock_batches.items() for row in rows for column in (key, *row)]
@@ -35,8 +50,26 @@ def apply_writes(writes: Writes, connection: Connection) -> None:
         _drop_partition(connection, partition_row)
 
 
-def _flat(rows: dict[int, tuple[int, int]]) -> list[int]:
-    return [value for key, pair in rows.items() for value in (key, *pair)]
+def sets_session_state(writes: Writes) -> bool:
+    """Whether a commit brings a session's state, which may be as large as a message."""
+    return any(state is not None for state, _ in writes.session_states.values())
+
+
+def _flat(rows: Mapping[int, tuple[int, ...]]) -> list[int]:
+    return [value for key, columns in rows.items() for value in (key, *columns)]
+
+
+def _set_session_states(connection: Connection, states: dict[tuple[int, str], tuple[bytes | None, int]]) -> None:
+    """Replaced by deleting: the index of names is not unique, so that it can hold the time as well."""
+    sessions = [column for session in states for column in session]
+    execute_rows(connection, "delete_session_states", SESSION_COLUMNS, sessions)
+    rows = [
+        column
+        for session, (state, updated_ms) in states.items()
+        if state is not None
+        for column in (*session, updated_ms, state)
+    ]
+    execute_rows(connection, "insert_session_states", SESSION_STATE_COLUMNS, rows)
 
 
 def last_updates(flat: list[int | None]) -> list[int | None]:
@@ -68,12 +101,15 @@ def _drop_partition(connection: Connection, partition_row: int) -> None:
 
 
 def sweep_partition(partition_row: int, rows: int, connection: Connection) -> bool:
-    """Delete up to so many entries and bodies of a dropped partition; True when none are left and the note is gone."""
+    """Delete up to so many rows of each table of a dropped partition; True when none are left and the note is gone."""
     first, following = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0)
     entries = (entry_key(first, 0), entry_key(following, 0) - 1, rows)
     bodies = (body_key(partition_row, 0), body_key(partition_row + 1, 0) - 1, rows)
     swept = connection.execute(statement("delete_some_entries"), entries).rowcount
     swept += connection.execute(statement("delete_some_bodies"), bodies).rowcount
+    states = (partition_row, rows, SWEPT_STATE_BYTES)
+    swept += connection.execute(statement("delete_some_session_states"), states).rowcount
+    swept += forget_duplicates(connection, partition_row, _BUCKET_MAX, rows)
     if swept == 0:
         connection.execute(statement("delete_dropped_partition"), (partition_row,))
     return swept == 0

@@ -7,10 +7,11 @@ since a session is any text, NUL included; the blob is not JSON, since a message
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from sqlite3 import Connection
 
 from partibus.partition.keys import POSITION_BITS, POSITION_MAX, SubqueueKind, entry_key, kind_of, subqueue_key
-from partibus.partition.ports import EntryRow, LockBatchRow, Snapshot, SubqueueCounts
+from partibus.partition.ports import DueRows, EntryRow, LockBatchRow, Snapshot, SubqueueCounts
 from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 
 _SEARCHED_MAX = 16_384
@@ -21,13 +22,20 @@ _INTEGER_MAX = (1 << 63) - 1
 """Largest integer that SQLite takes; a client may ask for any sequence number."""
 
 
-def read_page(connection: Connection, subqueue: int, from_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+def read_page(
+    connection: Connection, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
+) -> list[EntryRow]:
     """Active entries from a position on; see `partibus.partition.ports.Store.load_page`."""
     keys = _key_range(subqueue, from_pos, POSITION_MAX)
+    if session is not None:
+        if keys is None:
+            return []
+        parameters = (subqueue, session, keys[0], max(0, max_entries), max_bytes)
+        return _entry_rows(connection, statement("select_session_page"), parameters)
     while keys is not None and max_entries > 0:
         first, end = keys
         last = min(first + _SEARCHED_MAX, end)
-        rows = _entry_rows(connection, "select_page", (first, last, max_entries, max_bytes))
+        rows = _entry_rows(connection, statement("select_page"), (first, last, max_entries, max_bytes))
         if rows:
             return rows
         following = connection.execute(statement("select_next_key"), (last + 1, end)).fetchall()
@@ -42,17 +50,55 @@ def read_range(
     keys = _key_range(subqueue, from_pos, to_pos - 1)
     if keys is None:
         return []
-    return _entry_rows(connection, "browse_entries", (*keys, max(0, max_entries), max_bytes))
+    return _entry_rows(connection, statement("browse_entries"), (*keys, max(0, max_entries), max_bytes))
 
 
 def read_from_sequence(
-    connection: Connection, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int
+    connection: Connection,
+    subqueue: int,
+    from_sequence: int,
+    max_entries: int,
+    max_bytes: int,
+    session: str | None = None,
 ) -> list[EntryRow]:
     """Entries in any state by sequence number; in the active sub-queue that is the position."""
-    if kind_of(subqueue) == SubqueueKind.ACTIVE:
-        return read_range(connection, subqueue, from_sequence, POSITION_MAX + 1, max_entries, max_bytes)
     first = min(max(0, from_sequence), _INTEGER_MAX)
-    return _entry_rows(connection, "peek_by_sequence", (subqueue, first, max(0, max_entries), max_bytes))
+    bounds = (max(0, max_entries), max_bytes)
+    if kind_of(subqueue) != SubqueueKind.ACTIVE:
+        if session is None:
+            return _entry_rows(connection, statement("peek_by_sequence"), (subqueue, first, *bounds))
+        return _entry_rows(connection, statement("peek_session_by_sequence"), (subqueue, session, first, *bounds))
+    if session is None:
+        return read_range(connection, subqueue, first, POSITION_MAX + 1, max_entries, max_bytes)
+    if first > POSITION_MAX:
+        return []
+    return _entry_rows(connection, statement("peek_session"), (subqueue, session, entry_key(subqueue, first), *bounds))
+
+
+def read_due(
+    connection: Connection, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int
+) -> DueRows:
+    """Entries whose time has come; see `partibus.partition.ports.Store.load_due`."""
+    parameters = (subqueue, state, min(until_ms, _INTEGER_MAX), max(0, max_entries), max_bytes)
+    with _one_view(connection):
+        rows = _entry_rows(connection, statement("select_due"), parameters)
+        last = (rows[-1].due_ms, entry_key(subqueue, rows[-1].pos)) if rows else (-_INTEGER_MAX, 0)
+        ((next_due_ms,),) = connection.execute(statement("select_next_due"), (subqueue, state, *last)).fetchall()
+    return DueRows(rows, next_due_ms)
+
+
+def read_sequences(connection: Connection, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
+    """Entries by sequence number; see `partibus.partition.ports.Store.load_sequences`."""
+    rows: list[EntryRow] = []
+    is_active = kind_of(subqueue) == SubqueueKind.ACTIVE
+    largest = POSITION_MAX if is_active else _INTEGER_MAX
+    for chunk in padded_keys([sequence for sequence in set(sequences) if 0 <= sequence <= largest]):
+        if is_active:
+            keys = [entry_key(subqueue, pos) for pos in chunk]
+            rows += _entry_rows(connection, in_list_form("select_by_keys", len(keys)), keys)
+        else:
+            rows += _entry_rows(connection, in_list_form("select_by_sequences", len(chunk)), [subqueue, *chunk])
+    return rows
 
 
 def read_bodies(connection: Connection, keys: Sequence[int]) -> list[bytes | None]:
@@ -68,10 +114,17 @@ def read_bodies(connection: Connection, keys: Sequence[int]) -> list[bytes | Non
 
 
 def read_partition(connection: Connection, partition_row: int) -> Snapshot | None:
-    """Durable state of a partition, in one read transaction."""
+    """Durable state of a partition."""
+    with _one_view(connection):
+        return _snapshot(connection, partition_row)
+
+
+@contextmanager
+def _one_view(connection: Connection) -> Iterator[None]:
+    """All statements see the same commit."""
     connection.execute("BEGIN")
     try:
-        return _snapshot(connection, partition_row)
+        yield
     finally:
         connection.execute("ROLLBACK")
 
@@ -80,7 +133,6 @@ def _snapshot(connection: Connection, partition_row: int) -> Snapshot | None:
     partition = connection.execute(statement("select_partition"), (partition_row,)).fetchone()
     if partition is None:
         return None
-    next_sequence, next_number = partition
     first, last = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0) - 1
     counts = {
         key: SubqueueCounts(messages, size_bytes)
@@ -95,7 +147,11 @@ def _snapshot(connection: Connection, partition_row: int) -> Snapshot | None:
     locked: dict[int, tuple[int, EntryRow, int]] = {}
     for batch in batches:
         locked.update(_locked_entries(connection, batch))
-    return Snapshot(next_sequence, next_number, counts, batches, [locked[key] for key in sorted(locked)])
+    (listed,) = connection.execute(statement("select_first_due"), (first,)).fetchone()
+    next_due = {(subqueue, state): due_ms for subqueue, state, due_ms in json.loads(listed)}
+    next_sequence, next_number, session_state_bytes = partition
+    locked_entries = [locked[key] for key in sorted(locked)]
+    return Snapshot(next_sequence, next_number, session_state_bytes, counts, batches, locked_entries, next_due)
 
 
 def _locked_entries(connection: Connection, batch: LockBatchRow) -> Iterator[tuple[int, tuple[int, EntryRow, int]]]:
@@ -114,8 +170,8 @@ def _key_range(subqueue: int, first_pos: int, last_pos: int) -> tuple[int, int] 
     return None if first > last else (entry_key(subqueue, first), entry_key(subqueue, last))
 
 
-def _entry_rows(connection: Connection, name: str, parameters: tuple[int, ...]) -> list[EntryRow]:
-    listed, data = connection.execute(statement(name), parameters).fetchone()
+def _entry_rows(connection: Connection, sql: str, parameters: Sequence[int | str]) -> list[EntryRow]:
+    listed, data = connection.execute(sql, parameters).fetchone()
     rows = []
     end = 0
     for key, *columns, size in json.loads(listed):

@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from sqlite3 import Connection
+from typing import TypeVar
 
-FORMAT_VERSION = 1
+T = TypeVar("T")
+
+FORMAT_VERSION = 2
 ROWS_MAX = 256
 """Rows of the longest form: 2,048 parameters for entries, far below SQLite's 32,766; and some 350 KB of prepared
 statements in a store that has used every form."""
@@ -25,6 +28,11 @@ _IN_LIST = re.compile(r"IN \(\?\)")
 def schema(version: int = FORMAT_VERSION) -> str:
     """The script that makes an empty store of this format."""
     return files(__package__).joinpath("ddl", f"{version:04}.sql").read_text()
+
+
+def migration(version: int) -> str:
+    """The script that makes of a store of this format one of the next; in a transaction of the caller's."""
+    return files(__package__).joinpath("ddl", f"{version:04}-to-{version + 1:04}.sql").read_text()
 
 
 @cache
@@ -61,9 +69,9 @@ def execute_rows(connection: Connection, name: str, columns: int, flat: Sequence
         connection.execute(_values_form(name, size), chunk)
 
 
-def padded_keys(keys: Sequence[int]) -> list[list[int]]:
+def padded_keys(keys: Sequence[T]) -> list[list[T]]:
     """Keys in lists as long as a form, the last filled up with its last key."""
-    chunks = [[*keys[start : start + ROWS_MAX]] for start in range(0, len(keys), ROWS_MAX)]
+    chunks: list[list[T]] = [[*keys[start : start + ROWS_MAX]] for start in range(0, len(keys), ROWS_MAX)]
     for chunk in chunks:
         chunk += [chunk[-1]] * (_form_size(len(chunk)) - len(chunk))
     return chunks

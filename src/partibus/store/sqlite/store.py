@@ -1,6 +1,6 @@
 """One SQLite file as a messaging store.
 
-Layout: ``ddl/0001.sql``, keys as in `partibus.partition.keys`. Beside ``store-00.db`` lie SQLite's ``-wal`` and
+Layout: ``ddl/0002.sql``, keys as in `partibus.partition.keys`. Beside ``store-00.db`` lie SQLite's ``-wal`` and
 ``-shm``, ``store-00.lock`` (`owner`) and ``store-00.ballast`` (`ballast`).
 
 Sync points: each commit syncs the write-ahead log before `commit` returns; a checkpoint syncs log and database. So a
@@ -17,12 +17,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Self
+from typing import Self, TypeVar
 
 from partibus.partition.keys import KIND_BITS, POSITION_BITS
-from partibus.partition.ports import EntryRow, Snapshot, StoreFull, Writes
-from partibus.store.sqlite import creation, reader
-from partibus.store.sqlite.apply import apply_writes, sweep_partition
+from partibus.partition.ports import DueRows, EntryRow, Snapshot, StoreFull, Writes
+from partibus.store.sqlite import creation, duplicates, reader, sessions
+from partibus.store.sqlite.apply import apply_writes, sets_session_state, sweep_partition
 from partibus.store.sqlite.ballast import free_bytes
 from partibus.store.sqlite.checkpoint import Checkpoints, checkpoint, estimate_appended_bytes
 from partibus.store.sqlite.failure import refused, store_error, store_full
@@ -32,6 +32,8 @@ from partibus.store.sqlite.room import Room
 from partibus.store.sqlite.settings import DEFAULTS, KIB, StoreSettings
 from partibus.store.sqlite.sweep import SLICE_ROWS, Sweeper
 from partibus.store.sqlite.writer import Writer
+
+T = TypeVar("T")
 
 
 class SQLiteStore:
@@ -126,15 +128,15 @@ class SQLiteStore:
         """Make all rows durable, or none. A key that exists already is an error of the caller: nothing is stored."""
         appended_bytes = estimate_appended_bytes(writes)
         with self._committing():
-            brings_messages = bool(writes.bodies)
-            if brings_messages and not self._room.admits(self._writer.connection, appended_bytes):
+            brings_data = bool(writes.bodies) or sets_session_state(writes)
+            if brings_data and not self._room.admits(self._writer.connection, appended_bytes):
                 raise store_full(self._path, "a commit")
             change = partial(apply_writes, writes)
             try:
                 self._writer.transact(change)
             except StoreFull:
                 gave_up = self._room.ran_out(self._writer.connection)
-                if brings_messages or not gave_up:
+                if brings_data or not gave_up:
                     raise
                 self._writer.transact(change)
             if writes.dropped_partitions:
@@ -143,17 +145,48 @@ class SQLiteStore:
 
     def load_partition(self, partition_row: int) -> Snapshot | None:
         """See the port."""
-        self._check_usable()
-        with self._readers.reader() as connection:
-            return reader.read_partition(connection, partition_row)
+        return self._load(partition_row, None, reader.read_partition, partition_row)
 
-    def load_page(self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+    def load_page(
+        self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
+    ) -> list[EntryRow]:
         """See the port."""
-        self._check_usable()
-        if self._sweeper.hides(subqueue >> KIND_BITS):
-            return []
-        with self._readers.reader() as connection:
-            return reader.read_page(connection, subqueue, from_pos, max_entries, max_bytes)
+        return self._load(
+            subqueue >> KIND_BITS, [], reader.read_page, subqueue, from_pos, max_entries, max_bytes, session
+        )
+
+    def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
+        """See the port."""
+        nothing = DueRows([], None)
+        return self._load(
+            subqueue >> KIND_BITS, nothing, reader.read_due, subqueue, state, until_ms, max_entries, max_bytes
+        )
+
+    def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
+        """See the port."""
+        return self._load(subqueue >> KIND_BITS, [], reader.read_sequences, subqueue, sequences)
+
+    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
+        """See the port."""
+        return self._load(subqueue >> KIND_BITS, [], sessions.scan_sessions, subqueue, after, max_sessions)
+
+    def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
+        """See the port."""
+        return self._load(subqueue >> KIND_BITS, [], sessions.list_sessions, subqueue, skip, top, updated_after_ms)
+
+    def load_session_state(self, partition_row: int, session: str) -> bytes | None:
+        """See the port."""
+        return self._load(partition_row, None, sessions.session_state, partition_row, session)
+
+    def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
+        """See the port."""
+        return self._load(partition_row, {}, duplicates.find_duplicates, partition_row, first_bucket, ids)
+
+    def scan_duplicates(
+        self, partition_row: int, after: tuple[int, bytes], max_ids: int
+    ) -> list[tuple[int, bytes, int]]:
+        """See the port."""
+        return self._load(partition_row, [], duplicates.scan_duplicates, partition_row, after, max_ids)
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
         """See the port."""
@@ -165,21 +198,26 @@ class SQLiteStore:
             for key, body in zip(keys, bodies, strict=True)
         ]
 
-    def peek(self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+    def peek(
+        self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
+    ) -> list[EntryRow]:
         """See the port."""
-        self._check_usable()
-        if self._sweeper.hides(subqueue >> KIND_BITS):
-            return []
-        with self._readers.reader() as connection:
-            return reader.read_from_sequence(connection, subqueue, from_sequence, max_entries, max_bytes)
+        return self._load(
+            subqueue >> KIND_BITS,
+            [],
+            reader.read_from_sequence,
+            subqueue,
+            from_sequence,
+            max_entries,
+            max_bytes,
+            session,
+        )
 
     def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
         """See the port."""
-        self._check_usable()
-        if self._sweeper.hides(subqueue >> KIND_BITS):
-            return []
-        with self._readers.reader() as connection:
-            return reader.read_range(connection, subqueue, from_pos, to_pos, max_entries, max_bytes)
+        return self._load(
+            subqueue >> KIND_BITS, [], reader.read_range, subqueue, from_pos, to_pos, max_entries, max_bytes
+        )
 
     def wait_until_swept(self) -> None:
         """Until the rows of dropped partitions are gone from the file as well (they are hidden at once)."""
@@ -243,6 +281,14 @@ class SQLiteStore:
             done = self._writer.transact(partial(sweep_partition, partition_row, SLICE_ROWS))
             self._after_commit(2 * SLICE_ROWS * KIB)
             return done
+
+    def _load(self, partition_row: int, nothing: T, read: Callable[..., T], *arguments: object) -> T:
+        """What ``read`` finds; ``nothing`` in a dropped partition, whose rows may still be in the file."""
+        self._check_usable()
+        if self._sweeper.hides(partition_row):
+            return nothing
+        with self._readers.reader() as connection:
+            return read(connection, *arguments)
 
     def _check_usable(self) -> None:
         refusal = "closed" if self._closed else self._writer.refusal

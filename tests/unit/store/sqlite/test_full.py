@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.keys import entry_key
+from partibus.partition.keys import body_key, entry_key
 from partibus.partition.ports import EntryState, StoreFull, Writes
 from partibus.store.sqlite import SQLiteStore, StoreSettings
-from tests.contract.stores import QUEUE, complete, enqueued, positions
+from tests.contract.stores import PARTITION, QUEUE, complete, enqueued, positions
 from tests.unit.store.sqlite.places import SETTINGS, US, open_store
 
 MIB = 1 << 20

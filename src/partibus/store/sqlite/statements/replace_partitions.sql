@@ -1,2 +1,2 @@
-REPLACE INTO partition ("row", next_sequence, next_number)
-SELECT * FROM (VALUES (?, ?, ?)) LIMIT ?
+REPLACE INTO partition ("row", next_sequence, next_number, session_state_bytes)
+SELECT * FROM (VALUES (?, ?, ?, ?)) LIMIT ?

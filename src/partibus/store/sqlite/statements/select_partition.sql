@@ -1,1 +1,1 @@
-SELECT next_sequence, next_number FROM partition WHERE "row" = ?
+SELECT next_sequence, next_number, session_state_bytes FROM partition WHERE "row" = ?

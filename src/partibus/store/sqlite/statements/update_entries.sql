@@ -1,3 +1,3 @@
-UPDATE entry SET state = new.column2, delivery_count = new.column3, due_ms = new.column4
-FROM (SELECT * FROM (VALUES (?, ?, ?, ?)) LIMIT ?) AS new
+UPDATE entry SET body = new.column2, state = new.column3, delivery_count = new.column4, due_ms = new.column5
+FROM (SELECT * FROM (VALUES (?, ?, ?, ?, ?)) LIMIT ?) AS new
 WHERE entry.key = new.column1

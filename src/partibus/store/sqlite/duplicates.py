@@ -1,0 +1,44 @@
+"""Remembered message ids in a store's file: looked up, walked through, forgotten."""
+
+import json
+from collections.abc import Sequence
+from sqlite3 import Connection
+
+from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
+
+
+def find_duplicates(
+    connection: Connection, partition_row: int, first_bucket: int, ids: Sequence[bytes]
+) -> dict[bytes, int]:
+    """Ids that a bucket has; see `partibus.partition.ports.Store.find_duplicates`."""
+    found: dict[bytes, int] = {}
+    for chunk in padded_keys(ids):
+        form = in_list_form("find_duplicates", len(chunk))
+        (listed,) = connection.execute(form, (partition_row, first_bucket, *chunk)).fetchone()
+        found.update((bytes.fromhex(message_id), accepted_ms) for message_id, accepted_ms in json.loads(listed))
+    return found
+
+
+def scan_duplicates(
+    connection: Connection, partition_row: int, after: tuple[int, bytes], max_ids: int
+) -> list[tuple[int, bytes, int]]:
+    """Ids in order; see `partibus.partition.ports.Store.scan_duplicates`."""
+    parameters = (partition_row, *after, max(0, max_ids))
+    listed, data = connection.execute(statement("scan_duplicates"), parameters).fetchone()
+    rows = []
+    end = 0
+    for bucket, size, accepted_ms in json.loads(listed):
+        rows.append((bucket, data[end : end + size], accepted_ms))
+        end += size
+    return rows
+
+
+def forget_duplicates(connection: Connection, partition_row: int, bucket: int, most: int) -> int:
+    """Delete up to ``most`` ids of buckets below ``bucket``, the first in order; how many it were."""
+    if most <= 0:
+        return 0
+    parameters = (partition_row, bucket, most)
+    bound = connection.execute(statement("select_duplicate_bound"), parameters).fetchone()
+    if bound is None:
+        return connection.execute(statement("delete_duplicate_buckets"), (partition_row, bucket)).rowcount
+    return connection.execute(statement("delete_duplicates_before"), (partition_row, *bound)).rowcount

@@ -1,0 +1,1 @@
+DELETE FROM duplicate_id WHERE partition_row = ? AND (bucket, id) < (?, ?)

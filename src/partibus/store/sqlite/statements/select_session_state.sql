@@ -1,0 +1,1 @@
+SELECT state FROM session_state WHERE partition_row = ? AND session = ?
