@@ -34,6 +34,10 @@ class Deadlines:
             over.append(heappop(self._heap))
         return over
 
+    def is_due(self, now_ms: int) -> bool:
+        """The earliest deadline has come."""
+        return bool(self._heap) and self._heap[0][0] <= now_ms
+
     def arm(self, now_ms: int) -> None:
         """See to it that the earliest deadline is noticed."""
         if not self._heap:

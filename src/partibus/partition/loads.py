@@ -18,6 +18,7 @@ from partibus.partition.commands import (
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
+from partibus.partition.ports import EntryState
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 
@@ -101,4 +102,7 @@ def inspect(state: PartitionState, command: Inspect, now_ms: int, step: Step) ->
     }
     if state.sessions is not None:
         infos[SubqueueKind.ACTIVE].locked += sum(len(session.lane.locks) for session in state.sessions.held.values())
-    step.replies.append(Inspected(command.request, state.next_sequence, state.next_number, infos))
+    has_scheduled = state.subqueues[SubqueueKind.ACTIVE].waits_for(EntryState.SCHEDULED)
+    step.replies.append(
+        Inspected(command.request, state.next_sequence, state.next_number, infos, has_scheduled, state.activated_ms)
+    )

@@ -124,6 +124,11 @@ class Partition:
         return None if earliest == NEVER else earliest
 
     @property
+    def catching_up(self) -> bool:
+        """Something has fallen due and is not done: the store is being asked for what it takes."""
+        return any(subqueue.catching_up for subqueue in self.state.subqueues.values())
+
+    @property
     def counters(self) -> tuple[int, int, int]:
         """(next sequence, next number, bytes of session states): goes into each commit beside the events."""
         return self.state.next_sequence, self.state.next_number, self.state.session_state_bytes

@@ -193,6 +193,26 @@ class StoreRuntime:
         self._deadlines.arm(now_ms)
         self._answers.deliver()
 
+    @property
+    def catching_up(self) -> bool:
+        """Something that has fallen due has not been decided yet: another `run_due` or a load has to come first. False
+        while the store can't be used: nothing falls due in partitions that are not there."""
+        if self.failure is not None or self._store is None:
+            return False
+        return self._deadlines.is_due(self._clock.now_ms()) or any(
+            slot.machine is None or slot.machine.catching_up for slot in self._slots.values()
+        )
+
+    @property
+    def decided(self) -> int:
+        """Number of the commit that makes durable all that was decided until now: see `is_durable`."""
+        writes = self._queue.pending
+        return self._queue.number - (not (writes.counters or writes.dropped_partitions))
+
+    def is_durable(self, commit: int) -> bool:
+        """That commit has ended: well, or with the store's failure."""
+        return self._queue.durable >= commit
+
     # -- deciding ----------------------------------------------------------------------------------------------------
 
     def _handle(self, slot: Slot, command: c.Command, holdable: bool) -> None:

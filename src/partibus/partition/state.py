@@ -26,6 +26,7 @@ class PartitionState:
     """Counters and sub-queues of one partition."""
 
     __slots__ = (
+        "activated_ms",
         "duplicates",
         "next_number",
         "next_reservation",
@@ -45,6 +46,8 @@ class PartitionState:
         """Lock ids, positions in dead-letter sub-queues, numbers of rewritten bodies; durable with what uses them."""
         self.session_state_bytes = snapshot.session_state_bytes if snapshot else 0
         self.next_reservation = 1
+        self.activated_ms = 0
+        """When a scheduled message became active last, since the partition was loaded; 0: none did."""
         self.subqueues: dict[int, Subqueue] = {}
         for kind in (int(SubqueueKind.ACTIVE), int(SubqueueKind.DEAD_LETTER)):
             key = subqueue_key(row, kind)

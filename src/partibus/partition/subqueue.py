@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from partibus.partition.commands import Sweep
+from partibus.partition.commands import DueSweep, Sweep
 from partibus.partition.entry import Entry
 from partibus.partition.lane import Lane
 
@@ -44,6 +44,17 @@ class Subqueue(Lane):
     @property
     def doomed_waiting(self) -> list[Entry]:
         return list(self.doomed.values()) if self.doomed else []
+
+    @property
+    def catching_up(self) -> bool:
+        """Something has fallen due and is not done: its rows or bodies are being read."""
+        return bool(self.doomed) or any(isinstance(sweep, DueSweep) for sweep in (self.sweep, *self.sweeps))
+
+    def waits_for(self, state: int) -> bool:
+        """Entries in that state wait for their time; perhaps none is left while their rows are being read."""
+        return state in self.next_due or any(
+            isinstance(sweep, DueSweep) and sweep.state == state for sweep in (self.sweep, *self.sweeps)
+        )
 
     def note_due(self, state: int, due_ms: int) -> None:
         """An entry in that state waits for its time."""

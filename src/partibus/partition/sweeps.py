@@ -159,6 +159,7 @@ def _activate(state: PartitionState, subqueue: Subqueue, entries: list[Entry], n
     """Scheduled entries become new ones at the end, with new sequence counters; their bodies stay where they are."""
     if not entries:
         return
+    state.activated_ms = now_ms
     state.leave(subqueue.kind, entries)
     pairs = []
     for old in entries:
