@@ -28,6 +28,7 @@ from partibus.amqp import (
     SessionClosed,
     Source,
     Target,
+    TransactionalState,
 )
 from partibus.amqp import Limits as EngineLimits
 from partibus.amqp.section_encoding import encode_application_properties, encode_batch, encode_properties, encode_value
@@ -176,9 +177,7 @@ class Client:
         self.congested = False
         """What the server's transport says."""
         self._held_back = False
-        self.peer = Peer(
-            world.broker, world.ingress, lambda: None, self._is_congested, world.timeline.call_later
-        )
+        self.peer = Peer(world.broker, world.ingress, lambda: None, self._is_congested, world.timeline.call_later)
         self.events: list[Event] = []
         self._tag = 0
         world.clients.append(self)
@@ -219,7 +218,13 @@ class Client:
         return link
 
     def receiver(
-        self, address: str, session: Session | None = None, *, delete: bool = False, source: Source | None = None
+        self,
+        address: str,
+        session: Session | None = None,
+        *,
+        delete: bool = False,
+        source: Source | None = None,
+        **fields: Any,
     ) -> Receiver:
         """A link to receive on, attached or refused by now."""
         session = session or self.session()
@@ -229,6 +234,7 @@ class Client:
             target=Target("client"),
             snd_settle_mode=1 if delete else 0,
             rcv_settle_mode=0 if delete else 1,
+            **fields,
         )
         self.world.wait()
         return link
@@ -244,10 +250,20 @@ class Client:
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def send_raw(self, link: Sender, payload: bytes, context: object = None, *, message_format: int = 0) -> None:
+    def send_raw(
+        self,
+        link: Sender,
+        payload: bytes,
+        context: object = None,
+        *,
+        message_format: int = 0,
+        settled: bool = False,
+        state: DeliveryState | None = None,
+    ) -> None:
         """One transfer; nothing is carried yet."""
         self._tag += 1
-        taken = link.send(self._tag.to_bytes(4), payload, context, message_format=message_format)
+        tag = self._tag.to_bytes(4)
+        taken = link.send(tag, payload, context, message_format=message_format, settled=settled, state=state)
         assert taken, "no credit"
 
     def send(self, link: Sender, *messages: OutgoingMessage | bytes) -> list[DeliveryState | None]:
@@ -304,7 +320,13 @@ class Client:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def request(
-        self, address: str, operation: str, body: object = None, properties: Mapping[str, object] | None = None
+        self,
+        address: str,
+        operation: str,
+        body: object = None,
+        properties: Mapping[str, object] | None = None,
+        *,
+        transaction: bytes | None = None,
     ) -> IncomingMessage:
         """One request to a node and its reply."""
         session = self.session()
@@ -316,7 +338,7 @@ class Client:
             + encode_application_properties({"operation": operation, **(properties or {})})
             + encode_value(body)
         )
-        self.send_raw(sender, request)
+        assert sender.send(b"request", request, state=TransactionalState(txn_id=transaction) if transaction else None)
         self.world.wait()
         (delivery,) = self.deliveries(replies)
         session.end()

@@ -20,9 +20,12 @@ from partibus.amqp import (
     Received,
     Receiver,
     Rejected,
+    Source,
 )
 from partibus.amqp import Limits as EngineLimits
+from partibus.amqp.codec.types import Int, Symbol
 from partibus.client.messages import IncomingMessage
+from partibus.frontends.amqp.outcomes import DELAY_KEY
 from partibus.limits import Limits
 from partibus.partition.commands import Inspect, Inspected
 from partibus.partition.ports import StoreError
@@ -317,6 +320,7 @@ class TestSettling:
         assert {type(answer.state) for answer in answers} == {type(ACCEPTED)}
         assert messages_in(world, "q") == (0, 0)
 
+    @pytest.mark.row("C17")
     def test_a_lost_lock_is_told_for_the_message_that_lost_it(self, world: World) -> None:
         fill(world, world.queue("q", LockDuration="PT5S"), 2)
         client = world.client()
@@ -335,10 +339,67 @@ class TestSettling:
         fill(world, world.queue("q"), 1)
         client = world.client()
         link = client.receiver("q")
-        (answer,) = client.settle(link, client.receive(link, 1), Modified(undeliverable_here=True))
+        (answer,) = client.settle(link, client.receive(link, 1), Modified(message_annotations={DELAY_KEY: "soon"}))
         assert isinstance(answer.state, Rejected)
         assert answer.state.error is not None
-        assert answer.state.error.condition == "amqp:not-implemented"
+        assert answer.state.error.condition == "com.microsoft:argument-error"
+        assert DELAY_KEY in (answer.state.error.description or "")
+        assert messages_in(world, "q") == (1, 1)
+
+    @pytest.mark.row("C8")
+    def test_a_deferred_message_stays_away(self, world: World) -> None:
+        fill(world, world.queue("q"), 2)
+        client = world.client()
+        link = client.receiver("q")
+        first, second = client.receive(link, 2)
+        defer = Modified(delivery_failed=True, undeliverable_here=True, message_annotations={"why": "later"})
+        (answer,) = client.settle(link, [first], defer)
+        assert (answer.state, answer.settled) == (Modified(), True)
+        client.settle(link, [second], Modified())
+        assert bodies(client.receive(link, 2)) == [b"1"]
+        assert messages_in(world, "q") == (2, 1)
+
+    def test_properties_of_an_abandon_are_set_and_its_body_is_untouched(self, world: World) -> None:
+        client = world.client()
+        given = message(b"body", application_properties={"kept": 1, "changed": 2})
+        client.send(client.sender(world.queue("q")), given)
+        link = client.receiver("q")
+        changes = Modified(message_annotations={"changed": "now text", "added": None})
+        client.settle(link, client.receive(link, 1), changes)
+        (found,) = map(IncomingMessage, (delivery.payload for delivery in client.receive(link, 1)))
+        assert found.application_properties == {"kept": 1, "changed": "now text", "added": None}
+        assert (found.body, found.delivery_count) == (b"body", 1)
+        assert not {"changed", "added"} & set(found.annotations)
+
+    def test_a_dead_letter_keeps_the_properties_that_come_with_it(self, world: World) -> None:
+        fill(world, world.queue("q"), 1)
+        client = world.client()
+        link = client.receiver("q")
+        info = {"DeadLetterReason": "why", "DeadLetterErrorDescription": None, "step": 3}
+        client.settle(link, client.receive(link, 1), Rejected(AmqpError("com.microsoft:dead-letter", None, info)))
+        (found,) = client.receive(client.receiver("q/$DeadLetterQueue"), 1)
+        assert IncomingMessage(found.payload).application_properties == {"DeadLetterReason": "why", "step": 3}
+
+    def test_an_abandon_may_keep_a_message_away_for_a_while(self, world: World) -> None:
+        fill(world, world.queue("q"), 1)
+        client = world.client()
+        link = client.receiver("q")
+        client.settle(link, client.receive(link, 5), Modified(message_annotations={Symbol(DELAY_KEY): Int(10_000)}))
+        start = len(client.events)
+        world.wait(9_000)
+        assert client.deliveries(link, start) == []
+        world.wait(1_000)
+        (again,) = map(IncomingMessage, (delivery.payload for delivery in client.deliveries(link, start)))
+        assert (again.delivery_count, again.application_properties) == (1, {})
+
+    def test_where_sessions_keep_their_order_an_abandon_is_not_delayed(self, world: World) -> None:
+        client = world.client()
+        client.send(client.sender(world.queue("q", RequiresSession=True)), message(session_id="s"))
+        link = client.receiver("q", source=Source("q", filter={Symbol("com.microsoft:session-filter"): "s"}))
+        (answer,) = client.settle(link, client.receive(link, 1), Modified(message_annotations={DELAY_KEY: 1}))
+        assert isinstance(answer.state, Rejected)
+        assert answer.state.error is not None
+        assert answer.state.error.condition == "amqp:not-allowed"
         assert messages_in(world, "q") == (1, 1)
 
     def test_a_settlement_that_failed_may_be_said_again(self, world: World) -> None:
