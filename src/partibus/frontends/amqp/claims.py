@@ -54,6 +54,10 @@ class CbsNode:
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
 
+    @property
+    def carried_bytes_max(self) -> int:
+        return 0
+
     def handle(self, request: Request, respond: Respond) -> None:
         """Answer 202, or the status of what is wrong."""
         token, audience = request.body, request.properties.get("name")

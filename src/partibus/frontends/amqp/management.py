@@ -79,6 +79,10 @@ class EntityManagement:
         self._path = path
         self._connection = connection
 
+    @property
+    def carried_bytes_max(self) -> int:
+        return self._entity.queue.message_size_max_bytes
+
     def handle(self, request: Request, respond: Respond) -> None:
         """Run the operation that the request names."""
         operation = ENTITY_OPERATIONS.get(request.operation)
@@ -116,6 +120,10 @@ class NamespaceManagement:
     def __init__(self, broker: Broker, claims: Claims) -> None:
         self._broker = broker
         self._claims = claims
+
+    @property
+    def carried_bytes_max(self) -> int:
+        return 0
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Run the operation that the request names."""

@@ -29,6 +29,8 @@ from partibus.amqp.section_fields import Property, decode_body, iter_map, raw_pr
 from partibus.amqp.sections import split_sections
 
 REQUEST_CREDIT = 100
+REQUEST_ROOM_BYTES = 64 << 10
+"""What a request may have beside the one message, or session state, that it carries."""
 UNDER_WAY_MAX = 8
 """Requests of one link that are worked on at a time: the answer to each may hold megabytes."""
 REQUESTS_MAX = 1_000
@@ -71,6 +73,11 @@ Respond = Callable[[Reply], None]
 
 class Node(Protocol):
     """What answers requests."""
+
+    @property
+    def carried_bytes_max(self) -> int:
+        """The largest message or session state that a request may carry."""
+        ...
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Call ``respond`` once, now or later."""

@@ -45,7 +45,7 @@ from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.incoming import IncomingLink
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.management import EntityManagement, NamespaceManagement
-from partibus.frontends.amqp.node import Node, ReplyLinks, RequestLink
+from partibus.frontends.amqp.node import REQUEST_ROOM_BYTES, Node, ReplyLinks, RequestLink
 from partibus.frontends.amqp.operations.request import ConnectionState
 from partibus.frontends.amqp.outgoing import OutgoingLink
 from partibus.frontends.amqp.session_filter import check_session_filter, session_filter_of
@@ -267,7 +267,7 @@ class Peer:
         text = _text(link.target.address if link.target else None)
         node = self._node(text)
         if node is not None:
-            link.accept()
+            link.accept(max_message_size=node.carried_bytes_max + REQUEST_ROOM_BYTES)
             self._incoming[link] = RequestLink(link, text.lower(), node, self._replies, self._flush)
             return
         address = parse_address(text)
