@@ -3,10 +3,10 @@
 Every accepted id goes to the store, in time buckets of an eighth of the window, so that what is out of it can be
 removed by range. Memory has the latest ids, and a filter over all of them that says "surely not" for nearly every new
 id: one byte per cell, two cells per id, each with the number of the latest bucket that used it. So the filter forgets
-by itself, and it grows by doubling without knowing the ids. Only when it says "perhaps" the store is asked, for a batch
+by itself, and it grows by repeating itself, without knowing the ids. Only when it says "perhaps" the store is asked, for a batch
 of ids at a time; commands behind keep their order.
 
-The filter's size is bounded. Past some 1.6 million ids in the window of one partition it says "perhaps" more often than
+The filter's size is bounded. Past some 1.5 million ids in the window of one partition it says "perhaps" more often than
 for one id in ten, and detection costs a look-up in the store for those (docs/benchmarks.md).
 """
 
@@ -26,7 +26,9 @@ RECENT_MAX = 1 << 15
 """Ids in memory: some 3 MB."""
 CELLS_MIN = 1 << 16
 CELLS_MAX = 1 << 23
-CELLS_PER_ID = 8
+CELLS_PER_ID = 16
+GROWTH = 4
+"""What is in the filter stays in every copy of it until it is out of the window, so few large steps beat many small."""
 GENERATIONS = 251
 """Bucket numbers in a cell are taken modulo this, and one is added: 0 is a cell that nobody used."""
 SCAN_IDS = 20_000
@@ -151,7 +153,7 @@ class DuplicateIds:
         counts[bucket] = count = counts.get(bucket, 0) + 1
         if self._trim_ms is None:
             self._trim_ms = self._out_of_window_ms(bucket)
-        if not count & 0xFFF and CELLS_PER_ID * sum(counts.values()) > len(self._cells):
+        if not count & 0x3FF and CELLS_PER_ID * sum(counts.values()) > len(self._cells):
             self._grow()
 
     def _mark(self, message_id: bytes, accepted_ms: int, now_ms: int) -> None:
@@ -167,9 +169,9 @@ class DuplicateIds:
                 cells[cell] = generation
 
     def _grow(self) -> None:
-        """Twice as many cells: an id's cell is where it was, or as far behind it as there were cells."""
+        """More cells: an id's cell is where it was, or behind it by a multiple of what the number of cells was."""
         if len(self._cells) < CELLS_MAX:
-            self._cells += self._cells
+            self._cells = self._cells * min(GROWTH, CELLS_MAX // len(self._cells))
             self._mask = len(self._cells) - 1
 
     def _out_of_window_ms(self, bucket: int) -> int:

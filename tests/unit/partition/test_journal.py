@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partibus.partition.entry import Entry
-from partibus.partition.events import Counted, Enqueued, LockChanged, Locked, Moved, Removed, Unlocked
+from partibus.partition.events import (
+    Enqueued,
+    IdsRemembered,
+    LockChanged,
+    Locked,
+    Moved,
+    Removed,
+    Rewritten,
+    SessionStateSet,
+    Unlocked,
+    Updated,
+)
 from partibus.partition.journal import LOCK_SPAN_MAX, lock_rows, locked_positions, record, runs
 from partibus.partition.keys import entry_key, subqueue_key
 from partibus.partition.ports import Writes
@@ -51,7 +62,7 @@ def test_locks_are_the_only_rows_that_nobody_waits_for() -> None:
     one = [entry(1)]
     assert not record(ROW, [Locked(0, 3, 100, one)], Writes())
     for event in (
-        Enqueued(one), Removed(0, one), Counted(0, one), LockChanged(0, 3, 100, [1]), Unlocked(0, 3),
+        Enqueued(one), Removed(0, one), Updated(0, one), LockChanged(0, 3, [(100, [1])]), Unlocked(0, 3),
         Moved(0, 1, [(entry(1), entry(8))]),
     ):  # fmt: skip
         assert record(ROW, [event], Writes()), event
@@ -59,15 +70,17 @@ def test_locks_are_the_only_rows_that_nobody_waits_for() -> None:
 
 def test_lock_given_and_gone_in_one_commit_leaves_no_row() -> None:
     writes = Writes()
-    record(ROW, [Locked(0, 3, 100, [entry(1), entry(2)]), LockChanged(0, 3, 100, [2]), Unlocked(0, 3)], writes)
+    record(ROW, [Locked(0, 3, 100, [entry(1), entry(2)]), LockChanged(0, 3, [(100, [2])]), Unlocked(0, 3)], writes)
     assert writes.lock_batches == {}
     assert set(writes.deleted_locks) == {entry_key(ACTIVE, 3)}
 
 
 def test_changed_lock_replaces_its_rows() -> None:
     writes = Writes()
-    record(ROW, [Locked(0, 3, 100, [entry(1), entry(2), entry(3)]), LockChanged(0, 3, 100, [1, 3])], writes)
-    assert writes.lock_batches == {entry_key(ACTIVE, 3): [(1, 100, b"\x05")]}
+    record(
+        ROW, [Locked(0, 3, 100, [entry(1), entry(2), entry(3)]), LockChanged(0, 3, [(100, [1]), (250, [3])])], writes
+    )
+    assert writes.lock_batches == {entry_key(ACTIVE, 3): [(1, 100, b"\x01"), (3, 250, b"\x01")]}
 
 
 def test_move_keeps_a_body_that_is_not_rewritten() -> None:
@@ -80,7 +93,8 @@ def test_move_keeps_a_body_that_is_not_rewritten() -> None:
 
 def test_move_replaces_a_body_that_is_rewritten() -> None:
     writes = Writes()
-    record(ROW, [Moved(0, 1, [(entry(4, body=40), entry(9, body=99))])], writes)
+    moved = entry(9, body=99)
+    record(ROW, [Rewritten([(40, moved)]), Moved(0, 1, [(entry(4, body=40), moved)])], writes)
     assert writes.bodies == [99, b"data"]
     assert writes.deleted_bodies == [(40, 40)]
 
@@ -89,3 +103,18 @@ def test_operations_and_bytes_are_counted_for_the_bound_of_the_store() -> None:
     writes = Writes()
     record(ROW, [Enqueued([entry(1), entry(2)]), Locked(0, 3, 100, [entry(1)]), Removed(0, [entry(1)])], writes)
     assert (writes.operations, writes.size_bytes) == (4, 8)
+
+
+def test_update_carries_state_count_time_and_body() -> None:
+    writes = Writes()
+    changed = Entry(4, 44, 4, 9, 3, None, 700, 4, b"data", 3)
+    record(ROW, [Updated(0, [changed])], writes)
+    assert writes.entry_updates == [entry_key(ACTIVE, 4), 44, 3, 3, 700]
+
+
+def test_session_states_and_ids_of_a_partition_are_its_own() -> None:
+    writes = Writes()
+    record(ROW, [SessionStateSet("s", b"one", 5), SessionStateSet("s", None, 6)], writes)
+    record(ROW, [IdsRemembered([(0, b"i" * 16, 7)])], writes)
+    assert writes.session_states == {(ROW, "s"): (None, 6)}
+    assert writes.duplicate_ids == [ROW, 0, b"i" * 16, 7]

@@ -13,14 +13,16 @@ def batch(lock_id: int, until_ms: int, *positions: int) -> LockBatch:
 def test_lock_ends_at_its_deadline_and_not_before() -> None:
     table = LockTable()
     table.add(batch(1, 100, 5))
-    assert table.find(1, 99) is not None
-    assert table.find(1, 100) is None
+    found = table.find(1)
+    assert found is not None
+    assert found.held([5, 6], 99) == [5]
+    assert found.held([5], 100) == []
     assert table.expired(99) == []
     assert [b.lock_id for b in table.expired(100)] == [1]
 
 
 def test_unknown_lock_is_not_found() -> None:
-    assert LockTable().find(7, 0) is None
+    assert LockTable().find(7) is None
 
 
 def test_batch_goes_with_its_last_position() -> None:
@@ -30,7 +32,7 @@ def test_batch_goes_with_its_last_position() -> None:
     assert len(table) == 1
     assert table.unlock(1, [6])
     assert len(table) == 0
-    assert table.find(1, 0) is None
+    assert table.find(1) is None
 
 
 def test_settled_batches_leave_no_deadline_behind() -> None:
@@ -51,3 +53,40 @@ def test_expired_batches_come_earliest_first() -> None:
     for lock_id, until_ms in ((1, 30), (2, 10), (3, 20), (4, 99)):
         table.add(batch(lock_id, until_ms, lock_id))
     assert [b.lock_id for b in table.expired(50)] == [2, 3, 1]
+
+
+def test_renewal_of_one_message_leaves_the_others_their_deadline() -> None:
+    table = LockTable()
+    table.add(batch(1, 100, 5, 6, 7))
+    found = table.find(1)
+    assert found is not None
+    table.renew(found, [6], 150)
+    assert found.held([5, 6, 7], 100) == [6]
+    assert found.parts() == [(100, [5, 7]), (150, [6])]
+    (over,) = table.expired(100)
+    assert [e.pos for e in over.over(100)] == [5, 7]
+    table.unlock(1, [5, 7])
+    assert table.next_deadline_ms() == 150
+    assert [b.lock_id for b in table.expired(150)] == [1]
+
+
+def test_renewed_again_and_again_ends_at_the_last_deadline() -> None:
+    table = LockTable()
+    table.add(batch(1, 100, 5))
+    found = table.find(1)
+    assert found is not None
+    for until_ms in (120, 140, 160):
+        table.renew(found, [5], until_ms)
+    assert [e.pos for b in table.expired(159) for e in b.over(159)] == []
+    assert table.next_deadline_ms() == 160
+    assert [e.pos for b in table.expired(160) for e in b.over(160)] == [5]
+
+
+def test_settled_renewal_is_forgotten() -> None:
+    table = LockTable()
+    table.add(batch(1, 100, 5, 6))
+    found = table.find(1)
+    assert found is not None
+    table.renew(found, [5], 200)
+    assert not table.unlock(1, [5])
+    assert found.parts() == [(100, [6])]
