@@ -52,7 +52,7 @@ class QueueOptions:
     """Of each partition, in MiB."""
     max_message_size_kb: int = 256
     auto_delete_on_idle_ms: int = UNLIMITED_MS
-    """Time without use after which the queue is deleted with its messages (`partibus.namespace.idle`)."""
+    """Time without use after which the queue is deleted with its messages (`partibus.node.idle`)."""
     status: EntityStatus = EntityStatus.ACTIVE
     user_metadata: str = ""
     requires_session: bool = False

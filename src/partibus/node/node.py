@@ -17,8 +17,10 @@ from partibus.namespace.config_json import read_config_json
 from partibus.namespace.keys_file import load_policies
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.placement import Placement
+from partibus.node.clock_hand import ClockHand
 from partibus.node.host import AsyncioHost
 from partibus.node.http_server import HttpServer
+from partibus.node.idle import INTERVAL_S, IdleQueues
 from partibus.node.options import partition_options
 from partibus.node.settings import Settings
 from partibus.partition.runtime import StoreRuntime
@@ -54,9 +56,13 @@ class Node:
         self.broker = Broker(namespace, access, self.clock, Numbers(), settings.limits, self._make_handle)
         for store_no, row in self._catalog.dropped_partitions():
             self.runtimes[store_no].drop(row, lambda dropped: namespace.forget_dropped([dropped]))
+        self._idle = IdleQueues(self.broker)
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._amqp = AmqpServer(self.broker, loop)
-        advance = self._advance if settings.manual_clock else None
-        self._http = HttpServer(make_app(self.health, advance, access))
+        advance = None
+        if isinstance(self.clock, ManualClock):
+            advance = ClockHand(self.clock, self.broker, self.runtimes, self._idle).advance
+        self._http = HttpServer(make_app(self.health, self.clock, advance, access))
 
     async def start(self) -> None:
         """Serve; writes the ready file last. Raises OSError when a port is taken."""
@@ -72,11 +78,14 @@ class Node:
             "connection_string": self._connection_string(amqp_port),
             "brokers": [{"id": "broker-0", "pid": os.getpid(), "stores": len(self.runtimes)}],
         }
+        self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
         if settings.ready_file is not None:
             _write_whole(settings.ready_file, json.dumps(self.ready, indent=2) + "\n")
 
     async def stop(self) -> None:
         """Take no more connections, tell clients to go, commit what is pending, close the stores."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         self._amqp.stop_listening()
         self._amqp.close_connections("The broker is stopping; reconnect when it is back.")
         await asyncio.sleep(DRAIN_S if self._amqp.protocols else 0)
@@ -98,13 +107,9 @@ class Node:
         healthy = not any(troubles)
         return healthy, {"status": "healthy" if healthy else "unhealthy", "stores": stores}
 
-    def _advance(self, milliseconds: int) -> int:
-        """Move the manual clock and run what fell due."""
-        assert isinstance(self.clock, ManualClock), "only then is it offered"
-        now_ms = self.clock.advance(milliseconds)
-        for runtime in self.runtimes:
-            runtime.run_due()
-        return now_ms
+    def _check_idle(self) -> None:
+        self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
+        self._idle.check()
 
     def _make_handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
         options = partition_options(queue, self._settings.limits)

@@ -1,1 +1,1 @@
-"""HTTP: health for now."""
+"""HTTP: health, and the clock."""

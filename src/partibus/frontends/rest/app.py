@@ -3,16 +3,19 @@
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from partibus.frontends.rest.clock import AdvanceClock
+from partibus.clock import Clock
+from partibus.frontends.rest.clock import Advance, AdvanceClock, ShowClock
 from partibus.frontends.rest.health import GetHealth, Health
 from partibus.namespace.access import AccessPolicies
 
 
-def make_app(health: Health, advance: AdvanceClock.Advance | None, access: AccessPolicies) -> Starlette:
-    """``advance`` moves the manual clock and runs what is due; None under the real one."""
+def make_app(health: Health, clock: Clock, advance: Advance | None, access: AccessPolicies) -> Starlette:
+    """``advance`` moves the manual clock; None under the real one."""
+    show = ShowClock(clock, access, manual=advance is not None)
     return Starlette(
         routes=[
             Route("/health", GetHealth(health)),
+            Route("/$partibus/clock", show, methods=["GET"]),
             Route("/$partibus/clock/advance", AdvanceClock(advance, access), methods=["POST"]),
         ]
     )

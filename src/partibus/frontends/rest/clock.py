@@ -1,59 +1,85 @@
-"""``POST /$partibus/clock/advance``: move the manual clock (D26)."""
+"""The broker's clock over HTTP (D26): ``GET /$partibus/clock`` shows it, ``POST /$partibus/clock/advance`` moves it.
+
+Both want ``Authorization: SharedAccessSignature …`` of a policy with the Manage right, and answer a refusal with
+``{"error": text}``.
+"""
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from partibus.clock import SystemClock
+from partibus.clock import Clock, SystemClock
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError, Unauthorized
 from partibus.namespace.access import AccessPolicies, Right
 
 BODY_BYTES_MAX = 1_024
 ADVANCE_MAX_MS = 366 * 24 * 3_600_000
 
+Advance = Callable[[int], Awaitable[int]]
+"""Moves the clock by so many ms; the new time, once what fell due has run and is durable."""
 
-class AdvanceClock:
-    """Body ``{"milliseconds": n}``; answered with ``{"now_ms", "advances"}`` when everything that fell due has run.
 
-    ``Authorization: SharedAccessSignature …`` of a policy with the Manage right.
-    """
+class ClockRoute:
+    """What both routes have in common: who may, and what refusals look like."""
 
-    Advance = Callable[[int], int]
-    """Moves the clock by so many ms and runs what is due; returns the new time."""
-
-    def __init__(self, advance: Advance | None, access: AccessPolicies) -> None:
-        self._advance = advance
+    def __init__(self, access: AccessPolicies) -> None:
         self._access = access
         self._wall_clock = SystemClock()
-        self._advances = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
             self._check_claim(request)
-            response = JSONResponse(self._move(await _milliseconds(request)))
+            response = JSONResponse(await self.answer(request))
         except Unauthorized as error:
             response = JSONResponse({"error": str(error)}, 401)
         except PartibusError as error:
             response = JSONResponse({"error": str(error)}, 400)
         await response(scope, receive, send)
 
-    def _move(self, milliseconds: int) -> dict[str, int]:
-        if self._advance is None:
-            raise InvalidOperation("The clock of this broker is the real one. Serve with --clock manual to move it.")
-        now_ms = self._advance(milliseconds)
-        self._advances += 1
-        return {"now_ms": now_ms, "advances": self._advances}
+    async def answer(self, request: Request) -> dict[str, object]:
+        """The body of the answer."""
+        raise NotImplementedError
 
     def _check_claim(self, request: Request) -> None:
         token = request.headers.get("authorization", "")
         now_s = self._wall_clock.now_ms() / 1000
         grant = self._access.check_token(token, str(request.url), now_s)
         if not grant.allows((), Right.MANAGE, now_s):
-            raise Unauthorized("Moving the clock needs the Manage right on the namespace.")
+            raise Unauthorized("The clock needs the Manage right on the namespace.")
+
+
+class ShowClock(ClockRoute):
+    """Answers ``{"now_ms": ms since 1970, "clock": "manual" or "real"}``."""
+
+    def __init__(self, clock: Clock, access: AccessPolicies, *, manual: bool) -> None:
+        super().__init__(access)
+        self._clock = clock
+        self._kind = "manual" if manual else "real"
+
+    async def answer(self, request: Request) -> dict[str, object]:
+        return {"now_ms": self._clock.now_ms(), "clock": self._kind}
+
+
+class AdvanceClock(ClockRoute):
+    """Body ``{"milliseconds": n}``; answers ``{"now_ms", "advances"}``, the second the number of this move."""
+
+    def __init__(self, advance: Advance | None, access: AccessPolicies) -> None:
+        """``advance``: None under the real clock."""
+        super().__init__(access)
+        self._advance = advance
+        self._advances = 0
+
+    async def answer(self, request: Request) -> dict[str, object]:
+        milliseconds = await _milliseconds(request)
+        if self._advance is None:
+            raise InvalidOperation("The clock of this broker is the real one. Serve with --clock manual to move it.")
+        now_ms = await self._advance(milliseconds)
+        self._advances += 1
+        return {"now_ms": now_ms, "advances": self._advances}
 
 
 async def _milliseconds(request: Request) -> int:

@@ -1,0 +1,94 @@
+"""Deletes queues that nobody has used for as long as their AutoDeleteOnIdle says.
+
+A queue is in use when something is sent, received, peeked or settled, while a receiver waits or a message is scheduled,
+when a scheduled message becomes active, and when the queue is created or updated. Looking at its properties and counts
+is no use.
+
+Nothing is done per message: a command marks its partition as used (`PartitionHandle.used`), and `note` collects the
+marks from time to time. It takes the use for as late as it may have been, so a queue lives up to one interval longer
+than it must, and never shorter. A clock that is moved by hand stands still in between: noting before each move makes it
+exact. When the broker starts every queue counts as just used.
+"""
+
+import logging
+
+from partibus.errors import PartibusError
+from partibus.namespace.broker import Broker
+from partibus.namespace.namespace import Queue
+from partibus.partition.commands import Inspected
+from partibus.routing.inspect import inspect_all
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 20.0
+"""How often to `check`: a fifteenth of the shortest AutoDeleteOnIdle; ten thousand queues are looked through in some
+milliseconds."""
+
+
+class IdleQueues:
+    """Knows since when each queue with an AutoDeleteOnIdle is idle."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._started_ms = broker.clock.now_ms()
+        self._used_ms: dict[int, int] = {}
+        """Last use by entity id."""
+        self.asking = 0
+        """Queues that may be idle and whose partitions have not answered yet."""
+
+    def note(self) -> list[Queue]:
+        """Take down who was used until now; the queues whose time is over."""
+        now_ms = self._broker.clock.now_ms()
+        before, self._used_ms = self._used_ms, {}
+        over = []
+        for queue in self._broker.namespace:
+            idle_max_ms = queue.auto_delete_on_idle_ms
+            if idle_max_ms is None:
+                continue
+            used_ms = max(before.get(queue.entity_id, self._started_ms), queue.updated_ms)
+            if self._is_used(queue):
+                used_ms = now_ms
+            self._used_ms[queue.entity_id] = used_ms
+            if now_ms - used_ms >= idle_max_ms:
+                over.append(queue)
+        return over
+
+    def check(self) -> None:
+        """Delete what is idle for long enough; `asking` says whether that is still under way."""
+        for queue in self.note():
+            self._ask(queue)
+
+    def _is_used(self, queue: Queue) -> bool:
+        entity = self._broker.in_use(queue)
+        return entity is not None and (entity.route.take_used() or entity.awaited)
+
+    def _ask(self, queue: Queue) -> None:
+        """Only its partitions know what is scheduled. One that can't answer may have such messages."""
+        self.asking += 1
+        inspect_all(
+            self._broker.entity(queue.name).route,
+            lambda found: self._inspected(queue, found),
+            lambda _: self._asked(),
+        )
+
+    def _asked(self) -> None:
+        self.asking -= 1
+
+    def _inspected(self, queue: Queue, found: list[Inspected]) -> None:
+        self._asked()
+        idle_max_ms = queue.auto_delete_on_idle_ms
+        if queue.deleted or idle_max_ms is None:
+            return
+        now_ms = self._broker.clock.now_ms()
+        used_ms = max(self._used_ms.get(queue.entity_id, now_ms), queue.updated_ms)
+        if self._is_used(queue) or any(one.has_scheduled for one in found):
+            used_ms = now_ms
+        self._used_ms[queue.entity_id] = max(used_ms, *(one.activated_ms for one in found))
+        if now_ms - self._used_ms[queue.entity_id] < idle_max_ms:
+            return
+        try:
+            self._broker.delete_queue(queue.name)
+        except PartibusError as error:  # the next check tries again
+            log.warning("the idle queue '%s' could not be deleted: %s", queue.name, error)
+        else:
+            log.info("the queue '%s' was idle for its AutoDeleteOnIdle and is deleted", queue.name)
