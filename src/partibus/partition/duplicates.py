@@ -3,8 +3,8 @@
 Every accepted id goes to the store, in time buckets of an eighth of the window, so that what is out of it can be
 removed by range. Memory has the latest ids, and a filter over all of them that says "surely not" for nearly every new
 id: one byte per cell, two cells per id, each with the number of the latest bucket that used it. So the filter forgets
-by itself, and it grows by repeating itself, without knowing the ids. Only when it says "perhaps" the store is asked, for a batch
-of ids at a time; commands behind keep their order.
+by itself, and it grows by repeating itself, without knowing the ids. Only when it says "perhaps" the store is asked,
+for a batch of ids at a time; commands behind keep their order.
 
 The filter's size is bounded. Past some 1.5 million ids in the window of one partition it says "perhaps" more often than
 for one id in ten, and detection costs a look-up in the store for those (docs/benchmarks.md).
