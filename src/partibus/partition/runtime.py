@@ -16,6 +16,7 @@ from typing import Any
 
 from partibus.clock import Clock
 from partibus.limits import StoreLimits
+from partibus.message import Message
 from partibus.partition import commands as c
 from partibus.partition.answers import Answers, OnReply
 from partibus.partition.commit_queue import CommitQueue
@@ -139,7 +140,7 @@ class StoreRuntime:
             self._refuse(command)
             self._answers.deliver()
             return
-        if type(command) is c.Enqueue and not store.has_room:
+        if type(command) in (c.Enqueue, c.Transact) and not store.has_room and _stored_by(command):
             # Refused before it is in memory: what is there already can go on to be received and completed.
             self._answers.refuse(command, "no room on the disk", full=True)
             self._answers.deliver()
@@ -158,11 +159,9 @@ class StoreRuntime:
             self._answers.deliver()
 
     def _count_waiting(self, command: c.Command, sign: int) -> None:
-        if isinstance(command, c.Enqueue):
-            self._waiting_operations += sign * len(command.messages)
-            self._waiting_bytes += sign * sum([len(message.data) for message in command.messages])
-        else:
-            self._waiting_operations += sign
+        messages = _stored_by(command)
+        self._waiting_operations += sign * (len(messages) or 1)
+        self._waiting_bytes += sign * sum([len(message.data) for message in messages])
 
     def _no_more_waiting(self, slot: Slot) -> list[tuple[c.Command, bool]]:
         """Take the commands that waited for a partition to be loaded."""
@@ -437,6 +436,15 @@ class StoreRuntime:
             self._answers.deliver()
 
         self._host.read(lambda: read(store, row, load), loaded)
+
+
+def _stored_by(command: c.Command) -> list[Message]:
+    """The messages that a command stores."""
+    if isinstance(command, c.Enqueue):
+        return command.messages
+    if isinstance(command, c.Transact):
+        return [message for part in command.commands if isinstance(part, c.Enqueue) for message in part.messages]
+    return []
 
 
 def _is_unconfirmed(command: c.Command) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partibus.amqp import ACCEPTED, Coordinator, Plain, Source, Target
+from partibus.amqp import ACCEPTED, Plain, Source, Target
 from tests.unit.frontends.harness import Client, World, body_of, message
 
 
@@ -61,14 +61,6 @@ def test_a_session_receiver_is_refused(world: World) -> None:
     source = Source(world.queue("q"), filter={"com.microsoft:session-filter": None})
     link = client.receiver("q", source=source)
     assert client.refusal(link).condition == "amqp:not-allowed"
-
-
-def test_a_transaction_coordinator_is_refused(world: World) -> None:
-    client = world.client()
-    session = client.session()
-    link = session.attach_sender("tx", source=Source("client"), target=Coordinator())
-    world.wait()
-    assert client.refusal(link).condition == "amqp:not-implemented"
 
 
 def test_an_address_that_is_no_text_is_refused(world: World) -> None:

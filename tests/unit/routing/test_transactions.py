@@ -159,7 +159,7 @@ def test_on_a_partitioned_entity_the_key_decides_the_partition(transaction: Tran
 
 @pytest.mark.row("T4")
 def test_a_message_without_a_key_is_refused_on_a_partitioned_entity(transaction: Transaction) -> None:
-    with pytest.raises(InvalidOperation, match="without a key.*'q'.*partition key or session id"):
+    with pytest.raises(InvalidOperation, match=r"without a key.*'q'.*partition key or session id"):
         send(transaction, Entity(partitions=PARTITIONS), None)
 
 
@@ -184,7 +184,7 @@ def test_two_sessions_are_refused_on_a_partitioned_entity_and_fine_on_a_plain_on
     Ends(fine)
     assert len(committed(plain.partitions[0]).commands) == 1
     refused = transactions.declare(OWNER)
-    with pytest.raises(InvalidOperation, match="'b'.*'a'"), refused.operation():
+    with pytest.raises(InvalidOperation, match=r"'b'.*'a'"), refused.operation():
         refused.send(partitioned, messages)
 
 
@@ -212,7 +212,7 @@ def test_a_message_whose_key_belongs_elsewhere_than_what_was_settled_is_refused(
 def test_a_second_entity_is_refused(transaction: Transaction) -> None:
     send(transaction, Entity("one"), None)
     with pytest.raises(
-        InvalidOperation, match="Local transactions cannot span multiple top-level entities.*'one'.*'two'"
+        InvalidOperation, match=r"Local transactions cannot span multiple top-level entities.*'one'.*'two'"
     ):
         send(transaction, Entity("two"), None)
 
@@ -239,7 +239,7 @@ def test_after_a_refused_operation_a_transaction_can_only_be_rolled_back(
 def test_too_many_messages_are_refused(transaction: Transaction) -> None:
     entity = Entity()
     send(transaction, entity, *[None] * 9)
-    with pytest.raises(QuotaExceeded, match="9 messages and 2 more .* 10 messages"):
+    with pytest.raises(QuotaExceeded, match=r"9 messages and 2 more .* 10 messages"):
         complete(transaction, entity, entity.partitions[0], 1, 2)
 
 

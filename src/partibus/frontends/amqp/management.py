@@ -40,21 +40,22 @@ class _Entry(NamedTuple):
     right: Right
     run: EntityOperation
     transactional: bool = False
+    """It may be asked for in a transaction. One client's library marks whatever it asks for while a transaction is
+    open, so reading, receiving under lock and renewing are done then: at once, whatever becomes of the transaction."""
 
 
 ENTITY_OPERATIONS: dict[str, _Entry] = {
-    peek.NAME: _Entry(Right.LISTEN, peek.peek),
+    peek.NAME: _Entry(Right.LISTEN, peek.peek, transactional=True),
     schedule_message.NAME: _Entry(Right.SEND, schedule_message.schedule_message, transactional=True),
     cancel_scheduled.NAME: _Entry(Right.SEND, cancel_scheduled.cancel_scheduled),
-    receive_deferred.NAME: _Entry(Right.LISTEN, receive_deferred.receive_deferred),
+    receive_deferred.NAME: _Entry(Right.LISTEN, receive_deferred.receive_deferred, transactional=True),
     update_disposition.NAME: _Entry(Right.LISTEN, update_disposition.update_disposition, transactional=True),
-    # A renewal can't be undone; in a transaction it is done at once all the same, so that its locks live to its end.
     renew_lock.NAME: _Entry(Right.LISTEN, renew_lock.renew_lock, transactional=True),
     batch_delete.NAME: _Entry(Right.LISTEN, batch_delete.batch_delete),
-    sessions.RENEW: _Entry(Right.LISTEN, sessions.renew),
-    sessions.GET_STATE: _Entry(Right.LISTEN, sessions.get_state),
+    sessions.RENEW: _Entry(Right.LISTEN, sessions.renew, transactional=True),
+    sessions.GET_STATE: _Entry(Right.LISTEN, sessions.get_state, transactional=True),
     sessions.SET_STATE: _Entry(Right.LISTEN, sessions.set_state),
-    sessions.LIST: _Entry(Right.LISTEN, sessions.list_sessions),
+    sessions.LIST: _Entry(Right.LISTEN, sessions.list_sessions, transactional=True),
     browse.PARTITIONS: _Entry(Right.LISTEN, browse.partitions),
     browse.BROWSE: _Entry(Right.LISTEN, browse.browse),
     **dict.fromkeys(rules.NAMES, _Entry(Right.MANAGE, rules.refuse)),

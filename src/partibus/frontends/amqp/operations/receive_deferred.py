@@ -7,7 +7,7 @@ in an error has deleted nothing then.
 from collections import deque
 from typing import Any, Final
 
-from partibus.errors import ArgumentError, MessageNotFound, PartibusError, SessionLockLost
+from partibus.errors import ArgumentError, InvalidOperation, MessageNotFound, PartibusError, SessionLockLost
 from partibus.frontends.amqp.egress import encode_deferred, encoder_for
 from partibus.frontends.amqp.lock_tokens import token_uuid
 from partibus.frontends.amqp.operations.arguments import integer, optional_text, sequence_numbers
@@ -47,6 +47,10 @@ def receive_deferred(request: EntityRequest) -> None:
     request.entity.check_receive()
     numbers = sequence_numbers(arguments)
     delete = integer(arguments, "receiver-settle-mode", DELETE, PEEK_LOCK, PEEK_LOCK) == DELETE
+    if delete and request.transaction is not None:  # row C7
+        raise InvalidOperation(
+            "Messages can't be received and deleted in a transaction. Receive them under lock, and complete them in it."
+        )
     _Reception(request, numbers, delete=delete).go_on()
 
 
