@@ -23,11 +23,7 @@ def prepare(path: Path, store_id: str, created_ms: int) -> Path:
         connection.execute(statement("insert_owner"))
         connection.execute("COMMIT")
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
-    descriptor = os.open(unborn, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_file(unborn)
     return unborn
 
 
@@ -38,7 +34,12 @@ def publish(unborn: Path, path: Path) -> None:
 
 def sync_directory(directory: Path) -> None:
     """Make new names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    sync_file(directory)
+
+
+def sync_file(path: Path) -> None:
+    """Make what was written to a closed file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

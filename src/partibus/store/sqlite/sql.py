@@ -11,12 +11,15 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from sqlite3 import Connection
+from sqlite3 import Connection, complete_statement
 from typing import TypeVar
 
 T = TypeVar("T")
 
 FORMAT_VERSION = 2
+OLDEST_VERSION = 1
+"""What `migration` begins with."""
+
 ROWS_MAX = 256
 """Rows of the longest form: 2,048 parameters for entries, far below SQLite's 32,766; and some 350 KB of prepared
 statements in a store that has used every form."""
@@ -30,9 +33,14 @@ def schema(version: int = FORMAT_VERSION) -> str:
     return files(__package__).joinpath("ddl", f"{version:04}.sql").read_text()
 
 
-def migration(version: int) -> str:
-    """The script that makes of a store of this format one of the next; in a transaction of the caller's."""
-    return files(__package__).joinpath("ddl", f"{version:04}-to-{version + 1:04}.sql").read_text()
+def migration(version: int) -> list[str]:
+    """The statements that make of a store of this format one of the next; in a transaction of the caller's."""
+    statements = [""]
+    for line in files(__package__).joinpath("ddl", f"{version:04}-to-{version + 1:04}.sql").read_text().splitlines():
+        statements[-1] += f"{line}\n"
+        if complete_statement(statements[-1]):
+            statements.append("")
+    return statements[:-1]
 
 
 @cache

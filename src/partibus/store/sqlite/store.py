@@ -21,7 +21,7 @@ from typing import Self, TypeVar
 
 from partibus.partition.keys import KIND_BITS, POSITION_BITS
 from partibus.partition.ports import DueRows, EntryRow, Snapshot, StoreFull, Writes
-from partibus.store.sqlite import creation, duplicates, reader, sessions
+from partibus.store.sqlite import creation, duplicates, migration, reader, sessions
 from partibus.store.sqlite.apply import apply_writes, sets_session_state, sweep_partition
 from partibus.store.sqlite.ballast import free_bytes
 from partibus.store.sqlite.checkpoint import Checkpoints, checkpoint, estimate_appended_bytes
@@ -30,6 +30,7 @@ from partibus.store.sqlite.owner import LockFile, Owner
 from partibus.store.sqlite.readers import Readers
 from partibus.store.sqlite.room import Room
 from partibus.store.sqlite.settings import DEFAULTS, KIB, StoreSettings
+from partibus.store.sqlite.sql import FORMAT_VERSION
 from partibus.store.sqlite.sweep import SLICE_ROWS, Sweeper
 from partibus.store.sqlite.writer import Writer
 
@@ -77,7 +78,7 @@ class SQLiteStore:
 
         ``created_ms`` is noted in a new file; ``free`` measures the room on the file system of a directory. Raises
         `StoreError` (in use by another process, not writable, damaged, of a newer format, another store's file, no
-        room), leaving the file as it was.
+        room), leaving the file as it was. A file of an older format is migrated, after a copy.
         """
         if not path.exists():
             try:
@@ -246,6 +247,8 @@ class SQLiteStore:
             raise PermissionError(errno.EACCES, "the file is read-only for this user")
         writer = Writer(self._path, self._store_id, self._settings)
         try:
+            if writer.format_version < FORMAT_VERSION:
+                migration.migrate(self._path, writer.format_version, self._settings, self._free)
             self._room = Room(self._path, self._settings, self._free)
             try:
                 writer.take_over(self._owner)

@@ -11,7 +11,7 @@ from partibus.store.sqlite.connection import connect_writer
 from partibus.store.sqlite.failure import BINDING_ERRORS, refused, store_error
 from partibus.store.sqlite.owner import Owner, Ownership
 from partibus.store.sqlite.settings import StoreSettings
-from partibus.store.sqlite.sql import FORMAT_VERSION, statement
+from partibus.store.sqlite.sql import FORMAT_VERSION, OLDEST_VERSION, statement
 
 T = TypeVar("T")
 
@@ -27,6 +27,8 @@ class Writer:
         self._in_doubt = False
         self.dropped_partitions: list[int] = []
         """At the time of the take-over: what `sweep` has still to remove."""
+        self.format_version = 0
+        """Of the file as it was found; an older one must be migrated before `take_over`."""
         self.refusal: str | None = None
         """Why nothing may be committed any more: fenced off, or a commit whose outcome nobody knows."""
         try:
@@ -95,11 +97,12 @@ class Writer:
         if len(rows) != 1:
             raise refused(self._path, "is no store of partibus; move it away, or choose another data directory")
         ((version, store_id),) = rows
-        if version != FORMAT_VERSION:
+        if not OLDEST_VERSION <= version <= FORMAT_VERSION:
             raise refused(
                 self._path,
-                f"has format version {version}, this partibus knows {FORMAT_VERSION}; install a version of partibus "
-                "that knows it, or restore a copy made before the upgrade",
+                f"has format version {version}, this partibus knows {OLDEST_VERSION} to {FORMAT_VERSION}; install a "
+                "version of partibus that knows it, or restore a copy made before the upgrade",
             )
         if store_id != expected_id:
             raise refused(self._path, f"is store {store_id!r}, not {expected_id!r}; give the file its own name back")
+        self.format_version = version

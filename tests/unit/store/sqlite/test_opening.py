@@ -94,7 +94,7 @@ def test_a_newer_format_is_refused_and_kept(tmp_path: Path) -> None:
     path = filled(tmp_path)
     rewrite(path, "UPDATE meta SET format_version = 3")
     before = path.read_bytes()
-    assert_refused(tmp_path, "format version 3", "knows 2", "install a version")
+    assert_refused(tmp_path, "format version 3", "knows 1 to 2", "install a version")
     assert path.read_bytes() == before
     rewrite(path, "UPDATE meta SET format_version = 2")
     store = open_store(tmp_path)
