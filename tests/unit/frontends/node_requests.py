@@ -71,9 +71,11 @@ def bodies(found: Mapping[Any, Any]) -> list[object]:
     return [message.body for message in messages(found)]
 
 
-def peek(client: Client, address: str, count: int = 100, **arguments: object) -> list[IncomingMessage]:
+def peek(client: Client, address: str, *, count: int = 100, session: str | None = None) -> list[IncomingMessage]:
     """Everything that there is to peek at."""
-    body = {"from-sequence-number": 0, "message-count": Int(count), **arguments}
+    body: dict[str, object] = {"from-sequence-number": 0, "message-count": Int(count)}
+    if session is not None:
+        body["session-id"] = session
     seen: list[IncomingMessage] = []
     while True:
         status, found = ask(client, address, "peek-message", body)

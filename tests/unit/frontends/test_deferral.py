@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,6 +15,7 @@ from partibus.amqp.sections import split_sections
 from partibus.frontends.amqp.operations import receive_deferred
 from partibus.partition.ports import StoreError
 from partibus.routing.slots import partition_for_key
+from tests.unit.frontends.controller import Controller
 from tests.unit.frontends.harness import Client, World, message
 from tests.unit.frontends.node_requests import ask, bodies, defer_all, longs, messages, peek, refusal, uuids
 
@@ -38,7 +40,7 @@ def key_of(partition_id: int) -> str:
     return next(key for key in map(str, range(10_000)) if partition_for_key(key, 16) == partition_id)
 
 
-def receive(client: Client, queue: str, numbers: list[int], mode: int = PEEK_LOCK) -> dict[object, object]:
+def receive(client: Client, queue: str, numbers: list[int], mode: int = PEEK_LOCK) -> dict[Any, Any]:
     body = {"sequence-numbers": longs(numbers), "receiver-settle-mode": mode}
     return ask(client, queue, "receive-by-sequence-number", body)[1]
 
@@ -229,6 +231,17 @@ def test_a_queue_that_is_closed_for_receivers_gives_none(world: World) -> None:
     body = {"sequence-numbers": longs(numbers), "receiver-settle-mode": PEEK_LOCK}
     found = refusal(client, "q", "receive-by-sequence-number", body)
     assert found[:2] == (400, "com.microsoft:entity-disabled")
+
+
+@pytest.mark.row("C7")
+def test_in_a_transaction_nothing_is_deleted_that_a_roll_back_could_not_bring_back(world: World) -> None:
+    client = world.client()
+    numbers = deferred(client, world.queue("q"), 1)
+    transaction = Controller(client).declare()
+    body = {"sequence-numbers": longs(numbers), "receiver-settle-mode": DELETE}
+    found = refusal(client, "q", "receive-by-sequence-number", body, transaction=transaction)
+    assert found[:2] == (400, "amqp:not-allowed")
+    assert len(messages(receive(client, "q", numbers))) == 1
 
 
 def test_sequence_numbers_of_a_reply_are_longs(world: World) -> None:

@@ -375,7 +375,7 @@ class TestSettling:
         fill(world, world.queue("q"), 1)
         client = world.client()
         link = client.receiver("q")
-        info = {"DeadLetterReason": "why", "DeadLetterErrorDescription": None, "step": 3}
+        info: dict[object, object] = {"DeadLetterReason": "why", "DeadLetterErrorDescription": None, "step": 3}
         client.settle(link, client.receive(link, 1), Rejected(AmqpError("com.microsoft:dead-letter", None, info)))
         (found,) = client.receive(client.receiver("q/$DeadLetterQueue"), 1)
         assert IncomingMessage(found.payload).application_properties == {"DeadLetterReason": "why", "step": 3}

@@ -112,7 +112,9 @@ def test_a_state_that_is_no_outcome_is_refused_by_name(state: DeliveryState, wha
 
 
 def rejected(**info: object) -> Rejected:
-    return Rejected(AmqpError("com.microsoft:dead-letter", None, dict(info)))
+    found: dict[object, object] = {}
+    found.update(info)
+    return Rejected(AmqpError("com.microsoft:dead-letter", None, found))
 
 
 @pytest.mark.parametrize(
