@@ -81,6 +81,7 @@ def estimate_appended_bytes(writes: Writes) -> int:
     return (
         _PAGES_PER_COMMIT * PAGE_BYTES
         + sum(map(len, writes.bodies[1::2]))  # type: ignore[arg-type]  # every second column is the message
+        + sum(len(state) for state, _ in writes.session_states.values() if state is not None)
         + _BYTES_PER_COLUMN * len(writes.entries)
         + KIB * sum(last - first + 1 for first, last in writes.deleted_bodies)
     )

@@ -74,6 +74,24 @@ def test_everything_but_messages_goes_on_in_a_full_file_and_room_that_is_made_is
     store.close()
 
 
+def test_states_of_sessions_are_refused_as_messages_are_but_can_be_cleared(tmp_path: Path) -> None:
+    store = open_store(tmp_path, SETTINGS._replace(max_bytes=2 * MIB))
+    kept = Writes()
+    kept.session_states[PARTITION, "kept"] = (b"state", 1)
+    store.commit(kept)
+    fill(store)
+    writes = Writes()
+    writes.session_states[PARTITION, "new"] = (LARGE, 1)
+    with pytest.raises(StoreFull):
+        store.commit(writes)
+    assert store.load_session_state(PARTITION, "new") is None
+    cleared = Writes()
+    cleared.session_states[PARTITION, "kept"] = (None, 2)
+    store.commit(cleared)
+    assert store.load_session_state(PARTITION, "kept") is None
+    store.close()
+
+
 def test_a_commit_that_is_refused_for_its_messages_does_nothing_else_either(tmp_path: Path) -> None:
     store = open_store(tmp_path, SETTINGS._replace(max_bytes=2 * MIB))
     taken = fill(store)

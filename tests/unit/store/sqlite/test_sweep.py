@@ -49,6 +49,30 @@ def test_a_dropped_partition_is_gone_at_once_and_later_from_the_file(tmp_path: P
     store.close()
 
 
+def test_states_and_remembered_ids_of_a_dropped_partition_go_in_slices_too(tmp_path: Path) -> None:
+    large, megabytes = bytes(256 * 1024), 8
+    store = open_store(tmp_path)
+    writes = Writes()
+    for partition in (PARTITION, PARTITION + 1):
+        writes.session_states.update({(partition, f"{number}"): (large, 1) for number in range(4 * megabytes)})
+        for number in range(MANY):
+            writes.duplicate_ids += (partition, number % 3, number.to_bytes(16, "big"), 1)
+    store.commit(writes)
+    store.commit(dropping(PARTITION))
+    assert store.load_session_state(PARTITION, "1") is None
+    assert store.scan_duplicates(PARTITION, (0, b""), 9) == []
+
+    store.wait_until_swept()
+    assert store.last_commit > 2 + megabytes, "a megabyte of states and 500 ids at once"
+    with closing(sqlite3.connect(tmp_path / "store-00.db")) as connection:
+        left = {
+            table: connection.execute(f"SELECT partition_row, count(*) FROM {table} GROUP BY 1").fetchall()
+            for table in ("session_state", "duplicate_id")
+        }
+    assert left == {"session_state": [(PARTITION + 1, 4 * megabytes)], "duplicate_id": [(PARTITION + 1, MANY)]}
+    store.close()
+
+
 def test_sweeping_goes_on_after_a_restart_and_hides_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
     store.commit(enqueued(*range(MANY)))
