@@ -127,9 +127,10 @@ class Broker:
         entity = self.entity(name)
         self.namespace.delete(name)
         self._entities.pop(entity.queue.entity_id, None)
+        # Who uses it lets go first: what links say to a partition when they end would bring it to life again.
+        entity.tell_changed()
         for partition in entity.route.partitions:
             partition.drop(lambda row: self.namespace.forget_dropped([row]))
-        entity.tell_changed()
 
     def in_use(self, queue: Queue) -> Entity | None:
         """The entity, if anybody has asked for it since the start."""

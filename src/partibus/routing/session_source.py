@@ -1,9 +1,10 @@
 """The messages of one session, for the receiver that holds it."""
 
+from collections.abc import Callable
 from typing import Any
 
-from partibus.errors import PartibusError, SessionLockLost
-from partibus.partition.commands import CancelReceive, Granted, Receive, SessionEnded
+from partibus.errors import SessionLockLost
+from partibus.partition.commands import CancelReceive, Granted, Receive
 from partibus.partition.keys import SubqueueKind
 from partibus.routing.partitions import Numbers
 from partibus.routing.receive import OnFailed, OnGranted
@@ -41,7 +42,7 @@ class SessionSource:
                 Receive(SubqueueKind.ACTIVE, hold.receiver, count, max_bytes, delete=self._delete, session=hold.lock_id)
             )
 
-    def stop(self, on_stopped: Any) -> None:
+    def stop(self, on_stopped: Callable[[], None]) -> None:
         hold = self._hold
         command = CancelReceive(self._numbers.next(), SubqueueKind.ACTIVE, hold.receiver)
         hold.partition.submit(command, lambda _: on_stopped())
@@ -53,16 +54,11 @@ class SessionSource:
             self._hold.release()
 
     def _reply(self, reply: Any) -> None:
+        """Messages, or the end: `SessionEnded`, or `Failed`, since session locks are in memory only and end when their
+        store fails."""
         if isinstance(reply, Granted):
             self._on_granted(self._hold.partition, reply)
-        elif isinstance(reply, SessionEnded):
-            self._end(SessionLockLost(self._entity, self._hold.session))
-        else:
-            # The store failed, and with it went what was locked: session locks live in memory only.
-            self._end(SessionLockLost(self._entity, self._hold.session))
-
-    def _end(self, error: PartibusError) -> None:
-        if not self._over:
+        elif not self._over:
             self._over = True
             self._hold.forget()
-            self._on_failed(error)
+            self._on_failed(SessionLockLost(self._entity, self._hold.session))

@@ -370,6 +370,15 @@ class TestHolding:
         world.wait()
         assert (link.credit, link.delivery_count) == (0, 5)
 
+    def test_credit_that_comes_with_a_drain_brings_what_is_at_hand(self, world: World, queue: str) -> None:
+        client = world.client()
+        link = attach(client, None)
+        fill(world, "s", "s")
+        link.drain(5)
+        world.wait()
+        assert len(client.deliveries(link)) == 2
+        assert (link.credit, link.delivery_count) == (0, 5)
+
     @pytest.mark.parametrize(
         "leave",
         [
@@ -576,6 +585,34 @@ class TestListing:
     @pytest.mark.parametrize("body", [{"skip": -1}, {"top": 0}, {"top": "x"}, {"last-updated-time": "x"}])
     def test_what_makes_no_sense_is_refused(self, world: World, queue: str, body: dict[str, object]) -> None:
         assert operate(world.client(), "get-message-sessions", {"skip": 0, "top": 5, **body})[0] == 400
+
+
+def test_nothing_is_left_of_receivers_that_came_and_went(world: World, queue: str) -> None:
+    """Ended while it waited, ended while it held, refused, timed out: over and over."""
+    client = world.client()
+    before = remembered(world)
+    for _ in range(5):
+        holder, waiting, refused = attach(client, "s"), attach(client, None), attach(client, "s")
+        timed_out = attach(client, None, timeout_ms=100)
+        assert (holder.is_open, client.is_detached(refused), client.is_detached(timed_out)) == (True, True, True)
+        waiting.detach()
+        holder.detach()
+        world.wait()
+    assert remembered(world) == before
+    assert world.broker.entity("q").route.receivers == 0
+    assert not world.broker.entity("q").route.sessions._waiting
+    attach(client, "s")
+    attach(client, None)
+    world.broker.delete_queue("q")
+    world.wait()
+    assert remembered(world) == before
+
+
+def remembered(world: World) -> list[int]:
+    """Requests and receivers that stores still know."""
+    world.wait()
+    answers = [servant.runtime._answers for servant in world.stores]
+    return [len(one._requests) + len(one._receivers) for one in answers]
 
 
 @pytest.mark.row("K3")

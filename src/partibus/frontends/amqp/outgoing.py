@@ -95,11 +95,17 @@ class OutgoingLink:
         wanted = self._wanted()
         if self._link.drain_requested or wanted < self._asked or self._link.credit < len(self._held):
             self._stopping = True
+            if self._link.drain_requested and wanted > self._asked:
+                # Credit that came with the drain: what is at hand is to come before the answer (section 4.5).
+                self._ask(wanted)
             self._source.stop(self._stopped)
         elif wanted > self._asked and not self._congested():
-            count = wanted - self._asked
-            self._asked = wanted
-            self._source.ask(count, self._limits.outgoing_bytes)
+            self._ask(wanted)
+
+    def _ask(self, wanted: int) -> None:
+        count = wanted - self._asked
+        self._asked = wanted
+        self._source.ask(count, self._limits.outgoing_bytes)
 
     @property
     def waiting(self) -> bool:

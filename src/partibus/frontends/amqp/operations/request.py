@@ -31,13 +31,6 @@ class HeldSessions(Protocol):
         ...
 
 
-class NoSessions:
-    """A connection that holds none."""
-
-    def find(self, entity: Entity, session: str) -> HeldSession | None:
-        return None
-
-
 @dataclass(slots=True)
 class ConnectionState:
     """What operations may use of the connection that their request came on."""
