@@ -11,8 +11,8 @@ from typing import Any
 from partibus.amqp.codec.types import Int
 from partibus.errors import InvalidOperation
 from partibus.frontends.amqp.operations.arguments import integer, optional_text
-from partibus.frontends.amqp.operations.request import EntityRequest
-from partibus.frontends.amqp.operations.spread import SESSION_ID, ask_all
+from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
+from partibus.frontends.amqp.operations.spread import ask_all
 from partibus.frontends.amqp.operations.status import failure, no_content, success
 from partibus.partition.commands import Failed, Purge
 from partibus.routing.partitions import PartitionHandle, error_of

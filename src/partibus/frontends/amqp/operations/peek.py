@@ -10,8 +10,8 @@ from typing import Any
 from partibus.errors import InvalidOperation, PartibusError
 from partibus.frontends.amqp.egress import encode_row, encoder_for
 from partibus.frontends.amqp.operations.arguments import boolean, integer, optional_text
-from partibus.frontends.amqp.operations.request import EntityRequest
-from partibus.frontends.amqp.operations.spread import COUNTER_MAX, SESSION_ID
+from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
+from partibus.frontends.amqp.operations.spread import COUNTER_MAX
 from partibus.frontends.amqp.operations.status import failure, no_content, success
 from partibus.partition.commands import Failed, Peek
 from partibus.partition.ports import EntryRow

@@ -12,9 +12,8 @@ from partibus.frontends.amqp.egress import encode_deferred, encoder_for
 from partibus.frontends.amqp.lock_tokens import token_uuid
 from partibus.frontends.amqp.operations.arguments import integer, optional_text, sequence_numbers
 from partibus.frontends.amqp.operations.browse import BROWSE_BYTES_MAX
-from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
 from partibus.frontends.amqp.operations.spread import (
-    SESSION_ID,
     ask_all,
     counters_by_partition,
     held_session,

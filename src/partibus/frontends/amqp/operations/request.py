@@ -6,14 +6,18 @@ with them, and calls ``respond`` once, now or later.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from partibus.errors import SessionLockLost
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.node import Respond
 from partibus.namespace.broker import Broker, Entity
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.transactions import Transactions
+
+SESSION_ID: Final = "session-id"
+"""The argument by which operations name a session."""
 
 
 class HeldSession(NamedTuple):
@@ -58,6 +62,13 @@ class EntityRequest:
     """The transaction that it is to be part of (section 8)."""
     connection: ConnectionState
     respond: Respond
+
+    def lock_of(self, session: str) -> HeldSession:
+        """The lock of a session. Raises `SessionLockLost` when no link of the same connection holds it."""
+        held = self.connection.sessions.find(self.entity, session)
+        if held is None:
+            raise SessionLockLost(self.entity.queue.name, session)
+        return held
 
 
 EntityOperation = Callable[[EntityRequest], None]

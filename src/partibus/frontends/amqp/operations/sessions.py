@@ -9,7 +9,7 @@ from typing import Any
 from partibus.amqp.codec.types import Array, Int, Timestamp
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, PartibusError, SessionLockLost
 from partibus.frontends.amqp.operations.arguments import integer, text
-from partibus.frontends.amqp.operations.request import EntityRequest, HeldSession
+from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest, HeldSession
 from partibus.frontends.amqp.operations.status import failure, no_content, success
 from partibus.partition.commands import (
     Failed,
@@ -27,7 +27,6 @@ GET_STATE = "com.microsoft:get-session-state"
 SET_STATE = "com.microsoft:set-session-state"
 LIST = "com.microsoft:get-message-sessions"
 
-SESSION_ID = "session-id"
 STATE = "session-state"
 EVER_MS = 253_402_300_800_000
 """The year 10000, how .NET's latest date comes over the wire: whoever gives no date lists sessions that have messages
@@ -107,11 +106,7 @@ def _check_sessions(request: EntityRequest) -> None:
 def _held(request: EntityRequest) -> HeldSession:
     """The lock of the session that the request names. Raises `SessionLockLost` where this connection has it not."""
     _check_sessions(request)
-    session = text(request.arguments, SESSION_ID)
-    held = request.connection.sessions.find(request.entity, session)
-    if held is None:
-        raise SessionLockLost(request.entity.queue.name, session)
-    return held
+    return request.lock_of(text(request.arguments, SESSION_ID))
 
 
 def _refused(request: EntityRequest, reply: Any) -> bool:

@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from partibus.errors import ArgumentError, MessageNotFound, PartibusError, SessionLockLost
+from partibus.errors import ArgumentError, MessageNotFound, PartibusError
 from partibus.frontends.amqp.lock_tokens import read_token
 from partibus.frontends.amqp.operations.arguments import optional_text
-from partibus.frontends.amqp.operations.request import EntityRequest, HeldSession
+from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest, HeldSession
 from partibus.namespace.broker import Entity
 from partibus.partition.commands import Command, LockToken
 from partibus.partition.keys import SubqueueKind
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.send import COUNTER_BITS
 
-SESSION_ID: Final = "session-id"
 COUNTER_MAX: Final = (1 << COUNTER_BITS) - 1
 
 Ask = tuple[PartitionHandle, Command]
@@ -100,7 +99,4 @@ def held_session(request: EntityRequest) -> HeldSession | None:
             f"a session of '{entity.queue.name}' that this connection holds",
             "Accept a session first.",
         )
-    held = request.connection.sessions.find(entity, session)
-    if held is None:
-        raise SessionLockLost(entity.queue.name, session)
-    return held
+    return request.lock_of(session)

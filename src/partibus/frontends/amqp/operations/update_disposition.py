@@ -9,7 +9,7 @@ from typing import Any
 
 from partibus.errors import ArgumentError, MessageLockLost, SessionLockLost
 from partibus.frontends.amqp.operations.arguments import lock_tokens, mapping, optional_text, text
-from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
 from partibus.frontends.amqp.operations.spread import Ask, ask_all, held_session, tokens_by_partition
 from partibus.frontends.amqp.operations.status import failure, success
 from partibus.frontends.amqp.outcomes import COMPLETE, Settlement, abandon, check_delay, dead_letter, defer
@@ -52,7 +52,7 @@ def _read(
     held = held_session(request)
     settlement = _settlement(arguments)
     check_delay(settlement, entity.queue.name, ordered=held is not None)
-    lost = MessageLockLost() if held is None else SessionLockLost(entity.queue.name, text(arguments, "session-id"))
+    lost = MessageLockLost() if held is None else SessionLockLost(entity.queue.name, text(arguments, SESSION_ID))
     groups = tokens_by_partition(entity, lock_tokens(arguments), held, lost)
     numbers = entity.route.numbers
     parts = [
