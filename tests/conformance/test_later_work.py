@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -18,7 +17,7 @@ from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import QUIET_S, ClientTrouble, Outgoing, Trouble, receive_all
 from tests.conformance.clients.javascript import JavaScriptServiceBus, to_json
 from tests.conformance.clients.python_sync import PythonSync
-from tests.conformance.conftest import Clients, CountMessages
+from tests.conformance.conftest import CountMessages
 
 MakeQueue = Callable[..., str]
 TOMORROW = datetime.now(UTC) + timedelta(days=1)
@@ -114,17 +113,3 @@ def test_property_that_later_work_brings_is_refused_by_its_name(
         broker.create_queue(f"with-{name}", **{name: value})
     with pytest.raises(ClientError, match="could not be found"):
         broker.describe(f"with-{name}")
-
-
-def test_transaction_coordinator_is_refused_when_it_is_attached_to(clients: Clients) -> None:
-    client = cast(Any, clients.get("proton"))
-    from proton import Terminus
-    from proton.reactor import SenderOption
-
-    class Coordinator(SenderOption):
-        def apply(self, sender: Any) -> None:
-            sender.target.type = Terminus.COORDINATOR
-
-    with pytest.raises(ClientTrouble, match=f"transaction coordinator {NOT_SUPPORTED}") as refused:
-        client.attach_sender(None, Coordinator())
-    assert refused.value.kind is Trouble.NOT_IMPLEMENTED
