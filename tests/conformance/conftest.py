@@ -47,6 +47,33 @@ LIBRARIES: dict[str, Connect] = {
 }
 
 
+PAIRS = {
+    "sdk": (
+        ("python", "partitioned"),
+        ("python-asyncio", "plain"),
+        ("javascript", "plain"),
+        ("javascript", "partitioned"),
+    ),
+    "client": (
+        ("python", "plain"),
+        ("python-asyncio", "partitioned"),
+        ("javascript", "partitioned"),
+        ("rhea", "plain"),
+        ("proton", "partitioned"),
+    ),
+}
+"""Libraries and queues of a file that says ``PAIRED = True``: it runs each library, and each kind of queue, but not all
+of one with all of the other. The libraries for Python take a second for each receiver that they open."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Pairs instead of all combinations, where a file wants it so."""
+    for fixture, pairs in PAIRS.items():
+        if getattr(metafunc.module, "PAIRED", False) and {fixture, "queue"} <= set(metafunc.fixturenames):
+            ids = ["-".join(pair) for pair in pairs]
+            metafunc.parametrize((fixture, "queue"), pairs, indirect=True, ids=ids)
+
+
 class Clients:
     """Clients of each library, made when they are first asked for."""
 

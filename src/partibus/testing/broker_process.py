@@ -154,6 +154,11 @@ class BrokerProcess:
             Entities(client).create_queue(name, properties)
         return name
 
+    def update_queue(self, name: str, **properties: object) -> None:
+        """Change properties, by the service's names, and leave the others."""
+        with connect(self.connection_string) as client:
+            client.management().request("partibus:update-entity", {"name": name, "properties": properties})
+
     def delete_queue(self, name: str) -> None:
         """With its messages."""
         with connect(self.connection_string) as client:

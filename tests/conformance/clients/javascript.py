@@ -6,6 +6,7 @@ import json
 import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ class JavaScriptAgent:
         """``kinds`` names the library's codes."""
         node = find_node()
         self._kinds = kinds
+        self._requests = count(1)
         self._process = subprocess.Popen(
             [str(node.executable), str(_SCRIPTS / script), *arguments],
             stdin=subprocess.PIPE,
@@ -35,11 +37,14 @@ class JavaScriptAgent:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin
         assert stdout
-        stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+        number = next(self._requests)
+        stdin.write(json.dumps({"id": number, "op": op, **arguments}) + "\n")
         stdin.flush()
-        line = stdout.readline()
-        assert line, f"Node.js ended with exit code {self._process.wait()} during {op}; its stderr says why"
-        answer = json.loads(line)
+        answer: dict[str, Any] = {}
+        while answer.get("id") != number:  # one that a test gave up waiting for may come first
+            line = stdout.readline()
+            assert line, f"Node.js ended with exit code {self._process.wait()} during {op}; its stderr says why"
+            answer = json.loads(line)
         if "error" in answer:
             error = answer["error"]
             kind = self._kinds.get(error["code"]) or self._kinds.get(error["name"]) or Trouble.OTHER
@@ -197,7 +202,6 @@ class Rhea(JavaScriptAgent):
                 "com.microsoft:argument-error": Trouble.ARGUMENT,
             },
         )
-
 
     def accept_session(
         self, entity: str, session: str | None, *, described: bool = False, wait_s: float = WAIT_S

@@ -112,10 +112,11 @@ class TransactionalProton:
         self._wait(lambda: all(delivery.settled for delivery in accepted))
         return [_refusal(delivery) for delivery in accepted]
 
-    def commit(self, outcome: Outcome) -> None:
-        """Discharge and wait for the end, whatever it is."""
-        outcome.transaction.commit()
-        self._wait(lambda: outcome.ended)
+    def commit(self, *outcomes: Outcome) -> None:
+        """Discharge and wait for the ends, whatever they are."""
+        for outcome in outcomes:
+            outcome.transaction.commit()
+        self._wait(lambda: all(outcome.ended for outcome in outcomes))
 
     def abort(self, outcome: Outcome) -> None:
         outcome.transaction.abort()

@@ -1,6 +1,6 @@
 // What an adapter in JavaScript runs on: requests as lines of JSON on standard input, answers on standard output.
 //
-//   {"op": "send", ...}  ->  {"value": ...}  or  {"error": {"code": ..., "text": ...}}
+//   {"id": 1, "op": "send", ...}  ->  {"id": 1, "value": ...}  or  {"id": 1, "error": {"code": ..., "text": ...}}
 //
 // Binary values travel as base64, 64-bit numbers as decimal text. One request at a time.
 "use strict";
@@ -17,7 +17,7 @@ async function serve(operations, describe) {
     } catch (error) {
       answer = { error: describe(error) };
     }
-    process.stdout.write(JSON.stringify(answer) + "\n");
+    process.stdout.write(JSON.stringify({ id: request.id, ...answer }) + "\n");
   }
   process.exit(0);
 }

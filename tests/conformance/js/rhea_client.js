@@ -15,6 +15,7 @@ for (const name of ["connection_error", "error", "disconnected", "protocol_error
 
 const senders = new Map();
 const receivers = new Map();
+const failures = new Map(); // by the same key, also of links that have ended
 const received = new Map();
 let lastToken = 0;
 const STATES = ["active", "deferred", "scheduled"];
@@ -78,6 +79,7 @@ async function attach(key, source, remove, options) {
   });
   state.failed = next(link, [], ["receiver_error", "receiver_close"]);
   state.failed.catch(() => receivers.delete(key));
+  failures.set(key, state.failed);
   receivers.set(key, state);
   await Promise.race([next(link, ["receiver_open"], []), state.failed]);
   // An attach without a source announces a detach with the reason.
@@ -86,7 +88,7 @@ async function attach(key, source, remove, options) {
 }
 
 const SESSION_FILTER = "com.microsoft:session-filter";
-const GO_SESSION_FILTER = rhea.types.wrap_ulong(0x137000000c);
+const GO_SESSION_FILTER = 0x137000000c;
 
 async function sendOne(link, message) {
   const annotations = {};
@@ -210,11 +212,11 @@ serve(
       });
       const echo = attached.source.filter[SESSION_FILTER];
       const ticks = attached.remote.attach.properties["com.microsoft:locked-until-utc"];
-      return { link, session: echo?.value ?? echo, descriptor: String(echo?.descriptor?.value ?? ""), ticks: number(ticks) };
+      return { link, session: echo?.value ?? echo, descriptor: String(echo?.descriptor ?? ""), ticks: number(ticks) };
     },
     /** The reason for which the broker ends a link, once it does. */
     async detached({ entity }) {
-      return await receivers.get(`false ${entity}`).failed.then(() => null, (error) => error.condition);
+      return await failures.get(`false ${entity}`).then(() => null, (error) => error.condition);
     },
     async close_link({ entity }) {
       const { link } = await receiver(entity, false);

@@ -1,0 +1,213 @@
+"""Each exception of azure-servicebus and each code of @azure/service-bus, brought about by what it is there for."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from azure.core.exceptions import AzureError
+from azure.servicebus import AutoLockRenewer, ServiceBusMessage, exceptions
+from azure.servicebus import ServiceBusClient as AzureClient
+
+from partibus.testing.broker_process import BrokerProcess
+from tests.conformance.clients.azure_python import OPTIONS
+from tests.conformance.clients.interface import ClientTrouble, Outgoing, receive_all
+from tests.conformance.clients.python_sync import PythonSync
+
+MakeQueue = Callable[..., str]
+MESSAGE = Outgoing(b"x")
+TOO_LARGE = Outgoing(bytes(300_000))
+LOCK_MS = 60_000
+CLOCK = "manual"
+
+NOT_OF_A_QUEUE = {
+    "MessagingEntityAlreadyExistsError": "adding a rule to a subscription twice",
+    "ServiceBusCommunicationError": "the library keeps it for a connection that is refused as not found",
+}
+"""What nothing that a queue is asked can bring about."""
+
+
+# What brings each about: by the blocking client for Python -----------------------------------------------------------
+
+
+class Python:
+    """One method for each exception, named like it."""
+
+    def __init__(self, broker: BrokerProcess, client: PythonSync, make_queue: MakeQueue) -> None:
+        self.broker = broker
+        self.client = client
+        self.azure = client.azure
+        self.make_queue = make_queue
+
+    def ServiceBusError(self) -> None:  # noqa: N802
+        """What has no class of its own: here an operation that is not allowed."""
+        self.azure.get_queue_receiver(self.make_queue(), session_id="a").__enter__()
+
+    def ServiceBusAuthenticationError(self) -> None:  # noqa: N802
+        wrong = self.broker.connection_string.replace("SAS_KEY_VALUE", "WRONG_KEY_VALUE")
+        with AzureClient.from_connection_string(wrong, **OPTIONS) as client:
+            client.get_queue_sender(self.make_queue()).__enter__()
+
+    def OperationTimeoutError(self) -> None:  # noqa: N802
+        self.client.accept_session(self.make_queue(RequiresSession=True), None, wait_s=1)
+
+    def MessageSizeExceededError(self) -> None:  # noqa: N802
+        self.client.sender(self.make_queue()).send_messages(ServiceBusMessage(TOO_LARGE.body))
+
+    def MessageAlreadySettled(self) -> None:  # noqa: N802
+        queue, message = self.locked()
+        for _ in range(2):
+            self.client.receiver(queue).complete_message(message)
+
+    def MessageLockLostError(self) -> None:  # noqa: N802
+        queue, message = self.locked()
+        self.broker.advance(LOCK_MS)
+        self.client.receiver(queue).complete_message(message)
+
+    def SessionLockLostError(self) -> None:  # noqa: N802
+        session = self.client.accept_session(self.make_queue(RequiresSession=True), "a")
+        self.broker.advance(LOCK_MS)
+        self.client.receiver(session.link).session.renew_lock()
+
+    def SessionCannotBeLockedError(self) -> None:  # noqa: N802
+        queue = self.make_queue(RequiresSession=True)
+        with (
+            self.azure.get_queue_receiver(queue, session_id="a"),
+            self.azure.get_queue_receiver(queue, session_id="a"),
+        ):
+            pass
+
+    def MessageNotFoundError(self) -> None:  # noqa: N802
+        self.client.receiver(self.make_queue()).receive_deferred_messages([1])
+
+    def MessagingEntityNotFoundError(self) -> None:  # noqa: N802
+        self.azure.get_queue_sender("no-such-queue").__enter__()
+
+    def MessagingEntityDisabledError(self) -> None:  # noqa: N802
+        self.azure.get_queue_receiver(self.make_queue(Status="Disabled")).__enter__()
+
+    def locked(self) -> tuple[str, Any]:
+        queue = self.make_queue()
+        self.client.send(queue, MESSAGE)
+        (message,) = receive_all(self.client, queue, 1)
+        return queue, message.token
+
+
+OF_PYTHON = [name for name, member in vars(Python).items() if inspect.isfunction(member) and name[0].isupper()]
+
+
+@pytest.mark.parametrize("name", OF_PYTHON)
+def test_exception_of_python(broker: BrokerProcess, python: PythonSync, make_queue: MakeQueue, name: str) -> None:
+    bring_about: Callable[[], None] = getattr(Python(broker, python, make_queue), name)
+    with pytest.raises(Exception) as raised:
+        bring_about()
+    error = raised.value.__cause__ if isinstance(raised.value, ClientTrouble) else raised.value
+    assert type(error) is getattr(exceptions, name)
+
+
+def test_no_exception_of_the_library_is_left_out() -> None:
+    """Those that need a broker of their own have a test below that is named after them."""
+    documented = {
+        name
+        for name, member in vars(exceptions).items()
+        if inspect.isclass(member) and issubclass(member, AzureError | ValueError) and member is not AzureError
+    }
+    with_test = {name for name in documented if f"test_{name}" in globals()}
+    assert documented == set(OF_PYTHON) | with_test | set(NOT_OF_A_QUEUE)
+
+
+# Those that need a broker of their own ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path) as broker:
+        yield broker
+
+
+def test_ServiceBusConnectionError(other: BrokerProcess) -> None:  # noqa: N802
+    other.create_queue("q")
+    with closing(PythonSync(other.connection_string)) as client:
+        client.send("q", MESSAGE)
+        other.kill()
+        with pytest.raises(exceptions.ServiceBusConnectionError):
+            client.sender("q").send_messages(ServiceBusMessage(b"x"))
+
+
+def test_ServiceBusAuthorizationError(tmp_path: Path) -> None:  # noqa: N802
+    """A policy that may listen and tries to send."""
+    keys = tmp_path / "data" / "keys.json"
+    with BrokerProcess(tmp_path, emulator=False) as other:
+        other.create_queue("q")
+        other.stop()
+        file = json.loads(keys.read_text())
+        file["policies"].append({"name": "reader", "rights": ["Listen"], "primaryKey": "k" * 40, "secondaryKey": ""})
+        keys.write_text(json.dumps(file))
+        other.start()
+        reader = (
+            f"Endpoint=sb://localhost:{other.port};SharedAccessKeyName=reader;SharedAccessKey={'k' * 40};"
+            "UseDevelopmentEmulator=true"
+        )
+        with AzureClient.from_connection_string(reader, **OPTIONS) as client:
+            with client.get_queue_receiver("q") as receiver:
+                assert receiver.peek_messages() == []
+            with pytest.raises(exceptions.ServiceBusAuthorizationError), client.get_queue_sender("q"):
+                pass
+            with client.get_queue_receiver("q") as receiver, pytest.raises(exceptions.ServiceBusAuthorizationError):
+                receiver._mgmt_request_response_with_retry(
+                    b"com.microsoft:cancel-scheduled-message",
+                    {"sequence-numbers": receiver._amqp_transport.AMQP_ARRAY_VALUE([1])},
+                    lambda status, message, description, transport: transport.handle_amqp_mgmt_error(
+                        None, description, message.application_properties.get(b"errorCondition"), description, status
+                    ),
+                )
+
+
+def test_AutoLockRenewFailed(tmp_path: Path) -> None:  # noqa: N802
+    """The broker's clock is moved behind the library's back."""
+    failures: SimpleQueue[Exception | None] = SimpleQueue()
+    with BrokerProcess(tmp_path, arguments=("--clock", "manual")) as other:
+        other.create_queue("q", LockDuration="PT5S")
+        renewer = AutoLockRenewer(on_lock_renew_failure=lambda _message, error: failures.put(error))
+        with (
+            closing(PythonSync(other.connection_string)) as client,
+            closing(renewer),
+            client.azure.get_queue_receiver("q", auto_lock_renewer=renewer) as receiver,
+        ):
+            client.send("q", MESSAGE)
+            receiver.receive_messages(1, 20)
+            other.advance(5_000)
+            error = failures.get(timeout=20)
+    assert type(error) is exceptions.AutoLockRenewFailed
+
+
+def test_AutoLockRenewTimeout(other: BrokerProcess) -> None:  # noqa: N802
+    """The time for which an application wants a lock renewed ends before the lock does."""
+    other.create_queue("q")
+    with closing(PythonSync(other.connection_string)) as client, AutoLockRenewer() as renewer:
+        client.send("q", MESSAGE)
+        (message,) = client.receiver("q").receive_messages(1, 20)
+        renewer.register(client.receiver("q"), message, max_lock_renewal_duration=0.1)
+        wait_until(lambda: message.auto_renew_error is not None)
+        assert type(message.auto_renew_error) is exceptions.AutoLockRenewTimeout
+        client.receiver("q").complete_message(message)
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    """The library says nothing of it: look."""
+    from threading import Event
+
+    for _ in range(2_000):
+        if happened():
+            return
+        Event().wait(0.01)
+    raise AssertionError("it has not happened within 20 s")
+
+
+# Codes of JavaScript ------------------------------------------------------------------------------------------------
