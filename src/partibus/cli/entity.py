@@ -7,17 +7,16 @@ import click
 
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, number_text, print_json, print_table, size_text
-from partibus.cli.types import duration
+from partibus.cli.queue_options import queue_options
 from partibus.client.entities import Entities, EntityInfo
 from partibus.errors import Unsupported
-from partibus.namespace.durations import format_duration
 
 _LATER = {"ignore_unknown_options": True}
 
 
 @click.group()
 def entity() -> None:
-    """Create, list, show and delete entities."""
+    """Create, list, show, change and delete entities."""
 
 
 @entity.group()
@@ -27,55 +26,14 @@ def create() -> None:
 
 @create.command("queue")
 @click.argument("name")
-@click.option("--partitioned", is_flag=True, help="16 partitions, for life; a plain queue has one.")
-@click.option(
-    "--lock-duration",
-    type=duration,
-    metavar="DURATION",
-    help="How long a received message is locked, 5 s to 5 min.  [60]",
-)
-@click.option("--max-delivery-count", type=int, help="Deliveries after which a message is dead-lettered.  [10]")
-@click.option("--ttl", type=duration, metavar="DURATION", help="Time to live of messages that name none.  [no limit]")
-@click.option("--dead-letter-on-expiration", is_flag=True, help="Keep expired messages in the dead-letter queue.")
-@click.option("--no-batched-operations", is_flag=True, help="Commit every write at once: less delay, more work.")
-@click.option("--max-size-mb", type=int, help="Size of each partition: 1024, 2048, 3072, 4096, 5120, ...  [1024]")
-@click.option("--max-message-size-kb", type=int, help="Largest message, 256 to 1024.  [256]")
-@click.option("--user-metadata", help="Any text, at most 1024 characters.")
-@click.option("--session", is_flag=True, help="Not in this version: the broker refuses it.")
-@click.option("--duplicate-detection", is_flag=True, help="Not in this version: the broker refuses it.")
+@queue_options()
 @CONNECTION
 @JSON
-def create_queue(
-    name: str,
-    partitioned: bool,
-    lock_duration: int | None,
-    max_delivery_count: int | None,
-    ttl: int | None,
-    dead_letter_on_expiration: bool,
-    no_batched_operations: bool,
-    max_size_mb: int | None,
-    max_message_size_kb: int | None,
-    user_metadata: str | None,
-    session: bool,
-    duplicate_detection: bool,
-    connection: str,
-    as_json: bool,
-) -> None:
-    """Create the queue NAME. Durations are seconds or XML durations (PT1M30S)."""
-    wanted = {
-        "EnablePartitioning": partitioned or None,
-        "LockDuration": None if lock_duration is None else format_duration(lock_duration),
-        "MaxDeliveryCount": max_delivery_count,
-        "DefaultMessageTimeToLive": None if ttl is None else format_duration(ttl),
-        "DeadLetteringOnMessageExpiration": dead_letter_on_expiration or None,
-        "EnableBatchedOperations": False if no_batched_operations else None,
-        "MaxSizeInMegabytes": max_size_mb,
-        "MaxMessageSizeInKilobytes": max_message_size_kb,
-        "UserMetadata": user_metadata,
-        "RequiresSession": session or None,
-        "RequiresDuplicateDetection": duplicate_detection or None,
-    }
-    properties = {key: value for key, value in wanted.items() if value is not None}
+def create_queue(name: str, properties: dict[str, object], connection: str, as_json: bool) -> None:
+    """Create the queue NAME.
+
+    Durations are seconds (90), numbers with units (10m, 1h30m) or XML durations (PT1M30S).
+    """
     with open_client(connection) as client:
         info = Entities(client).create_queue(name, properties)
     if as_json:
@@ -83,6 +41,29 @@ def create_queue(
     else:
         partitions = "1 partition" if info.partitions == 1 else f"{info.partitions} partitions"
         click.echo(f"Queue '{info.name}' created, {partitions}.")
+
+
+@entity.command("update")
+@click.argument("name")
+@queue_options(update=True)
+@CONNECTION
+@JSON
+@click.pass_context
+def update(ctx: click.Context, name: str, properties: dict[str, object], connection: str, as_json: bool) -> None:
+    """Change properties of the queue NAME.
+
+    Takes effect at once, on clients that are connected, too. What is not given stays as it is. Whether a queue is
+    partitioned, requires sessions or detects duplicates is for life. Durations as for `entity create queue`.
+    """
+    if not properties:
+        raise click.UsageError("nothing to change: give an option with the new value of a property", ctx)
+    with open_client(connection) as client:
+        info = Entities(client).update(name, properties)
+    if as_json:
+        print_json(_json(info))
+    else:
+        now = ", ".join(f"{key} is {info.properties.get(key)}" for key in properties)
+        click.echo(f"Queue '{info.name}' updated: {now}.")
 
 
 def _refuse(thing: str) -> NoReturn:

@@ -7,10 +7,11 @@ from partibus.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = {
     "serve": Lazy("partibus.cli.serve", "serve", "Run a broker."),
-    "entity": Lazy("partibus.cli.entity", "entity", "Create, list, show and delete entities."),
+    "entity": Lazy("partibus.cli.entity", "entity", "Create, list, show, change and delete entities."),
     "send": Lazy("partibus.cli.send", "send", "Send messages."),
     "receive": Lazy("partibus.cli.receive", "receive", "Receive messages and complete them."),
     "peek": Lazy("partibus.cli.peek", "peek", "Look at messages without receiving them."),
+    "clock": Lazy("partibus.cli.clock", "clock", "Show or move the clock of a broker."),
     "bench": Lazy("partibus.cli.bench", "bench", "Measure a broker."),
     "demo": Lazy("partibus.cli.demo", "demo", "Real flights through the broker, Spark over its partitions, a report."),
     "doctor": Lazy("partibus.cli.doctor", "doctor", "Check what this machine has and how fast its disk is."),

@@ -44,6 +44,7 @@ def _values(message: IncomingMessage) -> dict[str, object]:
         "sequence_number": message.sequence_number,
         "partition_id": message.partition_id,
         "enqueued_time": _time(message.enqueued_ms),
+        "scheduled_enqueue_time": _time(message.scheduled_ms),
         "locked_until": _time(message.locked_until_ms),
         "state": message.state,
         "delivery_count": message.delivery_count,

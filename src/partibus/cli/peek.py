@@ -13,16 +13,25 @@ from partibus.namespace.addresses import DEAD_LETTER_QUEUE
 @click.argument("entity")
 @click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="Messages at most.")
 @click.option("--from-sequence", type=int, default=0, show_default=True, help="First sequence number looked at.")
+@click.option("--session", metavar="ID", help="Only messages of this session.")
 @click.option("--dead-letter-queue", is_flag=True, help="In the entity's dead-letter queue.")
 @CONNECTION
 @JSON
-def peek(entity: str, count: int, from_sequence: int, dead_letter_queue: bool, connection: str, as_json: bool) -> None:
+def peek(
+    entity: str,
+    count: int,
+    from_sequence: int,
+    session: str | None,
+    dead_letter_queue: bool,
+    connection: str,
+    as_json: bool,
+) -> None:
     """Look at messages in ENTITY, locked ones included; nothing is locked or changed."""
     address = f"{entity}/{DEAD_LETTER_QUEUE}" if dead_letter_queue else entity
     found: list[IncomingMessage] = []
     with open_client(connection) as client:
         node = client.management(address)
-        while len(found) < count and (page := node.peek(from_sequence, count - len(found))):
+        while len(found) < count and (page := node.peek(from_sequence, count - len(found), session=session)):
             found += page
             last = page[-1].sequence_number
             if last is None:

@@ -5,7 +5,8 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.message_text import message_json, print_messages
 from partibus.cli.output import note, print_json
-from partibus.client import ABANDON, COMPLETE, IncomingMessage, ReceiveMode, dead_letter
+from partibus.client import ABANDON, COMPLETE, NEXT_SESSION, IncomingMessage, ReceiveMode, dead_letter
+from partibus.client.errors import TimedOut
 from partibus.namespace.addresses import DEAD_LETTER_QUEUE
 
 _RUN = 100
@@ -28,6 +29,8 @@ _OUTCOMES = {"complete": COMPLETE, "abandon": ABANDON}
     help="What becomes of a message once it is printed (peek-lock).",
 )
 @click.option("--reason", metavar="TEXT", help="With --settle dead-letter.")
+@click.option("--session", metavar="ID", help="From this session, which nobody else may hold.")
+@click.option("--next-session", is_flag=True, help="From any session that has messages and that nobody holds.")
 @click.option("--dead-letter-queue", is_flag=True, help="From the entity's dead-letter queue.")
 @CONNECTION
 @JSON
@@ -38,19 +41,32 @@ def receive(
     mode: str,
     settle: str,
     reason: str | None,
+    session: str | None,
+    next_session: bool,
     dead_letter_queue: bool,
     connection: str,
     as_json: bool,
 ) -> None:
     """Receive messages from ENTITY, print them, then complete them.
 
-    A message that could not be printed is not completed and will be delivered again (peek-lock).
+    A message that could not be printed is not completed and will be delivered again (peek-lock). A queue that requires
+    sessions needs --session or --next-session.
     """
+    if session is not None and next_session:
+        raise click.UsageError("--session names a session, --next-session takes any: give one of them")
     address = f"{entity}/{DEAD_LETTER_QUEUE}" if dead_letter_queue else entity
     outcome = dead_letter(reason) if settle == "dead-letter" else _OUTCOMES[settle]
     left = most
     with open_client(connection) as client:
-        receiver = client.receiver(address, _MODES[mode])
+        try:
+            receiver = client.receiver(
+                address, _MODES[mode], session=NEXT_SESSION if next_session else session, session_wait_s=timeout
+            )
+        except TimedOut as error:
+            if not next_session or error.condition is None:
+                raise
+            note(f"No session with messages in '{address}' within {timeout:g} s.")
+            return
         while left and (messages := receiver.receive(min(left, _RUN), timeout)):
             _print(messages, as_json)
             receiver.settle(messages, outcome)

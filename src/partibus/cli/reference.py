@@ -13,13 +13,14 @@ _HEAD = """\
 Generated from the commands (`python -m partibus.cli.reference > docs/cli.md`); a test compares.
 
 Exit codes: 0 done, 1 the command could not be done (one line on standard error says why), 2 it was called wrongly.
-`entity`, `send`, `receive` and `peek` need a connection string, best in the variable `PARTIBUS_CONNECTION`.
+`entity`, `send`, `receive`, `peek` and `clock` need a connection string, best in the variable `PARTIBUS_CONNECTION`;
+`clock` needs the address of the HTTP port, too.
 """
 
 
 def reference() -> str:
     """The page."""
-    return "\n".join([_HEAD, *_sections(main, click.Context(main, info_name="partibus"))])
+    return "\n".join([_HEAD, *_sections(main, click.Context(main, info_name="partibus", **main.context_settings))])
 
 
 def _sections(command: click.Command, context: click.Context) -> Iterator[str]:

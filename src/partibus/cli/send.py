@@ -7,7 +7,7 @@ import click
 
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import print_json
-from partibus.cli.types import duration, key_value
+from partibus.cli.types import duration, key_value, moment
 from partibus.client import OutgoingMessage
 
 
@@ -17,14 +17,20 @@ from partibus.client import OutgoingMessage
 @click.option("--lines", is_flag=True, help="Every line of standard input is a message.")
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Send each message so many times.")
 @click.option("--partition-key", metavar="KEY", help="Messages with one key stay in one partition, in order.")
-@click.option("--session-id", metavar="ID", help="Session of the message.")
+@click.option("--session", "--session-id", "session_id", metavar="ID", help="Session of the message.")
 @click.option("--message-id", metavar="ID", help="Default: the broker gives one.")
 @click.option("--correlation-id", metavar="ID")
 @click.option("--subject", metavar="TEXT")
 @click.option("--content-type", metavar="TYPE")
 @click.option("--to", metavar="TEXT")
 @click.option("--reply-to", metavar="TEXT")
-@click.option("--ttl", type=duration, metavar="DURATION", help="Time to live, in seconds or as XML duration.")
+@click.option("--ttl", type=duration, metavar="DURATION", help="Time to live: 90, 10m, PT1M30S.")
+@click.option(
+    "--schedule",
+    type=moment,
+    metavar="WHEN",
+    help="When the message is to become active: a time (2030-01-31T12:00:00Z), or a duration from now on (10m).",
+)
 @click.option(
     "--property",
     "properties",
@@ -49,6 +55,7 @@ def send(
     to: str | None,
     reply_to: str | None,
     ttl: int | None,
+    schedule: int | None,
     properties: tuple[tuple[str, str], ...],
     connection: str,
     as_json: bool,
@@ -72,6 +79,7 @@ def send(
             to=to,
             reply_to=reply_to,
             ttl_ms=ttl,
+            scheduled_ms=schedule,
             application_properties=dict(properties),
         )
 

@@ -1,22 +1,61 @@
 """Kinds of option values. Each takes the text and raises `click.BadParameter`."""
 
 import re
+from datetime import UTC, datetime
 
 import click
 
-from partibus.namespace.durations import MS_PER_SECOND, parse_duration
+from partibus.namespace.durations import (
+    MS_PER_DAY,
+    MS_PER_HOUR,
+    MS_PER_MINUTE,
+    MS_PER_SECOND,
+    UNLIMITED_MS,
+    parse_duration,
+)
 
-_SECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,3})?")
+_NUMBER = r"[0-9]{1,10}(?:\.[0-9]{1,3})?"
+_SECONDS = re.compile(_NUMBER)
+_UNITS_MS = {"ms": 1, "s": MS_PER_SECOND, "m": MS_PER_MINUTE, "h": MS_PER_HOUR, "d": MS_PER_DAY}
+_PART = rf"({_NUMBER})(ms|s|m|h|d)"
+_PARTS = re.compile(rf"(?:{_PART})+")
 
 
 def duration(value: str) -> int:
-    """Seconds (`90`, `0.5`) or an XML duration (`PT1M30S`), as milliseconds."""
+    """Seconds (`90`, `0.5`), numbers with units (`10m`, `1h30m`, `500ms`) or an XML duration (`PT1M30S`), as
+    milliseconds."""
     if _SECONDS.fullmatch(value):
         return round(float(value) * MS_PER_SECOND)
+    if _PARTS.fullmatch(value):
+        return round(sum(float(number) * _UNITS_MS[unit] for number, unit in re.findall(_PART, value)))
     try:
         return parse_duration(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is neither a number of seconds nor a duration such as PT1M30S") from None
+        raise click.BadParameter(
+            f"{value!r} is no duration: give seconds (90), numbers with units ms, s, m, h, d (1h30m), or an XML "
+            "duration (PT1M30S)"
+        ) from None
+
+
+def duration_or_never(value: str) -> int:
+    """A `duration`, or `never` for no limit."""
+    return UNLIMITED_MS if value == "never" else duration(value)
+
+
+def moment(value: str) -> int:
+    """A time such as `2030-01-31T12:00:00Z` (without a zone: UTC), or a `duration` from now on, as Unix time in
+    milliseconds."""
+    try:
+        return int(datetime.now(UTC).timestamp() * MS_PER_SECOND) + duration(value)
+    except click.BadParameter:
+        pass
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is neither a time such as 2030-01-31T12:00:00Z nor a duration from now on such as 10m"
+        ) from None
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * MS_PER_SECOND)
 
 
 def key_value(value: str) -> tuple[str, str]:

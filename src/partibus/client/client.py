@@ -13,7 +13,7 @@ from partibus.client.driver import Driver
 from partibus.client.endpoint import endpoint_of
 from partibus.client.errors import ClientError, ConnectFailed
 from partibus.client.management import Management
-from partibus.client.receiver import ReceiveMode, Receiver
+from partibus.client.receiver import NextSession, ReceiveMode, Receiver
 from partibus.client.request import Requester
 from partibus.client.sender import WINDOW, Sender
 from partibus.client.socket_stream import connect_stream
@@ -68,10 +68,28 @@ class Client:
         self._claims.ensure(entity, self.timeout_s)
         return Sender(self._driver, entity, self._link_name(entity), self.timeout_s, window)
 
-    def receiver(self, entity: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK, *, prefetch: int = 0) -> Receiver:
-        """A link to receive on; ``prefetch`` messages are sent ahead (0: only what `receive` asks for)."""
+    def receiver(
+        self,
+        entity: str,
+        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        *,
+        prefetch: int = 0,
+        session: str | NextSession | None = None,
+        session_wait_s: float = 0.0,
+    ) -> Receiver:
+        """A link to receive on; ``prefetch`` messages are sent ahead (0: only what `receive` asks for). ``session``: of
+        this session, or of the next one that has messages; waits for that, 65 s at most, and raises `TimedOut`."""
         self._claims.ensure(entity, self.timeout_s)
-        return Receiver(self._driver, entity, self._link_name(entity), self.timeout_s, mode, prefetch)
+        return Receiver(
+            self._driver,
+            entity,
+            self._link_name(entity),
+            self.timeout_s,
+            mode,
+            prefetch,
+            session=session,
+            session_wait_s=session_wait_s,
+        )
 
     def management(self, entity: str | None = None) -> Management:
         """The `$management` node of an entity, or of the namespace for None; its links are kept and shared."""

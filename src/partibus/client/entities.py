@@ -36,6 +36,10 @@ class Entities:
         body = {"kind": "queue", "name": name, "properties": dict(properties)}
         return _info(self._node.request("partibus:create-entity", body))
 
+    def update(self, name: str, properties: Mapping[str, object]) -> EntityInfo:
+        """Change properties, with effect at once; what is left out stays."""
+        return _info(self._node.request("partibus:update-entity", {"name": name, "properties": dict(properties)}))
+
     def get(self, name: str) -> EntityInfo:
         return _info(self._node.request("partibus:get-entity", {"name": name}))
 

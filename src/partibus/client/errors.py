@@ -72,7 +72,13 @@ class EntityDisabled(ClientError):
 
 
 class LockLost(ClientError):
-    """The lock of the message is not held any more; it will be (or was) delivered again."""
+    """The lock of the message (or of its session) is not held any more; it will be (or was) delivered again."""
+
+
+class SessionHeld(ClientError):
+    """Somebody else holds the session."""
+
+    retriable = True
 
 
 class Busy(ClientError):
@@ -97,6 +103,7 @@ _BY_CONDITION: dict[str, type[ClientError]] = {
     "com.microsoft:entity-disabled": EntityDisabled,
     "com.microsoft:message-lock-lost": LockLost,
     "com.microsoft:session-lock-lost": LockLost,
+    "com.microsoft:session-cannot-be-locked": SessionHeld,
     "com.microsoft:server-busy": Busy,
     "com.microsoft:timeout": TimedOut,
     "amqp:connection:forced": ConnectionLost,

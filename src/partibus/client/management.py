@@ -35,9 +35,11 @@ class Management:
             return {}
         return {str(key): value for key, value in reply.body.items()}
 
-    def peek(self, from_sequence: int = 1, count: int = 1) -> list[IncomingMessage]:
-        """Up to ``count`` messages from a sequence number on, locked ones included; [] where nothing is left."""
-        body = self.request(
-            "com.microsoft:peek-message", {"from-sequence-number": from_sequence, "message-count": Int(count)}
-        )
+    def peek(self, from_sequence: int = 1, count: int = 1, *, session: str | None = None) -> list[IncomingMessage]:
+        """Up to ``count`` messages from a sequence number on, locked ones included, of one session or of all; [] where
+        nothing is left."""
+        arguments: dict[str, object] = {"from-sequence-number": from_sequence, "message-count": Int(count)}
+        if session is not None:
+            arguments["session-id"] = session
+        body = self.request("com.microsoft:peek-message", arguments)
         return [IncomingMessage(binary(entry, "message")) for entry in maps(body, "messages")]

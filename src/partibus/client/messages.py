@@ -6,6 +6,7 @@ from functools import cached_property
 
 from partibus.amqp import Delivery
 from partibus.amqp.codec.decoder import decode
+from partibus.amqp.codec.types import Timestamp
 from partibus.amqp.section_encoding import (
     MessageId,
     encode_annotations,
@@ -23,7 +24,8 @@ STATES = ("active", "deferred", "scheduled")
 
 @dataclass(slots=True, kw_only=True)
 class OutgoingMessage:
-    """A message to be sent. ``ttl_ms`` is its time to live in milliseconds, None for the queue's own."""
+    """A message to be sent. ``ttl_ms`` is its time to live in milliseconds, None for the queue's own; ``scheduled_ms``
+    the Unix time in milliseconds at which it is to become active, None for at once."""
 
     body: bytes = b""
     message_id: MessageId | None = None
@@ -35,13 +37,19 @@ class OutgoingMessage:
     to: str | None = None
     reply_to: str | None = None
     ttl_ms: int | None = None
+    scheduled_ms: int | None = None
     application_properties: Mapping[str, object] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """The encoded message. Raises `partibus.amqp.EncodeError` for a value that no AMQP type can hold."""
         parts = [encode_header(durable=True, ttl=self.ttl_ms)]
+        annotations: dict[str, object] = {}
         if self.partition_key is not None:
-            parts.append(encode_annotations({"x-opt-partition-key": self.partition_key}))
+            annotations["x-opt-partition-key"] = self.partition_key
+        if self.scheduled_ms is not None:
+            annotations["x-opt-scheduled-enqueue-time"] = Timestamp(self.scheduled_ms)
+        if annotations:
+            parts.append(encode_annotations(annotations))
         parts.append(
             encode_properties(
                 message_id=self.message_id,
@@ -142,6 +150,11 @@ class IncomingMessage:
     def enqueued_ms(self) -> int | None:
         """Unix time in milliseconds, as all times here."""
         return _integer(self.annotations.get("x-opt-enqueued-time"))
+
+    @property
+    def scheduled_ms(self) -> int | None:
+        """When it was, or is, to become active."""
+        return _integer(self.annotations.get("x-opt-scheduled-enqueue-time"))
 
     @property
     def locked_until_ms(self) -> int | None:

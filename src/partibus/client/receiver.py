@@ -17,6 +17,7 @@ from partibus.amqp import (
     Source,
     Target,
 )
+from partibus.amqp.codec.types import Symbol, UInt
 from partibus.client.driver import Driver, LinkOwner
 from partibus.client.errors import ClientError, InvalidRequest, LockLost, error_from
 from partibus.client.messages import IncomingMessage
@@ -33,6 +34,19 @@ def dead_letter(reason: str | None = None, description: str | None = None) -> De
     return Rejected(AmqpError("com.microsoft:dead-letter", None, info))
 
 
+class NextSession(Enum):
+    """Instead of a session's id."""
+
+    NEXT = "next"
+    """Any session that has messages and that nobody holds."""
+
+
+NEXT_SESSION: Final = NextSession.NEXT
+
+_SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
+_SESSION_WAIT: Final = Symbol("com.microsoft:timeout")
+
+
 class ReceiveMode(Enum):
     """Values are snd-settle-mode and rcv-settle-mode of the link (Service Bus dialect, section 4.1)."""
 
@@ -45,11 +59,22 @@ class Receiver(LinkOwner):
 
     With a ``prefetch`` the broker sends ahead up to so many; without, each `receive` asks for what it wants and takes
     the wish back before it returns, so nothing is locked that nobody asked for.
+
+    With a ``session`` it holds that session until it is closed and receives nothing else.
     """
 
     def __init__(
-        self, driver: Driver, entity: str, name: str, timeout_s: float, mode: ReceiveMode, prefetch: int
+        self,
+        driver: Driver,
+        entity: str,
+        name: str,
+        timeout_s: float,
+        mode: ReceiveMode,
+        prefetch: int,
+        session: str | NextSession | None = None,
+        session_wait_s: float = 0.0,
     ) -> None:
+        """``session_wait_s``: how long to wait for a next session to come; `TimedOut` when there is none."""
         super().__init__(f"receiver of '{entity}'")
         self._driver = driver
         self._timeout_s = timeout_s
@@ -60,16 +85,28 @@ class Receiver(LinkOwner):
         self._refusals: list[ClientError] = []
         self._session = driver.begin()
         snd_settle_mode, rcv_settle_mode = mode.value
+        wanted: dict[object, object] = {}
+        if session is not None:
+            wanted[_SESSION_FILTER] = None if session is NEXT_SESSION else session
         self._link = self._session.attach_receiver(
             name,
-            source=Source(entity),
+            source=Source(entity, filter=wanted or None),
             target=Target(name),
             snd_settle_mode=snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode,
+            properties={_SESSION_WAIT: UInt(int(session_wait_s * 1000))} if session is NEXT_SESSION else None,
         )
         driver.adopt(self._link, self)
-        driver.await_open(self._link, self, timeout_s)
+        # The broker is the one that gives up waiting for a session: then nothing stays locked.
+        driver.await_open(self._link, self, session_wait_s + timeout_s)
         self._top_up()
+
+    @property
+    def session_id(self) -> str | None:
+        """The session that it holds."""
+        source = self._link.source
+        found = source.filter.get(_SESSION_FILTER) if isinstance(source, Source) and source.filter else None
+        return str(found) if isinstance(found, str) else None
 
     def receive(self, max_messages: int = 1, timeout_s: float | None = None) -> list[IncomingMessage]:
         """Wait for the first message, then take what is there, up to ``max_messages``; [] when the time is over.

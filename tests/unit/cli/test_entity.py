@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from partibus.namespace.durations import UNLIMITED_TEXT
 from tests.unit.cli.conftest import Run
 from tests.unit.client.broker import TinyBroker
 from tests.unit.client.test_management import QUEUE
@@ -23,6 +24,8 @@ def test_create_spells_options_as_the_service_does(broker: TinyBroker, run: Run)
         "entity", "create", "queue", "orders", "--partitioned", "--lock-duration", "90", "--max-delivery-count", "3",
         "--ttl", "P1D", "--dead-letter-on-expiration", "--no-batched-operations", "--max-size-mb", "2048",
         "--max-message-size-kb", "1024", "--user-metadata", "u", "--session", "--duplicate-detection",
+        "--duplicate-window", "20s", "--auto-delete-on-idle", "1h30m", "--status", "senddisabled",
+        "--redelivery-delay", "1.5", "--max-redelivery-delay", "2m",
     )  # fmt: skip
     assert broker.requests[-1][2]["properties"] == {
         "EnablePartitioning": True,
@@ -36,7 +39,49 @@ def test_create_spells_options_as_the_service_does(broker: TinyBroker, run: Run)
         "UserMetadata": "u",
         "RequiresSession": True,
         "RequiresDuplicateDetection": True,
+        "DuplicateDetectionHistoryTimeWindow": "PT20S",
+        "AutoDeleteOnIdle": "PT1H30M",
+        "Status": "SendDisabled",
+        "PartibusRedeliveryDelay": "PT1.5S",
+        "PartibusMaxRedeliveryDelay": "PT2M",
     }
+
+
+def test_update_names_what_was_given_and_what_it_is_now(broker: TinyBroker, run: Run) -> None:
+    properties = {"LockDuration": "PT30S", "Status": "Disabled", "MaxDeliveryCount": 10}
+    broker.answers["partibus:update-entity"] = lambda body: (200, None, "", {**QUEUE, "properties": properties})
+    result = run("entity", "update", "orders", "--lock-duration", "30s", "--status", "Disabled")
+    assert result.output == "Queue 'orders' updated: LockDuration is PT30S, Status is Disabled.\n"
+    assert broker.requests[-1][2] == {
+        "name": "orders",
+        "properties": {"LockDuration": "PT30S", "Status": "Disabled"},
+    }
+    shown = json.loads(run("entity", "update", "orders", "--max-delivery-count", "10", "--json").output)
+    assert shown["properties"] == properties
+
+
+def test_update_can_switch_off_what_is_on(broker: TinyBroker, run: Run) -> None:
+    broker.answers["partibus:update-entity"] = lambda body: (200, None, "", QUEUE)
+    run(
+        "entity", "update", "orders", "--no-dead-letter-on-expiration", "--batched-operations", "--ttl", "never",
+        "--auto-delete-on-idle", "never", "--redelivery-delay", "0",
+    )  # fmt: skip
+    assert broker.requests[-1][2]["properties"] == {
+        "DeadLetteringOnMessageExpiration": False,
+        "EnableBatchedOperations": True,
+        "DefaultMessageTimeToLive": UNLIMITED_TEXT,
+        "AutoDeleteOnIdle": UNLIMITED_TEXT,
+        "PartibusRedeliveryDelay": "PT0S",
+    }
+
+
+@pytest.mark.parametrize("arguments", [(), ("--partitioned",), ("--session",), ("--duplicate-detection",)])
+def test_update_of_nothing_or_of_what_is_for_life_is_a_usage_error(
+    broker: TinyBroker, run: Run, arguments: tuple[str, ...]
+) -> None:
+    result = run("entity", "update", "orders", *arguments)
+    assert result.exit_code == 2
+    assert broker.requests == []
 
 
 @pytest.mark.parametrize("kind", ["topic", "subscription"])
@@ -78,7 +123,7 @@ def test_delete_and_its_refusal(broker: TinyBroker, run: Run) -> None:
     assert (result.exit_code, result.output) == (1, "Error: There is no 'orders'.\n")
 
 
-@pytest.mark.parametrize("text", ["x", "-1", "PT", "1e3", "P1DT"])
+@pytest.mark.parametrize("text", ["x", "-1", "PT", "1e3", "P1DT", "1s2", "m", "5 m", "never"])
 def test_duration_that_is_none_is_a_usage_error(broker: TinyBroker, run: Run, text: str) -> None:
     result = run("entity", "create", "queue", "q", f"--lock-duration={text}")
     assert result.exit_code == 2

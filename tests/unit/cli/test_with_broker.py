@@ -44,11 +44,56 @@ def test_life_of_a_partitioned_queue(connection: str) -> None:
     assert "orders" not in run(connection, "entity", "list", "--json").output
 
 
+def test_life_of_a_queue_with_sessions(connection: str) -> None:
+    (created,) = rows(run(connection, "entity", "create", "queue", "sessions", "--session", "--json"))
+    assert created["properties"]["RequiresSession"] is True  # type: ignore[index]
+    for session, body in (("red", "1"), ("blue", "2"), ("red", "3")):
+        rows(run(connection, "send", "sessions", body, "--session", session, "--json"))
+    assert [row["body"] for row in rows(run(connection, "peek", "sessions", "--session", "red", "--json"))] == [
+        "1",
+        "3",
+    ]
+    received = rows(
+        run(connection, "receive", "sessions", "--session", "red", "--max", "5", "--timeout", "1", "--json")
+    )
+    assert [(row["session_id"], row["body"]) for row in received] == [("red", "1"), ("red", "3")]
+    (received_next,) = rows(run(connection, "receive", "sessions", "--next-session", "--json"))
+    assert (received_next["session_id"], received_next["body"]) == ("blue", "2")
+    nothing = run(connection, "receive", "sessions", "--next-session", "--timeout", "0.2")
+    assert (nothing.exit_code, nothing.stdout) == (0, "")
+    assert "No session with messages in 'sessions'" in nothing.stderr
+    refused = run(connection, "receive", "sessions")
+    assert refused.exit_code == 1
+    assert "requires sessions" in refused.output
+
+
+def test_a_scheduled_message_is_there_and_waits(connection: str) -> None:
+    rows(run(connection, "entity", "create", "queue", "later", "--json"))
+    rows(run(connection, "send", "later", "x", "--schedule", "2100-01-01T00:00:00Z", "--json"))
+    (peeked,) = rows(run(connection, "peek", "later", "--json"))
+    assert (peeked["state"], peeked["scheduled_enqueue_time"]) == ("scheduled", "2100-01-01T00:00:00.000Z")
+    assert rows(run(connection, "receive", "later", "--timeout", "0", "--json")) == []
+
+
+def test_an_update_is_seen_at_once(connection: str) -> None:
+    rows(run(connection, "entity", "create", "queue", "changing", "--json"))
+    assert run(connection, "entity", "update", "changing", "--status", "SendDisabled").exit_code == 0
+    refused = run(connection, "send", "changing", "x")
+    assert refused.exit_code == 1
+    assert "Status SendDisabled" in refused.output
+    assert run(connection, "entity", "update", "changing", "--status", "Active").exit_code == 0
+    assert run(connection, "send", "changing", "x").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("entity", "create", "queue", "q", "--lock-duration", "1"), ("LockDuration", "PT1S", "PT5S")),
-        (("entity", "create", "queue", "q", "--session"), ("RequiresSession", "not supported by this version")),
+        (
+            ("entity", "create", "queue", "q", "--session", "--redelivery-delay", "5"),
+            ("PartibusRedeliveryDelay", "RequiresSession"),
+        ),
+        (("entity", "update", "nowhere", "--status", "Active"), ("nowhere", "could not be found")),
         (("entity", "create", "queue", "a b"), ("Name", "a b")),
         (("send", "nowhere", "x"), ("nowhere", "could not be found")),
     ],

@@ -1,0 +1,125 @@
+"""The options that stand for properties of a queue: one table for `entity create queue` and `entity update`."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple
+
+import click
+
+from partibus.cli.types import duration, duration_or_never
+from partibus.namespace.durations import format_duration
+from partibus.namespace.entities import EntityStatus
+
+Command = Callable[..., Any]
+
+
+class _Option(NamedTuple):
+    """``flags`` as click takes them; ``read`` makes the property's JSON value of the option's."""
+
+    flags: str
+    name: str
+    help: str
+    default: str = ""
+    kind: Any = str
+    metavar: str | None = None
+    read: Callable[[Any], object] = lambda value: value
+    for_life: bool = False
+    """Not to be changed after creation."""
+
+    @property
+    def parameter(self) -> str:
+        """What click calls the value."""
+        return self.flags.partition("/")[0].removeprefix("--").replace("-", "_")
+
+
+def _duration(flags: str, name: str, help: str, default: str) -> _Option:
+    kind = duration_or_never if default == "never" else duration
+    return _Option(flags, name, help, default, kind, "DURATION", format_duration)
+
+
+def _for_life(flags: str, name: str, help: str) -> _Option:
+    return _Option(flags, name, help, kind=bool, for_life=True)
+
+
+_STATUSES = [status.value for status in EntityStatus]
+
+_OPTIONS = (
+    _for_life("--partitioned", "EnablePartitioning", "16 partitions, for life; a plain queue has one."),
+    _for_life("--session", "RequiresSession", "Every message is of a session, for life."),
+    _for_life(
+        "--duplicate-detection", "RequiresDuplicateDetection", "Drop a message whose id was seen lately, for life."
+    ),
+    _duration(
+        "--duplicate-window", "DuplicateDetectionHistoryTimeWindow", "How long an id is remembered, 20s to 7d.", "10m"
+    ),
+    _duration("--lock-duration", "LockDuration", "How long a received message is locked, 5s to 5m.", "60s"),
+    _Option(
+        "--max-delivery-count", "MaxDeliveryCount", "Deliveries after which a message is dead-lettered.", "10", int
+    ),
+    _duration("--ttl", "DefaultMessageTimeToLive", "Longest time to live of a message, or never.", "never"),
+    _Option(
+        "--dead-letter-on-expiration/--no-dead-letter-on-expiration",
+        "DeadLetteringOnMessageExpiration",
+        "Whether expired messages are kept in the dead-letter queue.",
+        "no",
+        bool,
+    ),
+    _duration(
+        "--redelivery-delay",
+        "PartibusRedeliveryDelay",
+        "How long a message stays away after its first abandon, twice as long after each further one, up to 1d.",
+        "0",
+    ),
+    _duration("--max-redelivery-delay", "PartibusMaxRedeliveryDelay", "Where the doubling ends, up to 1d.", "10m"),
+    _duration(
+        "--auto-delete-on-idle",
+        "AutoDeleteOnIdle",
+        "Delete the queue when nobody has used it for so long, 5m at least, or never.",
+        "never",
+    ),
+    _Option(
+        "--batched-operations/--no-batched-operations",
+        "EnableBatchedOperations",
+        "Whether writes may wait a little to share a commit.",
+        "yes",
+        bool,
+    ),
+    _Option("--max-size-mb", "MaxSizeInMegabytes", "Size of each partition: 1024, 2048, ..., 5120, ...", "1024", int),
+    _Option("--max-message-size-kb", "MaxMessageSizeInKilobytes", "Largest message, 256 to 1024.", "256", int),
+    _Option(
+        "--status",
+        "Status",
+        "Which directions are open: " + ", ".join(_STATUSES) + ".",
+        _STATUSES[0],
+        click.Choice(_STATUSES, case_sensitive=False),
+        "STATUS",
+    ),
+    _Option("--user-metadata", "UserMetadata", "Any text, at most 1024 characters."),
+)
+
+
+def queue_options(*, update: bool = False) -> Callable[[Command], Command]:
+    """Gives a command the options of a queue; they come as one argument ``properties``, by the service's names, without
+    those that were not given. ``update``: only what may change."""
+    options = [option for option in _OPTIONS if not (update and option.for_life)]
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def call(**arguments: Any) -> Any:
+            values = {option: arguments.pop(option.parameter) for option in options}
+            properties = {option.name: option.read(value) for option, value in values.items() if value is not None}
+            return command(properties=properties, **arguments)
+
+        for option in reversed(options):
+            call = click.option(
+                option.flags,
+                option.parameter,
+                type=option.kind,
+                is_flag=option.kind is bool,
+                default=None,
+                metavar=option.metavar,
+                help=option.help if update or not option.default else f"{option.help}  [{option.default}]",
+            )(call)
+        return call
+
+    return decorate

@@ -1,0 +1,105 @@
+"""The broker's clock, over HTTP: what time it is there, and moving it where it is a manual one."""
+
+import http.client
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from typing import Any, Final, NamedTuple
+
+from partibus.client.errors import AccessDenied, ClientError, ConnectFailed, InvalidRequest, TimedOut
+from partibus.namespace.connection_string import ConnectionString
+from partibus.namespace.sas import make_token
+
+TIMEOUT_S: Final = 600.0
+"""For what falls due: millions of messages that expire with one move are removed before it is answered."""
+
+_TOKEN_S: Final = 60
+_ANSWER_BYTES_MAX: Final = 1 << 16
+# The clock belongs to whoever started the broker, on this machine mostly: no proxy in between.
+_open: Final = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+
+class BrokerTime(NamedTuple):
+    """What a broker's clock shows."""
+
+    now_ms: int
+    """Unix time in milliseconds."""
+    is_manual: bool
+    """It stands still until it is moved."""
+
+
+class BrokerClock:
+    """The clock of the broker whose HTTP port is at ``url``. The connection string's policy needs the Manage right.
+
+    Every call raises `ConnectFailed`, `AccessDenied`, `InvalidRequest` and other kinds of `ClientError`.
+    """
+
+    def __init__(self, url: str, connection: ConnectionString, timeout_s: float = TIMEOUT_S) -> None:
+        if not re.match(r"https?://[^/\s]", url):
+            raise _no_address(url)
+        self.url = url.rstrip("/")
+        self._connection = connection
+        self._timeout_s = timeout_s
+
+    def show(self) -> BrokerTime:
+        """What time it is."""
+        answer = self._ask("/$partibus/clock")
+        return BrokerTime(self._time(answer), answer.get("clock") == "manual")
+
+    def advance(self, milliseconds: int) -> int:
+        """Move a manual clock; the new time, when everything that fell due has run and is durable. `InvalidRequest`
+        for a broker that runs on the real time."""
+        return self._time(self._ask("/$partibus/clock/advance", {"milliseconds": milliseconds}))
+
+    def _ask(self, path: str, body: dict[str, object] | None = None) -> dict[str, Any]:
+        url = self.url + path
+        try:
+            request = urllib.request.Request(url, None if body is None else json.dumps(body).encode())
+            request.add_header("Authorization", self._token())
+            request.add_header("Content-Type", "application/json")
+            with _open(request, timeout=self._timeout_s) as response:
+                return self._read(response)
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                raise self._refusal(refusal) from None
+        except TimeoutError as error:
+            raise TimedOut(f"{self.url} has not answered within {self._timeout_s:g} s") from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise ConnectFailed(
+                f"no answer from the HTTP port {self.url}: {getattr(reason, 'strerror', None) or reason}. Start a "
+                "broker (partibus serve --clock manual), or name its HTTP port."
+            ) from error
+        except ValueError as error:
+            raise _no_address(self.url) from error
+
+    def _token(self) -> str:
+        """For the whole namespace."""
+        connection = self._connection
+        expires_s = int(time.time()) + _TOKEN_S
+        return connection.signature or make_token(self.url, connection.key_name, connection.key, expires_s)
+
+    def _read(self, response: http.client.HTTPResponse | urllib.error.HTTPError) -> dict[str, Any]:
+        try:
+            answer = json.loads(response.read(_ANSWER_BYTES_MAX))
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise ClientError(f"{self.url} answers, but not as a broker of partibus does. Name its HTTP port.")
+        return answer
+
+    def _refusal(self, refusal: urllib.error.HTTPError) -> ClientError:
+        text = str(self._read(refusal).get("error") or f"{self.url} answers with status {refusal.code}")
+        return {400: InvalidRequest, 401: AccessDenied}.get(refusal.code, ClientError)(text)
+
+    def _time(self, answer: dict[str, Any]) -> int:
+        now_ms = answer.get("now_ms")
+        if not isinstance(now_ms, int):
+            raise ClientError(f"{self.url} answers without a time. Name the HTTP port of a broker.")
+        return now_ms
+
+
+def _no_address(url: str) -> InvalidRequest:
+    return InvalidRequest(f"{url!r} is no HTTP address. Give one such as http://localhost:5300.")

@@ -1,0 +1,61 @@
+"""Option values: what is read, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+import pytest
+
+from partibus.cli.types import duration, duration_or_never, moment
+from partibus.namespace.durations import UNLIMITED_MS
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("90", 90_000),
+        ("0.5", 500),
+        ("500ms", 500),
+        ("10m", 600_000),
+        ("1h30m", 5_400_000),
+        ("1.5h", 5_400_000),
+        ("2d", 172_800_000),
+        ("PT1M30S", 90_000),
+        ("P1D", 86_400_000),
+        ("0", 0),
+    ],
+)
+def test_durations(text: str, ms: int) -> None:
+    assert duration(text) == ms
+    assert duration_or_never(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "m", "5 m", "5w", "-1", "1h30", "10M", "never", "1.2345s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="1h30m"):
+        duration(text)
+
+
+def test_never_has_no_limit() -> None:
+    assert duration_or_never("never") == UNLIMITED_MS
+
+
+@pytest.mark.parametrize(
+    "text", ["2030-01-31T12:00:00Z", "2030-01-31T12:00:00", "2030-01-31 13:00:00+01:00", "2030-01-31T12:00:00.000Z"]
+)
+def test_a_moment_is_a_time(text: str) -> None:
+    assert moment(text) == 1_896_091_200_000
+
+
+def test_a_moment_may_be_told_from_now_on() -> None:
+    before_ms = int(datetime.now(UTC).timestamp() * 1000)
+    found_ms = moment("10m")
+    after_ms = int(datetime.now(UTC).timestamp() * 1000)
+    assert before_ms <= found_ms - 600_000 <= after_ms
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "", "2030-13-01T00:00:00Z"])
+def test_what_is_no_moment(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="2030-01-31T12:00:00Z"):
+        moment(text)

@@ -1,0 +1,213 @@
+"""Idle queues: what counts as use, and when a queue goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from partibus.amqp.codec.types import Int
+from partibus.client.messages import OutgoingMessage
+from partibus.errors import StoreUnavailable
+from partibus.node.idle import IdleQueues
+from tests.unit.frontends.harness import World, message
+
+MINUTE_MS = 60_000
+IDLE_MS = 10 * MINUTE_MS
+
+Use = Callable[[World], None]
+
+
+class IdleWorld(World):
+    """A broker that looks for idle queues once a minute."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.idle = IdleQueues(self.broker)
+
+    def pass_time(self, ms: int) -> None:
+        for _ in range(ms // MINUTE_MS):
+            self.wait(MINUTE_MS - 1_000)
+            self.idle.check()
+            self.wait(1_000)
+
+    def has(self, name: str) -> bool:
+        return self.namespace.find(name) is not None
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> IdleWorld:
+    return IdleWorld(tmp_path)
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_queue_that_nobody_uses_goes_with_its_messages(world: IdleWorld, partitioned: bool) -> None:
+    world.queue("q", AutoDeleteOnIdle="PT10M", EnablePartitioning=partitioned)
+    world.queue("stays", EnablePartitioning=partitioned)
+    client = world.client()
+    client.send(client.sender("q"), message())
+    world.pass_time(IDLE_MS - MINUTE_MS)
+    assert world.has("q")
+    world.pass_time(3 * MINUTE_MS)
+    assert not world.has("q")
+    assert world.has("stays")
+    world.queue("q", EnablePartitioning=partitioned)
+    assert client.receive(client.receiver("q"), 1) == []
+
+
+def send(world: World) -> None:
+    client = world.client()
+    client.send(client.sender("q"), message())
+    client.lose()
+
+
+def receive_nothing(world: World) -> None:
+    client = world.client()
+    client.receive(client.receiver("q"), 1)
+    client.lose()
+
+
+def receive_dead_letters(world: World) -> None:
+    client = world.client()
+    client.receive(client.receiver("q/$DeadLetterQueue"), 1)
+    client.lose()
+
+
+def peek(world: World) -> None:
+    body = {"from-sequence-number": 0, "message-count": Int(1)}
+    client = world.client()
+    client.request("q/$management", "com.microsoft:peek-message", body)
+    client.lose()
+
+
+def update(world: World) -> None:
+    world.broker.update_queue("q", {"UserMetadata": "changed"})
+
+
+@pytest.mark.parametrize("use", [send, receive_nothing, receive_dead_letters, peek, update])
+def test_use_puts_the_end_off(world: IdleWorld, use: Use) -> None:
+    world.queue("q", AutoDeleteOnIdle="PT10M")
+    world.pass_time(IDLE_MS - 2 * MINUTE_MS)
+    use(world)
+    world.pass_time(IDLE_MS - MINUTE_MS)
+    assert world.has("q")
+    world.pass_time(3 * MINUTE_MS)
+    assert not world.has("q")
+
+
+def look_at_it(world: World) -> None:
+    world.client().request("$management", "partibus:get-entity", {"name": "q"})
+
+
+def list_all(world: World) -> None:
+    world.client().request("$management", "partibus:list-entities", {})
+
+
+@pytest.mark.parametrize("look", [look_at_it, list_all])
+def test_looking_at_counts_is_no_use(world: IdleWorld, look: Use) -> None:
+    world.queue("q", AutoDeleteOnIdle="PT10M")
+    world.pass_time(IDLE_MS - 2 * MINUTE_MS)
+    look(world)
+    world.pass_time(3 * MINUTE_MS)
+    assert not world.has("q")
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_receiver_that_waits_keeps_the_queue(world: IdleWorld, partitioned: bool) -> None:
+    client = world.client()
+    link = client.receiver(world.queue("q", AutoDeleteOnIdle="PT10M", EnablePartitioning=partitioned))
+    link.grant(1)
+    world.pass_time(3 * IDLE_MS)
+    assert world.has("q")
+    link.drain()
+    world.pass_time(IDLE_MS + 2 * MINUTE_MS)
+    assert not world.has("q")
+    assert client.refusal(link).condition == "amqp:not-found"
+
+
+def test_a_scheduled_message_keeps_the_queue_until_it_is_idle_again(world: IdleWorld) -> None:
+    client = world.client()
+    sender = client.sender(world.queue("q", AutoDeleteOnIdle="PT10M"))
+    due_ms = world.timeline.now_ms() + 2 * IDLE_MS + 5 * MINUTE_MS
+    client.send(sender, OutgoingMessage(body=b"later", scheduled_ms=due_ms))
+    world.pass_time(2 * IDLE_MS + 14 * MINUTE_MS)
+    assert world.has("q"), "active for nine minutes"
+    world.pass_time(4 * MINUTE_MS)
+    assert not world.has("q")
+
+
+def test_a_message_that_becomes_active_between_two_looks_counts(world: IdleWorld) -> None:
+    client = world.client()
+    sender = client.sender(world.queue("q", AutoDeleteOnIdle="PT10M"))
+    due_ms = world.timeline.now_ms() + 6 * MINUTE_MS
+    client.send(sender, OutgoingMessage(body=b"later", scheduled_ms=due_ms))
+    world.pass_time(15 * MINUTE_MS)
+    assert world.has("q"), "active for nine minutes"
+    world.pass_time(4 * MINUTE_MS)
+    assert not world.has("q")
+
+
+def test_a_queue_whose_store_is_away_stays_until_it_is_back(world: IdleWorld) -> None:
+    world.queue("q", AutoDeleteOnIdle="PT10M")
+    servant = world.store_of("q")
+    servant.runtime.failure = "the disk is away"
+    world.pass_time(2 * IDLE_MS)
+    assert world.has("q")
+    assert world.idle.asking == 0
+    servant.runtime.failure = None
+    world.pass_time(2 * MINUTE_MS)
+    assert not world.has("q")
+
+
+def test_a_queue_that_could_not_be_deleted_is_tried_again(world: IdleWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise StoreUnavailable("no room for the catalog")
+
+    world.queue("q", AutoDeleteOnIdle="PT10M")
+    with monkeypatch.context() as patched:
+        patched.setattr(world.broker, "delete_queue", refuse)
+        world.pass_time(2 * IDLE_MS)
+    assert world.has("q")
+    world.pass_time(2 * MINUTE_MS)
+    assert not world.has("q")
+
+
+def test_every_queue_counts_as_used_when_the_broker_starts(world: IdleWorld) -> None:
+    world.queue("q", AutoDeleteOnIdle="PT10M")
+    world.pass_time(IDLE_MS - 2 * MINUTE_MS)
+    world.idle = IdleQueues(world.broker)
+    world.pass_time(IDLE_MS - MINUTE_MS)
+    assert world.has("q")
+    world.pass_time(3 * MINUTE_MS)
+    assert not world.has("q")
+
+
+def test_an_update_can_begin_and_end_it(world: IdleWorld) -> None:
+    world.queue("q")
+    world.queue("kept", AutoDeleteOnIdle="PT10M")
+    world.pass_time(2 * IDLE_MS // 3)
+    world.broker.update_queue("q", {"AutoDeleteOnIdle": "PT5M"})
+    world.broker.update_queue("kept", {"AutoDeleteOnIdle": "P10675199D"})
+    world.pass_time(4 * MINUTE_MS)
+    assert world.has("q")
+    world.pass_time(3 * MINUTE_MS)
+    assert not world.has("q")
+    world.pass_time(2 * IDLE_MS)
+    assert world.has("kept")
+
+
+def test_a_clock_that_stands_still_is_exact(world: IdleWorld) -> None:
+    """As when it is moved by hand: noted before each move, checked after it."""
+    world.queue("q", AutoDeleteOnIdle="PT10M")
+    send(world)
+    world.idle.note()
+    world.timeline.time_ms += IDLE_MS - 1
+    world.idle.check()
+    world.wait(0)
+    assert world.has("q")
+    world.idle.note()
+    world.timeline.time_ms += 1
+    world.idle.check()
+    assert world.idle.asking == 0
+    assert not world.has("q")
