@@ -111,6 +111,18 @@ def test_attach_may_be_answered_later() -> None:
     assert answer_to(early, scripted).name == "early"
 
 
+def test_an_answer_that_comes_when_the_session_has_ended_is_not_sent() -> None:
+    """One client closes the connection when it gets one."""
+    scripted = on_session()
+    accepted, refused = scripted.attach_peer_receiver(0), scripted.attach_peer_receiver(1, name="other")
+    scripted.say(End())
+    scripted.heard_bodies()
+    accepted.accept()
+    refused.refuse(NOT_FOUND)
+    assert scripted.heard_bodies() == []
+    assert not accepted.is_open
+
+
 def test_credit_that_comes_before_the_answer_holds() -> None:
     scripted = on_session()
     link = scripted.attach_peer_receiver()

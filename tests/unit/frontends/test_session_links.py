@@ -457,6 +457,15 @@ class TestHolding:
         world.wait()
         assert condition(client, link) == "amqp:not-found"
 
+    def test_a_queue_closed_for_receivers_frees_the_session(self, world: World, queue: str) -> None:
+        client = world.client()
+        link = attach(client, "s")
+        world.broker.update_queue("q", {"Status": "Disabled"})
+        world.wait()
+        assert condition(client, link) == "com.microsoft:entity-disabled"
+        world.broker.update_queue("q", {"Status": "Active"})
+        assert accepted(attach(client, "s")) == "s"
+
     def test_an_expired_token_ends_holding_and_waiting(self, world: World, queue: str) -> None:
         client = world.client(login=None)
         assert client.put_token("root", "sb://localhost/q", expires_in_s=30) == 202
