@@ -25,6 +25,14 @@ _PROPERTIES: dict[str, dict[str, object]] = {
     "plain": {**_ROOM},
     "plain, batching off": {**_ROOM, "EnableBatchedOperations": False},
     "partitioned": {**_ROOM, "EnablePartitioning": True},
+    "sessions": {**_ROOM, "RequiresSession": True},
+    "partitioned, sessions": {**_ROOM, "EnablePartitioning": True, "RequiresSession": True},
+    "duplicates": {**_ROOM, "RequiresDuplicateDetection": True},
+    "duplicates, 20 s": {
+        **_ROOM,
+        "RequiresDuplicateDetection": True,
+        "DuplicateDetectionHistoryTimeWindow": "PT20S",
+    },
 }
 
 
@@ -46,7 +54,7 @@ class Partibus:
     """Our broker in a directory of its own."""
 
     broker: TemporaryBroker
-    foreign: Generator
+    foreign: ProtonGenerator
     own: Generator
     name: str = "partibus"
     kinds: tuple[str, ...] = ("plain", "partitioned")

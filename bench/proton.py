@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from partibus.bench.load import BenchError, Job, Mode, Running
@@ -35,19 +36,51 @@ class ProtonGenerator:
 
     name = "qpid-proton C++"
 
-    def __init__(self, program: Path, port: int, user: str, password: str) -> None:
+    def __init__(
+        self, program: Path, port: int, user: str, password: str, options: Mapping[Mode, Sequence[str]] | None = None
+    ) -> None:
+        """``options``: more of the program's options, by mode."""
         self._program = program
         self._port = port
-        self._environment = os.environ | {"PARTIBUS_BENCH_USER": user, "PARTIBUS_BENCH_PASSWORD": password}
+        self._user = user
+        self._password = password
+        self._options = options or {}
+
+    def with_sessions(self, count: int, *, held: bool = True) -> ProtonGenerator:
+        """Messages in ``count`` sessions in turn; with ``held`` each is received on a link of its own."""
+        option = ("--sessions", str(count))
+        return self._with({Mode.SEND: option, Mode.RECEIVE: option if held else ()})
+
+    def with_ids(self) -> ProtonGenerator:
+        """Each message with an id of its own."""
+        return self._with({Mode.SEND: ("--ids", "1")})
+
+    def _with(self, options: Mapping[Mode, Sequence[str]]) -> ProtonGenerator:
+        return ProtonGenerator(self._program, self._port, self._user, self._password, options)
 
     def start(self, job: Job) -> Running:
-        command = [str(self._program), job.mode.value, f"127.0.0.1:{self._port}", job.address]
-        command += ["--size", str(job.size_bytes)]
+        arguments = ["--size", str(job.size_bytes), *self._options.get(job.mode, ())]
         if job.mode is Mode.LATENCY:
-            command += ["--rate", str(job.rate), "--seconds", str(job.seconds)]
+            arguments += ["--rate", str(job.rate), "--seconds", str(job.seconds)]
         else:
-            command += ["--count", str(job.count), "--connections", str(job.connections)]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._environment
-        )
+            arguments += ["--count", str(job.count), "--connections", str(job.connections)]
+        process = self._run(job.mode.value, job.address, arguments)
+        if job.mode is Mode.RECEIVE and self._options.get(job.mode):
+            assert process.stdout is not None
+            # Every session is held. A generator that failed has closed its output; `Running.wait` tells why.
+            process.stdout.readline()
         return Running([process])
+
+    def accept(self, address: str, count: int) -> Running:
+        """The next session, one message of it, the end of the link, ``count`` times. Its latencies are those of the
+        attach."""
+        return Running([self._run("accept", address, ["--count", str(count)])])
+
+    def _run(self, mode: str, address: str, arguments: Sequence[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(self._program), mode, f"127.0.0.1:{self._port}", address, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PARTIBUS_BENCH_USER": self._user, "PARTIBUS_BENCH_PASSWORD": self._password},
+        )

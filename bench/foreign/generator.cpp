@@ -1,8 +1,13 @@
 // A load generator on Qpid Proton C++, so that brokers are measured by a client that knows none of them.
 //
-//   generator send    URL ADDRESS --count N --size BYTES [--connections C] [--window W]
-//   generator receive URL ADDRESS --count N              [--connections C] [--window W]
+//   generator send    URL ADDRESS --count N --size BYTES [--connections C] [--window W] [--sessions S] [--ids 1]
+//   generator receive URL ADDRESS --count N              [--connections C] [--window W] [--sessions S]
 //   generator latency URL ADDRESS --rate PER_SECOND --seconds S --size BYTES
+//   generator accept  URL ADDRESS --count N
+//
+// With --sessions messages go to S sessions in turn, and are received on S links, each of which holds one of them; the
+// line "ready" says that all are held. With --ids every message has an id of its own, of 32 characters. `accept` takes
+// the next session, one message of it, completes that, ends the link, and so on; its latencies are those of the attach.
 //
 // URL is host:port. User and password come from PARTIBUS_BENCH_USER and PARTIBUS_BENCH_PASSWORD, so that no process
 // list shows them. Messages are durable; every one is sent unsettled and counted when the broker has accepted it, or
@@ -16,11 +21,13 @@
 #include <proton/duration.hpp>
 #include <proton/error_condition.hpp>
 #include <proton/message.hpp>
+#include <proton/message_id.hpp>
 #include <proton/messaging_handler.hpp>
 #include <proton/receiver.hpp>
 #include <proton/receiver_options.hpp>
 #include <proton/sender.hpp>
 #include <proton/sender_options.hpp>
+#include <proton/source.hpp>
 #include <proton/source_options.hpp>
 #include <proton/tracker.hpp>
 #include <proton/transport.hpp>
@@ -32,6 +39,8 @@
 #include <cstring>
 #include <iomanip>
 #include <iostream>
+#include <random>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -51,12 +60,22 @@ std::int64_t now_ns() {
 struct Options {
     std::string mode, url, address;
     std::int64_t count = 10000, size = 1024, connections = 1, window = 1000, rate = 1000, seconds = 5;
+    std::int64_t sessions = 0, ids = 0;
 };
 
 proton::message make_message(std::int64_t size) {
     proton::message message(proton::binary(std::string(static_cast<std::size_t>(size), 'x')));
     message.durable(true);
     return message;
+}
+
+std::string session_name(std::int64_t number) { return "session-" + std::to_string(number); }
+
+// The options of a receiver that asks for a session: a name, or null for the next one.
+proton::receiver_options of_session(const proton::value& wanted) {
+    proton::source::filter_map filters;
+    filters.put("com.microsoft:session-filter", wanted);
+    return proton::receiver_options().credit_window(0).source(proton::source_options().filters(filters));
 }
 
 // What all modes share: connections with a login, and errors that end the run.
@@ -111,6 +130,14 @@ class Generator : public proton::messaging_handler {
             receiver.work_queue().add([receiver]() mutable { receiver.close(); });
     }
 
+    void print_latencies(std::ostream& out, const std::vector<std::int64_t>& latencies_us) const {
+        out << "{\"messages\": " << latencies_us.size() << ", \"first_s\": " << first_s << ", \"last_s\": " << last_s
+            << ", \"latencies_us\": [";
+        for (std::size_t index = 0; index < latencies_us.size(); ++index)
+            out << (index ? "," : "") << latencies_us[index];
+        out << "]}\n";
+    }
+
     [[noreturn]] static void fail(const std::string& reason) { throw std::runtime_error(reason); }
 
     const Options options;
@@ -122,7 +149,12 @@ class Generator : public proton::messaging_handler {
 
 class SendAll : public Generator {
   public:
-    explicit SendAll(const Options& options) : Generator(options), message(make_message(options.size)) {}
+    explicit SendAll(const Options& options) : Generator(options), message(make_message(options.size)) {
+        std::random_device random;
+        std::ostringstream prefix;
+        for (int word = 0; word < 2; ++word) prefix << std::hex << std::setw(8) << std::setfill('0') << random();
+        id_prefix = prefix.str();
+    }
 
     void opened(proton::connection& connection, std::int64_t number) override {
         senders.push_back({connection.open_sender(options.address), share(number)});
@@ -161,15 +193,25 @@ class SendAll : public Generator {
     void send_more(State& own) {
         if (first_s == 0) first_s = now_s();
         while (own.left > 0 && own.unanswered < options.window && own.sender.credit() > 0) {
+            if (options.sessions) message.group_id(session_name(sent % options.sessions));
+            if (options.ids) message.id(id_prefix + id_suffix());
+            ++sent;
             own.sender.send(message);
             --own.left;
             ++own.unanswered;
         }
     }
 
+    // Sixteen digits, so that ids are as long as those that the service's clients make.
+    std::string id_suffix() const {
+        const std::string digits = std::to_string(sent);
+        return std::string(16 - digits.size(), '0') + digits;
+    }
+
     proton::message message;
+    std::string id_prefix;
     std::vector<State> senders;
-    std::int64_t accepted = 0;
+    std::int64_t sent = 0, accepted = 0;
 };
 
 class ReceiveAll : public Generator {
@@ -200,6 +242,90 @@ class ReceiveAll : public Generator {
 
   private:
     std::int64_t received = 0;
+};
+
+// One link per session. Nothing is asked for before all of them are held, so that only the transfer is measured. A link
+// asks for more when half of what it asked for has come.
+class ReceiveSessions : public Generator {
+  public:
+    using Generator::Generator;
+
+    void opened(proton::connection& connection, std::int64_t number) override {
+        for (auto session = number; session < options.sessions; session += options.connections)
+            receivers.push_back(connection.open_receiver(options.address, of_session(session_name(session))));
+    }
+
+    void on_receiver_open(proton::receiver&) override {
+        if (++held < options.sessions) return;
+        std::cout << "ready" << std::endl;
+        for (auto& receiver : receivers) receiver.work_queue().add([receiver]() mutable { receiver.add_credit(credit); });
+    }
+
+    void on_message(proton::delivery& delivery, proton::message&) override {
+        if (received++ == 0) first_s = now_s();
+        auto receiver = delivery.receiver();
+        const auto left = static_cast<std::uint32_t>(receiver.credit());
+        if (left <= credit / 2) receiver.add_credit(credit - left);
+        if (received == options.count) close_receivers();
+    }
+
+    void receiver_ended() override {
+        if (++closed == options.sessions) {
+            last_s = now_s();
+            finish();
+        }
+    }
+
+    void print(std::ostream& out) const {
+        out << "{\"messages\": " << received << ", \"first_s\": " << first_s << ", \"last_s\": " << last_s << "}\n";
+    }
+
+  private:
+    static constexpr std::uint32_t credit = 20;
+    std::int64_t held = 0, received = 0;
+};
+
+// One receiver after another: attach, receive one, complete, detach.
+class AcceptNext : public Generator {
+  public:
+    using Generator::Generator;
+
+    void opened(proton::connection& connection, std::int64_t) override {
+        first_s = now_s();
+        attach(connection);
+    }
+
+    void on_receiver_open(proton::receiver& receiver) override {
+        if (receiver.source().address().empty()) return;  // Refused: the error follows.
+        latencies_us.push_back((now_ns() - attached_ns) / 1000);
+        receiver.add_credit(1);
+    }
+
+    void on_message(proton::delivery& delivery, proton::message&) override {
+        delivery.accept();
+        delivery.receiver().close();
+    }
+
+    void on_receiver_close(proton::receiver& receiver) override {
+        if (static_cast<std::int64_t>(latencies_us.size()) == options.count) {
+            last_s = now_s();
+            finish();
+            return;
+        }
+        auto connection = receiver.connection();
+        attach(connection);
+    }
+
+    void print(std::ostream& out) const { print_latencies(out, latencies_us); }
+
+  private:
+    void attach(proton::connection& connection) {
+        attached_ns = now_ns();
+        connection.open_receiver(options.address, of_session(proton::null()));
+    }
+
+    std::int64_t attached_ns = 0;
+    std::vector<std::int64_t> latencies_us;
 };
 
 // Sends at a fixed rate on one connection and receives on another. A message carries the time at which it was due to
@@ -241,13 +367,7 @@ class Latency : public Generator {
 
     void receiver_ended() override { finish(); }
 
-    void print(std::ostream& out) const {
-        out << "{\"messages\": " << latencies_us.size() << ", \"first_s\": " << first_s << ", \"last_s\": " << last_s
-            << ", \"latencies_us\": [";
-        for (std::size_t index = 0; index < latencies_us.size(); ++index)
-            out << (index ? "," : "") << latencies_us[index];
-        out << "]}\n";
-    }
+    void print(std::ostream& out) const { print_latencies(out, latencies_us); }
 
   private:
     void tick() {
@@ -279,7 +399,7 @@ class Latency : public Generator {
 };
 
 Options parse(int argc, char** argv) {
-    if (argc < 4) throw std::runtime_error("usage: generator send|receive|latency HOST:PORT ADDRESS [--option number]...");
+    if (argc < 4) throw std::runtime_error("usage: generator send|receive|latency|accept HOST:PORT ADDRESS [--option number]...");
     Options options;
     options.mode = argv[1];
     options.url = argv[2];
@@ -294,6 +414,8 @@ Options parse(int argc, char** argv) {
         else if (name == "--window") options.window = value;
         else if (name == "--rate") options.rate = value;
         else if (name == "--seconds") options.seconds = value;
+        else if (name == "--sessions") options.sessions = value;
+        else if (name == "--ids") options.ids = value;
         else throw std::runtime_error("unknown option " + name);
     }
     return options;
@@ -315,8 +437,12 @@ int main(int argc, char** argv) {
         Options options = parse(argc, argv);
         if (options.mode == "send") {
             run<SendAll>(options);
+        } else if (options.mode == "receive" && options.sessions) {
+            run<ReceiveSessions>(options);
         } else if (options.mode == "receive") {
             run<ReceiveAll>(options);
+        } else if (options.mode == "accept") {
+            run<AcceptNext>(options);
         } else if (options.mode == "latency") {
             if (options.size < 8) throw std::runtime_error("--size must hold a time of 8 bytes");
             options.connections = 2;

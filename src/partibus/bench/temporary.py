@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -18,8 +19,10 @@ _POLL_S: Final = 0.002
 class TemporaryBroker:
     """`partibus serve` on free ports with its data in ``directory``, which stays. Stopped when it is left."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+        """``environment``: more variables than this process has."""
         self.directory = directory
+        self._environment = environment or {}
         self._ready_file = directory / "ready.json"
         self._log = directory / "serve.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,7 +54,7 @@ class TemporaryBroker:
                 [sys.executable, "-c", "from partibus.cli.main import main; main()", "serve", *arguments],
                 stdout=log,
                 stderr=log,
-                env=os.environ,
+                env={**os.environ, **self._environment},
             )
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() - started > _START_S:

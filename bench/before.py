@@ -1,0 +1,54 @@
+"""The foundation's figures before and after everything else that a queue does: two brokers from two states of the
+sources, in one run, by the same clients."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.brokers import Partibus, attach
+from bench.pairs import Pairs, Side, compare
+from partibus.bench.load import BenchError
+from partibus.bench.temporary import TemporaryBroker
+
+FOUNDATION = "9ad26a6"
+"""The last commit of the foundation: plain and partitioned queues without sessions, schedules and duplicate
+detection."""
+
+_ROOT = Path(__file__).parents[1]
+
+
+def measure_before(directory: Path, program: Path, *, pairs: int, count: int) -> Iterator[Pairs]:
+    """Plain and partitioned queue, one connection."""
+    shutil.rmtree(directory, ignore_errors=True)
+    sources = check_out(FOUNDATION, directory / "sources")
+    with (
+        TemporaryBroker(directory / "before", {"PYTHONPATH": str(sources)}) as old,
+        TemporaryBroker(directory / "after") as new,
+    ):
+        before, after = attach(old, program), attach(new, program)
+        for kind in ("plain", "partitioned"):
+            yield from compare("foundation", kind, _side(before, kind), _side(after, kind), pairs=pairs, count=count)
+    shutil.rmtree(directory)
+
+
+def check_out(commit: str, directory: Path) -> Path:
+    """The folder with the packages of a commit, for PYTHONPATH. Raises `BenchError`."""
+    try:
+        done = subprocess.run(["git", "-C", str(_ROOT), "archive", commit, "src"], capture_output=True, check=False)
+    except OSError as error:
+        raise BenchError(f"git can't be run, and without it there is no state before: {error}") from error
+    if done.returncode:
+        words = done.stderr.decode(errors="replace").strip()
+        raise BenchError(f"commit {commit} is not in this repository ({words}): fetch its whole history")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(directory, filter="data")
+    return directory / "src"
+
+
+def _side(peer: Partibus, kind: str) -> Side:
+    return Side(lambda: peer.queue(kind), peer.foreign)

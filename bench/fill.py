@@ -1,0 +1,96 @@
+"""Many messages or message ids in a plain queue, fast: written into its store while the broker is down.
+
+What is measured afterwards is what the broker does with them; that the rows are those that the broker itself would have
+written is shown by its receiving them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+
+from partibus.amqp.section_encoding import encode_data, encode_properties
+from partibus.message import pack
+from partibus.namespace.catalog import Catalog
+from partibus.partition.duplicates import BUCKETS, ID_BYTES
+from partibus.partition.keys import SubqueueKind, body_key, entry_key, subqueue_key
+from partibus.partition.ports import EntryState, Writes
+from partibus.store.sqlite import Owner, SQLiteStore
+from partibus.store.sqlite.directory import STORES_DEFAULT, store_id
+
+_RUN = 10_000
+"""Rows per commit: the rate no longer rises with more."""
+_PAYLOAD = b"x" * 1024
+
+
+@contextmanager
+def store_of(data: Path, queue: str) -> Iterator[tuple[SQLiteStore, int]]:
+    """The store and the partition row of a plain queue, in the data directory of a broker that is down."""
+    catalog = Catalog(data, STORES_DEFAULT)
+    try:
+        (placement,) = catalog.get(queue).placements
+    finally:
+        catalog.close()
+    name = store_id(placement.store_no)
+    store = SQLiteStore.open(data / "stores" / f"{name}.db", store_id=name, owner=Owner("bench", f"{time.time_ns()}"))
+    try:
+        yield store, placement.partition_row
+    finally:
+        store.close()
+
+
+def fill_messages(
+    data: Path,
+    queue: str,
+    count: int,
+    *,
+    state: EntryState = EntryState.ACTIVE,
+    session: Callable[[int], str] | None = None,
+    due_ms: Callable[[int], int] | None = None,
+) -> None:
+    """``count`` messages of 1 KB in a queue that never had one; their sequence counters are 1, 2, ... ``session`` and
+    ``due_ms`` (ms since 1970) say it for the nth of them, from 0."""
+    now_ms = int(time.time() * 1000)
+    with store_of(data, queue) as (store, row):
+        assert store.load_partition(row) is None, "a queue that nobody has used"
+        subqueue = subqueue_key(row, SubqueueKind.ACTIVE)
+        size_bytes = 0
+        for first in range(0, count, _RUN):
+            writes = Writes()
+            end = min(first + _RUN, count)
+            for number in range(first, end):
+                name = None if session is None else session(number)
+                message = pack(durable=True, properties=encode_properties(group_id=name), rest=encode_data(_PAYLOAD))
+                due = None if due_ms is None else due_ms(number)
+                sequence = number + 1
+                body = body_key(row, sequence)
+                writes.bodies += (body, message)
+                writes.entries += (entry_key(subqueue, sequence), body, sequence, now_ms, state, 0, name, due)
+                size_bytes += len(message)
+            writes.counters[row] = (end + 1, 1, 0)
+            writes.counts[subqueue] = (end, size_bytes)
+            store.commit(writes)
+
+
+def fill_ids(data: Path, queue: str, count: int, window_ms: int) -> None:
+    """``count`` message ids, accepted in equal distances in the latest half of the window."""
+    now_ms = int(time.time() * 1000)
+    bucket_ms = window_ms // BUCKETS
+    step_ms = window_ms / 2 / count
+    rows = []
+    for number in range(count):
+        accepted_ms = now_ms - int(number * step_ms)
+        digest = blake2b(number.to_bytes(8), digest_size=ID_BYTES).digest()
+        rows.append((accepted_ms - accepted_ms % bucket_ms, digest, accepted_ms))
+    rows.sort()
+    with store_of(data, queue) as (store, row):
+        for first in range(0, count, _RUN):
+            writes = Writes()
+            for bucket, message_id, accepted_ms in rows[first : first + _RUN]:
+                writes.duplicate_ids += (row, bucket, message_id, accepted_ms)
+            writes.counters[row] = (1, 1, 0)
+            writes.counts[subqueue_key(row, SubqueueKind.ACTIVE)] = (0, 0)
+            store.commit(writes)
