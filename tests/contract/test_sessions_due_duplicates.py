@@ -351,3 +351,13 @@ def test_committed_rows_survive_a_new_opening(open_store: Opener) -> None:
     assert NOTHING not in ([answer] for answer in before)
     first.close()
     assert answers(open_store(), PARTITION) == before
+
+
+def test_partitions_with_something_due_are_found(store: Store) -> None:
+    assert store.timed_partitions() == []
+    for partition, due_ms in ((PARTITION + 2, 5), (PARTITION, 7), (PARTITION + 1, None), (PARTITION + 9, 1)):
+        writes = Writes()
+        for pos in range(3):
+            enqueue(writes, pos, due_ms=due_ms, subqueue=subqueue_key(partition, 0))
+        store.commit(writes)
+    assert store.timed_partitions() == [PARTITION, PARTITION + 2, PARTITION + 9]

@@ -132,6 +132,14 @@ class Broker:
         for partition in entity.route.partitions:
             partition.drop(lambda row: self.namespace.forget_dropped([row]))
 
+    def wake_partitions(self, partition_rows: list[int]) -> None:
+        """Have partitions loaded that nobody may use: something falls due in them."""
+        rows = set(partition_rows)
+        for queue in self.namespace if rows else ():
+            wanted = [i for i, placement in enumerate(queue.partitions) if placement.partition_row in rows]
+            for index in wanted:
+                self._entity_of(queue).route.partitions[index].wake()
+
     def in_use(self, queue: Queue) -> Entity | None:
         """The entity, if anybody has asked for it since the start."""
         return self._entities.get(queue.entity_id)

@@ -45,7 +45,8 @@ class Node:
         stores = open_stores(settings.data, owner=owner, created_ms=self.clock.now_ms())
         self._host = AsyncioHost(loop)
         self.runtimes = [
-            StoreRuntime(store.reopen, self._host, self.clock, settings.limits.store, store) for store in stores
+            StoreRuntime(store.reopen, self._host, self.clock, settings.limits.store, store, self._wake)
+            for store in stores
         ]
         self._catalog = Catalog(settings.data, len(stores))
         namespace = Namespace(self._catalog, self.clock)
@@ -79,6 +80,8 @@ class Node:
             "brokers": [{"id": "broker-0", "pid": os.getpid(), "stores": len(self.runtimes)}],
         }
         self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
+        for runtime in self.runtimes:
+            runtime.wake_timed()
         if settings.ready_file is not None:
             _write_whole(settings.ready_file, json.dumps(self.ready, indent=2) + "\n")
 
@@ -106,6 +109,9 @@ class Node:
         stores = {f"store-{index:02}": trouble or "ok" for index, trouble in enumerate(troubles)}
         healthy = not any(troubles)
         return healthy, {"status": "healthy" if healthy else "unhealthy", "stores": stores}
+
+    def _wake(self, partition_rows: list[int]) -> None:
+        self.broker.wake_partitions(partition_rows)
 
     def _check_idle(self) -> None:
         self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)

@@ -205,6 +205,10 @@ class Store(Protocol):
         """Durable state of a partition; None when it was never written."""
         ...
 
+    def timed_partitions(self) -> list[int]:
+        """Rows of the partitions that have entries which are due at some time, in order."""
+        ...
+
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:

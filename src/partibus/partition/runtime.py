@@ -44,8 +44,11 @@ class StoreRuntime:
         clock: Clock,
         limits: StoreLimits | None = None,
         store: Store | None = None,
+        wake: Callable[[list[int]], None] | None = None,
     ) -> None:
-        """``store``: the store if it is open already; ``open_store`` opens it, now or again after a failure."""
+        """``store``: the store if it is open already; ``open_store`` opens it, now or again after a failure. ``wake``
+        gets the rows of partitions that have something to do although nobody uses them: entries that fall due."""
+        self._wake = wake
         self._open_store = open_store
         self._host = host
         self._clock = clock
@@ -74,6 +77,22 @@ class StoreRuntime:
     def open(self) -> None:
         """Open the store; blocks. Raises `StoreError`."""
         self._store = self._open_store()
+
+    def wake_timed(self) -> None:
+        """Find the partitions in which something falls due, once the store is open."""
+        store, wake, generation = self._store, self._wake, self._generation
+        if store is None or wake is None:
+            return
+
+        def found(result: Any) -> None:
+            if generation != self._generation:
+                return
+            if isinstance(result, BaseException):
+                self._fail(result)
+            else:
+                wake(result)
+
+        self._host.read(store.timed_partitions, found)
 
     def close(self, done: Callable[[], None]) -> None:
         """Commit what is pending, then close the store and call ``done``."""
@@ -392,6 +411,7 @@ class StoreRuntime:
         else:
             self._finish_closing()
         self._tell_usable()
+        self.wake_timed()
 
     def _refuse(self, command: c.Command | c.Load) -> None:
         self._answers.refuse(command, self.failure or "the store is closed")

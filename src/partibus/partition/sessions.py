@@ -174,7 +174,8 @@ class Sessions:
 
     def expired(self, now_ms: int) -> list[Session]:
         """The sessions whose lock has ended."""
-        over = []
+        over: dict[int, Session] = {}  # one that was renewed within a millisecond has its deadline twice
         while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
-            over.append(self.by_lock[heappop(self._deadlines)[1]])
-        return over
+            lock_id = heappop(self._deadlines)[1]
+            over[lock_id] = self.by_lock[lock_id]
+        return list(over.values())

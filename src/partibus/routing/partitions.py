@@ -5,7 +5,7 @@ from itertools import count
 
 from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreUnavailable
 from partibus.partition.answers import OnReply
-from partibus.partition.commands import Command, Failed, Inspect, Refused
+from partibus.partition.commands import Command, Failed, Inspect, Refused, Tick
 from partibus.partition.options import PartitionOptions
 from partibus.partition.runtime import StoreRuntime
 
@@ -64,6 +64,10 @@ class PartitionHandle:
     def forget(self, request: int) -> None:
         """Nobody waits for the answer to a request any more; one that is on its way may still come."""
         self._runtime.forget(request)
+
+    def wake(self) -> None:
+        """Have the partition loaded, lest what falls due in it waits for somebody to use it."""
+        self.submit(Tick())
 
     def drop(self, on_dropped: Callable[[int], None]) -> None:
         """The entity was deleted: delete the partition's rows, then call with its number."""

@@ -151,6 +151,10 @@ class FaultyStore:
         """See the port."""
         return self._loading().load_partition(partition_row)
 
+    def timed_partitions(self) -> list[int]:
+        """See the port."""
+        return self._loading().timed_partitions()
+
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:

@@ -111,6 +111,11 @@ class MemoryStore:
         with self._lock:
             return self._tables().snapshot(partition_row)
 
+    def timed_partitions(self) -> list[int]:
+        """See the port."""
+        with self._lock:
+            return self._tables().timed_partitions()
+
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:

@@ -132,6 +132,11 @@ class Tables:
         }
         return Snapshot(*counters, counts, batches, locked, next_due)
 
+    def timed_partitions(self) -> list[int]:
+        """See `partibus.partition.ports.Store.timed_partitions`."""
+        timed = (key for key, entry in self.entries.items() if entry.due_ms is not None and entry.body in self.bodies)
+        return sorted({key >> (KIND_BITS + POSITION_BITS) for key in timed})
+
     def active_from(self, subqueue: int, from_pos: int, session: str | None = None) -> Iterator[EntryRow]:
         """Active entries with ``pos >= from_pos`` by position; of one session, if it is named."""
         for row in self.in_range(subqueue, from_pos, POSITION_MAX + 1, session):

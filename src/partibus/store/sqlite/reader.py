@@ -87,6 +87,13 @@ def read_due(
     return DueRows(rows, next_due_ms)
 
 
+def read_timed_partitions(connection: Connection) -> list[int]:
+    """Rows of the partitions that have entries which are due at some time."""
+    (listed,) = connection.execute(statement("select_timed_partitions")).fetchone()
+    rows: list[int] = json.loads(listed)
+    return rows
+
+
 def read_sequences(connection: Connection, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
     """Entries by sequence number; see `partibus.partition.ports.Store.load_sequences`."""
     rows: list[EntryRow] = []

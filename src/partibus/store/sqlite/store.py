@@ -148,6 +148,13 @@ class SQLiteStore:
         """See the port."""
         return self._load(partition_row, None, reader.read_partition, partition_row)
 
+    def timed_partitions(self) -> list[int]:
+        """See the port."""
+        self._check_usable()
+        with self._readers.reader() as connection:
+            rows = reader.read_timed_partitions(connection)
+        return [row for row in rows if not self._sweeper.hides(row)]
+
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
