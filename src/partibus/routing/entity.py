@@ -64,6 +64,12 @@ class EntityRoute:
                 break
         return partitions[self._turn]
 
+    def give_back(self, kind: int) -> None:
+        """Return to the partitions what this front end's cache keeps of a sub-queue."""
+        cache = self._caches.get(kind)
+        if cache is not None:
+            cache.give_back()
+
     def source(self, kind: int, *, delete: bool, on_granted: OnGranted, on_failed: OnFailed) -> Source:
         """Where a receiver gets messages of a sub-queue: the partition itself, or this front end's cache in front of
         several (D10). ``on_failed`` tells that nothing will come any more; of several partitions one is always left

@@ -183,12 +183,18 @@ class FrontEndCache:
             if kept.asked:
                 kept.asked = 0
                 kept.partition.submit(CancelReceive(0, self._kind, kept.receiver))
-            if kept.entries and not self._sources:
+        if not self._sources:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Return what is kept: nobody is there for it, or somebody wants all that no receiver has."""
+        for kept in self._kept:
+            if kept.entries:
                 tokens = [(reservation, entry.pos) for reservation, _, entry in kept.entries]
                 kept.entries.clear()
-                self._give_back(kept, tokens)
+                self._return(kept, tokens)
 
-    def _give_back(self, kept: _Kept, tokens: list[LockToken]) -> None:
+    def _return(self, kept: _Kept, tokens: list[LockToken]) -> None:
         if self._lock_kept:
             kept.partition.submit(Settle(0, self._kind, Outcome.RELEASE, tokens))
         else:

@@ -113,6 +113,23 @@ def test_what_is_kept_goes_back_when_the_last_receiver_goes() -> None:
     assert returned.tokens == [(1, 1), (1, 2)]
 
 
+def test_what_is_kept_goes_back_when_somebody_wants_all_that_no_receiver_has() -> None:
+    front = Front()
+    source, got = front.receiver()
+    source.ask(1, ROOM)
+    for partition in front.partitions[:2]:
+        partition.reserve(1)
+    front.partitions[0].lock()
+    front.route.give_back(0)
+    front.route.give_back(1)
+    returned = [p.taken(c.ReturnReserved) for p in front.partitions]
+    assert [[command.tokens for command in commands] for commands in returned] == [[], [[(1, 1)]], [], []]
+    front.asked()
+    source.ask(1, ROOM)
+    assert front.asked() == [1, 1, 1, 1], "what went back has to be asked for anew"
+    assert got == [(0, 1)]
+
+
 def test_closing_twice_is_closing_once() -> None:
     front = Front()
     source, _ = front.receiver()

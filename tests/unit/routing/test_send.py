@@ -7,10 +7,11 @@ from collections import Counter
 import pytest
 
 from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreUnavailable
+from partibus.message import Message
 from partibus.partition import commands as c
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers
-from partibus.routing.send import Batch, send
+from partibus.routing.send import Batch, send, send_numbered
 from partibus.routing.slots import partition_for_key
 from tests.unit.routing.fakes import UNAVAILABLE, UNKNOWN, FakePartition, message
 
@@ -177,3 +178,53 @@ class TestAPartitionThatCannotBeUsed:
         assert errors is not None
         assert isinstance(errors[0], QuotaExceeded)
         assert "no room" in str(errors[0])
+
+
+class TestNumbers:
+    def numbered(self, route: EntityRoute, *messages: Message) -> list[list[int] | PartibusError]:
+        answers: list[list[int] | PartibusError] = []
+        send_numbered(route, messages, answers.append)
+        return answers
+
+    def test_each_message_gets_the_number_that_its_partition_gave(self) -> None:
+        route, partitions = entity(accepts=False)
+        keys = [key_of(3), None, key_of(5), key_of(3), None]
+        answers = self.numbered(route, *map(message, keys))
+        asked = [partition for partition in partitions if partition.commands]
+        unkeyed = next(partition for partition in asked if partition.partition_id not in (3, 5))
+        for partition, first in ((partitions[5], 50), (unkeyed, 7), (partitions[3], 30)):
+            assert answers == []
+            partition.answer(c.Accepted(0, first))
+        base = unkeyed.partition_id << 48
+        assert answers == [[3 << 48 | 30, base | 7, 5 << 48 | 50, 3 << 48 | 31, base | 8]]
+
+    def test_a_plain_entitys_messages_go_together_in_order(self) -> None:
+        route, (partition,) = entity(1)
+        assert self.numbered(route, message("a"), message(), message("b")) == [[1, 2, 3]]
+        (command,) = partition.taken(c.Enqueue)
+        assert [one.key for one in command.messages] == ["a", None, "b"]
+
+    @pytest.mark.row("K12")
+    def test_without_a_key_another_partition_takes_them(self) -> None:
+        route, partitions = entity(2)
+        first = route.next_partition()
+        other = next(partition for partition in partitions if partition is not first)
+        other.fails = UNAVAILABLE
+        assert self.numbered(route, message(), message()) == [
+            [first.partition_id << 48 | 1, first.partition_id << 48 | 2]
+        ]
+
+    @pytest.mark.row("K2")
+    @pytest.mark.parametrize(("fails", "error"), [(UNAVAILABLE, StoreUnavailable), (UNKNOWN, OutcomeUnknown)])
+    def test_when_some_are_not_stored_the_others_are_cancelled(
+        self, fails: c.Failed, error: type[PartibusError]
+    ) -> None:
+        route, partitions = entity()
+        partitions[3].fails = fails
+        (answer,) = self.numbered(route, message(key_of(2)), message(key_of(3)), message(key_of(4)), message(key_of(2)))
+        assert isinstance(answer, error)
+        cancelled = {
+            partition.partition_id: [command.sequences for command in partition.taken(c.CancelScheduled)]
+            for partition in partitions
+        }
+        assert {index: sequences for index, sequences in cancelled.items() if sequences} == {2: [[1, 2]], 4: [[1]]}

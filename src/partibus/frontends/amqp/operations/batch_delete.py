@@ -42,6 +42,7 @@ def batch_delete(request: EntityRequest) -> None:
                 f"'{entity.queue.name}' does not require sessions. Delete from it without {SESSION_ID}."
             )
         partitions = [partitions[partition_for_key(session, len(partitions))]]
+    entity.route.give_back(request.kind)  # else what is cached for receivers that ask for nothing would escape
     _Deletion(request, before_ms, session).go_on(partitions, count)
 
 
