@@ -1,38 +1,17 @@
 """The exact bytes of what we send. A change here is a change that every client sees.
 
-Written by hand from the standard, one field per word; only sizes are counted by the test.
+Written by hand from the standard.
 """
 
 from __future__ import annotations
-
-import re
 
 from partibus.amqp import ACCEPTED, AmqpError, Connection, Limits, Receiver, Rejected, Sender, Source, Target
 from partibus.amqp.codec.performatives import Attach, Begin, Detach, Disposition, Flow, Open, SaslInit
 from partibus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_FRAME, SASL_HEADER, frame
 from tests.unit.amqp.peers import Scripted, deliveries, transfer
+from tests.wire.spelling import spelled
 
 LIMITS = Limits(max_frame_size=65536, channel_max=4999, handle_max=255, idle_timeout_ms=240_000)
-
-
-def spelled(text: str) -> bytes:
-    """Bytes from hexadecimal and 'ASCII' words.
-
-    `<...>` is preceded by its size in one byte; `(...)` is a frame, preceded by its size in four bytes that
-    count themselves.
-    """
-    stack: list[bytearray] = [bytearray()]
-    for word in re.findall(r"'[^']*'|[<>()]|[0-9a-f]+", text):
-        if word in "<(":
-            stack.append(bytearray())
-        elif word in ">)":
-            content = stack.pop()
-            size = len(content).to_bytes(1) if word == ">" else (len(content) + 4).to_bytes(4)
-            stack[-1] += size + content
-        else:
-            stack[-1] += word[1:-1].encode("ascii") if word.startswith("'") else bytes.fromhex(word)
-    (result,) = stack
-    return bytes(result)
 
 
 def said(scripted: Scripted) -> bytes:
