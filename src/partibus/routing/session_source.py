@@ -8,7 +8,7 @@ from partibus.partition.commands import CancelReceive, Granted, Receive
 from partibus.partition.keys import SubqueueKind
 from partibus.routing.partitions import Numbers
 from partibus.routing.receive import OnFailed, OnGranted
-from partibus.routing.sessions import SessionHold
+from partibus.routing.session_hold import SessionHold
 
 
 class SessionSource:

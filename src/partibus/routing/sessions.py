@@ -3,12 +3,15 @@
 ```text
  named ─▶ the partition of its key (row K3) ───────────────────▶ held, or held by somebody else
  next  ─▶ one partition after the other, none of them waits ───▶ the first that has one wins
-          none has one: all wait ──────────────────────────────▶ the first wins, the others are told to stop
+          none has one: the receiver waits at the desk ────────▶ who has waited longest gets what comes
 ```
 
 Asking one after the other first keeps a search from locking, for a moment, sessions that it will not take; where many
-sessions wait the first partition has one. Searches begin at different partitions in turn. A partition whose store can't
-be used is passed over, and asked by those who still wait when it is back.
+sessions wait the first partition has one. Searches begin at different partitions in turn.
+
+The desk keeps every partition asked for as many sessions as receivers wait, up to a bound: it is the desk that a
+partition knows, not the thousands that may wait there. A partition whose store can't be used is passed over, and asked
+again when it is back.
 """
 
 from collections import deque
@@ -16,53 +19,14 @@ from collections.abc import Callable
 from typing import Any
 
 from partibus.errors import PartibusError, SessionCannotBeLocked, StoreUnavailable, Timeout
-from partibus.partition.answers import OnReply
-from partibus.partition.commands import (
-    AcceptSession,
-    CancelAccept,
-    Failed,
-    ReleaseSession,
-    SessionAccepted,
-    SessionHeld,
-)
-from partibus.routing.partitions import Numbers, PartitionHandle, error_of
+from partibus.partition.commands import Failed, SessionAccepted
+from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.routing.session_hold import SessionHold
 from partibus.routing.slots import partition_for_key
 
-
-class SessionHold:
-    """A session under lock for one receiver. Made with the request for it; ``session``, ``lock_id`` and ``until_ms``
-    are true from the partition's answer on."""
-
-    __slots__ = ("_listener", "lock_id", "partition", "receiver", "session", "until_ms")
-
-    def __init__(self, partition: PartitionHandle, receiver: int) -> None:
-        self.partition = partition
-        self.receiver = receiver
-        self.session = ""
-        self.lock_id = 0
-        self.until_ms = 0
-        self._listener: OnReply | None = None
-        partition.register(receiver, self._tell)
-
-    def listen(self, listener: OnReply) -> None:
-        """Say where the session's messages and its end go."""
-        self._listener = listener
-
-    def release(self) -> None:
-        """The holder is gone: what was handed out goes back to its place, uncounted."""
-        self.forget()
-        self.partition.submit(ReleaseSession(self.lock_id))
-
-    def forget(self) -> None:
-        """Nobody listens any more."""
-        self._listener = None
-        self.partition.unregister(self.receiver)
-
-    def _tell(self, reply: Any) -> None:
-        # Before the session is held only its store's failure can come here; the request is told of it, too.
-        if self._listener is not None:
-            self._listener(reply)
-
+ASKED_MAX = 64
+"""Sessions that one partition is asked for at a time on behalf of who waits. As many receivers get theirs at once when
+as many sessions come together; the next ones are asked for then."""
 
 OnFound = Callable[[SessionHold | PartibusError], None]
 
@@ -75,9 +39,12 @@ class SessionDesk:
         self.partitions = partitions
         self.numbers = numbers
         self._turn = first_turn
-        self._waiting: set[SessionSearch] = set()
-        self._awaited: set[int] = set()
-        """Indexes of partitions whose stores were away when somebody waited: each tells once when it is back."""
+        self._waiting: dict[SessionSearch, None] = {}
+        """Who has waited longest comes first."""
+        self._asked: list[dict[SessionHold, None]] = [{} for _ in partitions]
+        """By partition, what it was asked for and has not answered."""
+        self._away: set[int] = set()
+        """Indexes of partitions whose stores could not be used: each tells once when it is back."""
 
     def search(self, session: str | None, on_found: OnFound) -> "SessionSearch":
         """A search for a session, or for the next one that is free and has messages. `SessionSearch.start` begins it;
@@ -89,41 +56,85 @@ class SessionDesk:
         self._turn = (self._turn + 1) % len(self.partitions)
         return self._turn
 
-    def waits(self, search: "SessionSearch") -> None:
+    def join(self, search: "SessionSearch") -> None:
         """Every partition has been asked; this search waits for the first to have something."""
-        self._waiting.add(search)
+        self._waiting[search] = None
+        self._balance()
 
-    def waits_no_more(self, search: "SessionSearch") -> None:
-        self._waiting.discard(search)
+    def leave(self, search: "SessionSearch") -> None:
+        """It waits no more. Idempotent."""
+        if search in self._waiting:
+            del self._waiting[search]
+            self._balance()
 
-    def await_partition(self, index: int) -> None:
-        """Have those who wait ask this partition when its store is back."""
-        if index in self._awaited:
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def _balance(self) -> None:
+        """Have as much asked of every partition as is waited for. A partition may answer before `SessionHold.ask`
+        returns, so what is true is looked up anew at every step."""
+        for index, asked in enumerate(self._asked):
+            while len(asked) > len(self._waiting):
+                asked.popitem()[0].cancel()
+            while len(asked) < min(len(self._waiting), ASKED_MAX) and self._is_usable(index):
+                hold = SessionHold(self.partitions[index], self.numbers)
+                asked[hold] = None
+                hold.ask(None, self._answered(index, hold), wait=True)
+        if self._waiting and not any(self._asked):
+            # Not one partition is left to wait for: receivers are told at once, to try again.
+            waiting, self._waiting = self._waiting, {}
+            for search in waiting:
+                search.end(StoreUnavailable(f"No messaging store of '{self.entity}' can be used now, try again."))
+
+    def _is_usable(self, index: int) -> bool:
+        if not self.partitions[index].available:
+            self._await(index)
+        return index not in self._away
+
+    def _await(self, index: int) -> None:
+        """Go on with a partition when its store is back."""
+        if index in self._away:
             return
-        self._awaited.add(index)
+        self._away.add(index)
 
         def usable() -> None:
-            self._awaited.discard(index)
-            for search in list(self._waiting):
-                search.ask_waiting(index)
+            self._away.discard(index)
+            self._balance()
 
         self.partitions[index].when_usable(usable)
+
+    def _answered(self, index: int, hold: SessionHold) -> Callable[[Any], None]:
+        asked = self._asked[index]
+
+        def answered(reply: Any) -> None:
+            wanted = hold in asked
+            asked.pop(hold, None)
+            if isinstance(reply, SessionAccepted):
+                hold.accepted(reply)
+                search = next(iter(self._waiting), None) if wanted else None
+                if search is None:
+                    hold.release()
+                else:
+                    search.end(hold)
+            elif wanted:
+                hold.forget()
+                self._await(index)
+                self._balance()
+
+        return answered
 
 
 class SessionSearch:
     """One receiver's way to a session."""
 
-    __slots__ = ("_asked", "_desk", "_given_up", "_on_found", "_over", "_session", "_trouble", "_untried", "_waiting")
+    __slots__ = ("_asked", "_desk", "_given_up", "_on_found", "_over", "_session", "_untried", "_waiting")
 
     def __init__(self, desk: SessionDesk, session: str | None, on_found: OnFound) -> None:
         self._desk = desk
         self._session = session
         self._on_found = on_found
-        self._asked: dict[int, tuple[int, SessionHold]] = {}
-        """Index of a partition -> the request that it has not answered, and what that may become."""
+        self._asked: SessionHold | None = None
         self._untried: deque[int] = deque()
-        self._trouble: PartibusError | None = None
-        """Why a partition could not be asked."""
+        """Indexes of partitions that are to be asked before the search waits."""
         self._waiting = False
         self._given_up = False
         self._over = False
@@ -132,7 +143,7 @@ class SessionSearch:
         """Ask the first partition."""
         count = len(self._desk.partitions)
         if self._session is not None:
-            self._ask(partition_for_key(self._session, count), wait=False)
+            self._ask(partition_for_key(self._session, count))
             return
         first = self._desk.next_turn()
         self._untried.extend((first + i) % count for i in range(count))
@@ -149,104 +160,65 @@ class SessionSearch:
         if self._over:
             return
         self._over = True
-        self._desk.waits_no_more(self)
-        for request, hold in self._asked.values():
-            hold.forget()
-            hold.partition.submit(CancelAccept(0, request))
-            hold.partition.forget(request)
-        self._asked.clear()
+        if self._asked is not None:
+            self._asked.cancel()
+            self._asked = None
+        self._desk.leave(self)
 
-    def ask_waiting(self, index: int) -> None:
-        """Have a partition tell when it has a session, unless it has been asked already."""
-        if not self._over and index not in self._asked:
-            self._ask(index, wait=True)
+    def end(self, found: SessionHold | PartibusError) -> None:
+        """Tell what was found."""
+        if not self._over:
+            self.cancel()
+            self._on_found(found)
 
-    # -- asking ------------------------------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------------------------
 
     def _ask_next(self) -> None:
-        """Ask the next partition whose store can be used, without waiting there."""
+        """Ask the next partition whose store can be used; when all have been asked, wait."""
         while self._untried:
             index = self._untried.popleft()
             if self._desk.partitions[index].available:
-                self._ask(index, wait=False)
+                self._ask(index)
                 return
-        self._wait()
-
-    def _wait(self) -> None:
-        """No partition has a session now: wait for the first that gets one."""
         if self._given_up:
             self._time_out()
-            return
-        self._waiting = True
-        self._desk.waits(self)
-        for index, partition in enumerate(self._desk.partitions):
-            if self._over:
-                return
-            if partition.available:
-                self._ask(index, wait=True)
-            else:
-                self._desk.await_partition(index)
-        self._end_without_partitions()
+        else:
+            self._waiting = True
+            self._desk.join(self)
 
-    def _end_without_partitions(self) -> None:
-        """Not one partition is left to wait for: the receiver is told at once, to try again."""
-        if not self._over and not self._asked:
-            away = StoreUnavailable(f"No messaging store of '{self._desk.entity}' can be used now, try again.")
-            self._end(self._trouble or away)
+    def _ask(self, index: int) -> None:
+        hold = self._asked = SessionHold(self._desk.partitions[index], self._desk.numbers)
+        hold.ask(self._session, lambda reply: self._answered(hold, reply), wait=False)
 
-    def _ask(self, index: int, *, wait: bool) -> None:
-        numbers = self._desk.numbers
-        hold = SessionHold(self._desk.partitions[index], numbers.next())
-        request = numbers.next()
-        self._asked[index] = (request, hold)
-        hold.partition.submit(
-            AcceptSession(request, hold.receiver, self._session, wait),
-            lambda reply: self._answered(index, hold, reply),
-        )
-
-    # -- answers -----------------------------------------------------------------------------------------------------
-
-    def _answered(self, index: int, hold: SessionHold, reply: Any) -> None:
-        asked = self._asked.get(index)
-        if asked is None or asked[1] is not hold:  # it was cancelled: what still comes is given back
-            if isinstance(reply, SessionAccepted):
-                hold.partition.submit(ReleaseSession(reply.lock_id))
-            return
-        del self._asked[index]
+    def _answered(self, hold: SessionHold, reply: Any) -> None:
+        wanted = self._asked is hold
+        if wanted:
+            self._asked = None
         if isinstance(reply, SessionAccepted):
-            hold.session, hold.lock_id, hold.until_ms = reply.session, reply.lock_id, reply.until_ms
-            self._end(hold)
-            return
-        hold.forget()
-        if isinstance(reply, SessionHeld):
-            self._end(SessionCannotBeLocked(self._desk.entity, self._session or ""))
-        elif isinstance(reply, Failed):
-            self._failed(index, error_of(reply, self._desk.entity))
-        elif not self._waiting:
-            self._ask_next()
-        else:
-            self._end_without_partitions()
+            hold.accepted(reply)
+            if wanted:
+                self.end(hold)
+            else:
+                hold.release()
+        elif wanted:
+            hold.forget()
+            self._denied(reply)
 
-    def _failed(self, index: int, error: PartibusError) -> None:
+    def _denied(self, reply: Any) -> None:
         """A session has one partition (rows K2, K3); the next one may come from another."""
-        self._trouble = error
-        if self._session is not None:
-            self._end(error)
-        elif self._waiting:
-            self._desk.await_partition(index)
-            self._end_without_partitions()
-        else:
+        if self._session is None:
             self._ask_next()
+        elif isinstance(reply, Failed):
+            # Whatever became of the request: what was locked in memory went with the store.
+            text = f"The messaging store of this session of '{self._desk.entity}' can't be used now, try again"
+            self.end(StoreUnavailable(f"{text}: {reply.message}"))
+        else:
+            self.end(SessionCannotBeLocked(self._desk.entity, self._session))
 
     def _time_out(self) -> None:
-        self._end(
+        self.end(
             Timeout(
                 f"No session of '{self._desk.entity}' was free and had messages in the time that the receiver waits. "
                 "Try again, or wait longer."
             )
         )
-
-    def _end(self, found: SessionHold | PartibusError) -> None:
-        if not self._over:
-            self.cancel()
-            self._on_found(found)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from partibus.errors import PartibusError
 from partibus.partition import commands as c
 from partibus.routing.partitions import Numbers
-from partibus.routing.sessions import SessionDesk, SessionHold, SessionSearch
+from partibus.routing.session_hold import SessionHold
+from partibus.routing.sessions import SessionDesk, SessionSearch
 from tests.unit.routing.fakes import UNKNOWN, FakePartition
 
 PARTITIONS = 3

@@ -7,8 +7,8 @@ from typing import Any
 from partibus.errors import PartibusError, SessionLockLost
 from partibus.partition import commands as c
 from partibus.routing.partitions import Numbers
+from partibus.routing.session_hold import SessionHold
 from partibus.routing.session_source import SessionSource
-from partibus.routing.sessions import SessionHold
 from tests.unit.routing.fakes import FakePartition, entry
 
 LOCK = 7
@@ -17,8 +17,10 @@ LOCK = 7
 class Bench:
     def __init__(self) -> None:
         self.partition = FakePartition(0)
-        self.hold = SessionHold(self.partition, 1)
-        self.hold.session, self.hold.lock_id = "s", LOCK
+        self.hold = SessionHold(self.partition, Numbers())
+        self.hold.ask("s", lambda _: None, wait=False)
+        self.hold.accepted(c.SessionAccepted(0, "s", LOCK, 60_000))
+        self.partition.taken(c.AcceptSession)
         self.granted: list[Any] = []
         self.failed: list[PartibusError] = []
         self.source = SessionSource(
@@ -73,5 +75,5 @@ def test_a_stop_is_confirmed_when_the_partition_has() -> None:
     stopped: list[bool] = []
     bench.source.stop(lambda: stopped.append(True))
     assert not stopped
-    bench.partition.answer(c.Cancelled(1, 3))
+    bench.partition._callbacks.pop()(c.Cancelled(1, 3))
     assert stopped == [True]

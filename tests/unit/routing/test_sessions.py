@@ -9,7 +9,8 @@ import pytest
 from partibus.errors import PartibusError, SessionCannotBeLocked, StoreUnavailable, Timeout
 from partibus.partition import commands as c
 from partibus.routing.partitions import Numbers
-from partibus.routing.sessions import SessionDesk, SessionHold, SessionSearch
+from partibus.routing.session_hold import SessionHold
+from partibus.routing.sessions import ASKED_MAX, SessionDesk, SessionSearch
 from partibus.routing.slots import partition_for_key
 from tests.unit.routing.fakes import UNAVAILABLE, FakePartition
 
@@ -208,6 +209,26 @@ class TestNext:
         bench.asked()
         bench.partitions[0].recover()
         assert bench.asked() == [(0, True)] * 50
+
+    def test_however_many_wait_a_partition_is_asked_for_no_more_than_so_many(self) -> None:
+        bench = Bench(1)
+        for _ in range(3 * ASKED_MAX):
+            bench.search()
+            bench.partitions[0]._callbacks.pop()(c.NoSession(0))
+        assert sum(waits for _, waits in bench.asked()) == ASKED_MAX
+        assert bench.cancelled() == []
+
+    def test_who_has_waited_longest_comes_first(self) -> None:
+        partition = FakePartition(0)
+        desk = SessionDesk("q", [partition], Numbers(), first_turn=0)
+        order: list[int] = []
+        for number in range(2 * ASKED_MAX):
+            desk.search(None, lambda _, number=number: order.append(number)).start()  # type: ignore[misc]
+            partition._callbacks.pop()(c.NoSession(0))
+        for lock_id in range(1, 2 * ASKED_MAX + 1):
+            partition.answer(accepted("s", lock_id))
+        assert order == list(range(2 * ASKED_MAX))
+        assert partition.taken(c.ReleaseSession) == []
 
     def test_without_any_store_the_receiver_is_told_at_once(self) -> None:
         bench = Bench()

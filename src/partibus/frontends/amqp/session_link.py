@@ -24,8 +24,8 @@ from partibus.namespace.broker import Entity
 from partibus.partition.host import Timer
 from partibus.partition.keys import SubqueueKind
 from partibus.routing import receive
+from partibus.routing.session_hold import SessionHold
 from partibus.routing.session_source import SessionSource
-from partibus.routing.sessions import SessionHold
 from partibus.routing.transactions import Transactions
 
 CallLater = Callable[[float, Callable[[], None]], Timer]

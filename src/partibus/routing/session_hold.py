@@ -1,0 +1,61 @@
+"""A session under lock for one receiver."""
+
+from typing import Any
+
+from partibus.partition.answers import OnReply
+from partibus.partition.commands import AcceptSession, CancelAccept, ReleaseSession, SessionAccepted
+from partibus.routing.partitions import Numbers, PartitionHandle
+
+
+class SessionHold:
+    """Made with the request for it; ``session``, ``lock_id`` and ``until_ms`` are true from `accepted` on."""
+
+    __slots__ = ("_listener", "_request", "lock_id", "partition", "receiver", "session", "until_ms")
+
+    def __init__(self, partition: PartitionHandle, numbers: Numbers) -> None:
+        self.partition = partition
+        self.receiver = numbers.next()
+        self.session = ""
+        self.lock_id = 0
+        self.until_ms = 0
+        self._request = numbers.next()
+        self._listener: OnReply | None = None
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def ask(self, session: str | None, on_reply: OnReply, *, wait: bool) -> None:
+        """Ask the partition for a session, or for any; ``on_reply`` may be called before this returns, and once more
+        after `cancel` by what was on its way."""
+        self.partition.register(self.receiver, self._tell)
+        self.partition.submit(AcceptSession(self._request, self.receiver, session, wait), on_reply)
+
+    def cancel(self) -> None:
+        """The answer is not wanted any more."""
+        self.forget()
+        self.partition.submit(CancelAccept(0, self._request))
+        self.partition.forget(self._request)
+
+    def accepted(self, reply: SessionAccepted) -> None:
+        """The partition has locked a session for this receiver."""
+        self.session, self.lock_id, self.until_ms = reply.session, reply.lock_id, reply.until_ms
+
+    # -- holding -----------------------------------------------------------------------------------------------------
+
+    def listen(self, listener: OnReply) -> None:
+        """Say where the session's messages and its end go."""
+        self._listener = listener
+
+    def release(self) -> None:
+        """The holder is gone: what was handed out goes back to its place, uncounted."""
+        self.forget()
+        self.partition.submit(ReleaseSession(self.lock_id))
+
+    def forget(self) -> None:
+        """Nobody listens any more."""
+        self._listener = None
+        self.partition.unregister(self.receiver)
+
+    def _tell(self, reply: Any) -> None:
+        # Before the session is held only its store's failure can come here; the request is told of it, too.
+        if self._listener is not None:
+            self._listener(reply)
