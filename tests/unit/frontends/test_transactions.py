@@ -23,6 +23,7 @@ from partibus.amqp import (
     Receiver,
     Rejected,
     Sender,
+    Source,
     TransactionalState,
 )
 from partibus.amqp.codec.states import Outcome
@@ -348,6 +349,60 @@ def test_a_discharge_right_behind_what_belongs_to_it_finds_all_of_it(plain: Desk
     plain.client.send_raw(plain.controller.link, encode_value(Discharge(txn_id=transaction)))
     plain.world.wait()
     assert plain.left() == [b"x"]
+
+
+def test_messages_of_a_session_are_settled_under_its_lock(world: World) -> None:
+    """The state of an order and what follows from it, in one session of a partitioned queue."""
+    desk = Desk(world, world.queue("s", EnablePartitioning=True, RequiresSession=True))
+    desk.client.send(desk.sender, message(b"old", session_id="a"))
+    filters: dict[object, object] = {Symbol("com.microsoft:session-filter"): "a"}
+    link = desk.client.receiver("s", source=Source("s", filter=filters))
+    deliveries = desk.client.receive(link, 1)
+    transaction = desk.declare()
+    assert settle_in(desk.client, link, transaction, deliveries, ACCEPTED) == [in_transaction(transaction, ACCEPTED)]
+    desk.send(transaction, message(b"new", session_id="a"))
+    desk.controller.commit(transaction)
+    assert [body_of(delivery) for delivery in desk.client.receive(link, 5)] == [b"new"]
+
+
+def test_a_session_that_is_given_up_before_the_commit_rolls_it_back(world: World) -> None:
+    desk = Desk(world, world.queue("s", RequiresSession=True))
+    desk.client.send(desk.sender, message(b"old", session_id="a"))
+    source = Source("s", filter={Symbol("com.microsoft:session-filter"): "a"})
+    link = desk.client.receiver("s", source=source)
+    transaction = desk.declare()
+    settle_in(desk.client, link, transaction, desk.client.receive(link, 1), ACCEPTED)
+    link.detach()
+    world.wait()
+    assert "the lock of 1 message" in str(desk.controller.refusal(transaction).description)
+    again = desk.client.receiver("s", source=source)
+    assert [body_of(delivery) for delivery in desk.client.receive(again, 1)] == [b"old"]
+
+
+@pytest.mark.row("K8")
+def test_duplicates_are_dropped_in_transactions_too(plain: Desk) -> None:
+    world = plain.world
+    desk = Desk(world, world.queue("d", RequiresDuplicateDetection=True))
+    desk.client.send(desk.sender, message(b"first", message_id="1"))
+    transaction = desk.declare()
+    again = message(b"again", message_id="1"), message(b"new", message_id="2"), message(b"twice", message_id="2")
+    assert desk.send(transaction, *again) == [in_transaction(transaction, ACCEPTED)] * 3
+    desk.controller.commit(transaction)
+    assert desk.left() == [b"first", b"new"]
+
+
+@pytest.mark.row("T3", "K7")
+def test_with_duplicate_detection_the_message_id_is_the_last_key(world: World) -> None:
+    desk = Desk(world, world.queue("d", RequiresDuplicateDetection=True, EnablePartitioning=True))
+    transaction = desk.declare()
+    assert desk.send(transaction, message(b"1", message_id="1")) == [in_transaction(transaction, ACCEPTED)]
+    (refused,) = desk.send(transaction, message(b"2", message_id="2"))
+    assert error_of(refused).condition == NOT_ALLOWED
+    keyed_ones = desk.declare()
+    same = keyed(b"3"), keyed(b"4")
+    assert desk.send(keyed_ones, *same) == [in_transaction(keyed_ones, ACCEPTED)] * 2
+    desk.controller.commit(keyed_ones)
+    assert desk.left() == [b"3", b"4"]
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
