@@ -12,12 +12,13 @@ from partibus.routing.session_hold import SessionHold
 from partibus.routing.sessions import SessionDesk, SessionSearch
 from tests.unit.routing.fakes import UNKNOWN, FakePartition
 
-PARTITIONS = 3
+PARTITIONS = 2
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["search", "named", "accept", "none", "fail", "recover", "cancel", "give up"]),
+        st.sampled_from(["search", "named", "accept", "none", "dry", "fail", "recover", "cancel", "give up"]),
         st.integers(0, 7),
     ),
+    min_size=10,
     max_size=60,
 )
 
@@ -53,6 +54,10 @@ class Searches:
                 partition.answer(c.SessionAccepted(0, "s", self.locks, 60_000))
             case "none" if partition._callbacks:
                 partition.answer(c.NoSession(0))
+            case "dry":
+                for other in self.partitions * PARTITIONS:
+                    if other._callbacks:
+                        other.answer(c.NoSession(0))
             case "fail":
                 partition.fail()
                 while partition._callbacks:
