@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from partibus.amqp import (
@@ -48,6 +49,10 @@ class TinyBroker:
 
     def __init__(self) -> None:
         self.queues: dict[str, deque[bytes]] = {"q": deque()}
+        self.sessions: dict[str, str] = {}
+        """What a receiver that asks for any session of a queue gets; one that names a session gets that."""
+        self.attaches: list[tuple[str, object, object]] = []
+        """Address, session filter and properties of links that asked for sessions."""
         self.settled: list[tuple[bytes, str]] = []
         """Payloads with the outcome that the client sent, in order."""
         self.tokens: list[str] = []
@@ -139,9 +144,26 @@ class _Peer:
         if not (address == "$cbs" or address.endswith("$management") or address in self.broker.queues):
             link.refuse(AmqpError("amqp:not-found", f"The messaging entity '{address}' could not be found."))
             return
+        source = link.source
+        if isinstance(link, Sender) and isinstance(source, Source) and source.filter:
+            self.accept_session(link, source, address)
+            return
         link.accept()
         if isinstance(link, Receiver) and self.broker.credit:
             link.grant(self.broker.credit)
+
+    def accept_session(self, link: Sender, source: Source, address: str) -> None:
+        assert source.filter is not None
+        ((key, wanted),) = source.filter.items()
+        self.broker.attaches.append((address, wanted, link.properties))
+        session = self.broker.sessions.get(address) if wanted is None else wanted
+        if session is None:
+            link.refuse(AmqpError("com.microsoft:timeout", "There is no session with messages."))
+        elif session == "held":
+            link.refuse(AmqpError("com.microsoft:session-cannot-be-locked", "The session 'held' is locked."))
+        else:
+            link.source = replace(source, filter={key: session})
+            link.accept()
 
     def address(self, link: Link) -> str:
         end = link.target if isinstance(link, Receiver) else link.source

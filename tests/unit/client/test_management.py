@@ -35,6 +35,12 @@ def test_peek_hands_out_messages(broker: TinyBroker, client: Client) -> None:
     ]
 
 
+def test_peek_at_one_session(broker: TinyBroker, client: Client) -> None:
+    broker.answers["com.microsoft:peek-message"] = lambda body: (204, None, "nothing left", None)
+    assert client.management("q").peek(session="") == []
+    assert broker.requests[-1][2] == {"from-sequence-number": 1, "message-count": 1, "session-id": ""}
+
+
 def test_no_content_is_an_empty_answer(broker: TinyBroker, client: Client) -> None:
     broker.answers["com.microsoft:peek-message"] = lambda body: (204, None, "nothing left", None)
     assert client.management("q").peek() == []
@@ -76,6 +82,12 @@ def test_entities_are_created_listed_and_deleted(broker: TinyBroker, client: Cli
     entities = Entities(client)
     assert entities.create_queue("orders", {"EnablePartitioning": True}).partitions == 16
     assert [info.name for info in entities.list()] == ["Alpha", "orders"]
+    broker.answers["partibus:update-entity"] = lambda body: (200, None, "OK", QUEUE)
+    assert entities.update("orders", {"LockDuration": "PT1M"}).properties == {"LockDuration": "PT1M"}
+    assert broker.requests[-1][1:] == (
+        "partibus:update-entity",
+        {"name": "orders", "properties": {"LockDuration": "PT1M"}},
+    )
     entities.delete("orders")
     assert broker.requests[0] == (
         "$management",

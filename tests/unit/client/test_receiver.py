@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from partibus.amqp import AmqpError
-from partibus.client import ABANDON, Client, OutgoingMessage, ReceiveMode, dead_letter
-from partibus.client.errors import ConnectionLost, InvalidRequest, LockLost
+from partibus.client import ABANDON, NEXT_SESSION, Client, OutgoingMessage, ReceiveMode, dead_letter
+from partibus.client.errors import ConnectionLost, InvalidRequest, LockLost, SessionHeld, TimedOut
 from partibus.client.messages import IncomingMessage
 from tests.unit.client.broker import TinyBroker
 
@@ -93,3 +93,28 @@ def test_receiver_hears_of_a_lost_connection(broker: TinyBroker, client: Client)
     broker.cut()
     with pytest.raises(ConnectionLost):
         receiver.receive(1)
+
+
+@pytest.mark.parametrize("session", ["red", ""])
+def test_named_session(broker: TinyBroker, client: Client, session: str) -> None:
+    receiver = client.receiver("q", session=session)
+    assert receiver.session_id == session
+    assert broker.attaches == [("q", session, None)]
+    fill(broker, 1)
+    assert [message.body for message in receiver.receive(1)] == [b"0"]
+
+
+def test_next_session_waits_as_long_as_it_is_told(broker: TinyBroker, client: Client) -> None:
+    broker.sessions["q"] = "blue"
+    assert client.receiver("q", session=NEXT_SESSION, session_wait_s=2.5).session_id == "blue"
+    assert broker.attaches == [("q", None, {"com.microsoft:timeout": 2_500})]
+    del broker.sessions["q"]
+    with pytest.raises(TimedOut, match="no session with messages"):
+        client.receiver("q", session=NEXT_SESSION)
+
+
+def test_session_that_somebody_holds_can_be_tried_again(broker: TinyBroker, client: Client) -> None:
+    with pytest.raises(SessionHeld) as caught:
+        client.receiver("q", session="held")
+    assert caught.value.retriable
+    assert client.receiver("q").session_id is None
