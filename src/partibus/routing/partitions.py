@@ -7,16 +7,16 @@ from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreU
 from partibus.partition.answers import OnReply
 from partibus.partition.commands import Command, Failed, Inspect, Refused, Tick
 from partibus.partition.options import PartitionOptions
-from partibus.partition.runtime import StoreRuntime
+from partibus.routing.store_access import StoreAccess
 
 
 class PartitionHandle:
-    """One partition of an entity, in a store of this broker."""
+    """One partition of an entity, in a store of this broker or another one."""
 
-    __slots__ = ("_runtime", "batched", "options", "partition_id", "row", "used")
+    __slots__ = ("_store", "batched", "options", "partition_id", "row", "used")
 
     def __init__(
-        self, partition_id: int, row: int, runtime: StoreRuntime, options: PartitionOptions, *, batched: bool
+        self, partition_id: int, row: int, store: StoreAccess, options: PartitionOptions, *, batched: bool
     ) -> None:
         self.partition_id = partition_id
         self.row = row
@@ -25,7 +25,7 @@ class PartitionHandle:
         """Batched store access of the entity (row C14)."""
         self.used = False
         """Commands came, other than to look at counts; reset by who asks (`EntityRoute.take_used`)."""
-        self._runtime = runtime
+        self._store = store
 
     def follow(self, other: "PartitionHandle") -> None:
         """Take over the options of another handle of the same partition: what comes from now on goes by them."""
@@ -35,35 +35,35 @@ class PartitionHandle:
     @property
     def available(self) -> bool:
         """The partition's store can be used."""
-        return self._runtime.failure is None
+        return self._store.failure is None
 
     @property
     def overloaded(self) -> bool:
         """More waits for the partition's store than its limits allow."""
-        return self._runtime.overloaded
+        return self._store.overloaded
 
     def when_usable(self, call: Callable[[], None]) -> None:
         """Call once, when the store has caught up or can be used again; never before this returns."""
-        self._runtime.when_usable(call)
+        self._store.when_usable(call)
 
     def submit(self, command: Command, on_reply: OnReply | None = None, *, more: bool = False) -> None:
         """Give the partition a command; ``on_reply`` gets what it answers to ``command.request``. ``more``: who waits
         has other requests under way, so this one may wait for company if the entity allows."""
         if type(command) is not Inspect:
             self.used = True
-        self._runtime.submit(self.row, self.options, command, on_reply, holdable=more and self.batched)
+        self._store.submit(self.row, self.options, command, on_reply, holdable=more and self.batched)
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
         """Say where `Granted` for a receiver goes; a `Failed` there ends the receiver."""
-        self._runtime.register(receiver, on_granted)
+        self._store.register(receiver, on_granted)
 
     def unregister(self, receiver: int) -> None:
         """The receiver is gone."""
-        self._runtime.unregister(receiver)
+        self._store.unregister(receiver)
 
     def forget(self, request: int) -> None:
         """Nobody waits for the answer to a request any more; one that is on its way may still come."""
-        self._runtime.forget(request)
+        self._store.forget(request)
 
     def wake(self) -> None:
         """Have the partition loaded, lest what falls due in it waits for somebody to use it."""
@@ -71,7 +71,7 @@ class PartitionHandle:
 
     def drop(self, on_dropped: Callable[[int], None]) -> None:
         """The entity was deleted: delete the partition's rows, then call with its number."""
-        self._runtime.drop(self.row, on_dropped)
+        self._store.drop(self.row, on_dropped)
 
 
 class Numbers:

@@ -1,0 +1,156 @@
+"""How the rest of a broker reaches the partitions of one messaging store, whoever owns it.
+
+```text
+ PartitionHandle ─▶ StoreRoute ─▶ StoreRuntime        the store is this broker's
+                        │      ─▶ a peer's connection  the store is another broker's
+                        └─ nobody yet: refused, retriably; told when somebody has it
+```
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from partibus.partition.answers import OnReply
+from partibus.partition.commands import Command, Failed, LockReserved, Receive
+from partibus.partition.options import PartitionOptions
+
+
+class StoreAccess(Protocol):
+    """The partitions of one store, as `partibus.partition.runtime.StoreRuntime` offers them. All on the loop."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the store can't be used right now; None when it can."""
+        ...
+
+    @property
+    def overloaded(self) -> bool:
+        """More waits for the store than its limits allow."""
+        ...
+
+    def submit(
+        self,
+        row: int,
+        options: PartitionOptions,
+        command: Command,
+        on_reply: OnReply | None = None,
+        *,
+        holdable: bool = False,
+    ) -> None:
+        """Give a command to a partition; ``on_reply`` gets the reply to ``command.request``, perhaps before this
+        returns. A request is answered once, with `Failed` when the store or its owner is lost."""
+        ...
+
+    def register(self, receiver: int, on_granted: OnReply) -> None:
+        """Say where grants for a receiver go; a `Failed` there ends the receiver."""
+        ...
+
+    def unregister(self, receiver: int) -> None:
+        """The receiver is gone; what is still granted to it goes back."""
+        ...
+
+    def forget(self, request: int) -> None:
+        """Nobody waits for the answer to a request any more."""
+        ...
+
+    def when_usable(self, call: Callable[[], None]) -> None:
+        """Call once, when the store has caught up or can be used again; never before this returns."""
+        ...
+
+    def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
+        """Delete a partition's rows; ``on_dropped`` gets the row when that is durable, and is never called when the
+        store is lost before."""
+        ...
+
+
+class StoreRoute:
+    """The way to one store, which may change: a `StoreAccess` that everybody keeps while owners come and go.
+
+    ``call_soon`` runs a call when what is being handled now has been.
+    """
+
+    __slots__ = ("_access", "_call_soon", "_receivers", "_waiting", "_why_not", "name")
+
+    def __init__(self, name: str, call_soon: Callable[[Callable[[], None]], Any]) -> None:
+        self.name = name
+        self._call_soon = call_soon
+        self._access: StoreAccess | None = None
+        self._why_not = f"{name} has no owner yet"
+        self._waiting: list[Callable[[], None]] = []
+        self._receivers: dict[int, OnReply] = {}
+        """Registered while it leads nowhere."""
+
+    def lead_to(self, access: StoreAccess) -> None:
+        """The store has an owner. Whoever waits for it goes on."""
+        self._access = access
+        receivers, self._receivers = self._receivers, {}
+        for receiver, on_granted in receivers.items():
+            access.register(receiver, on_granted)
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            if access.failure is None:
+                self._call_soon(call)
+            else:
+                access.when_usable(call)
+
+    def lead_nowhere(self, why: str) -> None:
+        """The owner is gone. What was asked of it is answered by its own access, not here."""
+        self._access = None
+        self._why_not = why
+
+    @property
+    def access(self) -> StoreAccess | None:
+        """Where it leads."""
+        return self._access
+
+    @property
+    def failure(self) -> str | None:
+        return self._why_not if self._access is None else self._access.failure
+
+    @property
+    def overloaded(self) -> bool:
+        return self._access is not None and self._access.overloaded
+
+    def submit(
+        self,
+        row: int,
+        options: PartitionOptions,
+        command: Command,
+        on_reply: OnReply | None = None,
+        *,
+        holdable: bool = False,
+    ) -> None:
+        if self._access is not None:
+            self._access.submit(row, options, command, on_reply, holdable=holdable)
+        elif isinstance(command, Receive | LockReserved):
+            on_granted = self._receivers.pop(command.receiver, None)
+            if on_granted is not None:
+                on_granted(Failed(command.receiver, False, False, self._why_not))
+        elif on_reply is not None:
+            on_reply(Failed(command.request, False, False, self._why_not))  # type: ignore[union-attr]
+
+    def register(self, receiver: int, on_granted: OnReply) -> None:
+        if self._access is not None:
+            self._access.register(receiver, on_granted)
+        else:
+            self._receivers[receiver] = on_granted
+
+    def unregister(self, receiver: int) -> None:
+        if self._access is not None:
+            self._access.unregister(receiver)
+        else:
+            self._receivers.pop(receiver, None)
+
+    def forget(self, request: int) -> None:
+        if self._access is not None:
+            self._access.forget(request)
+
+    def when_usable(self, call: Callable[[], None]) -> None:
+        if self._access is not None:
+            self._access.when_usable(call)
+        else:
+            self._waiting.append(call)
+
+    def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
+        if self._access is not None:
+            self._access.drop(row, on_dropped)
