@@ -1,95 +1,218 @@
 """The partition machine in lock-step with the reference model, with small windows and crashes at commit boundaries.
 
-`partibus.testing.lockstep` checks every step; the rules here only choose what happens next.
+`partibus.testing.lockstep` checks every step; the rules here only choose what happens next. PARTIBUS_PROPERTY_EXAMPLES
+multiplies the number of histories: ``PARTIBUS_PROPERTY_EXAMPLES=50 pytest tests/property/test_partition_machine.py``.
 """
 
 from __future__ import annotations
+
+import os
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from partibus.limits import PartitionLimits
-from partibus.message import Message, pack
+from partibus.message import Message
+from partibus.partition import commands as c
 from partibus.partition.commands import LockToken, Outcome
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import EntryRow
 from partibus.store.memory import MemoryStore
 from partibus.testing.lockstep import ROW, Lockstep
+from partibus.testing.model import DEFERRED, READY, SCHEDULED
 
-KINDS = st.sampled_from([SubqueueKind.ACTIVE, SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER])
+TIMES = int(os.environ.get("PARTIBUS_PROPERTY_EXAMPLES", "1"))
+ACTIVE = SubqueueKind.ACTIVE
+KINDS = st.sampled_from([ACTIVE, ACTIVE, ACTIVE, SubqueueKind.DEAD_LETTER])
 RECEIVERS = st.integers(1, 3)
 PICKS = st.lists(st.integers(0, 15), min_size=1, max_size=4)
+BYTES = st.sampled_from([0, 60, 10_000])
+SESSIONS = st.sampled_from(["", "a", "b"])
 FORGED: LockToken = (3, 4)
 
 limits = st.builds(
     PartitionLimits,
     window_entries=st.just(4),
     window_bytes=st.sampled_from([200, 2_000]),
+    session_window_entries=st.just(3),
+    session_window_bytes=st.sampled_from([150, 1_000]),
     page_entries=st.just(3),
     page_bytes=st.sampled_from([100, 1_000]),
-    locked_body_max=st.sampled_from([0, 40]),
+    locked_body_max=st.sampled_from([0, 60]),
 )
-options = st.builds(
-    PartitionOptions,
-    lock_duration_ms=st.sampled_from([50, 1_000]),
-    max_delivery_count=st.integers(1, 3),
-    default_ttl_ms=st.sampled_from([None, 200]),
-    dead_letter_on_expiration=st.booleans(),
-    reservation_ms=st.sampled_from([20, 500]),
-    limits=limits,
-)
-messages = st.builds(
-    lambda size, ttl_ms: Message(pack(rest=b"\x00\x53\x75\xa0" + bytes([size]) + bytes(size)), ttl_ms=ttl_ms),
-    st.sampled_from([0, 10, 60, 90]),
-    st.sampled_from([None, None, 30, 300]),
+
+
+def options(**more: st.SearchStrategy[Any]) -> st.SearchStrategy[PartitionOptions]:
+    return st.builds(
+        PartitionOptions,
+        lock_duration_ms=st.sampled_from([50, 1_000]),
+        max_delivery_count=st.integers(1, 3),
+        default_ttl_ms=st.sampled_from([None, None, 200]),
+        size_bytes_max=st.sampled_from([None, None, 400]),
+        dead_letter_on_expiration=st.booleans(),
+        reservation_ms=st.sampled_from([20, 500]),
+        limits=limits,
+        **more,
+    )
+
+
+settlements = st.fixed_dictionaries(
+    {"outcome": st.sampled_from(Outcome), "picks": PICKS, "reason": st.sampled_from([None, "bad"])},
+    optional={"delay_ms": st.sampled_from([30, 500]), "properties": st.sampled_from([{"p": 1}, {"p": "x", "q": None}])},
 )
 
 
 class PartitionMachine(RuleBasedStateMachine):
-    """Random commands, commits, loads in any order, and crashes."""
+    """Random commands, commits, loads in any order, and crashes; rules that every entity has."""
 
     copied = False
+    options = options(
+        redelivery_delay_ms=st.sampled_from([0, 0, 20]), redelivery_delay_max_ms=st.just(50)
+    )  # fmt: skip
+    ttls_ms: tuple[int | None, ...] = (None, None, 30, 300)
+    session_ids: tuple[str | None, ...] = (None,)
+    message_ids: tuple[str | None, ...] = (None,)
 
-    @initialize(chosen=options)
-    def start(self, chosen: PartitionOptions) -> None:
-        self.both = Lockstep(MemoryStore(), chosen, copied=self.copied)
+    @initialize(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        self.both = Lockstep(MemoryStore(), data.draw(self.options), copied=self.copied)
+
+    # -- choosing ----------------------------------------------------------------------------------------------------
+
+    def draw_messages(self, data: st.DataObject, most: int, *, scheduled: bool | None = None) -> list[Message]:
+        """Some messages; ``scheduled``: all or none of them, else any."""
+        later = st.sampled_from([-5, 0, 5, 100, 1_500])
+        if scheduled is not True:
+            later = st.none() if scheduled is False else st.none() | later
+        drawn = data.draw(
+            st.lists(
+                st.tuples(
+                    st.sampled_from([0, 10, 60, 90]),
+                    st.sampled_from(self.ttls_ms),
+                    st.sampled_from(self.session_ids),
+                    later,
+                    st.sampled_from(self.message_ids),
+                ),
+                min_size=1,
+                max_size=most,
+            )
+        )
+        return [
+            self.both.message(
+                size,
+                ttl_ms,
+                session_id=session,
+                scheduled_ms=None if later_ms is None else self.both.now_ms + later_ms,
+                message_id=message_id,
+            )
+            for size, ttl_ms, session, later_ms, message_id in drawn
+        ]
 
     def pick(self, granted: list[tuple[int, LockToken]], kind: int, picks: list[int]) -> list[LockToken]:
         """Of the latest tokens, or one that nobody was given, repeats included."""
         latest = [token for token_kind, token in granted if token_kind == kind][-12:]
         return [latest[index] if index < len(latest) else FORGED for index in picks]
 
-    @rule(batch=st.lists(messages, min_size=1, max_size=6))
-    def enqueue(self, batch: list[Message]) -> None:
-        self.both.enqueue(batch)
+    def pick_sequences(self, kind: int, state: str, picks: list[int]) -> list[int]:
+        """Of messages in a state, of others, or of none; no repeats."""
+        items = self.both.model.queues[kind]
+        known = [item.sequence for item in items if item.state == state]
+        known += [item.sequence for item in items if item.state != state][:3]
+        return list(dict.fromkeys(known[index] if index < len(known) else 10_000 + index for index in picks))
+
+    def settlement(self, kind: int, drawn: dict[str, Any]) -> c.Settle:
+        tokens = self.pick(self.both.delivered, kind, drawn["picks"])
+        more = {name: value for name, value in drawn.items() if name not in ("outcome", "picks", "reason")}
+        if drawn["outcome"] is not Outcome.ABANDON or self.both.options.requires_session:
+            more.pop("delay_ms", None)
+        if drawn["outcome"] in (Outcome.COMPLETE, Outcome.RELEASE):
+            more.pop("properties", None)
+        reason = drawn["reason"] if drawn["outcome"] is Outcome.DEAD_LETTER else None
+        return c.Settle(0, kind, drawn["outcome"], tokens, reason, None, **more)
+
+    def session_of(self, index: int) -> int:
+        """One of the latest sessions accepted, perhaps over by now."""
+        latest = self.both.sessions[-4:]
+        return latest[index % len(latest)] if latest else FORGED[0]
+
+    # -- rules -------------------------------------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def enqueue(self, data: st.DataObject) -> None:
+        self.both.enqueue(self.draw_messages(data, 6))
 
     @rule(
         kind=KINDS,
         receiver=RECEIVERS,
         count=st.integers(0, 6),
-        max_bytes=st.sampled_from([0, 60, 10_000]),
+        max_bytes=BYTES,
         mode=st.sampled_from(["lock", "lock", "delete", "reserve"]),
     )
     def receive(self, kind: int, receiver: int, count: int, max_bytes: int, mode: str) -> None:
+        if self.both.options.requires_session:
+            kind = SubqueueKind.DEAD_LETTER
         self.both.receive(kind, receiver, count, max_bytes, delete=mode == "delete", reserve=mode == "reserve")
 
     @rule(kind=KINDS, receiver=RECEIVERS)
     def cancel(self, kind: int, receiver: int) -> None:
         self.both.cancel(kind, receiver)
 
-    @rule(kind=KINDS, outcome=st.sampled_from(Outcome), picks=PICKS, reason=st.sampled_from([None, "bad"]))
-    def settle(self, kind: int, outcome: Outcome, picks: list[int], reason: str | None) -> None:
-        self.both.settle(kind, outcome, self.pick(self.both.delivered, kind, picks), reason)
+    @rule(kind=KINDS, drawn=settlements)
+    def settle(self, kind: int, drawn: dict[str, Any]) -> None:
+        self.both.ask(self.settlement(kind, drawn))
+
+    @rule(kind=KINDS, picks=PICKS)
+    def renew(self, kind: int, picks: list[int]) -> None:
+        if not (kind == ACTIVE and self.both.options.requires_session):
+            self.both.ask(c.RenewLocks(0, kind, self.pick(self.both.delivered, kind, picks)))
+
+    @rule(kind=KINDS, picks=PICKS, delete=st.booleans(), index=st.integers(0, 3))
+    def receive_deferred(self, kind: int, picks: list[int], delete: bool, index: int) -> None:
+        sequences = self.pick_sequences(kind, DEFERRED, picks)
+        session = self.session_of(index) if kind == ACTIVE and self.both.options.requires_session else 0
+        self.both.ask(c.ReceiveDeferred(0, kind, sequences, delete, session))
+
+    @rule(picks=PICKS)
+    def cancel_scheduled(self, picks: list[int]) -> None:
+        self.both.ask(c.CancelScheduled(0, ACTIVE, self.pick_sequences(ACTIVE, SCHEDULED, picks)))
+
+    @rule(kind=KINDS, count=st.integers(1, 5), age_ms=st.sampled_from([-1, 0, 10]), session=st.none() | SESSIONS)
+    def purge(self, kind: int, count: int, age_ms: int, session: str | None) -> None:
+        of = session if kind == ACTIVE and self.both.options.requires_session else None
+        self.both.ask(c.Purge(0, kind, count, self.both.now_ms - age_ms, of))
 
     @rule(kind=KINDS, receiver=RECEIVERS, picks=PICKS, delete=st.booleans())
     def lock_reserved(self, kind: int, receiver: int, picks: list[int], delete: bool) -> None:
+        if self.both.options.requires_session:
+            kind = SubqueueKind.DEAD_LETTER
         self.both.lock_reserved(kind, receiver, self.pick(self.both.reserved, kind, picks), delete=delete)
 
     @rule(kind=KINDS, picks=PICKS)
     def return_reserved(self, kind: int, picks: list[int]) -> None:
+        if self.both.options.requires_session:
+            kind = SubqueueKind.DEAD_LETTER
         self.both.return_reserved(kind, self.pick(self.both.reserved, kind, picks))
+
+    @rule(data=st.data())
+    def take_numbers(self, data: st.DataObject) -> None:
+        self.both.ask(c.TakeNumbers(0, data.draw(st.integers(1, 3))))
+
+    @rule(data=st.data())
+    def transact(self, data: st.DataObject) -> None:
+        commands: list[c.Enqueue | c.Settle] = []
+        for _ in range(data.draw(st.integers(1, 3))):
+            kind = data.draw(st.sampled_from(["send", "schedule", "settle"]))
+            if kind == "settle":
+                commands.append(self.settlement(data.draw(KINDS), data.draw(settlements)))
+            elif kind == "schedule" and self.both.taken:
+                first, count = self.both.taken.pop()
+                messages = self.draw_messages(data, count, scheduled=True)
+                commands.append(c.Enqueue(0, messages, first))
+            else:
+                commands.append(c.Enqueue(0, self.draw_messages(data, 3)))
+        self.both.ask(c.Transact(0, commands))
 
     @rule(ms=st.sampled_from([1, 10, 60, 1_000]))
     def advance(self, ms: int) -> None:
@@ -117,21 +240,116 @@ class PartitionMachine(RuleBasedStateMachine):
     def crash(self, commit_survives: bool) -> None:
         self.both.crash(commit_survives=commit_survives)
 
-    @rule(kind=KINDS, first=st.integers(0, 20), count=st.integers(1, 6))
-    def peek_at_rest(self, kind: int, first: int, count: int) -> None:
+    # -- at rest -----------------------------------------------------------------------------------------------------
+
+    @rule()
+    def come_to_rest(self) -> None:
+        self.both.check_at_rest()
+
+    @rule(kind=KINDS, first=st.integers(0, 20), count=st.integers(1, 6), session=st.none() | SESSIONS)
+    def peek_at_rest(self, kind: int, first: int, count: int, session: str | None) -> None:
         both = self.both
+        of = session if both.options.requires_session else None
         both.settle_down()
-        request = both.peek(kind, first, count)
+        request = both.peek(kind, first, count, of)
         both.settle_down()
         items = sorted((item for item in both.model.queues[kind] if item.sequence >= first), key=lambda i: i.sequence)
-        seen: list[EntryRow] = both.rows.pop(request)
-        assert [row.sequence for row in seen] == [item.sequence for item in items][:count]
+        expected = [item.sequence for item in items if of is None or item.session == of]
+        assert [row.sequence for row in both.rows.pop(request)] == expected[:count]
+
+    @rule(kind=KINDS)
+    def purge_at_rest(self, kind: int) -> None:
+        both = self.both
+        both.settle_down()
+        for _ in range(100):
+            command = c.Purge(0, kind, 3, both.now_ms + 1)
+            before = len(both.model.fates)
+            both.ask(command)
+            both.settle_down()
+            if len(both.model.fates) == before:
+                break
+        assert not [item for item in both.model.queues[kind] if item.state == READY]
 
     def teardown(self) -> None:
-        if hasattr(self, "both"):
+        if hasattr(self, "both") and not self.both.is_broken:
             self.both.check_at_rest()
             self.both.crash(commit_survives=True)
             self.both.check_at_rest()
+
+
+class SessionMachine(PartitionMachine):
+    """An entity that requires sessions."""
+
+    options = options(requires_session=st.just(True))
+    session_ids = ("a", "b", "")
+
+    @rule(session=st.none() | SESSIONS, wait=st.booleans())
+    def accept(self, session: str | None, wait: bool) -> None:
+        self.both.ask(c.AcceptSession(0, self.both.new_request(), session, wait))
+
+    @rule()
+    def accept_any(self) -> None:
+        self.both.ask(c.AcceptSession(0, self.both.new_request(), None))
+
+    @rule(index=st.integers(0, 3))
+    def cancel_accept(self, index: int) -> None:
+        waiting = [number for number, asked in self.both.requests.items() if isinstance(asked.command, c.AcceptSession)]
+        accept = waiting[index % len(waiting)] if waiting else 1_000_000
+        self.both.ask(c.CancelAccept(0, accept))
+
+    @rule(
+        index=st.integers(0, 3), count=st.integers(1, 6), max_bytes=BYTES, delete=st.sampled_from([False] * 3 + [True])
+    )
+    def receive_in_session(self, index: int, count: int, max_bytes: int, delete: bool) -> None:
+        lock_id = self.session_of(index)
+        self.both.receive_in_session(lock_id, count, max_bytes, delete=delete)
+
+    @rule(index=st.integers(0, 3))
+    def cancel_in_session(self, index: int) -> None:
+        held = list(self.both.model.sessions.values())
+        if held:
+            self.both.cancel(ACTIVE, held[index % len(held)].receiver)
+
+    @rule(index=st.integers(0, 3))
+    def renew_session(self, index: int) -> None:
+        self.both.ask(c.RenewSession(0, self.session_of(index)))
+
+    @rule(index=st.integers(0, 3))
+    def release_session(self, index: int) -> None:
+        self.both.release_session(self.session_of(index))
+
+    @rule(index=st.integers(0, 3))
+    def get_state(self, index: int) -> None:
+        self.both.ask(c.GetSessionState(0, self.session_of(index)))
+
+    @rule(index=st.integers(0, 3), state=st.sampled_from([None, b"", b"state", b"longer state"]))
+    def set_state(self, index: int, state: bytes | None) -> None:
+        self.both.ask(c.SetSessionState(0, self.session_of(index), state))
+
+    @rule(skip=st.integers(0, 2), top=st.integers(1, 3), updated_after=st.sampled_from([None, None, 0, 10]))
+    def list_sessions_at_rest(self, skip: int, top: int, updated_after: int | None) -> None:
+        both = self.both
+        both.settle_down()
+        after_ms = None if updated_after is None else both.now_ms - updated_after
+        command = c.ListSessions(0, skip, top, after_ms)
+        both.ask(command)
+        both.settle_down()
+        assert both.names.pop(command.request) == both.model.list_sessions(after_ms)[skip : skip + top]
+
+
+class DuplicateMachine(PartitionMachine):
+    """An entity with duplicate detection."""
+
+    options = options(duplicate_window_ms=st.sampled_from([20, 200, 2_000]))
+    session_ids = (None, None, "a")
+    message_ids = ("1", "1", "2", "3")
+
+
+class DuplicateSessionMachine(SessionMachine):
+    """Both."""
+
+    options = options(requires_session=st.just(True), duplicate_window_ms=st.sampled_from([20, 2_000]))
+    message_ids = ("1", "2", "3")
 
 
 class CopiedPartitionMachine(PartitionMachine):
@@ -140,18 +358,39 @@ class CopiedPartitionMachine(PartitionMachine):
     copied = True
 
 
-QUICK = settings(
-    deadline=None, max_examples=200, stateful_step_count=40, suppress_health_check=list(HealthCheck), print_blob=True
-)
+class CopiedSessionMachine(SessionMachine):
+    """The same with sessions."""
+
+    copied = True
+
+
+def quick(examples: int) -> settings:
+    return settings(
+        deadline=None,
+        max_examples=examples * TIMES,
+        stateful_step_count=40,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+
+
 TestPartition = PartitionMachine.TestCase
-TestPartition.settings = QUICK
+TestPartition.settings = quick(100)
+TestSessions = SessionMachine.TestCase
+TestSessions.settings = quick(120)
+TestDuplicates = DuplicateMachine.TestCase
+TestDuplicates.settings = quick(50)
+TestDuplicatesInSessions = DuplicateSessionMachine.TestCase
+TestDuplicatesInSessions.settings = quick(30)
 TestPartitionBehindBytes = CopiedPartitionMachine.TestCase
-TestPartitionBehindBytes.settings = settings(QUICK, max_examples=60)
+TestPartitionBehindBytes.settings = quick(30)
+TestSessionsBehindBytes = CopiedSessionMachine.TestCase
+TestSessionsBehindBytes.settings = quick(30)
 
 
 def test_entries_that_no_memory_has_seen_survive_any_number_of_crashes() -> None:
     both = Lockstep(MemoryStore(), PartitionOptions(limits=PartitionLimits(window_entries=4, page_entries=3)))
-    both.enqueue([Message(pack(rest=bytes([n]))) for n in range(20)])
+    both.enqueue([both.message() for _ in range(20)])
     for _ in range(4):
         both.settle_down()
         both.crash(commit_survives=True)

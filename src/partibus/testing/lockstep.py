@@ -1,30 +1,59 @@
 """A partition machine, its journal and a store, driven side by side with the reference model.
 
-Every command goes to both; every event, reply and load of the machine is checked against the model at once. Loads wait
-here until somebody runs them (what they read is then fixed) and answers them (in any order); rows wait until somebody
-commits them. `crash` throws memory away and goes on from the store, the model from its copy at that commit.
+Every command goes to the machine; its events, replies and loads are brought to the model, which does the same or says
+what was not allowed. A command takes effect in the model when the machine answers it, since it may have had to read.
+Loads wait here until somebody runs them (what they read is then fixed) and answers them (in any order); rows wait until
+somebody commits them. `crash` throws memory away and goes on from the store, the model from its copy at that commit.
 """
 
 import pickle
-from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from partibus.message import Message
+from partibus.message import Message, pack
 from partibus.partition import commands as c
 from partibus.partition.entry import Entry
-from partibus.partition.events import Moved, Removed
+from partibus.partition.events import Enqueued, Event, Moved, Removed, Updated
 from partibus.partition.journal import record
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import EntryRow, Store, Writes
+from partibus.partition.ports import EntryRow, EntryState, Store, Writes
 from partibus.partition.reading import read
-from partibus.testing.model import DOOMED, LOCKED, READY, RESERVED, Model
+from partibus.partition.slot import Slot
+from partibus.testing.invariants import body_of, i08_no_lock_ends_early, i16_state_is_the_last_written, name_in
+from partibus.testing.machine_memory import check_memory, check_rows
+from partibus.testing.model import DELAYED, LOCKED, READY, RESERVED, SCHEDULED, Item, Model
 
 T = TypeVar("T")
 KINDS = (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER)
 ROW = 7
+NEVER = 1 << 60
+"""Number of a commit that does not come."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request that is not answered yet, and what was true at some moment since it was made: the machine may answer
+    as of any of them."""
+
+    command: Any
+    unavailable: set[int] = field(default_factory=set)
+    """Numbers that named no deferred message that was to be had."""
+    none_free: bool = False
+    """No session was to be had."""
+    states: set[bytes | None] = field(default_factory=set)
+    purged: int = 0
+
+
+@dataclass(slots=True)
+class Demand:
+    """How a receiver wants what it waits for."""
+
+    delete: bool
+    reserve: bool
+    session: int
 
 
 class Lockstep:
@@ -36,13 +65,13 @@ class Lockstep:
         self.copied = copied
         self.now_ms = now_ms
         self.machine = Partition(ROW, options)
+        self.slot = self._new_slot()
         self.model = Model(options)
         self.durable_model = deepcopy(self.model)
         self.pending = Writes()
         self.under_way: tuple[Writes, Model, int] | None = None
         self.commit_number = 1
         self.durable = 0
-        self.waited = 0
         self.loads: list[tuple[int, c.Load]] = []
         """(commit that it waits for, load) not read yet."""
         self.answers: list[c.Loaded] = []
@@ -52,42 +81,75 @@ class Lockstep:
         self.delivered: list[tuple[int, c.LockToken]] = []
         """Every (kind, token) ever granted under lock, so that late settlements can be tried."""
         self.reserved: list[tuple[int, c.LockToken]] = []
-        self.settling: dict[int, c.Settle] = {}
-        self.demands: dict[tuple[int, int], tuple[bool, bool]] = {}
-        """(kind, receiver) -> (delete, reserve)."""
+        self.sessions: list[int] = []
+        """The lock id of every session ever accepted."""
+        self.taken: list[tuple[int, int]] = []
+        """(first, count) of numbers taken for messages to come."""
+        self.requests: dict[int, Pending] = {}
+        self.demands: dict[tuple[int, int], Demand] = {}
+        """By kind and receiver."""
         self.rows: dict[int, list[EntryRow]] = {}
+        self.names: dict[int, list[str]] = {}
+        """Sessions listed, by request."""
         self.replies: list[c.Reply] = []
         """Of the last step."""
+        self.is_broken = False
+        """A step has failed: nothing that follows means anything."""
         self._request = 0
+        self._name = 0
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
-    def enqueue(self, messages: list[Message]) -> None:
-        """Send to both."""
-        first = self.model.enqueue(messages, self.now_ms)
-        request = self.new_request()
-        self.step(c.Enqueue(request, messages))
-        assert c.Accepted(request, first) in self.replies
+    def message(self, size: int = 0, ttl_ms: int | None = None, **keys: Any) -> Message:
+        """A message with a name of its own."""
+        self._name += 1
+        return Message(pack(ttl_ms=ttl_ms, rest=body_of(self._name) + bytes(size)), ttl_ms=ttl_ms, **keys)
+
+    def ask(self, command: Any) -> None:
+        """Give a command that is answered; ``request`` is filled in."""
+        command.request = self.new_request()
+        self.requests[command.request] = Pending(command)
+        self._note_excuses()
+        self.step(command)
+
+    def enqueue(self, messages: list[Message], first_sequence: int | None = None) -> None:
+        """Send."""
+        self.ask(c.Enqueue(0, messages, first_sequence))
 
     def receive(
-        self, kind: int, receiver: int, count: int, max_bytes: int, *, delete: bool = False, reserve: bool = False
+        self,
+        kind: int,
+        receiver: int,
+        count: int,
+        max_bytes: int,
+        *,
+        delete: bool = False,
+        reserve: bool = False,
+        session: int = 0,
     ) -> None:
         """Ask for messages; a receiver keeps its mode while it waits."""
-        delete, reserve = self.demands.get((kind, receiver), (delete, reserve))
+        demand = self.demands.get((kind, receiver), Demand(delete, reserve, session))
         if count > 0:
-            self.demands[kind, receiver] = (delete, reserve)
-        self.step(c.Receive(kind, receiver, count, max_bytes, delete, reserve))
+            self.demands[kind, receiver] = demand
+        self.step(c.Receive(kind, receiver, count, max_bytes, demand.delete, demand.reserve, demand.session))
+
+    def receive_in_session(self, lock_id: int, count: int, max_bytes: int, *, delete: bool = False) -> None:
+        """Ask for messages of a session that is held, or was."""
+        lock = self.model.sessions.get(lock_id)
+        if lock is not None:
+            self.receive(SubqueueKind.ACTIVE, lock.receiver, count, max_bytes, delete=delete, session=lock_id)
+        else:
+            self.step(c.Receive(SubqueueKind.ACTIVE, 1_000_000, count, max_bytes, delete, False, lock_id))
 
     def cancel(self, kind: int, receiver: int) -> None:
         """Stop waiting."""
-        self.step(c.CancelReceive(self.new_request(), kind, receiver))
-        self.demands.pop((kind, receiver), None)
+        self.ask(c.CancelReceive(0, kind, receiver))
 
-    def settle(self, kind: int, outcome: c.Outcome, tokens: list[c.LockToken], reason: str | None = None) -> None:
+    def settle(
+        self, kind: int, outcome: c.Outcome, tokens: list[c.LockToken], reason: str | None = None, **more: Any
+    ) -> None:
         """Settle; takes effect now, or when the bodies that it needs have been read."""
-        command = c.Settle(self.new_request(), kind, outcome, tokens, reason, None)
-        self.settling[command.request] = command
-        self.step(command)
+        self.ask(c.Settle(0, kind, outcome, tokens, reason, None, **more))
 
     def lock_reserved(self, kind: int, receiver: int, tokens: list[c.LockToken], *, delete: bool = False) -> None:
         """Hand out from the cache."""
@@ -98,19 +160,23 @@ class Lockstep:
         self.model.return_reserved(kind, tokens, self.now_ms)
         self.step(c.ReturnReserved(kind, tokens))
 
+    def release_session(self, lock_id: int) -> None:
+        """The holder of a session goes away."""
+        if lock_id in self.model.sessions:
+            self.model.end_session(lock_id, counted=False)
+        self._forget_demands_of(lock_id)
+        self.step(c.ReleaseSession(lock_id))
+
     def advance(self, ms: int) -> None:
         """Let time pass, with a tick as the runtime would give it."""
         self.now_ms += ms
-        deadline_ms = self.machine.next_deadline_ms()
-        if deadline_ms is not None and deadline_ms <= self.now_ms:
-            self.model.tick(self.now_ms)
-            self.step(c.Tick())
+        self._tick()
 
-    def peek(self, kind: int, from_sequence: int, count: int) -> int:
+    def peek(self, kind: int, from_sequence: int, count: int, session: str | None = None) -> int:
         """Ask; the answer is in `rows` under the number that this gives."""
-        request = self.new_request()
-        self.step(c.Peek(request, kind, from_sequence, count))
-        return request
+        command = c.Peek(0, kind, from_sequence, count, session)
+        self.ask(command)
+        return command.request
 
     def new_request(self) -> int:
         """A request number."""
@@ -154,20 +220,21 @@ class Lockstep:
         self.under_way = None
         self.pending = Writes()
         self.lock_ids = {lock_id: number for lock_id, number in self.lock_ids.items() if number <= self.durable}
-        self.waited = 0
         self.commit_number += 1
         self.loads.clear()
         self.answers.clear()
-        self.settling.clear()
+        self.requests.clear()
         self.demands.clear()
+        self.taken.clear()
         self.model = deepcopy(self.durable_model)
         self.model.forget_memory()
         self.machine = Partition(ROW, self.options, self.store.load_partition(ROW))
-        self.check()
+        self.slot = self._new_slot()
+        check_memory(self.machine, self.model)
 
     def settle_down(self) -> None:
         """Commit, read and answer until nothing is left to do."""
-        for _ in range(10_000):
+        for _ in range(400):
             if self.under_way is not None:
                 self.end_commit()
             elif self.pending.counters:
@@ -176,7 +243,7 @@ class Lockstep:
                 self.run_load(0)
             elif self.answers:
                 self.answer(0)
-            else:
+            elif not self._tick():
                 return
         raise AssertionError("the partition never comes to rest")
 
@@ -184,70 +251,215 @@ class Lockstep:
 
     def step(self, command: c.Command) -> None:
         """One command into the machine; all that comes out is checked."""
+        self.is_broken = True
         step = self.machine.handle(self._pass(command), self.now_ms)
         events, self.replies, loads = self._pass(step.events), self._pass(step.replies), self._pass(step.loads)
         if step.events:
-            if record(ROW, events, self.pending):
-                self.waited = self.commit_number
+            waited_for = record(ROW, events, self.pending)
             self.pending.counters[ROW] = self.machine.counters
             for subqueue, messages, size_bytes in self.machine.counts():
                 self.pending.counts[subqueue] = (messages, size_bytes)
-        self.loads += [(self.waited, load) for load in loads]
+            self.slot.wrote(self.commit_number, waited_for=waited_for)
+        self.loads += [(self.slot.needed_by(load, self.durable), load) for load in loads]
+        kept = {
+            name_in(entry.data): entry.sequence
+            for event in events
+            if isinstance(event, Enqueued)
+            for entry in event.entries
+            if entry.data is not None
+        }
         for reply in self.replies:
-            if isinstance(reply, c.Settled):
-                self._check_settled(reply)
-            elif isinstance(reply, c.Rows):
-                self.rows[reply.request] = reply.rows
+            if not isinstance(reply, c.Granted | c.DeferredGranted):
+                self._answered(reply, kept)
         for event in events:
-            if isinstance(event, Moved):
-                for old, new in event.pairs:
-                    item = self.model.dead_letter(event.kind, old.sequence, new.pos, self.now_ms)
-                    assert new.data == item.data
-            elif isinstance(event, Removed):
-                self._check_removed(event)
+            self._happened(event, command)
         for reply in self.replies:
             if isinstance(reply, c.Granted):
                 self._check_granted(command, reply)
-        self.check()
+            elif isinstance(reply, c.DeferredGranted):
+                self._check_deferred(reply)
+            elif isinstance(reply, c.Purged):
+                assert self.requests.pop(reply.request).purged == reply.count
+        self._note_excuses()
+        check_memory(self.machine, self.model)
+        self.is_broken = False
 
-    def _check_settled(self, reply: c.Settled) -> None:
-        command = self.settling.pop(reply.request)
-        reason = (command.reason, command.description)
-        lost = self.model.settle(command.kind, command.outcome, command.tokens, reason, self.now_ms)
-        assert sorted(reply.lost) == lost, f"lost {reply.lost}, the model says {lost}"
+    def _answered(self, reply: Any, kept: dict[int, int]) -> None:
+        """Do in the model what the machine says it has done."""
+        model, now_ms = self.model, self.now_ms
+        if isinstance(reply, c.SessionEnded):
+            lock = model.sessions[reply.lock_id]
+            i08_no_lock_ends_early(f"session {lock.session!r}", lock.until_ms, now_ms)
+            assert lock.receiver == reply.receiver
+            model.end_session(reply.lock_id, counted=True)
+            self._forget_demands_of(reply.lock_id)
+            return
+        if isinstance(reply, c.Purged):
+            return  # counted when the events have been seen
+        asked = self.requests.pop(reply.request)
+        command = asked.command
+        match command, reply:
+            case c.Enqueue(), c.Accepted():
+                assert not model.is_full, "accepted although it is full"
+                assert reply.first_sequence == model.enqueue(command.messages, kept, now_ms, command.first_sequence)
+            case c.Enqueue(), c.Refused():
+                assert model.is_full, f"refused as full: {reply}"
+            case c.TakeNumbers(), c.Accepted():
+                assert reply.first_sequence == model.take_numbers(command.count)
+                self.taken.append((reply.first_sequence, command.count))
+            case c.CancelReceive(), c.Cancelled():
+                self.demands.pop((command.kind, command.receiver), None)
+            case c.Settle(), c.Settled():
+                lost = model.settle(command, now_ms)
+                assert sorted(reply.lost) == lost, f"lost {reply.lost}, the model says {lost}"
+            case c.RenewLocks(), c.LocksRenewed():
+                assert model.renew(command.kind, command.tokens, now_ms) == []
+                assert reply.until_ms == [now_ms + self.options.lock_duration_ms] * len(command.tokens)
+            case c.RenewLocks(), c.Settled():
+                lost = model.renew(command.kind, command.tokens, now_ms)
+                assert sorted(reply.lost) == lost, f"lost {reply.lost}, the model says {lost}"
+                assert lost, "not renewed although every token is held"
+            case c.ReceiveDeferred(), c.NotFound():
+                assert set(reply.sequences) & asked.unavailable, f"{reply.sequences} were to be had all the time"
+            case c.CancelScheduled(), c.Done():
+                assert model.cancel(command.sequences) == []
+            case c.CancelScheduled(), c.NotFound():
+                assert reply.sequences
+                assert not any(map(model.is_scheduled, reply.sequences)), f"{reply.sequences} can be cancelled"
+            case c.AcceptSession(), c.SessionAccepted():
+                self._session_accepted(command, reply)
+            case c.AcceptSession(), c.SessionHeld():
+                holder = model.holder(command.session, now_ms)
+                assert holder is not None, f"session {command.session!r} is held by nobody"
+                assert holder.until_ms == reply.until_ms
+            case c.AcceptSession(), c.NoSession():
+                assert asked.none_free, f"no session, although {model.free_sessions(now_ms)} are free"
+                assert not command.wait
+                assert command.session is None
+            case c.CancelAccept(), c.Done():
+                self.requests.pop(command.accept, None)
+            case c.RenewSession(), c.SessionRenewed():
+                assert model.is_held(command.session, now_ms)
+                assert reply.until_ms == model.renew_session(command.session, now_ms)
+            case c.GetSessionState(), c.SessionState():
+                i16_state_is_the_last_written(f"of lock {command.session}", reply.state, asked.states)
+            case c.SetSessionState(), c.Done():
+                assert model.is_held(command.session, now_ms)
+                model.set_state(command.session, command.state, now_ms)
+            case c.SetSessionState(), c.Refused():
+                assert model.is_full, f"refused as full: {reply}"
+            case (
+                (c.RenewSession() | c.GetSessionState() | c.SetSessionState() | c.ReceiveDeferred()),
+                c.SessionLost(),
+            ):
+                assert not model.is_held(command.session, now_ms), f"{command} says lost, and the session is held"
+            case c.Transact(), c.Transacted():
+                refused = model.cannot_transact(command.commands, now_ms)
+                assert refused is None, f"done, although command {refused} can't be: {command}"
+                model.transact(command.commands, kept, now_ms)
+            case c.Transact(), c.TransactionRefused():
+                refused = model.cannot_transact(command.commands, now_ms)
+                assert refused == reply.index, f"refused because of {reply.index}, the model says {refused}: {command}"
+            case c.ListSessions(), c.Sessions():
+                self.names[reply.request] = reply.sessions
+            case ((c.Peek() | c.Browse()), c.Rows()):
+                self.rows[reply.request] = reply.rows
+            case _:
+                raise AssertionError(f"{command} was answered with {reply}")
 
-    def _check_removed(self, event: Removed) -> None:
-        """What is removed and still there was received-and-deleted, or its time to live was over."""
-        for entry in event.entries:
-            items = [item for item in self.model.queues[event.kind] if item.sequence == entry.sequence]
-            if items and items[0].expires_ms is not None and items[0].expires_ms <= self.now_ms:
-                self.model.expire(event.kind, entry.sequence, self.now_ms)
+    def _session_accepted(self, command: c.AcceptSession, reply: c.SessionAccepted) -> None:
+        named = command.session is not None
+        assert not named or reply.session == command.session
+        self._new_lock_id(reply.lock_id)
+        self.lock_ids[reply.lock_id] = NEVER  # its holder is a link to this process
+        self.model.accept(reply.session, reply.lock_id, command.receiver, reply.until_ms, self.now_ms, named=named)
+        self.sessions.append(reply.lock_id)
+
+    def _happened(self, event: Event, command: c.Command) -> None:
+        """What the machine did of itself; of the rest the replies have told already."""
+        if isinstance(event, Moved):
+            for old, new in event.pairs:
+                if event.to_kind == SubqueueKind.ACTIVE:
+                    item = self.model.activate(old.sequence, new.sequence, self.now_ms)
+                    assert (new.pos, new.enqueued_ms) == (item.pos, item.enqueued_ms)
+                else:
+                    item = self.model.dead_letter(event.kind, old.sequence, new.pos, self.now_ms)
+                assert new.data == item.data
+        elif isinstance(event, Removed):
+            for entry in event.entries:
+                self._removed(event.kind, entry, command)
+        elif isinstance(event, Updated):
+            for entry in event.entries:
+                item_now = self._item(event.kind, entry)
+                if item_now is not None and item_now.state == DELAYED and entry.state == EntryState.ACTIVE:
+                    self.model.return_delayed(event.kind, entry.sequence, self.now_ms)
+
+    def _removed(self, kind: int, entry: Entry, command: c.Command) -> None:
+        item = self._item(kind, entry)
+        if item is None or self._is_in_a_grant(entry):
+            return
+        purge = command.load.sweep if isinstance(command, c.Loaded) and isinstance(command.load, c.SweepLoad) else None
+        if isinstance(purge, c.Purge) and purge.request in self.requests:
+            self.model.purge(kind, entry.sequence, purge.enqueued_before_ms, purge.session)
+            self.requests[purge.request].purged += 1
+        else:
+            self.model.expire(kind, entry.sequence, self.now_ms)
+
+    def _is_in_a_grant(self, entry: Entry) -> bool:
+        """It is received and deleted in this step."""
+        return any(
+            entry.sequence == granted.sequence
+            for reply in self.replies
+            if isinstance(reply, c.Granted | c.DeferredGranted)
+            for granted in reply.entries
+        )
 
     def _check_granted(self, command: c.Command, reply: c.Granted) -> None:
         sequences = [entry.sequence for entry in reply.entries]
         if isinstance(command, c.LockReserved) and reply is self._answer_to_lock_reserved():
-            delete = command.delete
-            state = READY if delete else LOCKED
+            state = READY if command.delete else LOCKED
             items = self.model.lock_reserved(
                 reply.kind, command.tokens, reply.lock_id, reply.until_ms, self.now_ms, state
             )
             items.sort(key=lambda item: item.pos)
             assert sorted(sequences) == sorted(item.sequence for item in items)
             items = [next(item for item in items if item.sequence == sequence) for sequence in sequences]
-        else:
-            delete, reserve = self.demands[reply.kind, reply.receiver]
-            state = RESERVED if reserve else READY if delete else LOCKED
-            items = self.model.grant(reply.kind, sequences, reply.lock_id, reply.until_ms, self.now_ms, state)
-            if state == LOCKED:
-                assert reply.lock_id not in self.lock_ids, f"lock id {reply.lock_id} was given before"
-                self.lock_ids[reply.lock_id] = self.waited
-            if reply.ended:
-                del self.demands[reply.kind, reply.receiver]
-        for entry, item in zip(reply.entries, items, strict=True):
+            self._handed_out(reply.kind, reply.entries, items, reply.lock_id, state)
+            return
+        demand = self.demands[reply.kind, reply.receiver]
+        state = RESERVED if demand.reserve else READY if demand.delete else LOCKED
+        if demand.session:
+            assert demand.delete or reply.lock_id == demand.session
+            assert demand.delete or reply.until_ms == self.model.sessions[demand.session].until_ms
+        elif state == LOCKED:
+            self._new_lock_id(reply.lock_id)
+        items = self.model.grant(
+            reply.kind, sequences, reply.lock_id, reply.until_ms, self.now_ms, state, demand.session
+        )
+        if reply.ended:
+            del self.demands[reply.kind, reply.receiver]
+        self._handed_out(reply.kind, reply.entries, items, reply.lock_id, state)
+
+    def _check_deferred(self, reply: c.DeferredGranted) -> None:
+        command = self.requests.pop(reply.request).command
+        assert [entry.sequence for entry in reply.entries] == command.sequences
+        state = READY if command.delete else LOCKED
+        if command.session and state == LOCKED:
+            assert reply.lock_id == command.session
+            assert reply.until_ms == self.model.sessions[command.session].until_ms
+        elif state == LOCKED:
+            self._new_lock_id(reply.lock_id)
+        items = self.model.grant_deferred(
+            command.kind, command.sequences, reply.lock_id, reply.until_ms, self.now_ms, state, command.session
+        )
+        self._handed_out(command.kind, reply.entries, items, reply.lock_id, state)
+
+    def _handed_out(self, kind: int, entries: list[Entry], items: list[Item], lock_id: int, state: str) -> None:
+        for entry, item in zip(entries, items, strict=True):
             assert (entry.data, entry.delivery_count, entry.enqueued_ms, entry.pos) == (
                 item.data, item.delivery_count, item.enqueued_ms, item.pos,
             )  # fmt: skip
-            token = (reply.kind, (reply.lock_id, entry.pos))
+            token = (kind, (lock_id, entry.pos))
             if state == LOCKED:
                 self.delivered.append(token)
             elif state == RESERVED:
@@ -257,6 +469,54 @@ class Lockstep:
         """Where dropping an expired reservation leads to grants of its own, the answer comes last."""
         return [reply for reply in self.replies if isinstance(reply, c.Granted)][-1]
 
+    def _new_lock_id(self, lock_id: int) -> None:
+        assert lock_id not in self.lock_ids, f"lock id {lock_id} was given before"
+        self.lock_ids[lock_id] = self.slot.waited
+
+    def _tick(self) -> bool:
+        """A tick, if one is due. Whose lock is over must be noticed by it."""
+        deadline_ms = self.machine.next_deadline_ms()
+        is_due = deadline_ms is not None and deadline_ms <= self.now_ms
+        self.model.tick(self.now_ms)
+        if is_due:
+            self.step(c.Tick())
+        check_memory(self.machine, self.model)
+        late = [lock for lock in self.model.sessions.values() if lock.until_ms <= self.now_ms]
+        assert not late, f"nobody notices that sessions are over: {late}"
+        return is_due
+
+    def _note_excuses(self) -> None:
+        """What the machine may answer to requests that wait."""
+        model = self.model
+        accepts = [asked for asked in self.requests.values() if isinstance(asked.command, c.AcceptSession)]
+        any_session = sum(asked.command.session is None for asked in accepts)
+        for asked in self.requests.values():
+            command = asked.command
+            if isinstance(command, c.ReceiveDeferred):
+                session = command.session if command.session in model.sessions else 0
+                asked.unavailable.update(
+                    sequence
+                    for sequence in command.sequences
+                    if not model.is_to_be_had_by_number(command.kind, sequence, session)
+                    or model.is_expired(command.kind, model.find(command.kind, sequence), self.now_ms)
+                )
+            elif isinstance(command, c.AcceptSession):
+                # One that others wait for is as good as theirs.
+                asked.none_free |= len(model.free_sessions(self.now_ms)) < any_session
+            elif isinstance(command, c.GetSessionState) and command.session in model.sessions:
+                asked.states.add(model.state_of(model.sessions[command.session].session))
+
+    def _forget_demands_of(self, lock_id: int) -> None:
+        self.demands = {key: demand for key, demand in self.demands.items() if demand.session != lock_id}
+
+    def _item(self, kind: int, entry: Entry) -> Item | None:
+        return next((item for item in self.model.queues[kind] if item.sequence == entry.sequence), None)
+
+    def _new_slot(self) -> Slot:
+        slot = Slot(ROW, self.options)
+        slot.machine = self.machine
+        return slot
+
     def _pass(self, value: T) -> T:
         """Through bytes and back, where asked for."""
         if not self.copied:
@@ -264,69 +524,24 @@ class Lockstep:
         copied: T = pickle.loads(pickle.dumps(value))
         return copied
 
-    # -- invariants --------------------------------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """What holds after every step."""
-        limits = self.options.limits
-        for kind in KINDS:
-            subqueue = self.machine.state.subqueues[kind]
-            queue = self.model.queues[kind]
-            assert subqueue.messages == len(queue), f"{subqueue.messages} messages, the model has {len(queue)}"
-            assert subqueue.size_bytes == sum(len(item.data) for item in queue)
-            ready: list[Entry] = [*subqueue.ready._in_order, *(entry for _, entry in subqueue.ready._returned)]
-            in_memory: dict[str, list[Entry]] = {
-                READY: [*ready, *subqueue.tail],
-                LOCKED: [entry for batch in subqueue.locks for entry in batch.entries.values()],
-                RESERVED: [entry for batch in subqueue.reservations for entry in batch.entries.values()],
-                DOOMED: list(subqueue.doomed.values()),
-            }
-            for state in (LOCKED, RESERVED):
-                mine = sorted(entry.sequence for entry in in_memory[state])
-                assert mine == sorted(item.sequence for item in self.model.held(kind, state)), state
-            known = [entry.pos for entries in in_memory.values() for entry in entries]
-            assert len(known) == len(set(known)), "a message is in two places"
-            positions = {item.pos for item in queue}
-            assert set(known) <= positions, "memory holds what does not exist"
-            gap = range(subqueue.paged_up_to, subqueue.tail_from)
-            assert all(pos in gap for pos in positions.difference(known)), "neither in memory nor to be paged in"
-            assert subqueue.ready.size_bytes == sum(entry.size_bytes for entry in ready if entry.data is not None)
-            assert subqueue.tail_bytes == sum(entry.size_bytes for entry in subqueue.tail)
-            assert len(subqueue.tail) <= limits.window_entries
-            for waiting in (subqueue.ready._in_order, subqueue.tail):
-                assert all(a.pos < b.pos for a, b in zip(waiting, list(waiting)[1:], strict=False))
+    # -- at rest -----------------------------------------------------------------------------------------------------
 
     def check_at_rest(self) -> None:
-        """What holds when nothing is under way: nobody waits beside a ready message, nothing doomed is left."""
+        """What holds when nothing is under way: nobody waits beside a ready message, nothing due is left."""
         self.settle_down()
+        model = self.model
+        for (kind, receiver), demand in self.demands.items():
+            session = model.sessions[demand.session].session if demand.session else None
+            ready = model.ready(kind, session)
+            assert not ready, f"{receiver} waits while {ready} is ready"
         for kind in KINDS:
-            waiting = [receiver for demand_kind, receiver in self.demands if demand_kind == kind]
-            if waiting:
-                assert not self.model.ready(kind), f"{waiting} wait while {self.model.ready(kind)} is ready"
-        assert not self.settling, f"never answered: {self.settling}"
-        self.check_rows()
-
-    def check_rows(self) -> None:
-        """All is committed: the store holds what the model has, no more, no less."""
-        snapshot = self.store.load_partition(ROW)
-        if snapshot is None:
-            assert not any(self.model.queues.values())
-            return
-        everything: Callable[[int], c.Load] = lambda kind: c.BrowseLoad(0, kind, 0, 1 << 40, 1 << 40)  # noqa: E731
-        for kind in KINDS:
-            rows: dict[int, Any] = {row.pos: row for row in read(self.store, ROW, everything(kind))}
-            assert set(rows) == {item.pos for item in self.model.queues[kind]}
-            for item in self.model.queues[kind]:
-                row = rows[item.pos]
-                assert (row.sequence, row.data, row.delivery_count, row.enqueued_ms, row.due_ms) == (
-                    item.sequence, item.data, item.delivery_count, item.enqueued_ms, item.expires_ms,
-                )  # fmt: skip
-        again = Partition(ROW, self.options, snapshot)
-        for kind in KINDS:
-            locked = {
-                (batch.lock_id, entry.pos): batch.until_ms
-                for batch in again.state.subqueues[kind].locks
-                for entry in batch.entries.values()
-            }
-            assert locked == {(item.hold, item.pos): item.until_ms for item in self.model.held(kind, LOCKED)}
-        assert list(again.counts()) == list(self.machine.counts())
+            late = [
+                item for item in model.queues[kind] if item.state in (SCHEDULED, DELAYED) and item.due_ms <= self.now_ms
+            ]  # fmt: skip
+            assert not late, f"nobody notices that these are due: {late}"
+        waiting = [asked.command for asked in self.requests.values()]
+        unanswered = [command for command in waiting if not isinstance(command, c.AcceptSession)]
+        assert not unanswered, f"never answered: {unanswered}"
+        if waiting:
+            assert not model.free_sessions(self.now_ms), f"{waiting} wait while {model.free_sessions(self.now_ms)} wait"
+        check_rows(self.store, ROW, self.machine, model)

@@ -1,38 +1,72 @@
 """The reference model of a partition: what `partibus.partition.machine` must amount to, in the most obvious code.
 
-No paging, no rows, no bytes let go, no efficiency: every message is in one list per sub-queue, in the order in which it
-is handed out. Where the machine may choose (how many messages one grant has, when an expired message is noticed) the
-model is told what it chose and raises `AssertionError` if that was not allowed.
+No paging, no rows, no bytes let go, no loads, no efficiency: every message is in one list per sub-queue, in order of
+position. Where the machine may choose (how many messages one grant has, which session is next, when an expired or due
+message is noticed) the model is told what it chose and raises `AssertionError` if that was not allowed: one of the
+promises of `partibus.testing.invariants` where it is one of those.
 
-A message is known by its sequence counter, which is unique in a partition and survives dead-lettering.
+A sequence counter is unique in a partition and survives dead-lettering; a scheduled message gets a new one when it is
+activated. So a message is known by its *name*, which is in its body.
 """
 
+from bisect import insort
+from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from partibus.message import Message, with_application_properties
-from partibus.partition.commands import LockToken, Outcome
+from partibus.partition.commands import Enqueue, LockToken, Outcome, Settle
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.options import PartitionOptions
+from partibus.testing import invariants as i
+from partibus.testing.invariants import name_in
 
 READY, RESERVED, LOCKED, DOOMED = "ready", "reserved", "locked", "doomed"
+DEFERRED, SCHEDULED, DELAYED = "deferred", "scheduled", "delayed"
+ACTIVE, DEAD_LETTER = SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER
+
+Reason = tuple[str | None, str | None]
 
 
 @dataclass(slots=True)
 class Item:
     """One message."""
 
+    name: int
     sequence: int
     pos: int
+    sent: bytes
+    """The stored form as it came."""
     data: bytes
+    """The stored form as it is."""
+    session: str | None
+    ttl_ms: int | None
     enqueued_ms: int
     expires_ms: int | None
-    delivery_count: int = 0
     state: str = READY
+    due_ms: int | None = None
+    """When a scheduled or delayed message becomes ready."""
+    delivery_count: int = 0
+    deferred: bool = False
+    """Has been deferred: only to be had by its number, also when its lock ends."""
+    delivered: bool = False
     hold: int = 0
-    """Lock or reservation id."""
+    """Lock id, reservation id, or lock id of the session that it was handed out under."""
     until_ms: int = 0
-    reason: tuple[str | None, str | None] | None = None
+    changes: dict[str, object] = field(default_factory=dict)
+    """Application properties that were set since it came."""
+    reason: Reason | None = None
     """Why a doomed message goes to the dead-letter sub-queue, once its move is due."""
+
+
+@dataclass(slots=True)
+class SessionLock:
+    """A session that is held."""
+
+    session: str
+    receiver: int
+    until_ms: int
 
 
 @dataclass
@@ -41,36 +75,108 @@ class Model:
 
     options: PartitionOptions
     next_sequence: int = 1
-    queues: dict[int, list[Item]] = field(
-        default_factory=lambda: {SubqueueKind.ACTIVE: [], SubqueueKind.DEAD_LETTER: []}
-    )
+    queues: dict[int, list[Item]] = field(default_factory=lambda: {ACTIVE: [], DEAD_LETTER: []})
+    sessions: dict[int, SessionLock] = field(default_factory=dict)
+    """By lock id."""
+    states: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    """Session -> its state, and when that was set."""
+    ids: dict[tuple[str | None, str], int] = field(default_factory=dict)
+    """(session id or partition key, message id) -> when it was last accepted."""
+    accepted: list[int] = field(default_factory=list)
+    """Names of all that was ever accepted."""
+    fates: dict[int, str] = field(default_factory=dict)
+    """Name -> why the message is not here any more."""
+    overtaking: bool = False
+    """Messages were reserved: who gives them back lets others pass."""
+    highest: dict[str | None, int] = field(default_factory=dict)
+    """Session -> number of its last first delivery."""
 
-    def enqueue(self, messages: list[Message], now_ms: int) -> int:
-        """Store messages at the end; the sequence counter of the first."""
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def take_numbers(self, count: int) -> int:
+        """Sequence counters for later; the first of them."""
         first = self.next_sequence
-        for message in messages:
-            ttls = [ttl for ttl in (message.ttl_ms, self.options.default_ttl_ms) if ttl is not None]
-            expires_ms = now_ms + min(ttls) if ttls else None
-            number = self.next_sequence
-            self.queues[SubqueueKind.ACTIVE].append(Item(number, number, message.data, now_ms, expires_ms))
-            self.next_sequence += 1
+        self.next_sequence += count
         return first
 
-    def ready(self, kind: int) -> list[Item]:
-        """What may be handed out, in order."""
-        return [item for item in self.queues[kind] if item.state == READY]
+    def enqueue(
+        self, messages: list[Message], kept: Mapping[int, int], now_ms: int, first_sequence: int | None = None
+    ) -> int:
+        """Store messages; the sequence counter of the first. ``kept`` are the names of those that were stored, and
+        their numbers: a duplicate takes a number and is dropped. ``first_sequence`` was taken before; it goes to
+        messages that have to wait for their time, one that is active at once gets its place at the end."""
+        first = self.take_numbers(len(messages)) if first_sequence is None else first_sequence
+        for number, message in enumerate(messages, first):
+            name = name_in(message.data)
+            self.accepted.append(name)
+            self._remember_id(name, message, now_ms, dropped=name not in kept)
+            if name not in kept:
+                self.fates[name] = "dropped as a duplicate"
+                continue
+            item = Item(
+                name, number, number, message.data, message.data, message.session_id, message.ttl_ms, now_ms, None
+            )
+            if message.scheduled_ms is not None and message.scheduled_ms > now_ms:
+                item.state, item.due_ms = SCHEDULED, message.scheduled_ms
+            else:
+                item.expires_ms = self._expiry(item)
+                if first_sequence is not None:
+                    item.sequence = item.pos = self.take_numbers(1)
+            assert kept[name] == item.sequence, f"{kept[name]} is the number of {item}"
+            insort(self.queues[ACTIVE], item, key=attrgetter("pos"))
+        return first
+
+    def _remember_id(self, name: int, message: Message, now_ms: int, *, dropped: bool) -> None:
+        window_ms = self.options.duplicate_window_ms
+        if window_ms is None or message.message_id is None:
+            assert not dropped, f"message {name} was dropped, and has no id to tell it by"
+            return
+        key = (message.session_id if message.session_id is not None else message.partition_key, message.message_id)
+        i.i17_duplicates_exactly_inside_the_window(name, self.ids.get(key), now_ms, window_ms, dropped=dropped)
+        if not dropped:
+            self.ids[key] = now_ms
+
+    def _expiry(self, item: Item) -> int | None:
+        ttls = [ttl for ttl in (item.ttl_ms, self.options.default_ttl_ms) if ttl is not None]
+        return item.enqueued_ms + min(ttls) if ttls else None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all messages and session states."""
+        messages = sum(len(item.data) for queue in self.queues.values() for item in queue)
+        return messages + sum(len(state) for state, _ in self.states.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Sends are refused."""
+        return self.options.size_bytes_max is not None and self.size_bytes >= self.options.size_bytes_max
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def ready(self, kind: int, session: str | None = None) -> list[Item]:
+        """What may be handed out, in order; of one session where there are sessions."""
+        sessions = kind == ACTIVE and self.options.requires_session
+        return [item for item in self.queues[kind] if item.state == READY and (not sessions or item.session == session)]
 
     def held(self, kind: int, state: str) -> list[Item]:
-        """What is locked, reserved or doomed."""
+        """What is in a state."""
         return [item for item in self.queues[kind] if item.state == state]
 
-    def grant(self, kind: int, sequences: list[int], hold: int, until_ms: int, now_ms: int, state: str) -> list[Item]:
-        """Messages were handed out: must be the first that are ready, and not expired. READY: removed as well."""
-        items = self.ready(kind)[: len(sequences)]
+    def grant(
+        self, kind: int, sequences: list[int], hold: int, until_ms: int, now_ms: int, state: str, session: int = 0
+    ) -> list[Item]:
+        """Messages were handed out: must be the first that are ready, and not expired. READY: removed as well.
+        ``session`` is the lock id of the session that the receiver named."""
+        holder = self.sessions[session] if session else None
+        assert (holder is not None) == (kind == ACTIVE and self.options.requires_session)
+        for sequence in sequences:
+            item = self.find(kind, sequence)
+            i.i04_one_live_lock(item.name, item.until_ms if item.state == LOCKED else None, now_ms)
+            i.i10_deferred_only_by_number(item.name, [item.name] if item.deferred else [])
+            i.i11_scheduled_never_early(item.name, item.due_ms if item.state == SCHEDULED else None, now_ms, self.fates)
+        items = self.ready(kind, holder.session if holder is not None else None)[: len(sequences)]
         assert [item.sequence for item in items] == sequences, f"handed out {sequences}, first in line are {items}"
-        for item in items:
-            assert not self._is_expired(kind, item, now_ms), f"handed out after its time to live: {item}"
-        self._hold(kind, items, hold, until_ms, state)
+        self._hand_out(kind, items, hold, until_ms, now_ms, state)
         return items
 
     def lock_reserved(
@@ -78,8 +184,8 @@ class Model:
     ) -> list[Item]:
         """Reservations become locks; the ones that lapsed or expired are left out."""
         found = self._find(kind, RESERVED, tokens, now_ms)
-        items = [item for item in found if not self._is_expired(kind, item, now_ms)]
-        self._hold(kind, items, hold, until_ms, state)
+        items = [item for item in found if not self.is_expired(kind, item, now_ms)]
+        self._hand_out(kind, items, hold, until_ms, now_ms, state)
         return items
 
     def return_reserved(self, kind: int, tokens: list[LockToken], now_ms: int) -> None:
@@ -87,61 +193,260 @@ class Model:
         for item in self._find(kind, RESERVED, tokens, now_ms):
             item.state = READY
 
-    def settle(
-        self,
-        kind: int,
-        outcome: Outcome,
-        tokens: list[LockToken],
-        reason: tuple[str | None, str | None],
-        now_ms: int,
-    ) -> list[int]:
+    def is_to_be_had_by_number(self, kind: int, sequence: int, session: int = 0) -> bool:
+        """A deferred message that nobody holds, of the session that the asker holds."""
+        holder = self.sessions[session].session if session else None
+        return any(
+            item.sequence == sequence and item.state == DEFERRED and (not session or item.session == holder)
+            for item in self.queues[kind]
+        )
+
+    def grant_deferred(
+        self, kind: int, sequences: list[int], hold: int, until_ms: int, now_ms: int, state: str, session: int = 0
+    ) -> list[Item]:
+        """Deferred messages were handed out to who named them."""
+        for sequence in sequences:
+            assert self.is_to_be_had_by_number(kind, sequence, session), f"no deferred message {sequence}"
+        items = [self.find(kind, sequence) for sequence in sequences]
+        self._hand_out(kind, items, hold, until_ms, now_ms, state)
+        return items
+
+    def _hand_out(self, kind: int, items: list[Item], hold: int, until_ms: int, now_ms: int, state: str) -> None:
+        limit = self.options.max_delivery_count if kind == ACTIVE else None
+        for item in items:
+            assert not self.is_expired(kind, item, now_ms), f"handed out after its time to live: {item}"
+            i.i05_never_after_complete(item.name, self.fates)
+            i.i07_delivery_count_never_falls(item.name, item.delivery_count, item.delivery_count, limit)
+            if state == RESERVED:
+                self.overtaking = True
+            elif not (self.overtaking or item.delivered or item.deferred) and kind == ACTIVE:
+                line = item.session if self.options.requires_session else None
+                i.i12_first_deliveries_in_order(item.name, item.sequence, self.highest.get(line, 0))
+                self.highest[line] = item.sequence
+            item.delivered = item.delivered or state != RESERVED
+            item.state, item.hold, item.until_ms = state, hold, until_ms
+            if state == READY:
+                self.remove(kind, item, "received and deleted")
+
+    # -- settled -----------------------------------------------------------------------------------------------------
+
+    def settle(self, command: Settle, now_ms: int) -> list[int]:
         """Apply an outcome; the indexes of tokens whose lock had ended."""
-        items = self._find(kind, LOCKED, tokens, now_ms)
+        items = self._find(command.kind, LOCKED, command.tokens, now_ms)
         known = {(item.hold, item.pos) for item in items}
         for item in items:
-            if outcome is Outcome.COMPLETE:
-                self.queues[kind].remove(item)
-            elif outcome is Outcome.DEAD_LETTER:
-                item.state, item.reason = DOOMED, reason
+            self._settle(command, item, now_ms)
+        return [index for index, token in enumerate(command.tokens) if token not in known]
+
+    def _settle(self, command: Settle, item: Item, now_ms: int) -> None:
+        kind = command.kind
+        i.i09_expired_lock_cannot_settle(f"message {item.name}", item.until_ms, now_ms)
+        if command.outcome is Outcome.COMPLETE:
+            self.remove(kind, item, "completed")
+            return
+        if command.properties:
+            self._change(item, command.properties)
+        if command.outcome is Outcome.DEAD_LETTER:
+            item.state, item.reason = DOOMED, (command.reason, command.description)
+        elif command.outcome is Outcome.DEFER:
+            item.state, item.deferred = DEFERRED, True
+        elif command.outcome is Outcome.RELEASE:
+            self._give_back(kind, item, counted=False)
+        else:
+            self._give_back(kind, item, counted=True)
+            if item.state == READY and (delay_ms := self.delay_ms(command, item)):
+                item.state, item.due_ms = DELAYED, now_ms + delay_ms
+
+    def delay_ms(self, command: Settle, item: Item) -> int:
+        """How long an abandoned message stays away: as the receiver says, else as the entity says."""
+        options = self.options
+        if command.delay_ms or options.requires_session:
+            return command.delay_ms
+        doubled = options.redelivery_delay_ms * 2 ** (item.delivery_count - 1)
+        return min(doubled, max(options.redelivery_delay_ms, options.redelivery_delay_max_ms))
+
+    def renew(self, kind: int, tokens: list[LockToken], now_ms: int) -> list[int]:
+        """Lock messages for longer, all or none: the indexes of tokens whose lock had ended."""
+        items = self._find(kind, LOCKED, tokens, now_ms)
+        known = {(item.hold, item.pos) for item in items}
+        lost = [index for index, token in enumerate(tokens) if token not in known]
+        if not lost:
+            for item in items:
+                item.until_ms = now_ms + self.options.lock_duration_ms
+        return lost
+
+    def is_scheduled(self, sequence: int) -> bool:
+        """A message that can be cancelled."""
+        return any(item.sequence == sequence for item in self.held(ACTIVE, SCHEDULED))
+
+    def cancel(self, sequences: list[int]) -> list[int]:
+        """Remove scheduled messages, all or none; the numbers that name none."""
+        unknown = [sequence for sequence in sequences if not self.is_scheduled(sequence)]
+        if not unknown:
+            for sequence in dict.fromkeys(sequences):
+                self.remove(ACTIVE, self.find(ACTIVE, sequence), "cancelled")
+        return unknown
+
+    def purge(self, kind: int, sequence: int, enqueued_before_ms: int, session: str | None) -> None:
+        """A message was removed by a batch delete."""
+        item = self.find(kind, sequence)
+        assert item.state == READY, f"purged while {item.state}: {item}"
+        assert item.enqueued_ms < enqueued_before_ms, f"purged, and came later than {enqueued_before_ms}: {item}"
+        assert session is None or item.session == session, f"purged, and not of session {session!r}: {item}"
+        self.remove(kind, item, "purged")
+
+    def transact(self, commands: list[Enqueue | Settle], kept: Mapping[int, int], now_ms: int) -> None:
+        """Do all of it."""
+        for command in commands:
+            if isinstance(command, Enqueue):
+                self.enqueue(command.messages, kept, now_ms, command.first_sequence)
             else:
-                self._give_back(kind, item, counted=outcome is Outcome.ABANDON)
-        return [index for index, token in enumerate(tokens) if token not in known]
+                self.settle(command, now_ms)
+
+    def cannot_transact(self, commands: list[Enqueue | Settle], now_ms: int) -> int | None:
+        """The index of the command because of which nothing can be done."""
+        twin = deepcopy(self)
+        for index, command in enumerate(commands):
+            if isinstance(command, Enqueue):
+                if self.is_full:  # of the moment before
+                    return index
+            elif twin.settle(command, now_ms):
+                return index
+        return None
+
+    # -- time --------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Locks and reservations that are over go back, the locks counted."""
         for kind, queue in self.queues.items():
             for item in list(queue):
-                if item.state == LOCKED and item.until_ms <= now_ms:
+                if item.state == LOCKED and item.until_ms <= now_ms and item.hold not in self.sessions:
                     self._give_back(kind, item, counted=True)
                 elif item.state == RESERVED and item.until_ms <= now_ms:
                     item.state = READY
 
+    def activate(self, sequence: int, new_sequence: int, now_ms: int) -> Item:
+        """A scheduled message has become a new one at the end."""
+        item = self.find(ACTIVE, sequence)
+        assert item.state == SCHEDULED, f"activated and not scheduled: {item}"
+        i.i11_scheduled_never_early(item.name, item.due_ms, now_ms, self.fates)
+        i.i13_numbers_rise(f"message {item.name}", new_sequence, self.next_sequence - 1)
+        self.next_sequence = new_sequence + 1
+        self.queues[ACTIVE].remove(item)
+        self.queues[ACTIVE].append(item)
+        item.state, item.due_ms, item.enqueued_ms = READY, None, now_ms
+        item.sequence = item.pos = new_sequence
+        item.expires_ms = self._expiry(item)
+        return item
+
+    def return_delayed(self, kind: int, sequence: int, now_ms: int) -> None:
+        """A delayed message is back at its place."""
+        item = self.find(kind, sequence)
+        assert item.state == DELAYED, f"came back and was not delayed: {item}"
+        assert item.due_ms is not None
+        assert item.due_ms <= now_ms, f"came back early: {item}"
+        item.state, item.due_ms = READY, None
+
     def expire(self, kind: int, sequence: int, now_ms: int) -> None:
         """An expired message was noticed and dropped."""
         item = self.find(kind, sequence)
-        assert item.state in (READY, RESERVED), f"dropped while held: {item}"
-        assert self._is_expired(kind, item, now_ms), f"dropped before its time: {item}"
+        assert item.state in (READY, RESERVED, DEFERRED, DELAYED), f"dropped while {item.state}: {item}"
+        assert self.is_expired(kind, item, now_ms), f"dropped before its time: {item}"
         assert not self.options.dead_letter_on_expiration, f"dropped, not dead-lettered: {item}"
-        self.queues[kind].remove(item)
+        self.remove(kind, item, "expired")
 
     def dead_letter(self, kind: int, sequence: int, pos: int, now_ms: int) -> Item:
         """A message went to the end of the dead-letter sub-queue."""
         item = self.find(kind, sequence)
-        if item.state in (READY, RESERVED):
-            assert self._is_expired(kind, item, now_ms), f"dead-lettered for no reason: {item}"
+        if item.state in (READY, RESERVED, DEFERRED, DELAYED):
+            assert self.is_expired(kind, item, now_ms), f"dead-lettered for no reason: {item}"
             assert self.options.dead_letter_on_expiration, f"dead-lettered, not dropped: {item}"
             item.reason = ("TTLExpiredException", "The message expired and was dead lettered.")
         else:
-            assert item.state == DOOMED, f"dead-lettered while held: {item}"
+            assert item.state == DOOMED, f"dead-lettered while {item.state}: {item}"
         assert item.reason is not None
         names = ("DeadLetterReason", "DeadLetterErrorDescription")
         changes = {name: text for name, text in zip(names, item.reason, strict=True) if text is not None}
         if changes:
-            item.data = with_application_properties(item.data, changes)
+            self._change(item, changes)
         self.queues[kind].remove(item)
-        self.queues[SubqueueKind.DEAD_LETTER].append(item)
-        item.state, item.pos, item.expires_ms, item.reason = READY, pos, None, None
+        self.queues[DEAD_LETTER].append(item)
+        item.state, item.pos, item.reason = READY, pos, None
+        item.expires_ms = item.due_ms = None
+        item.deferred = False
         return item
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    def holder(self, session: str, now_ms: int) -> SessionLock | None:
+        """Whose lock on the session has not ended."""
+        found = [lock for lock in self.sessions.values() if lock.session == session and lock.until_ms > now_ms]
+        return found[0] if found else None
+
+    def free_sessions(self, now_ms: int) -> set[str | None]:
+        """Sessions that nobody holds and that surely have something to hand out."""
+        return {
+            item.session
+            for item in self.queues[ACTIVE]
+            if item.state == READY
+            and not self.is_expired(ACTIVE, item, now_ms)
+            and item.session is not None
+            and self.holder(item.session, now_ms) is None
+        }
+
+    def accept(self, session: str, lock_id: int, receiver: int, until_ms: int, now_ms: int, *, named: bool) -> None:
+        """A session was given to a receiver."""
+        holder = self.holder(session, now_ms)
+        i.i15_one_holder_per_session(session, holder.until_ms if holder is not None else None, now_ms)
+        assert until_ms == now_ms + self.options.lock_duration_ms
+        if not named:
+            assert any(item.session == session for item in self.queues[ACTIVE]), f"session {session!r} has no messages"
+        self.sessions[lock_id] = SessionLock(session, receiver, until_ms)
+
+    def is_held(self, lock_id: int, now_ms: int) -> bool:
+        """The session's lock has not ended."""
+        return lock_id in self.sessions and self.sessions[lock_id].until_ms > now_ms
+
+    def renew_session(self, lock_id: int, now_ms: int) -> int:
+        """Hold a session for longer; until when."""
+        until_ms = self.sessions[lock_id].until_ms = now_ms + self.options.lock_duration_ms
+        for item in self.held(ACTIVE, LOCKED):
+            if item.hold == lock_id:
+                item.until_ms = until_ms
+        return until_ms
+
+    def end_session(self, lock_id: int, *, counted: bool) -> None:
+        """Nobody holds the session any more; what was handed out goes back."""
+        del self.sessions[lock_id]
+        for item in self.held(ACTIVE, LOCKED):
+            if item.hold == lock_id:
+                self._give_back(ACTIVE, item, counted=counted)
+
+    def set_state(self, lock_id: int, state: bytes | None, now_ms: int) -> None:
+        """The holder has set the session's state."""
+        session = self.sessions[lock_id].session
+        if state is None:
+            self.states.pop(session, None)
+        else:
+            self.states[session] = (state, now_ms)
+
+    def state_of(self, session: str) -> bytes | None:
+        """What was set last."""
+        return self.states[session][0] if session in self.states else None
+
+    def list_sessions(self, updated_after_ms: int | None) -> list[str]:
+        """Sessions with a state or active messages, in order of their bytes."""
+        if updated_after_ms is not None:
+            found = {session for session, (_, at) in self.states.items() if at > updated_after_ms}
+        else:
+            found = {*self.states} | {
+                item.session
+                for item in self.queues[ACTIVE]
+                if item.session is not None and not item.deferred and item.state not in (SCHEDULED, DELAYED)
+            }
+        return sorted(found, key=str.encode)
+
+    # -- shared ------------------------------------------------------------------------------------------------------
 
     def forget_memory(self) -> None:
         """A crash: what is kept in memory only is gone."""
@@ -149,6 +454,8 @@ class Model:
             for item in queue:
                 if item.state == RESERVED:
                     item.state = READY
+        for lock_id in list(self.sessions):
+            self.end_session(lock_id, counted=False)
 
     def find(self, kind: int, sequence: int) -> Item:
         """The message, which must be there."""
@@ -156,23 +463,26 @@ class Model:
         assert found, f"no message {sequence} in sub-queue {kind}"
         return found[0]
 
+    def remove(self, kind: int, item: Item, why: str) -> None:
+        """A message is gone for good."""
+        self.queues[kind].remove(item)
+        self.fates[item.name] = why
+
+    def is_expired(self, kind: int, item: Item, now_ms: int) -> bool:
+        """Time to live counts in the active sub-queue only."""
+        return kind == ACTIVE and item.expires_ms is not None and item.expires_ms <= now_ms
+
     def _find(self, kind: int, state: str, tokens: list[LockToken], now_ms: int) -> list[Item]:
         by_token = {(item.hold, item.pos): item for item in self.held(kind, state) if item.until_ms > now_ms}
         return [by_token[token] for token in dict.fromkeys(tokens) if token in by_token]
 
-    def _hold(self, kind: int, items: list[Item], hold: int, until_ms: int, state: str) -> None:
-        for item in items:
-            item.state, item.hold, item.until_ms = state, hold, until_ms
-            if state == READY:
-                self.queues[kind].remove(item)
+    def _change(self, item: Item, changes: dict[str, object]) -> None:
+        item.data = with_application_properties(item.data, changes)
+        item.changes = item.changes | changes
 
     def _give_back(self, kind: int, item: Item, *, counted: bool) -> None:
-        item.state = READY
+        item.state = DEFERRED if item.deferred else READY
         item.delivery_count += counted
-        if kind == SubqueueKind.ACTIVE and item.delivery_count >= self.options.max_delivery_count:
+        if kind == ACTIVE and item.delivery_count >= self.options.max_delivery_count:
             text = f"Message could not be consumed after {self.options.max_delivery_count} delivery attempts."
             item.state, item.reason = DOOMED, ("MaxDeliveryCountExceeded", text)
-
-    @staticmethod
-    def _is_expired(kind: int, item: Item, now_ms: int) -> bool:
-        return kind == SubqueueKind.ACTIVE and item.expires_ms is not None and item.expires_ms <= now_ms

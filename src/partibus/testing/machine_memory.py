@@ -1,0 +1,120 @@
+"""What must hold of a partition's memory and rows beside the reference model."""
+
+from partibus.partition import commands as c
+from partibus.partition.entry import Entry
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.lane import Lane
+from partibus.partition.machine import Partition
+from partibus.partition.ports import EntryRow, EntryState, Store
+from partibus.partition.reading import read
+from partibus.testing.invariants import i01_everything_is_accounted_for, i03_sections_are_untouched, name_in
+from partibus.testing.model import DEFERRED, DELAYED, DOOMED, LOCKED, READY, RESERVED, SCHEDULED, Item, Model
+
+KINDS = (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER)
+
+
+def check_memory(machine: Partition, model: Model) -> None:
+    """What holds after every step."""
+    for kind in KINDS:
+        subqueue = machine.state.subqueues[kind]
+        queue = model.queues[kind]
+        assert subqueue.messages == len(queue), f"{subqueue.messages} messages, the model has {len(queue)}"
+        assert subqueue.size_bytes == sum(len(item.data) for item in queue)
+        lanes = _lanes(machine, kind)
+        doomed = list(subqueue.doomed.values())
+        known: set[int] = {entry.pos for entry in doomed}
+        assert known <= {item.pos for item in queue if item.state == DOOMED}
+        for lane in lanes:
+            known |= _check_lane(lane, machine, queue, doomed)
+        for state in (LOCKED, RESERVED):
+            mine = sorted(entry.sequence for lane in lanes for entry in _held(lane, state))
+            assert mine == sorted(item.sequence for item in model.held(kind, state)), state
+    sessions = machine.state.sessions
+    if sessions is not None:
+        held = {session.lock_id: session.name for session in sessions.held.values() if session.asked is None}
+        assert held == {lock_id: lock.session for lock_id, lock in model.sessions.items()}
+    assert machine.state.session_state_bytes == sum(len(state) for state, _ in model.states.values())
+
+
+def _check_lane(lane: Lane, machine: Partition, queue: list[Item], doomed: list[Entry]) -> set[int]:
+    """A lane knows everything that waits in it, or has it before itself; the positions that it knows."""
+    limits = machine.state.options.limits
+    ready: list[Entry] = [*lane.ready._in_order, *(entry for _, entry in lane.ready._returned)]
+    entries = [*ready, *lane.tail, *_held(lane, LOCKED), *_held(lane, RESERVED)]
+    known = [entry.pos for entry in entries]
+    assert len(known) == len(set(known)), "a message is in two places"
+    unheld_sessions = machine.state.sessions is not None and lane.kind == SubqueueKind.ACTIVE and lane.session is None
+    mine = [item for item in queue if lane.session is None or item.session == lane.session]
+    assert set(known) <= {item.pos for item in mine}, "memory holds what does not exist"
+    if not unheld_sessions:
+        waiting = {item.pos for item in mine if item.state in (READY, DOOMED)}
+        unknown = waiting.difference(known, (entry.pos for entry in doomed))
+        gap = range(lane.paged_up_to, lane.tail_from)
+        assert all(pos in gap for pos in unknown), f"{unknown} are neither in memory nor to be paged in ({gap})"
+    assert lane.ready.size_bytes == sum(entry.size_bytes for entry in ready if entry.data is not None)
+    assert lane.tail_bytes == sum(entry.size_bytes for entry in lane.tail)
+    most = limits.window_entries if lane.session is None else limits.session_window_entries
+    assert len(lane.tail) <= most
+    for line in (lane.ready._in_order, lane.tail):
+        assert all(a.pos < b.pos for a, b in zip(line, list(line)[1:], strict=False))
+    return set(known)
+
+
+def _lanes(machine: Partition, kind: int) -> list[Lane]:
+    sessions = machine.state.sessions
+    lanes: list[Lane] = [machine.state.subqueues[kind]]
+    if sessions is not None and kind == SubqueueKind.ACTIVE:
+        lanes += [held.lane for held in sessions.held.values()]
+    return lanes
+
+
+def _held(lane: Lane, state: str) -> list[Entry]:
+    table = lane.locks if state == LOCKED else lane.reservations
+    return [entry for batch in table for entry in batch.entries.values()]
+
+
+def check_rows(store: Store, partition_row: int, machine: Partition, model: Model) -> None:
+    """All is committed: the store holds what the model has, no more, no less."""
+    snapshot = store.load_partition(partition_row)
+    if snapshot is None:
+        assert not any(model.queues.values())
+        return
+    present: list[int] = []
+    for kind in KINDS:
+        rows: list[EntryRow] = read(store, partition_row, c.BrowseLoad(0, kind, 0, 1 << 40, 1 << 40))
+        items = {item.pos: item for item in model.queues[kind]}
+        assert {row.pos for row in rows} == items.keys()
+        for row in rows:
+            item = items[row.pos]
+            i03_sections_are_untouched(item.name, item.sent, row.data, item.changes)
+            session = item.session if model.options.requires_session else None
+            due_ms = item.due_ms if item.due_ms is not None else item.expires_ms
+            assert row[2:8] == (
+                item.sequence, item.enqueued_ms, _row_state(item), item.delivery_count, session, due_ms,
+            )  # fmt: skip
+        present += [name_in(row.data) for row in rows]
+    i01_everything_is_accounted_for(model.accepted, model.fates, present)
+    for session in {item.session for item in model.queues[SubqueueKind.ACTIVE] if item.session} | model.states.keys():
+        assert store.load_session_state(partition_row, session) == model.state_of(session)
+    again = Partition(partition_row, model.options, snapshot)
+    for kind in KINDS:
+        assert _locks(again.state.subqueues[kind]) == {
+            (item.hold, item.pos): item.until_ms for item in model.held(kind, LOCKED) if item.hold not in model.sessions
+        }
+    assert list(again.counts()) == list(machine.counts())
+    assert again.state.session_state_bytes == machine.state.session_state_bytes
+
+
+def _row_state(item: Item) -> EntryState:
+    if item.state in (SCHEDULED, DELAYED):
+        return EntryState.SCHEDULED if item.state == SCHEDULED else EntryState.DELAYED
+    return EntryState.DEFERRED if item.state == DEFERRED or item.deferred else EntryState.ACTIVE
+
+
+def _locks(lane: Lane) -> dict[tuple[int, int], int]:
+    return {
+        (batch.lock_id, pos): until_ms
+        for batch in lane.locks
+        for until_ms, positions in batch.parts()
+        for pos in positions
+    }

@@ -1,0 +1,43 @@
+"""Short histories that once went wrong, found by the property tests and shrunk. `Lockstep` checks every step of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partibus.limits import PartitionLimits
+from partibus.partition import commands as c
+from partibus.partition.options import PartitionOptions
+from partibus.store.memory import MemoryStore
+from partibus.testing.lockstep import Lockstep
+
+SMALL = PartitionLimits(
+    window_entries=4,
+    window_bytes=200,
+    session_window_entries=3,
+    session_window_bytes=150,
+    page_entries=3,
+    page_bytes=100,
+    locked_body_max=0,
+)
+
+
+def queue(**options: Any) -> Lockstep:
+    return Lockstep(MemoryStore(), PartitionOptions(lock_duration_ms=50, max_delivery_count=3, limits=SMALL, **options))
+
+
+def accept(both: Lockstep, session: str | None) -> int:
+    """The lock id under which a session is held."""
+    before = len(both.sessions)
+    both.ask(c.AcceptSession(0, both.new_request(), session))
+    both.settle_down()
+    assert len(both.sessions) == before + 1, "accepted"
+    return both.sessions[-1]
+
+
+def test_a_session_renewed_in_the_millisecond_of_its_acceptance_ends_once() -> None:
+    both = queue(requires_session=True)
+    lock_id = accept(both, "")
+    both.ask(c.RenewSession(0, lock_id))
+    both.advance(60)
+    assert [reply.lock_id for reply in both.replies if isinstance(reply, c.SessionEnded)] == [lock_id]
+    both.check_at_rest()
