@@ -1,4 +1,5 @@
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -257,3 +258,18 @@ def test_status_opens_directions(status: str, can_send: bool, can_receive: bool)
 
 def test_no_limit_is_one_number_of_ms() -> None:
     assert QueueOptions().default_ttl_ms == UNLIMITED_MS
+
+
+def test_the_page_of_properties_is_true() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "queues.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:3] == "| `"]
+    shown = {UNLIMITED_TEXT: "no limit", "": "(empty)", True: "true", False: "false"}
+    defaults = queue_properties(QueueOptions())
+    assert [(row[0].strip("`"), row[1], row[3]) for row in rows] == [
+        (
+            prop.name,
+            str(shown.get(defaults[prop.name], defaults[prop.name])),
+            ("yes" if prop.mutable else "no") if prop.available else "",
+        )
+        for prop in QUEUE_PROPERTIES
+    ]
