@@ -33,8 +33,6 @@ from partibus.namespace.sas import Path
 
 OnNamespace = Callable[[Broker, object, Respond], None]
 
-ASSOCIATED_LINK = "associated-link-name"
-
 
 class _Entry(NamedTuple):
     right: Right
@@ -99,13 +97,11 @@ class EntityManagement:
                 raise InvalidOperation(
                     f"{request.operation} can't be part of a transaction. Ask for it outside of the transaction."
                 )
-            link_name = request.properties.get(ASSOCIATED_LINK)
             operation.run(
                 EntityRequest(
                     self._entity,
                     self._kind,
                     body_of(request.body),
-                    link_name if isinstance(link_name, str) else None,
                     request.transaction,
                     self._connection,
                     respond,

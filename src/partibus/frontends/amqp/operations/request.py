@@ -1,7 +1,8 @@
 """What an operation of an entity's `$management` node is given (sections 6.2 and 6.3).
 
 An operation is a function of one `EntityRequest`: it reads the arguments, raises a `PartibusError` for what is wrong
-with them, and calls ``respond`` once, now or later.
+with them, and calls ``respond`` once, now or later. On whose behalf a client asks (its ``associated-link-name``) is
+not looked at: that link may be gone, and what is asked for needs locks and rights, not links.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,8 +57,6 @@ class EntityRequest:
     """Of the sub-queue (`partibus.partition.keys.SubqueueKind`)."""
     arguments: Mapping[object, object]
     """The body of the request."""
-    link_name: str | None
-    """The link on whose behalf it is asked; it may be gone already (section 6.2)."""
     transaction: bytes | None
     """The transaction that it is to be part of (section 8)."""
     connection: ConnectionState
