@@ -5,15 +5,28 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.message_text import message_json, print_messages
 from partibus.cli.output import note, print_json
-from partibus.client import ABANDON, COMPLETE, NEXT_SESSION, IncomingMessage, ReceiveMode, dead_letter
+from partibus.client import (
+    ABANDON,
+    COMPLETE,
+    DEFER,
+    NEXT_SESSION,
+    Client,
+    IncomingMessage,
+    ReceiveMode,
+    Receiver,
+    dead_letter,
+)
 from partibus.client.errors import TimedOut
 from partibus.namespace.addresses import DEAD_LETTER_QUEUE
 
 _RUN = 100
 """Messages that are locked at a time: settled before the next are asked for, well inside a lock's duration."""
 
-_MODES = {"peek-lock": ReceiveMode.PEEK_LOCK, "receive-and-delete": ReceiveMode.RECEIVE_AND_DELETE}
-_OUTCOMES = {"complete": COMPLETE, "abandon": ABANDON}
+_DELETE = "receive-and-delete"
+_MODES = {"peek-lock": ReceiveMode.PEEK_LOCK, _DELETE: ReceiveMode.RECEIVE_AND_DELETE}
+_OUTCOMES = {"complete": COMPLETE, "abandon": ABANDON, "defer": DEFER}
+_STATUSES = {"complete": "completed", "abandon": "abandoned", "defer": "defered", "dead-letter": "suspended"}
+"""The same for messages that were asked for by number (section 6.3 of the dialect)."""
 
 
 @click.command()
@@ -31,6 +44,9 @@ _OUTCOMES = {"complete": COMPLETE, "abandon": ABANDON}
 @click.option("--reason", metavar="TEXT", help="With --settle dead-letter.")
 @click.option("--session", metavar="ID", help="From this session, which nobody else may hold.")
 @click.option("--next-session", is_flag=True, help="From any session that has messages and that nobody holds.")
+@click.option(
+    "--deferred", type=int, metavar="NUMBER", multiple=True, help="The deferred message of this number; repeatable."
+)
 @click.option("--dead-letter-queue", is_flag=True, help="From the entity's dead-letter queue.")
 @CONNECTION
 @JSON
@@ -43,6 +59,7 @@ def receive(
     reason: str | None,
     session: str | None,
     next_session: bool,
+    deferred: tuple[int, ...],
     dead_letter_queue: bool,
     connection: str,
     as_json: bool,
@@ -55,24 +72,46 @@ def receive(
     if session is not None and next_session:
         raise click.UsageError("--session names a session, --next-session takes any: give one of them")
     address = f"{entity}/{DEAD_LETTER_QUEUE}" if dead_letter_queue else entity
-    outcome = dead_letter(reason) if settle == "dead-letter" else _OUTCOMES[settle]
-    left = most
+    wanted = NEXT_SESSION if next_session else session
     with open_client(connection) as client:
         try:
-            receiver = client.receiver(
-                address, _MODES[mode], session=NEXT_SESSION if next_session else session, session_wait_s=timeout
-            )
+            receiver = client.receiver(address, _MODES[mode], session=wanted, session_wait_s=timeout)
         except TimedOut as error:
             if not next_session or error.condition is None:
                 raise
             note(f"No session with messages in '{address}' within {timeout:g} s.")
             return
+        if deferred:
+            _receive_deferred(client, receiver, address, deferred, mode, settle, reason, as_json)
+            return
+        outcome = dead_letter(reason) if settle == "dead-letter" else _OUTCOMES[settle]
+        left = most
         while left and (messages := receiver.receive(min(left, _RUN), timeout)):
             _print(messages, as_json)
             receiver.settle(messages, outcome)
             left -= len(messages)
     if left == most and not as_json:
         note(f"No message in '{address}' within {timeout:g} s.")
+
+
+def _receive_deferred(
+    client: Client,
+    receiver: Receiver,
+    address: str,
+    numbers: tuple[int, ...],
+    mode: str,
+    settle: str,
+    reason: str | None,
+    as_json: bool,
+) -> None:
+    """``receiver`` holds the session, where there is one."""
+    node = client.management(address)
+    session = receiver.session_id
+    found = node.receive_deferred(numbers, delete=mode == _DELETE, session=session)
+    _print([one.message for one in found], as_json)
+    tokens = [one.lock_token for one in found if one.lock_token is not None]
+    if tokens and mode != _DELETE:
+        node.settle(tokens, _STATUSES[settle], reason=reason if settle == "dead-letter" else None, session=session)
 
 
 def _print(messages: list[IncomingMessage], as_json: bool) -> None:

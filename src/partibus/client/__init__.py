@@ -15,12 +15,13 @@ libraries of the service.
 from partibus.client.client import Client, connect
 from partibus.client.errors import ClientError
 from partibus.client.messages import IncomingMessage, OutgoingMessage
-from partibus.client.receiver import ABANDON, COMPLETE, NEXT_SESSION, RELEASE, ReceiveMode, Receiver, dead_letter
+from partibus.client.receiver import ABANDON, COMPLETE, DEFER, NEXT_SESSION, RELEASE, ReceiveMode, Receiver, dead_letter
 from partibus.client.sender import Sender
 
 __all__ = [
     "ABANDON",
     "COMPLETE",
+    "DEFER",
     "NEXT_SESSION",
     "RELEASE",
     "Client",

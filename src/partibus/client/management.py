@@ -1,14 +1,25 @@
 """The `$management` node of an entity, or of the namespace: operations with a map in and a map out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
 
-from partibus.amqp.codec.types import Int, UInt
+from partibus.amqp.codec.types import Array, Int, UInt
 from partibus.client.errors import ClientError, error_from_status
 from partibus.client.messages import IncomingMessage
 from partibus.client.request import Requester
 from partibus.client.values import binary, maps
 
 _NO_CONTENT = 204
+_LONGS = 0x81
+_UUIDS = 0x98
+
+
+class DeferredMessage(NamedTuple):
+    """A deferred message that was received by its number, and the token to settle it by (None: it was deleted)."""
+
+    message: IncomingMessage
+    lock_token: UUID | None
 
 
 class Management:
@@ -43,3 +54,33 @@ class Management:
             arguments["session-id"] = session
         body = self.request("com.microsoft:peek-message", arguments)
         return [IncomingMessage(binary(entry, "message")) for entry in maps(body, "messages")]
+
+    def receive_deferred(
+        self, sequence_numbers: Sequence[int], *, delete: bool = False, session: str | None = None
+    ) -> list[DeferredMessage]:
+        """Lock deferred messages, or delete them, by their numbers: all, or `NotFound`. Those of a session need its
+        lock: a receiver of this client that holds it."""
+        arguments: dict[str, object] = {
+            "sequence-numbers": Array(_LONGS, list(sequence_numbers)),
+            "receiver-settle-mode": UInt(0 if delete else 1),
+        }
+        if session is not None:
+            arguments["session-id"] = session
+        found = maps(self.request("com.microsoft:receive-by-sequence-number", arguments), "messages")
+        return [
+            DeferredMessage(IncomingMessage(binary(entry, "message")), token if isinstance(token, UUID) else None)
+            for entry in found
+            for token in [entry.get("lock-token")]
+        ]
+
+    def settle(
+        self, lock_tokens: Sequence[UUID], status: str, *, reason: str | None = None, session: str | None = None
+    ) -> None:
+        """``status``: completed, abandoned, defered (so spelled) or suspended, which is dead-lettered. Raises
+        `LockLost`."""
+        arguments: dict[str, object] = {"disposition-status": status, "lock-tokens": Array(_UUIDS, list(lock_tokens))}
+        if reason is not None:
+            arguments["deadletter-reason"] = reason
+        if session is not None:
+            arguments["session-id"] = session
+        self.request("com.microsoft:update-disposition", arguments)

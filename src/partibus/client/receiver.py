@@ -24,6 +24,8 @@ from partibus.client.messages import IncomingMessage
 
 COMPLETE: Final[DeliveryState] = ACCEPTED
 ABANDON: Final[DeliveryState] = Modified()
+DEFER: Final[DeliveryState] = Modified(undeliverable_here=True)
+"""Left alone until somebody asks for it by its sequence number (`Management.receive_deferred`)."""
 RELEASE: Final[DeliveryState] = RELEASED
 """Back to its place, without counting as a delivery."""
 

@@ -67,6 +67,29 @@ def test_life_of_a_queue_with_sessions(connection: str) -> None:
     assert "requires sessions" in refused.output
 
 
+@pytest.mark.parametrize("options", [(), ("--partitioned",), ("--session",), ("--session", "--partitioned")])
+def test_deferred_messages_come_by_their_number(connection: str, options: tuple[str, ...]) -> None:
+    name = "deferred" + "".join(options)
+    rows(run(connection, "entity", "create", "queue", name, *options, "--json"))
+    for body in ("1", "2"):
+        rows(run(connection, "send", name, body, "--session", "red", "--json"))
+    session = ("--session", "red") if "--session" in options else ()
+    rows(run(connection, "receive", name, "--settle", "defer", "--max", "2", *session, "--json"))
+    numbers = [str(row["sequence_number"]) for row in rows(run(connection, "peek", name, "--json"))]
+    assert len(numbers) == 2
+    assert rows(run(connection, "receive", name, "--timeout", "0", *session, "--json")) == []
+    first, second = numbers
+    (received,) = rows(run(connection, "receive", name, "--deferred", first, *session, "--json"))
+    assert (received["body"], received["state"]) == ("1", "deferred")
+    again = run(connection, "receive", name, "--deferred", first, *session)
+    assert (again.exit_code, len(again.output.splitlines())) == (1, 1)
+    dead = ("--settle", "dead-letter", "--reason", "why", "--json")
+    rows(run(connection, "receive", name, "--deferred", second, *session, *dead))
+    (row,) = rows(run(connection, "peek", name, "--dead-letter-queue", "--json"))
+    assert row["application_properties"] == {"DeadLetterReason": "why"}
+    assert rows(run(connection, "peek", name, "--json")) == []
+
+
 def test_a_scheduled_message_is_there_and_waits(connection: str) -> None:
     rows(run(connection, "entity", "create", "queue", "later", "--json"))
     rows(run(connection, "send", "later", "x", "--schedule", "2100-01-01T00:00:00Z", "--json"))
