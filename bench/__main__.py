@@ -1,7 +1,8 @@
 """`python -m bench`: measure, print, and write docs/benchmarks.md.
 
-`--quick` is for work on the broker: the foreign client on our broker alone, half a minute, no page. Everything runs on
-loopback, in `build/bench`, and is stopped at the end.
+`--quick` is for work on the broker: the foreign client on our broker alone, half a minute, no page. `--only PART`
+measures that part; with `--keep` its rows take the place of the former ones in the results, and the page is written
+anew. Everything runs on loopback, in `build/bench`, and is stopped at the end.
 """
 
 from __future__ import annotations
@@ -10,67 +11,154 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from bench.before import measure_before
 from bench.brokers import partibus, rabbitmq
+from bench.duplicates import measure_duplicates
 from bench.life import measure_life
+from bench.many import measure_many
 from bench.page import write_page
 from bench.proton import build
 from bench.rabbitmq import is_installed
+from bench.results import RESULTS, keep, replace_all
+from bench.sessions import measure_accept, measure_sessions
 from bench.throughput import FULL, QUICK, Scale, gil_share, latencies, runs
 from partibus.bench.machine import this_machine
 from partibus.errors import PartibusError
 
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "bench"
-RESULTS = Path(__file__).parent / "results.jsonl"
 PAGE = ROOT / "docs" / "benchmarks.md"
 
-PARTS = ("partibus", "own", "gil", "latency", "life", "peers")
-QUICK_PARTS = ("partibus", "gil", "latency")
 BACKLOG = 2_000_000
 QUICK_BACKLOG = 100_000
 LIFE_COUNT = 50_000
+QUICK_PARTS = ("partibus", "gil", "latency")
 
 Row = dict[str, object]
+Rows = Iterator[Row]
 
 
-def measure(parts: tuple[str, ...], scale: Scale, backlog: int) -> Iterator[Row]:
-    program = build(WORK)
-    if {"partibus", "own", "gil", "latency"} & set(parts):
-        with partibus(WORK / "partibus", program) as peer:
-            if "partibus" in parts:
-                for result in runs(peer, peer.foreign, scale):
-                    yield result.as_dict()
-            if "own" in parts:
-                for result in runs(peer, peer.own, scale):
-                    yield result.as_dict()
-            if "gil" in parts:
-                sampled = gil_share(peer.queue("plain"), peer.foreign, scale.counts[1024])
-                if sampled is not None:
-                    yield sampled.as_dict()
-            if "latency" in parts:
-                for kind in ("plain, batching off", "plain", "partitioned"):
-                    yield latencies(peer, kind, peer.foreign, scale).as_dict()
-    if "peers" in parts:
-        with rabbitmq(WORK / "rabbitmq", program) as rabbit:
-            for result in runs(rabbit, rabbit.foreign, scale):
-                yield result.as_dict()
-            for kind in rabbit.kinds:
-                yield latencies(rabbit, kind, rabbit.foreign, scale).as_dict()
-    if "life" in parts:
-        yield measure_life(WORK / "life", program, backlog, LIFE_COUNT).as_dict()
+@dataclass(frozen=True)
+class Run:
+    """One run of the harness."""
+
+    program: Path
+    """The foreign generator."""
+    scale: Scale
+    backlog: int
+
+
+def _partibus(run: Run) -> Rows:
+    with partibus(WORK / "partibus", run.program) as peer:
+        for result in runs(peer, peer.foreign, run.scale):
+            yield result.as_dict()
+
+
+def _own(run: Run) -> Rows:
+    with partibus(WORK / "partibus", run.program) as peer:
+        for result in runs(peer, peer.own, run.scale):
+            yield result.as_dict()
+
+
+def _gil(run: Run) -> Rows:
+    with partibus(WORK / "partibus", run.program) as peer:
+        sampled = gil_share(peer.queue("plain"), peer.foreign, run.scale.counts[1024])
+        if sampled is not None:
+            yield sampled.as_dict()
+
+
+def _latency(run: Run) -> Rows:
+    with partibus(WORK / "partibus", run.program) as peer:
+        for kind in ("plain, batching off", "plain", "partitioned"):
+            yield latencies(peer, kind, peer.foreign, run.scale).as_dict()
+
+
+def _before(run: Run) -> Rows:
+    scale = run.scale
+    for row in measure_before(WORK / "before", run.program, pairs=scale.pairs, count=scale.pair_count):
+        yield row.as_dict()
+
+
+def _sessions(run: Run) -> Rows:
+    scale = run.scale
+    for row in measure_sessions(WORK / "sessions", run.program, pairs=scale.pairs, count=scale.pair_count):
+        yield row.as_dict()
+
+
+def _duplicates(run: Run) -> Rows:
+    scale = run.scale
+    for row in measure_duplicates(
+        WORK / "duplicates",
+        run.program,
+        pairs=scale.pairs,
+        count=scale.pair_count,
+        sustained=scale.sustained,
+        ids=scale.ids,
+    ):
+        yield row.as_dict()
+
+
+def _accept(run: Run) -> Rows:
+    scale = run.scale
+    for row in measure_accept(WORK / "accept", run.program, waiting=scale.sessions_waiting, accepts=scale.accepts):
+        yield row.as_dict()
+
+
+def _life(run: Run) -> Rows:
+    yield measure_life(WORK / "life", run.program, run.backlog, LIFE_COUNT).as_dict()
+
+
+def _many(run: Run) -> Rows:
+    for row in measure_many(WORK / "many", run.program, count=run.backlog, steps=run.scale.many_steps):
+        yield row.as_dict()
+
+
+def _peers(run: Run) -> Rows:
+    with rabbitmq(WORK / "rabbitmq", run.program) as rabbit:
+        for result in runs(rabbit, rabbit.foreign, run.scale):
+            yield result.as_dict()
+        for kind in rabbit.kinds:
+            yield latencies(rabbit, kind, rabbit.foreign, run.scale).as_dict()
+
+
+PARTS: dict[str, Callable[[Run], Rows]] = {
+    "partibus": _partibus,
+    "own": _own,
+    "gil": _gil,
+    "latency": _latency,
+    "life": _life,
+    "before": _before,
+    "sessions": _sessions,
+    "accept": _accept,
+    "duplicates": _duplicates,
+    "many": _many,
+    "peers": _peers,
+}
+"""By name, in the order in which they are measured."""
+
+
+def measure(parts: Sequence[str], run: Run) -> Rows:
+    """The rows of the parts; each says its part and the day."""
+    for part in parts:
+        for row in PARTS[part](run):
+            yield row | {"part": part, "when": time.strftime("%Y-%m-%d")}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="half a minute, our broker only, no page")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part (repeatable); no page")
+    parser.add_argument("--keep", action="store_true", help="with --only: take its rows into the results and the page")
     parser.add_argument("--no-peers", action="store_true", help="leave other brokers out")
     parser.add_argument("--backlog", type=int, help=f"messages of the backlog (default {BACKLOG:,})")
     parser.add_argument("--page-only", action="store_true", help="write the page again from bench/results.jsonl")
     arguments = parser.parse_args()
+    if arguments.keep and not arguments.only:
+        parser.error("--keep goes with --only: a run of all parts is kept anyway")
     if arguments.page_only:
         write_page(RESULTS, PAGE)
         return 0
@@ -82,24 +170,28 @@ def main() -> int:
         parts = tuple(part for part in parts if part != "peers")
     whole = not (arguments.quick or arguments.only or arguments.no_peers)
     WORK.mkdir(parents=True, exist_ok=True)
-    machine = this_machine(WORK).as_dict() | {"when": time.strftime("%Y-%m-%d")}
-    rows: list[Row] = [{"machine": machine}]
-    print(json.dumps(rows[0]))
+    machine: Row = {"machine": this_machine(WORK).as_dict() | {"when": time.strftime("%Y-%m-%d")}}
+    rows: list[Row] = []
+    print(json.dumps(machine))
     try:
-        for row in measure(
-            parts,
+        run = Run(
+            build(WORK),
             QUICK if arguments.quick else FULL,
             arguments.backlog or (QUICK_BACKLOG if arguments.quick else BACKLOG),
-        ):
+        )
+        for row in measure(parts, run):
             rows.append(row)
             print(json.dumps(row), flush=True)
     except PartibusError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     finally:
-        (WORK / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        replace_all(WORK / "results.jsonl", machine, rows)
     if whole:
-        RESULTS.write_text((WORK / "results.jsonl").read_text())
+        replace_all(RESULTS, machine, rows)
+    elif arguments.keep:
+        keep(RESULTS, machine, rows)
+    if whole or arguments.keep:
         write_page(RESULTS, PAGE)
         print(f"written: {PAGE.relative_to(ROOT)}, {RESULTS.relative_to(ROOT)}")
     return 0

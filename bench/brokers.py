@@ -42,7 +42,9 @@ class Peer(Protocol):
     name: str
     kinds: tuple[str, ...]
     """The kinds of queues that are compared."""
-    foreign: Generator
+
+    @property
+    def foreign(self) -> Generator: ...
 
     def queue(self, kind: str) -> Target:
         """A new, empty one."""

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.before import FOUNDATION
+from bench.duplicates import WINDOW_S
+from bench.sessions import SESSIONS, WARM_UP
 from bench.targets import verdicts
 
 Row = dict[str, Any]
@@ -17,7 +20,7 @@ _HEAD = """\
 Written by `make bench`; the numbers are in `bench/results.jsonl`. A quick look at a change: `python -m bench --quick`.
 
 **Machine.** {cpu}, {cores} cores, {memory_gib} GiB, {kernel}, {python}. Writing 16 KiB with fdatasync took
-{sync_ms} ms (median) when the run began. Measured on {when}.
+{sync_ms} ms (median) when the run began. Measured on {days}.
 
 **How.** Brokers and load generators share the machine, over loopback, one broker at a time, each with a new data
 directory on the same disk. Messages are durable; a send counts when the broker has accepted it, a receive when the
@@ -36,22 +39,39 @@ def write_page(results: Path, page: Path) -> None:
 
 
 def _sections(rows: Sequence[Row]) -> Iterator[str]:
-    yield _HEAD.format(**next(row["machine"] for row in rows if "machine" in row))
+    machine = next(row["machine"] for row in rows if "machine" in row)
     found = [row for row in rows if "scenario" in row]
+    yield _HEAD.format(**machine, days=_days(found) or machine["when"])
     yield from _section("Targets", ("what", "target", "measured", ""), verdicts(found))
     for generator in dict.fromkeys(row["generator"] for row in found if row["scenario"] == "both"):
         title = "Throughput, foreign client" if "proton" in generator else "Throughput, own client"
         yield from _section(title, _THROUGHPUT, _throughput(found, generator))
     yield from _section("Latency at a fixed rate, foreign client", _LATENCY, _latency(found))
     yield from _section("Start, idle and backlog", ("what", "value"), _life(found))
+    for what, (title, note) in _PAIRED.items():
+        yield from _section(title, _PAIRS, _pairs(found, what), note)
+    yield from _section("Message ids in the window", _FILLED, _filled(found), _FILLED_NOTE)
+    yield from _section("The next session", _ACCEPT, _accept(found), _ACCEPT_NOTE)
+    yield from _section("Sessions, deferred and scheduled messages by the million", _MANY, _many(found), _MANY_NOTE)
 
 
-def _section(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def _days(rows: Sequence[Row]) -> str:
+    """The day, or each day with what was measured then."""
+    days: dict[str, list[str]] = {}
+    for row in rows:
+        if "when" in row and row["part"] not in days.setdefault(row["when"], []):
+            days[row["when"]].append(row["part"])
+    if len(days) < 2:
+        return next(iter(days), "")
+    return ", ".join(f"{day} ({', '.join(parts)})" for day, parts in sorted(days.items()))
+
+
+def _section(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> Iterator[str]:
     """Nothing if there are no rows."""
     lines = ["| " + " | ".join(cells) + " |" for cells in rows]
     if lines:
         head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-        yield "\n".join([f"## {title}", "", *head, *lines, ""])
+        yield "\n".join([f"## {title}", "", *([note] if note else []), *head, *lines, ""])
 
 
 _THROUGHPUT = (
@@ -80,6 +100,7 @@ def _throughput(rows: Sequence[Row], generator: str) -> Iterator[list[str]]:
         ]
 
 
+_PERCENTILES = ("p50", "p90", "p99", "p999", "most")
 _LATENCY = ("broker", "queue", "p50 ms", "p90", "p99", "p99.9", "longest", "CPU µs")
 
 
@@ -87,7 +108,7 @@ def _latency(rows: Sequence[Row]) -> Iterator[list[str]]:
     for row in rows:
         if row["scenario"] == "latency":
             values = row["latency_ms"]
-            cells = [_number(values[key]) for key in ("p50", "p90", "p99", "p999", "most")]
+            cells = [_number(values[key]) for key in _PERCENTILES]
             yield [row["broker"], row["queue"], *cells, _number(row.get("cpu_us"))]
 
 
@@ -103,6 +124,124 @@ def _life(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
             yield "CPU per message through, behind the backlog", f"{row['cpu_us_backlog']:.1f} µs"
             yield "restart to ready with it", f"{row['restart_s']:.2f} s"
             yield "from ready to its first message", f"{row['first_message_s']:.2f} s"
+
+
+_PAIRED = {
+    "foundation": (
+        "Before and after",
+        f"""\
+The same clients on two brokers: *base* is the foundation (commit {FOUNDATION}: plain and partitioned queues, nothing of
+sessions, schedules and duplicate detection), *other* is this one. Runs in turn; rates and CPU are medians, ratios the
+medians of the ratios of all pairs.
+""",
+    ),
+    "sessions": (
+        "Sessions beside plain",
+        f"""\
+The same messages, one in turn for each of {SESSIONS:,} sessions: *base* is a plain queue, received on one link per
+connection, *other* a queue that requires sessions, received on {SESSIONS:,} links that each hold one and ask for 20
+messages at a time.
+""",
+    ),
+    "duplicates": (
+        "Duplicate detection beside plain",
+        """\
+The same messages, each with an id of its own: *base* is a plain queue, *other* detects duplicates, with the window of
+10 minutes that is the default, or with the shortest of 20 s, which one long run fills several times.
+""",
+    ),
+}
+_PAIRS = (
+    "queue", "run", "connections", "messages", "pairs", "base /s", "other /s", "ratio", "CPU µs: base", "other", "ratio"
+)  # fmt: skip
+
+
+def _pairs(rows: Sequence[Row], what: str) -> Iterator[list[str]]:
+    for row in rows:
+        if row["scenario"] == "pairs" and row["what"] == what:
+            yield [
+                row["queue"],
+                row["run"],
+                *(f"{row[key]:,}" for key in ("connections", "messages", "pairs")),
+                *map(_rate, (row["base_per_s"], row["other_per_s"])),
+                _percent(row["rate_ratio"]),
+                *map(_number, (row["base_cpu_us"], row["other_cpu_us"])),
+                _percent(row["cpu_ratio"]),
+            ]
+
+
+_FILLED_NOTE = f"""\
+A plain queue with duplicate detection that has many ids in its window, one partition. *As a rate* is what brings so
+many in a window of {WINDOW_S // 60} minutes, per partition: where the ratio falls is the rate past which duplicate
+detection slows, and by how much. *After a start* are the first messages, while the ids of the time before are read.
+"""
+_FILLED = (
+    "ids in the window", "as a rate, /s", "send/s", "plain: send/s", "ratio", "CPU µs", "plain: CPU µs",
+    "after a start: send/s", "CPU µs", "resident MiB",
+)  # fmt: skip
+
+
+def _filled(rows: Sequence[Row]) -> Iterator[list[str]]:
+    for row in rows:
+        if row["scenario"] == "filled":
+            yield [
+                f"{row['ids']:,}",
+                _rate(row["ids"] / WINDOW_S),
+                *map(_rate, (row["send_per_s"], row["plain_per_s"])),
+                _percent(row["rate_ratio"]),
+                *map(_number, (row["cpu_us"], row["plain_cpu_us"])),
+                _rate(row["restarted_per_s"]),
+                _number(row["restarted_cpu_us"]),
+                f"{row['resident_mib']:.0f}",
+            ]
+
+
+_ACCEPT_NOTE = f"""\
+One receiver after the other asks for the next session, gets one message, completes it and ends its link; each session
+has one message. Times are from the attach to its answer, at the client; the first {WARM_UP:,} do not count.
+"""
+_ACCEPT = ("queue", "sessions waiting", "accepts", "p50 ms", "p90", "p99", "p99.9", "longest", "cycles/s", "CPU µs")
+
+
+def _accept(rows: Sequence[Row]) -> Iterator[list[str]]:
+    for row in rows:
+        if row["scenario"] == "accept":
+            times = [_fine(row["accept_ms"][key]) for key in _PERCENTILES]
+            counts = [f"{row[key]:,}" for key in ("sessions_waiting", "accepts")]
+            yield [row["queue"], *counts, *times, _rate(row["cycles_per_s"]), _number(row["cpu_us"])]
+
+
+_MANY_NOTE = """\
+The broker starts with so many messages of 1 KB in one plain queue (with sessions: one each), and then does some work on
+them, whose steps are measured at the client. *Most resident* is the peak since the start, work included.
+"""
+_MANY = (
+    "messages", "of them", "start to ready s", "to the first one s", "then", "/s", "step: p50 ms", "p99",
+    "most resident MiB",
+)  # fmt: skip
+
+
+def _many(rows: Sequence[Row]) -> Iterator[list[str]]:
+    for row in rows:
+        if row["scenario"] == "many":
+            times = row["work_ms"] or {}
+            yield [
+                f"{row['messages']:,}",
+                row["queue"],
+                *(f"{row[key]:.2f}" for key in ("start_s", "first_s")),
+                row["work"],
+                _rate(row["work_per_s"]),
+                *(_fine(times.get(key)) for key in ("p50", "p99")),
+                f"{row['peak_mib']:.0f}",
+            ]
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio * 100:.0f} %"
+
+
+def _fine(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def _rate(value: float | None) -> str:

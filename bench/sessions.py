@@ -44,9 +44,7 @@ def measure_sessions(directory: Path, program: Path, *, pairs: int, count: int) 
         base = Side(lambda: peer.queue("plain"), peer.foreign.with_sessions(SESSIONS, held=False))
         other = Side(lambda: peer.queue("sessions"), peer.foreign.with_sessions(SESSIONS))
         for connections in (1, 4):
-            yield from compare(
-                "sessions", "sessions", base, other, pairs=pairs, count=count, connections=connections
-            )
+            yield from compare("sessions", "sessions", base, other, pairs=pairs, count=count, connections=connections)
     shutil.rmtree(directory)
 
 

@@ -50,7 +50,7 @@ def enqueue(first: int, batch: int) -> Writes:
         body = body_key(PARTITION, number)
         writes.bodies += (body, MESSAGE)
         writes.entries += (entry_key(QUEUE, number), body, number, NOW_MS, 0, 0, None, NOW_MS + 1_209_600_000)
-    writes.counters[PARTITION] = (first + batch, first // batch)
+    writes.counters[PARTITION] = (first + batch, first // batch, 0)
     writes.counts[QUEUE] = (batch, batch * len(MESSAGE))
     writes.lock_batches[entry_key(QUEUE, first // batch)] = [(first, NOW_MS + 60_000, b"\xff" * (batch // 8 + 1))]
     return writes

@@ -13,6 +13,13 @@ _PEER_FACTOR = 4.0
 _LATENCY_FACTOR = 1.5
 _PARTITIONED_SHARE = 0.8
 _BACKLOG_COST = 1.2
+_FOUNDATION_SHARE = 0.85
+_WHOLE_QUEUE_SHARE = {"sessions": 0.6, "duplicates": 0.7}
+_WHOLE_QUEUE_RUNS = {"sessions": ("send", "receive", "both"), "duplicates": ("send",)}
+"""What of a kind of queue has a target; the rest is on the page for information."""
+_ACCEPT_MS = 5
+_MANY_MB = 700
+_MANY_RESTART_S = 5
 
 
 def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
@@ -34,6 +41,9 @@ def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
     yield from _partitioned(rows)
     yield from _latency(rows)
     yield from _life(rows)
+    yield from _pairs(rows)
+    yield from _accept(rows)
+    yield from _many(rows)
 
 
 def _partitioned(rows: Sequence[Row]) -> Iterator[Verdict]:
@@ -62,6 +72,32 @@ def _life(rows: Sequence[Row]) -> Iterator[Verdict]:
             ratio = row["cpu_us_backlog"] / row["cpu_us_empty"] * 100
             yield _at_most(f"cost per message, {backlog}, of that with none", ratio, _BACKLOG_COST * 100, "%")
             yield _at_most(f"restart with {backlog}", row["restart_s"], 3, "s")
+
+
+def _pairs(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if row["scenario"] == "pairs" and row["connections"] == 1:
+            share, run, what = row["rate_ratio"] * 100, row["run"], row["what"]
+            if what == "foundation":
+                name = f"{row['queue']}, {run}, beside the foundation's"
+                yield _at_least(name, share, _FOUNDATION_SHARE * 100, "%")
+            elif row["queue"] == what and run in _WHOLE_QUEUE_RUNS[what]:
+                yield _at_least(f"{what} beside plain, {run}", share, _WHOLE_QUEUE_SHARE[what] * 100, "%")
+
+
+def _accept(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if row["scenario"] == "accept":
+            what = f"p99 of accepting the next session, {row['queue']}"
+            yield _at_most(what, row["accept_ms"]["p99"], _ACCEPT_MS, "ms")
+
+
+def _many(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if row["scenario"] == "many":
+            what = f"{row['messages']:,} messages, {row['queue']}"
+            yield _at_most(f"most resident memory, {what}", row["peak_mib"] * 2**20 / 1e6, _MANY_MB, "MB")
+            yield _at_most(f"restart to the first one, {what}", row["start_s"] + row["first_s"], _MANY_RESTART_S, "s")
 
 
 def _find(rows: Sequence[Row], scenario: str, broker: str, queue: str) -> Row | None:

@@ -22,10 +22,33 @@ class Scale:
     latency_s: int
     latency_runs: int
     latency_per_s: int = 1_000
+    pairs: int = 7
+    """Runs of each side where two things are compared."""
+    pair_count: int = 100_000
+    sustained: int = 1_000_000
+    """Messages of one run over several windows of duplicate detection."""
+    ids: tuple[int, ...] = (500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
+    """Message ids in the window, one measurement each."""
+    sessions_waiting: int = 100_000
+    accepts: int = 20_000
+    many_steps: int = 5_000
+    """Accepts, or requests for deferred messages, among two million."""
 
 
 FULL = Scale({128: 100_000, 1024: 100_000, 65_536: 4_000}, (1, 4), 10, 5)
-QUICK = Scale({1024: 40_000}, (1,), 4, 1)
+QUICK = Scale(
+    {1024: 40_000},
+    (1,),
+    4,
+    1,
+    pairs=2,
+    pair_count=20_000,
+    sustained=0,
+    ids=(200_000,),
+    sessions_waiting=20_000,
+    accepts=2_000,
+    many_steps=500,
+)
 
 _MIDDLE_BYTES = 1024
 """Several connections, and fixed rates, are measured with this size only."""

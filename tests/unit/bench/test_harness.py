@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.gil import parse_samples
 from bench.page import write_page
+from bench.results import keep, replace_all
 from bench.targets import verdicts
 
 PROTON = "qpid-proton C++"
@@ -25,6 +26,36 @@ LIFE = {
     "backlog_mib": 100.0, "fill_per_s": 40000.0, "cpu_us_empty": 40.0, "cpu_us_backlog": 50.0, "restart_s": 1.0,
     "first_message_s": 0.1,
 }  # fmt: skip
+PAIRS = {
+    "scenario": "pairs", "what": "foundation", "run": "send", "queue": "plain", "connections": 1, "messages": 100_000,
+    "pairs": 7, "base_per_s": 40_000.0, "other_per_s": 36_000.0, "rate_ratio": 0.9, "base_cpu_us": 20.0,
+    "other_cpu_us": 22.0, "cpu_ratio": 1.1,
+}  # fmt: skip
+PERCENTILES = dict.fromkeys(("p50", "p90", "p99", "p999", "most"), 1.5)
+MANY = {
+    "scenario": "many", "queue": "deferred", "messages": 2_000_000, "start_s": 2.0, "first_s": 4.0, "work": "some work",
+    "work_per_s": 1234.0, "work_ms": PERCENTILES, "peak_mib": 100.0,
+}  # fmt: skip
+WHOLE_QUEUE = [
+    PAIRS,
+    PAIRS | {"run": "receive", "rate_ratio": 0.84},
+    PAIRS | {"what": "sessions", "queue": "sessions", "run": "both", "rate_ratio": 0.59},
+    PAIRS | {"what": "sessions", "queue": "sessions", "run": "both", "connections": 4, "rate_ratio": 0.1},
+    PAIRS | {"what": "duplicates", "queue": "duplicates", "rate_ratio": 0.7},
+    PAIRS | {"what": "duplicates", "queue": "duplicates", "run": "receive", "rate_ratio": 0.1},
+    PAIRS | {"what": "duplicates", "queue": "duplicates, 20 s", "rate_ratio": 0.1},
+    {
+        "scenario": "filled", "ids": 1_200_000, "messages": 100_000, "restarted_per_s": 9_000.0,
+        "restarted_cpu_us": 80.0, "send_per_s": 20_000.0, "plain_per_s": 40_000.0, "rate_ratio": 0.5, "cpu_us": 50.0,
+        "plain_cpu_us": 25.0, "resident_mib": 64.0,
+    },
+    {
+        "scenario": "accept", "queue": "sessions", "sessions_waiting": 99_000, "accepts": 20_000,
+        "accept_ms": PERCENTILES | {"p99": 5.5}, "cycles_per_s": 400.0, "cpu_us": 900.0,
+    },
+    MANY,
+    MANY | {"queue": "scheduled", "start_s": 0.5, "peak_mib": 700.0, "work_ms": None},
+]  # fmt: skip
 RESULTS = [
     row("send", "partibus", "plain", send_per_s=50_000, cpu_us=20),
     row("send", "partibus", "plain", send_per_s=1, cpu_us=1, size_bytes=128),
@@ -52,6 +83,57 @@ def test_verdicts_compare_like_with_like() -> None:
     assert found["p99 at 1,000/s, batching off"] == ("≤ 6 ms", "3 ms", "met")
     assert found["cost per message, 1,000 waiting, of that with none"] == ("≤ 120 %", "125 %", "**missed**")
     assert "receive + settle" not in found
+
+
+def test_verdicts_of_a_whole_queue() -> None:
+    found = {what: (target, measured, verdict) for what, target, measured, verdict in verdicts(WHOLE_QUEUE)}
+    assert found == {
+        "plain, send, beside the foundation's": ("≥ 85 %", "90 %", "met"),
+        "plain, receive, beside the foundation's": ("≥ 85 %", "84 %", "**missed**"),
+        "sessions beside plain, both": ("≥ 60 %", "59 %", "**missed**"),
+        "duplicates beside plain, send": ("≥ 70 %", "70 %", "met"),
+        "p99 of accepting the next session, sessions": ("≤ 5 ms", "5.5 ms", "**missed**"),
+        "most resident memory, 2,000,000 messages, deferred": ("≤ 700 MB", "105 MB", "met"),
+        "restart to the first one, 2,000,000 messages, deferred": ("≤ 5 s", "6 s", "**missed**"),
+        "most resident memory, 2,000,000 messages, scheduled": ("≤ 700 MB", "734 MB", "**missed**"),
+        "restart to the first one, 2,000,000 messages, scheduled": ("≤ 5 s", "4.5 s", "met"),
+    }
+
+
+def test_page_has_a_table_for_each_part_of_a_whole_queue(tmp_path: Path) -> None:
+    lines = page_of(tmp_path, WHOLE_QUEUE)
+    assert "| plain | send | 1 | 100,000 | 7 | 40,000 | 36,000 | 90 % | 20.0 | 22.0 | 110 % |" in lines
+    assert "| 1,200,000 | 2,000 | 20,000 | 40,000 | 50 % | 50.0 | 25.0 | 9,000 | 80.0 | 64 |" in lines
+    assert "| sessions | 99,000 | 20,000 | 1.50 | 1.50 | 5.50 | 1.50 | 1.50 | 400 | 900 |" in lines
+    assert "| 2,000,000 | deferred | 2.00 | 4.00 | some work | 1,234 | 1.50 | 1.50 | 100 |" in lines
+    assert "| 2,000,000 | scheduled | 0.50 | 4.00 | some work | 1,234 |  |  | 700 |" in lines
+
+
+def test_page_says_which_part_was_measured_when(tmp_path: Path) -> None:
+    of_one_day = [PAIRS | {"part": "before", "when": "2026-01-02"}]
+    assert any("Measured on 2026-01-02." in line for line in page_of(tmp_path, of_one_day))
+    of_two = [*of_one_day, PAIRS | {"part": "sessions", "when": "2026-01-01"}]
+    assert any("Measured on 2026-01-01 (sessions), 2026-01-02 (before)." in line for line in page_of(tmp_path, of_two))
+
+
+def page_of(tmp_path: Path, rows: list[dict[str, Any]]) -> list[str]:
+    results, page = tmp_path / "results.jsonl", tmp_path / "page.md"
+    machine = dict.fromkeys(("cpu", "cores", "memory_gib", "kernel", "python", "sync_ms", "when"), "x")
+    replace_all(results, {"machine": machine}, rows)
+    write_page(results, page)
+    return page.read_text().splitlines()
+
+
+def test_kept_rows_take_the_place_of_their_part_only(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    keep(results, {"machine": 1}, [{"part": "life", "value": 1}, {"part": "many", "value": 2}])
+    keep(results, {"machine": 2}, [{"part": "many", "value": 3}, {"part": "many", "value": 4}])
+    assert [json.loads(line) for line in results.read_text().splitlines()] == [
+        {"machine": 2},
+        {"part": "life", "value": 1},
+        {"part": "many", "value": 3},
+        {"part": "many", "value": 4},
+    ]
 
 
 def test_page_has_the_machine_and_a_line_per_queue(tmp_path: Path) -> None:
