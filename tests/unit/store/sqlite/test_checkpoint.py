@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from partibus.store.sqlite import SQLiteStore, StoreSettings
-from tests.contract.stores import complete, enqueued, positions
+from partibus.store.sqlite.checkpoint import estimate_appended_bytes
+from tests.contract.stores import PARTITION, complete, enqueued, positions
 from tests.unit.store.sqlite.places import SETTINGS, open_store
 
 MIB = 1 << 20
@@ -75,3 +76,11 @@ def test_default_settings_bound_memory_and_log() -> None:
     settings = StoreSettings()
     assert settings.writer_cache_bytes + settings.reader_cache_bytes <= 2 * MIB
     assert settings.ballast_bytes >= settings.checkpoint_bytes
+
+
+def test_the_log_is_copied_earlier_when_a_commit_has_sessions_ids_or_states() -> None:
+    plain, other = enqueued(1, 2), enqueued(1, 2)
+    other.entries[6] = "session"
+    other.duplicate_ids += [PARTITION, 1, b"x" * 16, 1]
+    other.session_states[PARTITION, "session"] = (bytes(10_000), 1)
+    assert estimate_appended_bytes(other) == estimate_appended_bytes(plain) + 10_000 + 2 * 2_048
