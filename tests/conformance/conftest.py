@@ -66,12 +66,14 @@ PAIRS = {
 of one with all of the other. The libraries for Python take a second for each receiver that they open."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Pairs instead of all combinations, where a file wants it so."""
     for fixture, pairs in PAIRS.items():
         if getattr(metafunc.module, "PAIRED", False) and {fixture, "queue"} <= set(metafunc.fixturenames):
             ids = ["-".join(pair) for pair in pairs]
-            metafunc.parametrize((fixture, "queue"), pairs, indirect=True, ids=ids)
+            # As a mark, which takes precedence over the parameters of the fixtures.
+            metafunc.definition.add_marker(pytest.mark.parametrize((fixture, "queue"), pairs, indirect=True, ids=ids))
 
 
 class Clients:

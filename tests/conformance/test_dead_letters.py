@@ -18,7 +18,6 @@ from tests.conformance.clients.interface import (
     receive_all,
 )
 from tests.conformance.clients.javascript import JavaScriptServiceBus
-from tests.conformance.clients.python_sync import PythonSync
 from tests.conformance.conftest import CountMessages
 
 CLOCK = "manual"
@@ -95,18 +94,22 @@ def test_holder_may_dead_letter_a_dead_letter_again(
 @pytest.mark.row("C20")
 @pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
 def test_messages_expire_without_a_receiver_and_say_why(
-    broker: BrokerProcess, python: PythonSync, make_queue: MakeQueue, messages_in: CountMessages, partitioned: bool
+    broker: BrokerProcess,
+    javascript: JavaScriptServiceBus,
+    make_queue: MakeQueue,
+    messages_in: CountMessages,
+    partitioned: bool,
 ) -> None:
     queue = make_queue(EnablePartitioning=partitioned)
     keeping = make_queue(DeadLetteringOnMessageExpiration=True, EnablePartitioning=partitioned)
     for name in (queue, keeping):
-        python.send_list(name, [Outgoing(b"%d" % i, partition_key=str(i), ttl_ms=1_000 + i) for i in range(10)])
+        javascript.send_list(name, [Outgoing(b"%d" % i, partition_key=str(i), ttl_ms=1_000 + i) for i in range(10)])
     broker.advance(1_004)
     assert (messages_in(queue), messages_in(keeping)) == (5, 5)
     broker.advance(10)
     assert (messages_in(queue), messages_in(keeping)) == (0, 0)
     assert (messages_in(queue, dead=True), messages_in(keeping, dead=True)) == (0, 10)
-    found = peek_all(python, keeping + DEAD_LETTER)
+    found = peek_all(javascript, keeping + DEAD_LETTER)
     assert sorted(message.body for message in found) == [b"%d" % i for i in range(10)]
     assert {(m.dead_letter_reason, m.dead_letter_source) for m in found} == {("TTLExpiredException", keeping)}
     assert all(message.dead_letter_description for message in found)

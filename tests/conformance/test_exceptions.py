@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,15 @@ from azure.servicebus import ServiceBusClient as AzureClient
 
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.azure_python import OPTIONS
-from tests.conformance.clients.interface import ClientTrouble, Outgoing, receive_all
+from tests.conformance.clients.interface import (
+    ClientTrouble,
+    Outgoing,
+    ServiceBusClient,
+    Trouble,
+    receive_all,
+    wait_until,
+)
+from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
 
 MakeQueue = Callable[..., str]
@@ -128,11 +137,26 @@ def test_no_exception_of_the_library_is_left_out() -> None:
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path) as broker:
+        broker.create_queue("q")
         yield broker
 
 
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """One whose stores find no room: files may not grow to what each holds back."""
+    broker = BrokerProcess(tmp_path)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (900_000, limit[1]))  # inherited when it starts
+    try:
+        broker.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    broker.create_queue("q")
+    yield broker
+    broker.stop()
+
+
 def test_ServiceBusConnectionError(other: BrokerProcess) -> None:  # noqa: N802
-    other.create_queue("q")
     with closing(PythonSync(other.connection_string)) as client:
         client.send("q", MESSAGE)
         other.kill()
@@ -140,8 +164,48 @@ def test_ServiceBusConnectionError(other: BrokerProcess) -> None:  # noqa: N802
             client.sender("q").send_messages(ServiceBusMessage(b"x"))
 
 
+def test_ServiceBusServerBusyError(other: BrokerProcess) -> None:  # noqa: N802
+    """A store that can't be used just now, which is so as soon as it has been found out."""
+    pid = other.ready["pid"]
+    limit = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    with (
+        closing(PythonSync(other.connection_string)) as python,
+        closing(JavaScriptServiceBus(other.connection_string)) as javascript,
+    ):
+        python.send("q", MESSAGE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
+        try:
+            for client in (python, javascript):
+                assert first_trouble(client, Trouble.BUSY)
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
+
+
+def first_trouble(client: ServiceBusClient, kind: Trouble) -> bool:
+    """Send until this comes, whatever else comes before."""
+    for _ in range(50):
+        try:
+            client.send("q", Outgoing(bytes(200_000)))
+        except ClientTrouble as trouble:
+            if trouble.kind is kind:
+                return True
+    return False
+
+
+def test_ServiceBusQuotaExceededError(full: BrokerProcess) -> None:  # noqa: N802
+    with (
+        closing(PythonSync(full.connection_string)) as python,
+        closing(JavaScriptServiceBus(full.connection_string)) as javascript,
+    ):
+        for client in (python, javascript):
+            with pytest.raises(ClientTrouble) as refused:
+                client.send("q", MESSAGE)
+            assert refused.value.kind is Trouble.FULL
+            assert client.peek("q", 1) == []
+
+
 def test_ServiceBusAuthorizationError(tmp_path: Path) -> None:  # noqa: N802
-    """A policy that may listen and tries to send."""
+    """A policy that may listen, and no more."""
     keys = tmp_path / "data" / "keys.json"
     with BrokerProcess(tmp_path, emulator=False) as other:
         other.create_queue("q")
@@ -154,19 +218,21 @@ def test_ServiceBusAuthorizationError(tmp_path: Path) -> None:  # noqa: N802
             f"Endpoint=sb://localhost:{other.port};SharedAccessKeyName=reader;SharedAccessKey={'k' * 40};"
             "UseDevelopmentEmulator=true"
         )
-        with AzureClient.from_connection_string(reader, **OPTIONS) as client:
-            with client.get_queue_receiver("q") as receiver:
-                assert receiver.peek_messages() == []
-            with pytest.raises(exceptions.ServiceBusAuthorizationError), client.get_queue_sender("q"):
+        with (
+            closing(PythonSync(reader)) as python,
+            closing(JavaScriptServiceBus(reader)) as javascript,
+        ):
+            for client in (python, javascript):
+                assert client.peek("q", 1) == []
+                with pytest.raises(ClientTrouble) as refused:
+                    client.send("q", MESSAGE)
+                assert refused.value.kind is Trouble.UNAUTHORIZED
+            # This one needs no link for it: the operation itself is refused.
+            with pytest.raises(ClientTrouble) as refused:
+                javascript.cancel_scheduled("q", [1])
+            assert refused.value.kind is Trouble.UNAUTHORIZED
+            with pytest.raises(exceptions.ServiceBusAuthorizationError), python.azure.get_queue_sender("q"):
                 pass
-            with client.get_queue_receiver("q") as receiver, pytest.raises(exceptions.ServiceBusAuthorizationError):
-                receiver._mgmt_request_response_with_retry(
-                    b"com.microsoft:cancel-scheduled-message",
-                    {"sequence-numbers": receiver._amqp_transport.AMQP_ARRAY_VALUE([1])},
-                    lambda status, message, description, transport: transport.handle_amqp_mgmt_error(
-                        None, description, message.application_properties.get(b"errorCondition"), description, status
-                    ),
-                )
 
 
 def test_AutoLockRenewFailed(tmp_path: Path) -> None:  # noqa: N802
@@ -189,7 +255,6 @@ def test_AutoLockRenewFailed(tmp_path: Path) -> None:  # noqa: N802
 
 def test_AutoLockRenewTimeout(other: BrokerProcess) -> None:  # noqa: N802
     """The time for which an application wants a lock renewed ends before the lock does."""
-    other.create_queue("q")
     with closing(PythonSync(other.connection_string)) as client, AutoLockRenewer() as renewer:
         client.send("q", MESSAGE)
         (message,) = client.receiver("q").receive_messages(1, 20)
@@ -199,15 +264,63 @@ def test_AutoLockRenewTimeout(other: BrokerProcess) -> None:  # noqa: N802
         client.receiver("q").complete_message(message)
 
 
-def wait_until(happened: Callable[[], bool]) -> None:
-    """The library says nothing of it: look."""
-    from threading import Event
-
-    for _ in range(2_000):
-        if happened():
-            return
-        Event().wait(0.01)
-    raise AssertionError("it has not happened within 20 s")
-
-
 # Codes of JavaScript ------------------------------------------------------------------------------------------------
+
+
+class JavaScript:
+    """One method for each code, named like it, that nothing above has brought about."""
+
+    def __init__(self, broker: BrokerProcess, client: JavaScriptServiceBus, make_queue: MakeQueue) -> None:
+        self.broker = broker
+        self.client = client
+        self.make_queue = make_queue
+
+    def GeneralError(self) -> None:  # noqa: N802
+        """What has no code of its own: here an operation that is not allowed."""
+        self.client.accept_session(self.make_queue(), None)
+
+    def MessagingEntityNotFound(self) -> None:  # noqa: N802
+        self.client.send("no-such-queue", MESSAGE)
+
+    def MessageLockLost(self) -> None:  # noqa: N802
+        queue = self.make_queue()
+        self.client.send(queue, MESSAGE)
+        (message,) = receive_all(self.client, queue, 1)
+        self.broker.advance(LOCK_MS)
+        self.client.complete(queue, message)
+
+    def MessageNotFound(self) -> None:  # noqa: N802
+        self.client.receive_deferred(self.make_queue(), [1])
+
+    def MessageSizeExceeded(self) -> None:  # noqa: N802
+        self.client.send(self.make_queue(), TOO_LARGE)
+
+    def MessagingEntityDisabled(self) -> None:  # noqa: N802
+        self.client.send(self.make_queue(Status="Disabled"), MESSAGE)
+
+    def ServiceTimeout(self) -> None:  # noqa: N802
+        self.client.accept_session(self.make_queue(RequiresSession=True), None, wait_s=1)
+
+    def SessionCannotBeLocked(self) -> None:  # noqa: N802
+        queue = self.make_queue(RequiresSession=True)
+        for _ in range(2):
+            self.client.accept_session(queue, "a")
+
+    def SessionLockLost(self) -> None:  # noqa: N802
+        session = self.client.accept_session(self.make_queue(RequiresSession=True), "a")
+        self.broker.advance(LOCK_MS)
+        session.renew()
+
+
+OF_JAVASCRIPT = [name for name, member in vars(JavaScript).items() if inspect.isfunction(member) and name[0].isupper()]
+
+
+@pytest.mark.parametrize("code", OF_JAVASCRIPT)
+def test_code_of_javascript(
+    broker: BrokerProcess, javascript: JavaScriptServiceBus, make_queue: MakeQueue, code: str
+) -> None:
+    bring_about: Callable[[], None] = getattr(JavaScript(broker, javascript, make_queue), code)
+    with pytest.raises(ClientTrouble) as refused:
+        bring_about()
+    # The adapter names what is general by the name of its condition.
+    assert refused.value.text.split(" ")[0] == ("InvalidOperationError" if code == "GeneralError" else code)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from proton import Condition, ConnectionException, Delivery, Message, symbol
+from proton import Condition, ConnectionException, Delivery, Endpoint, Message, symbol, timestamp
 from proton import Timeout as ProtonTimeout
 from proton.handlers import MessagingHandler
 from proton.reactor import AtLeastOnce, AtMostOnce
@@ -29,6 +29,7 @@ _KINDS = {
     "com.microsoft:argument-error": Trouble.ARGUMENT,
 }
 _PARTITION_KEY = symbol("x-opt-partition-key")
+_SCHEDULED = symbol("x-opt-scheduled-enqueue-time")
 
 
 class _Inbox(MessagingHandler):
@@ -85,9 +86,12 @@ class Proton:
                 link.flow(missing)
             if not inbox.messages:
                 try:
-                    self._connection.wait(lambda: bool(inbox.messages), timeout=wait_s)
+                    self._connection.wait(lambda: bool(inbox.messages) or _ended(link), timeout=wait_s)
                 except ProtonTimeout:
                     return []
+                if not inbox.messages:
+                    del self._receivers[entity, delete]
+                    raise LinkDetached(link.link)
             return [_from_proton(*inbox.messages.popleft()) for _ in range(min(count, len(inbox.messages)))]
 
     def complete(self, entity: str, message: Received) -> None:
@@ -131,6 +135,11 @@ class Proton:
             raise _trouble(condition)
 
 
+def _ended(receiver: Any) -> bool:
+    """Whether the broker has closed the link."""
+    return bool(receiver.link.state & Endpoint.REMOTE_CLOSED)
+
+
 def _to_proton(message: Outgoing) -> Message:
     built = Message(body=message.body, inferred=True, properties=dict(message.properties) or None)
     built.id = message.message_id
@@ -140,8 +149,12 @@ def _to_proton(message: Outgoing) -> Message:
         built.subject = message.subject
     if message.ttl_ms is not None:
         built.ttl = message.ttl_ms / 1000
+    annotations: dict[Any, Any] = {}
     if message.partition_key is not None:
-        built.annotations = {_PARTITION_KEY: message.partition_key}
+        annotations[_PARTITION_KEY] = message.partition_key
+    if message.scheduled_ms is not None:
+        annotations[_SCHEDULED] = timestamp(message.scheduled_ms)
+    built.annotations = annotations or None
     return built
 
 
@@ -160,6 +173,9 @@ def _from_proton(message: Any, delivery: Delivery) -> Received:
         dead_letter_reason=properties.get("DeadLetterReason"),
         dead_letter_description=properties.get("DeadLetterErrorDescription"),
         dead_letter_source=notes.get("x-opt-deadletter-source"),
+        enqueued_ms=notes.get("x-opt-enqueued-time"),
+        locked_until_ms=notes.get("x-opt-locked-until"),
+        scheduled_ms=notes.get("x-opt-scheduled-enqueue-time"),
         token=delivery,
     )
 
