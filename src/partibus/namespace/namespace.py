@@ -121,6 +121,11 @@ class Namespace:
         """All queues by folded name."""
         return iter([queue for _, queue in sorted(self._queues.items())])
 
+    @property
+    def deleted_on_idle(self) -> list[Queue]:
+        """The queues that have an AutoDeleteOnIdle, in any order."""
+        return [queue for queue in self._queues.values() if queue.auto_delete_on_idle_ms is not None]
+
     def queue(self, name: str) -> Queue:
         """EntityNotFound when there is none of that name."""
         queue = self._queues.get(fold_name(name))

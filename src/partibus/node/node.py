@@ -20,7 +20,7 @@ from partibus.namespace.placement import Placement
 from partibus.node.clock_hand import ClockHand
 from partibus.node.host import AsyncioHost
 from partibus.node.http_server import HttpServer
-from partibus.node.idle import INTERVAL_S, IdleQueues
+from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
 from partibus.node.options import partition_options
 from partibus.node.settings import Settings
 from partibus.partition.runtime import StoreRuntime
@@ -115,7 +115,7 @@ class Node:
 
     def _check_idle(self) -> None:
         self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
-        self._idle.check()
+        self._idle.check(AT_A_TIME)
 
     def _make_handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
         options = partition_options(queue, self._settings.limits)

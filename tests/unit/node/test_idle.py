@@ -197,6 +197,16 @@ def test_an_update_can_begin_and_end_it(world: IdleWorld) -> None:
     assert world.has("kept")
 
 
+def test_only_so_many_go_at_a_time(world: IdleWorld) -> None:
+    for number in range(5):
+        world.queue(f"q{number}", AutoDeleteOnIdle="PT5M")
+    world.wait(5 * MINUTE_MS)
+    for left in (3, 1, 0):
+        world.idle.check(most=2)
+        world.wait()
+        assert len(world.namespace) == left
+
+
 def test_a_clock_that_stands_still_is_exact(world: IdleWorld) -> None:
     """As when it is moved by hand: noted before each move, checked after it."""
     world.queue("q", AutoDeleteOnIdle="PT10M")
