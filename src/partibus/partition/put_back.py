@@ -3,6 +3,7 @@
 from partibus.partition.dead_letter import dead_letter_doomed, is_used_up
 from partibus.partition.entry import Entry
 from partibus.partition.events import Updated
+from partibus.partition.keys import SubqueueKind
 from partibus.partition.ports import EntryState
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
@@ -38,7 +39,7 @@ def put_back(
         elif entry.state == EntryState.DEFERRED:
             subqueue.claimed.discard(entry.sequence)
         else:
-            away_ms = delay_ms if delay_ms is not None else _policy_delay_ms(state, entry)
+            away_ms = delay_ms if delay_ms is not None else _policy_delay_ms(state, kind, entry)
             if away_ms:
                 entry.state = EntryState.DELAYED
                 entry.due_ms = now_ms + away_ms
@@ -61,10 +62,11 @@ def _to_its_place(state: PartitionState, kind: int, entry: Entry, step: Step) ->
         step.change(lane)
 
 
-def _policy_delay_ms(state: PartitionState, entry: Entry) -> int:
-    """The entity's policy: twice as long after each delivery, up to a bound. Sessions keep their order instead."""
+def _policy_delay_ms(state: PartitionState, kind: int, entry: Entry) -> int:
+    """The entity's policy: twice as long after each delivery, up to a bound. Sessions keep their order instead, and who
+    looks at dead letters is not made to wait for them."""
     options = state.options
-    if not options.redelivery_delay_ms or state.sessions is not None:
+    if not options.redelivery_delay_ms or state.sessions is not None or kind != SubqueueKind.ACTIVE:
         return 0
     doubled = options.redelivery_delay_ms << min(max(0, entry.delivery_count - 1), DOUBLINGS_MAX)
     return min(doubled, max(options.redelivery_delay_max_ms, options.redelivery_delay_ms))

@@ -161,11 +161,14 @@ class PartitionState:
             ttl_ms = default_ms
         return None if ttl_ms is None else enqueued_ms + ttl_ms
 
-    def become_active(self, entry: Entry) -> None:
-        """A scheduled or delayed entry, whose body is there, waits for receivers from now on."""
+    def become_active(self, kind: int, entry: Entry) -> None:
+        """A scheduled or delayed entry, whose body is there, waits for receivers from now on. There is no time to live
+        in a dead-letter sub-queue."""
         assert entry.data is not None, "sweeps bring bodies"
         entry.state = EntryState.ACTIVE
-        entry.due_ms = self.expires_ms(entry.enqueued_ms, ttl_of(entry.data))
+        entry.due_ms = None
+        if kind == SubqueueKind.ACTIVE:
+            entry.due_ms = self.expires_ms(entry.enqueued_ms, ttl_of(entry.data))
 
     def _restore_locks(self, snapshot: Snapshot) -> None:
         """Entries under lock at the moment of the snapshot stay locked until the same deadlines (D12)."""

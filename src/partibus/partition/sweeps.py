@@ -166,7 +166,7 @@ def _activate(state: PartitionState, subqueue: Subqueue, entries: list[Entry], n
         number = state.next_sequence
         state.next_sequence += 1
         new = Entry(number, old.body, number, now_ms, 0, old.session, None, old.size_bytes, old.data)
-        state.become_active(new)
+        state.become_active(subqueue.kind, new)
         if new.due_ms is not None:
             subqueue.note_due(EntryState.ACTIVE, new.due_ms)
         pairs.append((old, new))
@@ -181,7 +181,7 @@ def _return(state: PartitionState, subqueue: Subqueue, entries: list[Entry], ste
         return
     ready_max = state.options.limits.window_entries
     for entry in entries:
-        state.become_active(entry)
+        state.become_active(subqueue.kind, entry)
         if entry.due_ms is not None:
             subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
         if entry.pos >= subqueue.paged_up_to:
