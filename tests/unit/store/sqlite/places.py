@@ -1,6 +1,7 @@
 """Opening stores of a test's directory."""
 
 import os
+import resource
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -39,3 +40,14 @@ def unprivileged_directory() -> Iterator[Path]:
             yield directory
         finally:
             os.seteuid(0)
+
+
+@contextmanager
+def files_no_larger_than(size_bytes: int) -> Iterator[None]:
+    """Writing past this size fails in this process, as on a broken disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -1,20 +1,17 @@
 """What is left after a crash: every commit that returned, and of a commit under way all or nothing."""
 
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from partibus.partition.ports import StoreError
 from tests.contract.stores import complete, enqueued, positions
-from tests.unit.store.sqlite.places import open_store
+from tests.unit.store.sqlite.places import files_no_larger_than, open_store
 
 
 def test_a_log_cut_anywhere_holds_whole_commits_in_order(tmp_path: Path) -> None:
@@ -53,7 +50,7 @@ _COMMITTING = """
 import sys
 from pathlib import Path
 from tests.contract.stores import enqueued
-from tests.unit.store.sqlite.places import open_store
+from tests.unit.store.sqlite.places import files_no_larger_than, open_store
 
 store = open_store(Path(sys.argv[1]))
 for number in range(1_000_000):
@@ -81,17 +78,6 @@ def test_a_killed_process_has_every_commit_that_it_acknowledged(tmp_path: Path) 
     assert found == list(range(len(found)))
     assert len(found) - 1 in (acknowledged, acknowledged + 1)
     store.close()
-
-
-@contextmanager
-def files_no_larger_than(size_bytes: int) -> Iterator[None]:
-    """Writing past this size fails in this process, as on a broken disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_disk_that_fails_in_the_commit_leaves_its_end_unknown_and_the_store_unusable(tmp_path: Path) -> None:

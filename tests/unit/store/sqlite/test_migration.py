@@ -13,12 +13,12 @@ import pytest
 
 from partibus.partition.keys import body_key, entry_key
 from partibus.partition.ports import EntryRow, EntryState, LockBatchRow, StoreError, SubqueueCounts, Writes
-from partibus.store.sqlite import SQLiteStore
+from partibus.store.sqlite import SQLiteStore, migration
 from partibus.store.sqlite.connection import PAGE_BYTES
 from partibus.store.sqlite.migration import copy_path
 from partibus.store.sqlite.sql import FORMAT_VERSION, schema
 from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, enqueue, positions
-from tests.unit.store.sqlite.places import SETTINGS, US, open_store
+from tests.unit.store.sqlite.places import SETTINGS, US, files_no_larger_than, open_store
 
 MESSAGES = 300
 DROPPED = PARTITION + 1
@@ -185,6 +185,37 @@ def test_without_room_for_a_copy_nothing_changes_and_the_error_says_how_much_it_
     assert caught.value.executed is False
     assert path.read_bytes() == before
     assert list(tmp_path.glob("*copy*")) == []
+    assert version_of(path) == 1
+
+
+def test_a_disk_that_fails_in_the_copy_leaves_the_old_format_and_no_half_copy(tmp_path: Path) -> None:
+    path = tmp_path / "store-00.db"
+    write_version_1(path)
+    with files_no_larger_than(100_000):
+        assert_migration_fails(path)
+    assert list(tmp_path.glob("*copy*")) == []
+    store = open_store(tmp_path)
+    assert_migrated(store)
+    store.close()
+
+
+def test_a_disk_that_fails_in_the_change_leaves_the_old_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store-00.db"
+    write_version_1(path)
+    with monkeypatch.context() as without_copy, files_no_larger_than(100_000):
+        # The copy is larger than the log and would fail first.
+        without_copy.setattr(migration, "_copy", lambda *_: None)
+        assert_migration_fails(path)
+    store = open_store(tmp_path)
+    assert_migrated(store)
+    store.close()
+
+
+def assert_migration_fails(path: Path) -> None:
+    with pytest.raises(StoreError, match="migration from format version 1 to 2 failed") as caught:
+        open_store(path.parent)
+    assert caught.value.executed is False
+    assert str(path) in str(caught.value)
     assert version_of(path) == 1
 
 
