@@ -112,15 +112,16 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def pick(self, granted: list[tuple[int, LockToken]], kind: int, picks: list[int]) -> list[LockToken]:
         """Of the latest tokens, or one that nobody was given, repeats included."""
-        latest = [token for token_kind, token in granted if token_kind == kind][-12:]
-        return [latest[index] if index < len(latest) else FORGED for index in picks]
+        latest = [*[token for token_kind, token in granted if token_kind == kind][:-10:-1], FORGED]
+        return [latest[index % len(latest)] for index in picks]
 
     def pick_sequences(self, kind: int, state: str, picks: list[int]) -> list[int]:
         """Of messages in a state, of others, or of none; no repeats."""
         items = self.both.model.queues[kind]
         known = [item.sequence for item in items if item.state == state]
-        known += [item.sequence for item in items if item.state != state][:3]
-        return list(dict.fromkeys(known[index] if index < len(known) else 10_000 + index for index in picks))
+        known += [item.sequence for item in items if item.state != state][:2]
+        known.append(10_000)
+        return list(dict.fromkeys(known[index % len(known)] for index in picks))
 
     def settlement(self, kind: int, drawn: dict[str, Any]) -> c.Settle:
         tokens = self.pick(self.both.delivered, kind, drawn["picks"])
@@ -142,6 +143,12 @@ class PartitionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def enqueue(self, data: st.DataObject) -> None:
         self.both.enqueue(self.draw_messages(data, 6))
+
+    @rule(data=st.data())
+    def enqueue_and_receive(self, data: st.DataObject) -> None:
+        self.both.enqueue(self.draw_messages(data, 4, scheduled=False))
+        if not self.both.options.requires_session:
+            self.both.receive(ACTIVE, 1, 6, 10_000)
 
     @rule(
         kind=KINDS,
@@ -236,9 +243,10 @@ class PartitionMachine(RuleBasedStateMachine):
     def answer(self, index: int) -> None:
         self.both.answer(index % len(self.both.answers))
 
-    @rule(commit_survives=st.booleans())
-    def crash(self, commit_survives: bool) -> None:
-        self.both.crash(commit_survives=commit_survives)
+    @rule(commit_survives=st.booleans(), chance=st.integers(0, 2))
+    def crash(self, commit_survives: bool, chance: int) -> None:
+        if chance == 0:
+            self.both.crash(commit_survives=commit_survives)
 
     # -- at rest -----------------------------------------------------------------------------------------------------
 
@@ -257,8 +265,10 @@ class PartitionMachine(RuleBasedStateMachine):
         expected = [item.sequence for item in items if of is None or item.session == of]
         assert [row.sequence for row in both.rows.pop(request)] == expected[:count]
 
-    @rule(kind=KINDS)
-    def purge_at_rest(self, kind: int) -> None:
+    @rule(kind=KINDS, chance=st.integers(0, 9))
+    def purge_at_rest(self, kind: int, chance: int) -> None:
+        if chance:
+            return
         both = self.both
         both.settle_down()
         for _ in range(100):
@@ -290,6 +300,12 @@ class SessionMachine(PartitionMachine):
     @rule()
     def accept_any(self) -> None:
         self.both.ask(c.AcceptSession(0, self.both.new_request(), None))
+
+    @rule(session=SESSIONS)
+    def accept_and_receive(self, session: str) -> None:
+        self.both.ask(c.AcceptSession(0, self.both.new_request(), session))
+        if self.both.sessions:
+            self.both.receive_in_session(self.both.sessions[-1], 4, 10_000)
 
     @rule(index=st.integers(0, 3))
     def cancel_accept(self, index: int) -> None:
@@ -368,7 +384,7 @@ def quick(examples: int) -> settings:
     return settings(
         deadline=None,
         max_examples=examples * TIMES,
-        stateful_step_count=40,
+        stateful_step_count=60,
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )

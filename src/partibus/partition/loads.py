@@ -33,7 +33,8 @@ def read_ahead(state: PartitionState, lane: Lane, step: Step) -> None:
     low = 2 * len(ready) < limits.window_entries and 2 * ready.size_bytes < limits.window_bytes
     if lane.session is not None:
         low = 2 * len(ready) < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
-    if not lane.loading_page and (low or blocked):
+    sessions_page_apart = state.sessions is not None and lane.session is None and lane.kind == SubqueueKind.ACTIVE
+    if not lane.loading_page and (low or blocked) and not sessions_page_apart:
         if lane.in_memory:
             if lane.tail:
                 lane.absorb_tail()

@@ -2,114 +2,184 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from partibus.partition import commands as c
 from partibus.partition.entry import Entry
+from partibus.partition.keys import SubqueueKind
 from partibus.testing.oracle import BrokenPromise, name_of
 
 if TYPE_CHECKING:
     from partibus.testing.simulation import Simulation
 
 OUTCOMES = (
-    *[c.Outcome.COMPLETE] * 12, *[c.Outcome.ABANDON] * 3, c.Outcome.RELEASE, c.Outcome.DEAD_LETTER, None, None,
+    *[c.Outcome.COMPLETE] * 12, *[c.Outcome.ABANDON] * 3, c.Outcome.RELEASE, c.Outcome.DEAD_LETTER, c.Outcome.DEFER,
+    None, None,
 )  # fmt: skip
 """None: the consumer forgets the message and its lock runs out."""
 
 
-class Producer:
-    """Sends small batches, a few at once."""
+class Client:
+    """What talks to one partition."""
 
     def __init__(self, world: Simulation, row: int) -> None:
-        self.requests: dict[int, list[int]] = {}
-        """Request -> names of its messages."""
+        self.requests: dict[int, Callable[[], None]] = {}
+        """Request -> what to do when it will never be answered."""
         self._world = world
         self._row = row
-        self._at_once = world.random.randint(1, 3)
         self.disconnected()
 
     def disconnected(self) -> None:
-        """The connection broke: whether the messages under way are stored is not known."""
-        self.requests.clear()
+        """The connection broke, or there was none yet."""
+        unanswered, self.requests = self.requests, {}
+        for given_up in unanswered.values():
+            given_up()
+        self._connect_later()
+
+    def _connect_later(self) -> None:
+        self._later(300, self._connect)
+
+    def _connect(self) -> None:
+        raise NotImplementedError
+
+    def _later(self, most_ms: float, call: Callable[[], None]) -> None:
+        """Some time from now, unless the process or the test is over by then."""
+        world = self._world
+        runtime = world.runtime
+        world.timeline.call_later(
+            most_ms * world.random.random(),
+            lambda: call() if world.runtime is runtime and not world.stopping else None,
+        )
+
+    def _ask(self, command: Any, on_reply: Callable[[Any], None], given_up: Callable[[], None] | None = None) -> int:
+        """Give a command that is answered, and fill in its number. ``given_up`` is called when the answer is lost."""
+        number: int = self._world.number()
+        command.request = number
+        self.requests[number] = given_up or (lambda: None)
+
+        def answered(reply: Any) -> None:
+            if self.requests.pop(number, None) is not None:
+                on_reply(reply)
+
+        self._world.submit(self._row, command, answered)
+        return number
+
+
+class Producer(Client):
+    """Sends small batches, a few at once; cancels some of those that are scheduled."""
+
+    def __init__(self, world: Simulation, row: int) -> None:
+        self._at_once = world.random.randint(1, 3)
+        super().__init__(world, row)
+
+    def _connect_later(self) -> None:
         for _ in range(self._at_once):
             self._send_later()
 
     def _send_later(self) -> None:
-        world = self._world
-        runtime = world.runtime
-        delay_ms = world.random.choice((0.0, 1.0, 30.0, 300.0)) * world.random.random()
-        world.timeline.call_later(delay_ms, lambda: self._send() if world.runtime is runtime else None)
+        self._later(self._world.random.choice((1.0, 300.0, 300.0, 600.0)), self._send)
 
     def _send(self) -> None:
         world = self._world
-        if world.stopping:
-            return
-        names, messages = zip(*(world.new_message(self._row) for _ in range(world.random.randint(1, 6))), strict=True)
-        request = world.number()
-        self.requests[request] = list(names)
-        world.submit(self._row, c.Enqueue(request, list(messages)), self._answered)
+        sent = [world.new_message(self._row) for _ in range(world.random.randint(1, 6))]
+        names = [name for name, _ in sent]
 
-    def _answered(self, reply: c.Accepted | c.Failed) -> None:
-        names = self.requests.pop(reply.request)
-        if isinstance(reply, c.Accepted):
-            self._world.oracle.accepted(names, self._row, reply.first_sequence)
-        else:
-            self._world.oracle.refused(names, reply.executed)
-        self._send_later()
+        def answered(reply: c.Accepted | c.Failed) -> None:
+            if isinstance(reply, c.Accepted):
+                world.oracle.accepted(names, self._row, reply.first_sequence, world.timeline.now_ms())
+                for sequence, (name, message) in enumerate(sent, reply.first_sequence):
+                    if message.scheduled_ms is not None and world.random.random() < 0.4:
+                        self._cancel_later(name, sequence)
+            else:
+                world.oracle.refused(names, reply.executed)
+            self._send_later()
+
+        self._ask(c.Enqueue(0, [message for _, message in sent]), answered)
+
+    def _cancel_later(self, name: int, sequence: int) -> None:
+        oracle = self._world.oracle
+
+        def unknown() -> None:
+            oracle.maybe_gone.add(name)
+
+        def answered(reply: c.Done | c.NotFound | c.Failed) -> None:
+            if isinstance(reply, c.Done):
+                oracle.cancelled(name)
+            elif isinstance(reply, c.NotFound):
+                oracle.not_cancelled(name, self._world.timeline.now_ms())
+            elif reply.executed is None:
+                unknown()
+
+        command = c.CancelScheduled(0, SubqueueKind.ACTIVE, [sequence])
+        self._later(2_000, lambda: self._ask(command, answered, unknown) and None)
 
 
-class Consumer:
+class Purger(Client):
+    """Removes a few messages now and then."""
+
+    def _connect(self) -> None:
+        world = self._world
+        count = world.random.randint(1, 3)
+
+        def removed(most: int) -> None:
+            world.oracle.lost_budget[self._row] += most
+
+        def answered(reply: c.Purged | c.Failed) -> None:
+            if isinstance(reply, c.Purged):
+                removed(reply.count)
+            elif reply.executed is None:
+                removed(count)
+            self._connect_later()
+
+        command = c.Purge(0, SubqueueKind.ACTIVE, count, world.timeline.now_ms())
+        self._ask(command, answered, lambda: removed(count))
+
+
+class Consumer(Client):
     """Receives, thinks for a while, settles; goes on settling what it holds after the broker was gone."""
 
-    def __init__(self, world: Simulation, row: int, kind: int, *, delete: bool, reserve: bool) -> None:
-        self.requests: dict[int, tuple[c.Settle, list[Entry]]] = {}
-        self._world = world
-        self._row = row
+    def __init__(self, world: Simulation, row: int, kind: int, *, delete: bool = False, reserve: bool = False) -> None:
         self._kind = kind
         self._delete = delete
         self._reserve = reserve
         self._receiver = 0
         self._credit = 0
-        self._connect_later()
+        self._session = 0
+        """The lock id of the session that it holds."""
+        super().__init__(world, row)
 
     def disconnected(self) -> None:
-        """The connection broke: the outcome of settlements under way is not known."""
-        self._world.oracle.lost_hand_outs += self._credit if self._delete else 0
-        for settle, entries in self.requests.values():
-            if settle.outcome is c.Outcome.COMPLETE:
-                self._world.oracle.maybe_finished.update(map(name_of, entries))
-        self.requests.clear()
-        self._connect_later()
+        """What was being received and deleted may be lost."""
+        self._world.oracle.lost_budget[self._row] += self._credit if self._delete else 0
+        super().disconnected()
 
     def _connect_later(self) -> None:
-        world = self._world
-        runtime = world.runtime
         self._receiver = self._credit = 0
-        world.timeline.call_later(
-            300 * world.random.random(), lambda: self._connect() if world.runtime is runtime else None
-        )
+        super()._connect_later()
 
     def _connect(self) -> None:
-        if not self._world.stopping:
-            self._receiver = self._world.number()
-            self._world.runtime.register(self._receiver, self._granted)
-            self._ask()
+        self._receiver = self._world.number()
+        self._world.runtime.register(self._receiver, self._granted)
+        self._receive()
 
-    def _ask(self) -> None:
+    def _receive(self) -> None:
         world = self._world
         if self._receiver and not self._credit and not world.stopping:
             self._credit = world.random.randint(1, 8)
             max_bytes = world.random.choice((1, 300, 100_000))
             world.submit(
                 self._row,
-                c.Receive(self._kind, self._receiver, self._credit, max_bytes, self._delete, self._reserve),
+                c.Receive(
+                    self._kind, self._receiver, self._credit, max_bytes, self._delete, self._reserve, self._session
+                ),
             )
 
     def _granted(self, reply: c.Granted | c.Failed) -> None:
         world = self._world
         if isinstance(reply, c.Failed):
             world.oracle.memory_lost(world.timeline.now_ms())
-            world.oracle.lost_hand_outs += self._credit if self._delete else 0
+            world.oracle.lost_budget[self._row] += self._credit if self._delete else 0
             self._connect_later()
             return
         self._credit = 0 if reply.ended else self._credit - len(reply.entries)
@@ -117,79 +187,137 @@ class Consumer:
             self._lock_later(reply)
         else:
             self._take(reply)
-        world.timeline.call_later(20 * world.random.random(), self._ask)
+        self._later(20, self._receive)
 
     def _lock_later(self, reserved: c.Granted) -> None:
         """Keep reservations for a while, then hand them out or give them back."""
         world = self._world
-        runtime = world.runtime
         tokens = [(reserved.lock_id, entry.pos) for entry in reserved.entries]
 
         def decide() -> None:
-            if world.runtime is not runtime or world.stopping:
-                return
             if world.random.random() < 0.2:
                 world.submit(self._row, c.ReturnReserved(self._kind, tokens))
                 return
             receiver = world.number()
-            runtime.register(receiver, self._locked)
+            world.runtime.register(receiver, self._locked)
             world.submit(self._row, c.LockReserved(self._kind, receiver, tokens))
 
-        world.timeline.call_later(250 * world.random.random(), decide)
+        self._later(250, decide)
 
     def _locked(self, reply: c.Granted | c.Failed) -> None:
         if isinstance(reply, c.Granted) and reply.entries:
             self._take(reply)
 
-    def _take(self, reply: c.Granted) -> None:
+    def _take(self, reply: c.Granted | c.DeferredGranted, *, by_number: bool = False) -> None:
         world = self._world
         entries = [*reply.entries]
         world.oracle.granted(
-            self._row, self._kind, entries, reply.lock_id, reply.until_ms, world.timeline.now_ms(), delete=self._delete
-        )
+            self._row, self._kind, entries, reply.lock_id, reply.until_ms, world.timeline.now_ms(),
+            delete=self._delete, by_number=by_number, session=bool(self._session),
+        )  # fmt: skip
         if self._delete:
             return
         while entries:
             some = entries[: world.random.randint(1, 4)]
             del entries[: len(some)]
+            if not self._session and world.random.random() < 0.15:
+                self._renew_later(reply.lock_id, some)
             self._settle_later(reply.lock_id, some)
 
-    def _settle_later(self, lock_id: int, entries: list[Entry]) -> None:
+    # -- what is done with messages ----------------------------------------------------------------------------------
+
+    def _renew_later(self, lock_id: int, entries: list[Entry]) -> None:
         world = self._world
-        outcome = world.random.choice(OUTCOMES)
+        names = [name_of(entry) for entry in entries]
+
+        def answered(reply: c.LocksRenewed | c.Settled | c.Failed) -> None:
+            if isinstance(reply, c.LocksRenewed):
+                world.oracle.renewed(self._row, lock_id, names, min(reply.until_ms))
+
+        tokens = [(lock_id, entry.pos) for entry in entries]
+        self._later(100, lambda: self._ask(c.RenewLocks(0, self._kind, tokens), answered) and None)
+
+    def _settle_later(self, lock_id: int, entries: list[Entry]) -> None:
+        outcome = self._world.random.choice(OUTCOMES)
         if outcome is not None:
-            delay_ms = world.random.choice((0.0, 10.0, 500.0)) * world.random.random()
-            world.timeline.call_later(delay_ms, lambda: self._settle(lock_id, entries, outcome))
+            self._world.timeline.call_later(
+                self._world.random.choice((0.0, 10.0, 500.0)) * self._world.random.random(),
+                lambda: self._settle(lock_id, entries, outcome),
+            )
+
+    def settlement(self, lock_id: int, entries: list[Entry], outcome: c.Outcome) -> c.Settle:
+        """One of many ways to settle."""
+        world = self._world
+        tokens = [(lock_id, entry.pos) for entry in entries]
+        settle = c.Settle(0, self._kind, outcome, tokens, world.random.choice((None, "not wanted")))
+        if outcome not in (c.Outcome.COMPLETE, c.Outcome.RELEASE) and world.random.random() < 0.3:
+            settle.properties = {"tried": world.random.randint(1, 3)}
+            for entry in entries:
+                world.oracle.sent[name_of(entry)].edited = True
+        if outcome is c.Outcome.ABANDON and not self._session and world.random.random() < 0.3:
+            settle.delay_ms = world.random.randint(1, 800)
+        return settle
 
     def _settle(self, lock_id: int, entries: list[Entry], outcome: c.Outcome) -> None:
-        world = self._world
+        world, oracle = self._world, self._world.oracle
         if world.stopping:
             return
-        tokens = [(lock_id, entry.pos) for entry in entries]
-        reason = world.random.choice((None, "not wanted"))
-        settle = c.Settle(world.number(), self._kind, outcome, tokens, reason)
-        held = [world.oracle.holds(name_of(entry), lock_id) for entry in entries]
-        world.oracle.unlocked(list(map(name_of, entries)), lock_id)
-        self.requests[settle.request] = (settle, entries)
+        settle = self.settlement(lock_id, entries, outcome)
+        names = [name_of(entry) for entry in entries]
+        asked_ms = world.timeline.now_ms()
+        held = [oracle.holds(name, lock_id) for name in names]
+        oracle.unlocked(names, lock_id)
+        session = self._session
+        for entry, name in zip(entries, names, strict=True):
+            if outcome is c.Outcome.DEFER:
+                oracle.maybe_deferred[name, self._kind] = entry.sequence
+            oracle.removals[name] += outcome is c.Outcome.COMPLETE
+
+        def unknown() -> None:
+            if outcome is c.Outcome.COMPLETE:
+                oracle.maybe_gone.update(names)
 
         def settled(reply: c.Settled | c.Failed) -> None:
-            del self.requests[reply.request]
             if isinstance(reply, c.Failed):
-                if reply.executed is None and outcome is c.Outcome.COMPLETE:
-                    world.oracle.maybe_finished.update(map(name_of, entries))
+                if reply.executed is None:
+                    unknown()
                 return
             for index, entry in enumerate(entries):
-                name = name_of(entry)
+                until_ms = held[index]
                 if index not in reply.lost:
-                    self._confirmed(name, entry.pos, outcome)
-                elif (until_ms := held[index]) is not None and until_ms > world.timeline.now_ms():
-                    raise BrokenPromise(f"the lock of message {name} was lost before its end at {until_ms} ms")
+                    if until_ms is not None and until_ms <= asked_ms:
+                        raise BrokenPromise(f"message {names[index]} was settled after the end of its lock, {until_ms}")
+                    self._confirmed(entry, outcome)
+                elif until_ms is not None and until_ms > world.timeline.now_ms() and self._session == session:
+                    raise BrokenPromise(f"the lock of message {names[index]} was lost before its end at {until_ms} ms")
 
-        world.submit(self._row, settle, settled)
+        self._ask(settle, settled, unknown)
 
-    def _confirmed(self, name: int, pos: int, outcome: c.Outcome) -> None:
+    def _confirmed(self, entry: Entry, outcome: c.Outcome) -> None:
         oracle = self._world.oracle
+        name = name_of(entry)
         if outcome is c.Outcome.COMPLETE:
-            oracle.completed(self._row, self._kind, name, pos)
+            oracle.completed(self._row, self._kind, name, entry.pos)
         elif outcome is c.Outcome.ABANDON:
             oracle.abandoned[name] += 1
+        elif outcome is c.Outcome.DEFER:
+            oracle.deferred[name, self._kind] = entry.sequence
+            self._later(600, lambda: self._receive_deferred(name, entry.sequence))
+
+    def _receive_deferred(self, name: int, sequence: int) -> None:
+        world = self._world
+        session = self._session
+        budget = 1 if self._delete else 0
+
+        def unknown() -> None:
+            world.oracle.lost_budget[self._row] += budget
+
+        def answered(reply: c.DeferredGranted | c.NotFound | c.SessionLost | c.Failed) -> None:
+            if isinstance(reply, c.DeferredGranted) and (self._delete or self._session == session):
+                self._take(reply, by_number=True)
+            elif isinstance(reply, c.Failed) and reply.executed is None:
+                unknown()
+            elif isinstance(reply, c.NotFound) and name not in world.oracle.fates:
+                self._later(1_000, lambda: self._receive_deferred(name, sequence))
+
+        self._ask(c.ReceiveDeferred(0, self._kind, [sequence], self._delete, session), answered, unknown)

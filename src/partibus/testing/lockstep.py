@@ -296,6 +296,7 @@ class Lockstep:
             return
         if isinstance(reply, c.Purged):
             return  # counted when the events have been seen
+        self._note_excuses()
         asked = self.requests.pop(reply.request)
         command = asked.command
         match command, reply:

@@ -1,22 +1,35 @@
 """What a broker promised and whether it kept it, seen from outside: by what was sent, answered and delivered.
 
-Each check raises `BrokenPromise` at the moment of the breach. The oracle looks at the disk only to learn what is
-durable, never at the broker's memory.
+Each check raises `BrokenPromise` at the moment of the breach; most are those of `partibus.testing.invariants`. The
+oracle looks at the disk only to learn what is durable, never at the broker's memory. What clients can't know (the
+outcome of a request that nobody answered) excuses whatever it could explain, and nothing else.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
 
+from partibus.message import DeliveryEncoder, Message, StoredMessage
 from partibus.partition.entry import Entry
-from partibus.partition.keys import entry_key, subqueue_key
+from partibus.partition.keys import SubqueueKind, entry_key, subqueue_key
+from partibus.partition.options import PartitionOptions
 from partibus.store.memory import MemoryDisk
+from partibus.testing import invariants as i
+from partibus.testing.invariants import BrokenPromise, name_in
+from partibus.testing.session_oracle import SessionOracle
 
-MARK = b"\x00\x53\x75\xa0\x08"
-"""Start of the data section that carries a message's name, eight bytes."""
 
+@dataclass(slots=True)
+class Sent:
+    """A message, as its sender knows it."""
 
-class BrokenPromise(AssertionError):
-    """The broker broke one of its promises."""
+    row: int
+    message: Message
+    asked_ms: int
+    answered_ms: int | None = None
+    stored: bool | None = None
+    """True accepted, False surely not stored, None not known (yet)."""
+    edited: bool = False
+    """Application properties may have been set."""
 
 
 @dataclass(slots=True)
@@ -26,6 +39,18 @@ class Held:
     lock_id: int
     granted_ms: int
     until_ms: int
+    in_memory: bool
+    """The lock of a session: gone when the broker's memory is."""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What a client asked to be done together."""
+
+    sends: list[int]
+    completes: dict[int, int]
+    """Name -> how often it had been delivered when the transaction was sent."""
+    done: bool | None = None
 
 
 @dataclass
@@ -37,63 +62,146 @@ class Oracle:
     """Partition rows whose first deliveries come in order: nobody keeps messages in a cache."""
     lock_written_ms: float
     """A lock that is older than this is surely in the store."""
-    sent: dict[int, bool | None] = field(default_factory=dict)
-    """Name -> True accepted, False surely not stored, None not known (yet)."""
+    options: dict[int, PartitionOptions]
+    """By partition row."""
+    sent: dict[int, Sent] = field(default_factory=dict)
     delivered: Counter[int] = field(default_factory=Counter)
-    finished: set[int] = field(default_factory=set)
-    """Completed and told so, or received and deleted: never seen again."""
-    maybe_finished: set[int] = field(default_factory=set)
-    """A settlement's outcome is not known."""
+    fates: dict[int, str] = field(default_factory=dict)
+    """Completed and told so, received and deleted, cancelled: never seen again."""
+    maybe_gone: set[int] = field(default_factory=set)
+    """The outcome of what would have removed them is not known."""
     abandoned: Counter[int] = field(default_factory=Counter)
     """Abandons that were confirmed."""
+    deferred: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(name, sub-queue) -> sequence, of those that have certainly been deferred there."""
+    maybe_deferred: dict[tuple[int, int], int] = field(default_factory=dict)
     locks: dict[int, Held] = field(default_factory=dict)
-    highest: dict[int, int] = field(default_factory=dict)
-    """Partition row -> highest sequence of a first delivery."""
-    lost_hand_outs: int = 0
-    """Receive-and-delete: how many could be removed and never arrive, because everything stopped in between."""
+    highest: dict[tuple[int, str | None], int] = field(default_factory=dict)
+    """(partition row, session) -> highest sequence of a first delivery."""
+    given: Counter[int] = field(default_factory=Counter)
+    """Partition row -> highest sequence that a sender was told."""
+    numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(partition row, sequence) -> name."""
+    lost_budget: Counter[int] = field(default_factory=Counter)
+    """Partition row -> how many messages could be removed without anybody being told which: purged, or received and
+    deleted when everything stopped."""
+    removals: Counter[int] = field(default_factory=Counter)
+    """How often somebody tried to complete them."""
+    transactions: list[Transaction] = field(default_factory=list)
+    sessions: SessionOracle = field(default_factory=SessionOracle)
 
-    def accepted(self, names: list[int], row: int, first_sequence: int) -> None:
-        """A sender was told that its messages are stored."""
-        if self._durable_end(row) < first_sequence + len(names):
-            raise BrokenPromise(f"messages {names} were acknowledged before they were durable")
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def asked(self, name: int, row: int, message: Message, now_ms: int) -> None:
+        """A sender sends."""
+        self.sent[name] = Sent(row, message, now_ms)
+
+    def accepted(self, names: list[int], row: int, first_sequence: int | None, now_ms: int) -> None:
+        """A sender was told that its messages are stored; without their numbers where a transaction stored them."""
+        if first_sequence is not None:
+            if self._durable_end(row) < first_sequence + len(names):
+                raise BrokenPromise(f"messages {names} were acknowledged before they were durable")
+            i.i13_numbers_rise(f"message {names[0]}", first_sequence, self.given[row])
+            self.given[row] = first_sequence + len(names) - 1
+            for number, name in enumerate(names, first_sequence):
+                self._number(name, row, number)
         for name in names:
-            self.sent[name] = True
+            self.sent[name].stored, self.sent[name].answered_ms = True, now_ms
 
     def refused(self, names: list[int], executed: bool | None) -> None:
         """A sender was told that they are not, or that nobody knows."""
         for name in names:
-            self.sent[name] = executed
+            self.sent[name].stored = executed
+
+    def cancelled(self, name: int) -> None:
+        """A sender was told that its scheduled message is cancelled."""
+        if self.delivered[name]:
+            raise BrokenPromise(f"message {name} was cancelled after it had been delivered")
+        self.fates[name] = "cancelled"
+
+    def not_cancelled(self, name: int, now_ms: int) -> None:
+        """A sender was told that there is no such scheduled message."""
+        due_ms = self.sent[name].message.scheduled_ms
+        assert due_ms is not None
+        if due_ms > now_ms and name not in self.maybe_gone:
+            raise BrokenPromise(f"message {name} is scheduled for {due_ms} and could not be found")
+
+    # -- receiving ---------------------------------------------------------------------------------------------------
 
     def granted(
-        self, row: int, kind: int, entries: list[Entry], lock_id: int, until_ms: int, now_ms: int, *, delete: bool
+        self,
+        row: int,
+        kind: int,
+        entries: list[Entry],
+        lock_id: int,
+        until_ms: int,
+        now_ms: int,
+        *,
+        delete: bool,
+        by_number: bool = False,
+        session: bool = False,
     ) -> None:
         """A consumer got messages."""
         for entry in entries:
             name = name_of(entry)
-            if self.sent.get(name, False) is False:
-                raise BrokenPromise(f"message {name} was delivered, and was never sent or surely not stored")
-            if self._durable_end(row) <= entry.sequence:
-                raise BrokenPromise(f"message {name} was delivered before it was durable")
-            if name in self.finished:
-                raise BrokenPromise(f"message {name} was delivered after it was finished")
-            if entry.delivery_count < self.abandoned[name]:
-                raise BrokenPromise(
-                    f"message {name} has delivery count {entry.delivery_count} after {self.abandoned[name]} abandons"
-                )
-            held = self.locks.get(name)
-            if held is not None and held.until_ms > now_ms:
-                raise BrokenPromise(f"message {name} was delivered while under lock until {held.until_ms}")
-            if row in self.ordered and kind == 0 and entry.delivery_count == 0 and not self.delivered[name]:
-                if entry.sequence <= self.highest.get(row, 0):
-                    raise BrokenPromise(f"message {name} was overtaken on its first delivery")
-                self.highest[row] = entry.sequence
+            self._check_delivery(name, row, kind, entry, until_ms, now_ms, by_number=by_number)
             self.delivered[name] += 1
             if delete:
                 if self._on_disk(row, kind, entry.pos):
                     raise BrokenPromise(f"message {name} was handed out before its removal was durable")
-                self.finished.add(name)
+                self.fates[name] = "received and deleted"
             else:
-                self.locks[name] = Held(lock_id, now_ms, until_ms)
+                if not session:
+                    self._check_time_to_live(name, row, kind, entry, until_ms)
+                self.locks[name] = Held(lock_id, now_ms, until_ms, session)
+
+    def _check_delivery(
+        self, name: int, row: int, kind: int, entry: Entry, until_ms: int, now_ms: int, *, by_number: bool
+    ) -> None:
+        known = self.sent.get(name)
+        i.i02_nothing_that_was_not_sent(name, [name] if known is not None and known.stored is not False else [])
+        assert known is not None
+        assert entry.data is not None, "a delivery has its body"
+        if known.edited or kind == SubqueueKind.DEAD_LETTER:
+            i.i03_sections_are_untouched(name, _unedited(known.message.data), _unedited(entry.data), {})
+        else:
+            i.i03_sections_are_untouched(name, known.message.data, entry.data, {})
+        if self._durable_end(row) <= entry.sequence:
+            raise BrokenPromise(f"message {name} was delivered before it was durable")
+        self._number(name, row, entry.sequence)
+        i.i14_number_names_its_partition(name, DeliveryEncoder(row).sequence_number(entry.sequence), known.row)
+        i.i05_never_after_complete(name, self.fates)
+        i.i06_deleted_at_most_once(name, 1 + (self.fates.get(name) == "received and deleted"))
+        i.i07_delivery_count_never_falls(
+            name,
+            entry.delivery_count,
+            self.abandoned[name],
+            self.options[row].max_delivery_count if kind == SubqueueKind.ACTIVE else None,
+        )
+        held = self.locks.get(name)
+        i.i04_one_live_lock(name, None if held is None else held.until_ms, now_ms)
+        if not by_number:
+            i.i10_deferred_only_by_number(name, [name] if (name, kind) in self.deferred else [])
+        i.i11_scheduled_never_early(name, known.message.scheduled_ms, now_ms, ())
+        first = kind == SubqueueKind.ACTIVE and entry.delivery_count == 0 and not self.delivered[name]
+        if first and row in self.ordered and not by_number:
+            line = (row, entry.session)
+            i.i12_first_deliveries_in_order(name, entry.sequence, self.highest.get(line, 0))
+            self.highest[line] = entry.sequence
+
+    def _check_time_to_live(self, name: int, row: int, kind: int, entry: Entry, until_ms: int) -> None:
+        """Row C20. The moment of the hand-out is known by the end of the lock."""
+        ttl_ms = self._ttl_ms(name)
+        handed_out_ms = until_ms - self.options[row].lock_duration_ms
+        if kind == SubqueueKind.ACTIVE and ttl_ms is not None and entry.enqueued_ms + ttl_ms <= handed_out_ms:
+            raise BrokenPromise(f"message {name} was handed out at {handed_out_ms}, after its time to live")
+
+    def _number(self, name: int, row: int, sequence: int) -> None:
+        other = self.numbers.setdefault((row, sequence), name)
+        if other != name:
+            raise BrokenPromise(f"number {sequence} of partition {row} is that of message {other} and of {name}")
+
+    # -- settling ----------------------------------------------------------------------------------------------------
 
     def holds(self, name: int, lock_id: int) -> int | None:
         """Until when a consumer holds a lock that must not be lost; None when it may be."""
@@ -106,36 +214,131 @@ class Oracle:
             if (held := self.locks.get(name)) is not None and held.lock_id == lock_id:
                 del self.locks[name]
 
+    def renewed(self, row: int, lock_id: int, names: list[int] | None, until_ms: int) -> None:
+        """A consumer was told that locks hold longer: of messages, or of all messages of a session."""
+        for name, held in self.locks.items():
+            if held.lock_id == lock_id and self.sent[name].row == row and (names is None or name in names):
+                held.until_ms = until_ms
+
+    def session_over(self, row: int, lock_id: int) -> None:
+        """The locks of a session's messages are over with the session's."""
+        self.locks = {
+            name: held
+            for name, held in self.locks.items()
+            if not (held.in_memory and held.lock_id == lock_id and self.sent[name].row == row)
+        }
+
     def completed(self, row: int, kind: int, name: int, pos: int) -> None:
         """A consumer was told that its message is finished."""
         if self._on_disk(row, kind, pos):
             raise BrokenPromise(f"message {name} was confirmed as completed before its removal was durable")
-        self.finished.add(name)
+        self.fates[name] = "completed"
 
     def memory_lost(self, now_ms: int) -> None:
         """The process or the store failed: the latest locks may be gone, older ones must not be."""
         latest_ms = now_ms - self.lock_written_ms
-        self.locks = {name: held for name, held in self.locks.items() if held.granted_ms <= latest_ms}
+        self.locks = {
+            name: held for name, held in self.locks.items() if held.granted_ms <= latest_ms and not held.in_memory
+        }
+        self.sessions.memory_lost()
 
-    def check_rest(self, found: list[int], deleting: set[int]) -> None:
-        """The end: ``found`` is still stored; ``deleting`` are the messages sent to where they are removed before they
-        are handed out."""
-        for name, times in Counter(found).items():
-            if times > 1:
-                raise BrokenPromise(f"message {name} is stored {times} times")
-            if self.sent.get(name, False) is False:
-                raise BrokenPromise(f"message {name} is stored, and was never sent or surely not stored")
-            if name in self.finished:
-                raise BrokenPromise(f"message {name} is stored after it was finished")
-        accepted = {name for name, outcome in self.sent.items() if outcome}
-        missing = accepted.difference(found, self.finished, self.maybe_finished)
-        if lost := missing - deleting:
-            raise BrokenPromise(f"messages {sorted(lost)} were acknowledged and are gone")
-        if len(missing) > self.lost_hand_outs:
-            raise BrokenPromise(f"{len(missing)} messages are gone, {self.lost_hand_outs} could be on their way")
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def check_rest(self, found: list[int], now_ms: int) -> None:
+        """The end: ``found`` was still stored."""
+        for name in set(found):
+            known = self.sent.get(name)
+            i.i02_nothing_that_was_not_sent(name, [name] if known is not None and known.stored is not False else [])
+        accepted = {name for name, known in self.sent.items() if known.stored}
+        seen = {*found, *(name for name, times in self.delivered.items() if times)}
+        excused = self.maybe_gone | self._expired(now_ms) | self._possible_duplicates(seen)
+        missing = accepted.difference(found, self.fates, excused)
+        budgets = {row for row in self.options if self.lost_budget[row]}
+        i.i01_everything_is_accounted_for(
+            accepted, self.fates, found, excused | {name for name in missing if self.sent[name].row in budgets}
+        )
+        for row, missed in Counter(self.sent[name].row for name in missing).items():
+            if missed > self.lost_budget[row]:
+                raise BrokenPromise(f"{missed} messages of partition {row} are gone, {self.lost_budget[row]} could be")
+        self._check_no_duplicate_was_kept(seen)
+        for transaction in self.transactions:
+            self._check_transaction(transaction, {*found})
+
+    def _expired(self, now_ms: int) -> set[int]:
+        """Messages that may have been dropped when their time was over."""
+        gone = set()
+        for name, known in self.sent.items():
+            ttl_ms = self._ttl_ms(name)
+            if ttl_ms is not None and not self.options[known.row].dead_letter_on_expiration:
+                begins_ms = max(known.asked_ms, known.message.scheduled_ms or 0)
+                if begins_ms + ttl_ms <= now_ms:
+                    gone.add(name)
+        return gone
+
+    def _ttl_ms(self, name: int) -> int | None:
+        known = self.sent[name]
+        ttls = [ttl for ttl in (known.message.ttl_ms, self.options[known.row].default_ttl_ms) if ttl is not None]
+        return min(ttls, default=None)
+
+    def _same_id(self) -> dict[tuple[int, str | None, str], list[int]]:
+        """Names that an entity with duplicate detection could take for one message."""
+        groups: dict[tuple[int, str | None, str], list[int]] = {}
+        for name, known in self.sent.items():
+            if known.message.message_id is not None and known.stored is not False:
+                groups.setdefault((known.row, known.message.key, known.message.message_id), []).append(name)
+        return groups
+
+    def _possible_duplicates(self, seen: set[int]) -> set[int]:
+        """Messages that may rightly have been dropped: another with their id may have been accepted in the window."""
+        dropped = set()
+        for (row, _, _), names in self._same_id().items():
+            window_ms = self.options[row].duplicate_window_ms
+            assert window_ms is not None
+            for name in names:
+                mine = self.sent[name]
+                for other in names:
+                    theirs = self.sent[other]
+                    latest_ms = theirs.answered_ms
+                    if (
+                        other != name
+                        and name not in seen
+                        and (mine.answered_ms is None or theirs.asked_ms <= mine.answered_ms)
+                        and (latest_ms is None or mine.asked_ms - latest_ms < window_ms)
+                    ):
+                        dropped.add(name)
+        return dropped
+
+    def _check_no_duplicate_was_kept(self, seen: set[int]) -> None:
+        for (row, _, _), names in self._same_id().items():
+            window_ms = self.options[row].duplicate_window_ms
+            assert window_ms is not None
+            kept = [name for name in names if name in seen and self.sent[name].answered_ms is not None]
+            for first in kept:
+                first_ms = self.sent[first].answered_ms
+                for name in kept:
+                    answered_ms = self.sent[name].answered_ms
+                    assert first_ms is not None
+                    assert answered_ms is not None
+                    if self.sent[name].asked_ms > first_ms:
+                        # The longest that can have passed in between must be long enough.
+                        earliest_ms = self.sent[first].asked_ms
+                        i.i17_duplicates_exactly_inside_the_window(
+                            name, earliest_ms, answered_ms, window_ms, dropped=False
+                        )
+
+    def _check_transaction(self, transaction: Transaction, found: set[int]) -> None:
+        sends = [bool(self.delivered[name]) or name in found for name in transaction.sends]
+        completes = [
+            self.delivered[name] == times and name not in found
+            for name, times in transaction.completes.items()
+            if transaction.done or self.removals[name] == 1
+        ]
+        i.i18_whole_or_not_at_all(transaction, sends + completes)
+        if transaction.done is not None and {*sends, *completes} != {transaction.done}:
+            raise BrokenPromise(f"{transaction} was not what its client was told")
 
     def _durable_end(self, row: int) -> int:
-        return self.disk.durable.partitions.get(row, (0, 0))[0]
+        return self.disk.durable.partitions.get(row, (0, 0, 0))[0]
 
     def _on_disk(self, row: int, kind: int, pos: int) -> bool:
         return entry_key(subqueue_key(row, kind), pos) in self.disk.durable.entries
@@ -144,5 +347,11 @@ class Oracle:
 def name_of(entry: Entry) -> int:
     """The name in a message's body."""
     assert entry.data is not None, "a delivery has its body"
-    start = entry.data.index(MARK) + len(MARK)
-    return int.from_bytes(entry.data[start : start + 8], "big")
+    return name_in(entry.data)
+
+
+def _unedited(data: bytes) -> bytes:
+    """A stored form without application properties."""
+    stored = StoredMessage(data)
+    stored.application_properties = b""
+    return stored.pack()

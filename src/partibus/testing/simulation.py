@@ -7,6 +7,7 @@ answer. In the end the store is closed and drained: all that was acknowledged mu
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -18,12 +19,15 @@ from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.testing.clients import Consumer, Producer
-from partibus.testing.oracle import MARK, BrokenPromise, Oracle, name_of
+from partibus.testing.clients import Client, Consumer, Producer, Purger
+from partibus.testing.invariants import BrokenPromise, body_of
+from partibus.testing.oracle import Oracle, name_of
+from partibus.testing.session_clients import SESSIONS, SessionConsumer, TransactionalConsumer
 from partibus.testing.simulated_host import IO_MS_MAX, SimulatedHost, Timeline
 
-PLAIN, RESERVED, DELETED = ROWS = (1, 2, 3)
-"""Partition rows: consumed under lock, through reservations, by receive-and-delete."""
+PLAIN, RESERVED, DELETED, SESSION, TIMED, UNIQUE, TRANSACTED = ROWS = (1, 2, 3, 4, 5, 6, 7)
+"""Partition rows: consumed under lock; through reservations; by receive-and-delete; in sessions; with times to live and
+messages scheduled; with duplicate detection; in transactions."""
 LOCK_WRITTEN_MS = 100.0
 """A lock is in the store by then: a commit under way (12 + 12 ms), 20 ms until rows that nobody waits for are written,
 20 ms of batching, and a commit of its own."""
@@ -41,40 +45,66 @@ class Simulation:
         self.random = Random(seed)
         self.timeline = Timeline()
         self.disk = MemoryDisk()
-        self.oracle = Oracle(self.disk, ordered={PLAIN, DELETED}, lock_written_ms=LOCK_WRITTEN_MS)
         self.faults = FaultSource(seed, FAULTS)
-        self.options = PartitionOptions(
-            lock_duration_ms=self.random.choice((60, 400, 5_000)),
-            max_delivery_count=self.random.choice((2, 5)),
-            reservation_ms=200,
-            limits=PartitionLimits(
-                window_entries=self.random.choice((4, 30)),
-                window_bytes=self.random.choice((500, 100_000)),
-                page_entries=self.random.choice((3, 20)),
-                page_bytes=self.random.choice((200, 100_000)),
-                locked_body_max=self.random.choice((0, 60, 4_096)),
-            ),
+        self.options = self._draw_options()
+        self.oracle = Oracle(
+            self.disk, ordered=set(ROWS) - {RESERVED}, lock_written_ms=LOCK_WRITTEN_MS, options=self.options
         )
         self.crashes = 0
         self.names = 0
-        self.deleting: set[int] = set()
         self._number = 0
         self.stopping = False
         self.start_process()
-        self.clients: list[Producer | Consumer] = [
-            Producer(self, row) for row in ROWS for _ in range(self.random.randint(1, 2))
-        ]
-        self.clients += [
-            Consumer(self, row, kind, delete=row == DELETED, reserve=row == RESERVED)
-            for row in ROWS
-            for kind in (0, 0, 1)
-        ]
+        self.clients: list[Client] = [Producer(self, row) for row in ROWS for _ in range(self.random.randint(1, 2))]
+        for row in (PLAIN, RESERVED, DELETED, TIMED, UNIQUE):
+            self.clients += [
+                Consumer(self, row, kind, delete=row == DELETED, reserve=row == RESERVED) for kind in (0, 0, 1)
+            ]
+        self.clients += [SessionConsumer(self, SESSION, delete=delete) for delete in (False, False, False, True)]
+        self.clients += [TransactionalConsumer(self, TRANSACTED, 0) for _ in range(2)]
+        self.clients += [Consumer(self, row, 1) for row in (SESSION, TRANSACTED)]
+        if self.random.random() < 0.5:
+            self.clients.append(Purger(self, PLAIN))
+
+    def _draw_options(self) -> dict[int, PartitionOptions]:
+        """By partition row."""
+        random = self.random
+        everywhere = PartitionOptions(
+            lock_duration_ms=random.choice((60, 400, 5_000)),
+            max_delivery_count=random.choice((2, 5)),
+            reservation_ms=200,
+            limits=PartitionLimits(
+                window_entries=random.choice((4, 30)),
+                window_bytes=random.choice((500, 100_000)),
+                session_window_entries=random.choice((3, 30)),
+                session_window_bytes=random.choice((300, 100_000)),
+                page_entries=random.choice((3, 20)),
+                page_bytes=random.choice((200, 100_000)),
+                locked_body_max=random.choice((0, 60, 4_096)),
+            ),
+        )
+        special = {
+            SESSION: {"requires_session": True},
+            TIMED: {
+                "default_ttl_ms": random.choice((None, 700)),
+                "dead_letter_on_expiration": random.random() < 0.5,
+                "redelivery_delay_ms": random.choice((0, 20)),
+                "redelivery_delay_max_ms": 100,
+            },
+            UNIQUE: {"duplicate_window_ms": random.choice((100, 1_000))},
+        }
+        return {row: replace(everywhere, **special.get(row, {})) for row in ROWS}
 
     def start_process(self) -> None:
         """Start the broker on what the disk has."""
         self.host = SimulatedHost(self.timeline, self.random)
-        self.runtime = StoreRuntime(self.open_store, self.host, self.timeline)
+        self.runtime = StoreRuntime(self.open_store, self.host, self.timeline, wake=self._wake)
         self.runtime.open()
+        self.runtime.wake_timed()
+
+    def _wake(self, rows: list[int]) -> None:
+        for row in rows:
+            self.submit(row, c.Tick())
 
     def open_store(self) -> Store:
         """Opening a store commits its new owner, which makes durable what was written before."""
@@ -86,7 +116,7 @@ class Simulation:
 
     def submit(self, row: int, command: c.Command, on_reply: Callable[[Any], None] | None = None) -> None:
         """Through the front door."""
-        self.runtime.submit(row, self.options, command, on_reply, holdable=row != RESERVED)
+        self.runtime.submit(row, self.options[row], command, on_reply, holdable=row != RESERVED)
 
     def number(self) -> int:
         """For requests and receivers."""
@@ -96,11 +126,19 @@ class Simulation:
     def new_message(self, row: int) -> tuple[int, Message]:
         """A message with a name of its own."""
         self.names += 1
-        self.oracle.sent[self.names] = None
-        if row == DELETED:
-            self.deleting.add(self.names)
-        padding = bytes(self.random.choice((0, 0, 50, 300)))
-        return self.names, Message(pack(rest=MARK + self.names.to_bytes(8, "big") + padding))
+        random = self.random
+        now_ms = self.timeline.now_ms()
+        ttl_ms = random.choice((None, None, 50, 1_500)) if row == TIMED else None
+        padding = bytes(random.choice((0, 0, 50, 300)))
+        message = Message(
+            pack(ttl_ms=ttl_ms, rest=body_of(self.names) + padding),
+            ttl_ms=ttl_ms,
+            session_id=random.choice(SESSIONS) if row == SESSION else None,
+            scheduled_ms=now_ms + random.randint(-50, 2_000) if row == TIMED and random.random() < 0.4 else None,
+            message_id=str(random.randint(1, 40)) if row == UNIQUE else None,
+        )
+        self.oracle.asked(self.names, row, message, now_ms)
+        return self.names, message
 
     def crash(self) -> None:
         """The machine loses power and comes up again."""
@@ -140,13 +178,51 @@ class Simulation:
         found: list[int] = []
         for row in ROWS:
             for kind in (0, 1):
-                receiver = self.number()
-                self.runtime.register(receiver, lambda reply: found.extend(map(name_of, reply.entries)))
-                self.submit(row, c.Receive(kind, receiver, 10**9, 10**12, delete=True))
+                if (row, kind) != (SESSION, 0):
+                    self._drain(row, c.Receive(kind, self.number(), 10**9, 10**12, delete=True), found)
         self._run_until_nothing_is_left()
+        for _ in range(50):
+            if not self.disk.durable.entries:
+                break
+            for name in SESSIONS:
+                self._drain_session(name, found)
+            self._drain_deferred(found, session=None, lock_id=0)
+            self._run_until_nothing_is_left()
         if self.disk.durable.entries or self.disk.durable.bodies:
             raise BrokenPromise(f"the drained store still holds {self.disk.durable.entries}")
-        self.oracle.check_rest(found, self.deleting)
+        self.oracle.check_rest(found, self.timeline.now_ms())
+
+    def _drain(self, row: int, command: c.Receive, found: list[int]) -> None:
+        def told(reply: c.Granted | c.SessionEnded) -> None:
+            if isinstance(reply, c.Granted):
+                found.extend(map(name_of, reply.entries))
+
+        self.runtime.register(command.receiver, told)
+        self.submit(row, command)
+
+    def _drain_session(self, name: str, found: list[int]) -> None:
+        receiver = self.number()
+
+        def accepted(reply: c.SessionAccepted | c.SessionHeld) -> None:
+            if isinstance(reply, c.SessionAccepted):
+                self._drain(SESSION, c.Receive(0, receiver, 10**9, 10**12, delete=True, session=reply.lock_id), found)
+                self._drain_deferred(found, session=name, lock_id=reply.lock_id)
+
+        self.runtime.register(receiver, lambda _: None)
+        self.submit(SESSION, c.AcceptSession(self.number(), receiver, name), accepted)
+
+    def _drain_deferred(self, found: list[int], *, session: str | None, lock_id: int) -> None:
+        """Deferred messages are only to be had by number: of one session, or of where there is none."""
+
+        def told(reply: c.DeferredGranted | c.NotFound | c.SessionLost) -> None:
+            if isinstance(reply, c.DeferredGranted):
+                found.extend(map(name_of, reply.entries))
+
+        for (name, kind), sequence in self.oracle.maybe_deferred.items():
+            sent = self.oracle.sent[name]
+            of = sent.message.session_id if kind == 0 else None
+            if of == session and name not in self.oracle.fates:
+                self.submit(sent.row, c.ReceiveDeferred(self.number(), kind, [sequence], True, lock_id), told)
 
     def _refuses_to_open(self) -> bool:
         """Sometimes, but not at the start of a process."""

@@ -41,3 +41,19 @@ def test_a_session_renewed_in_the_millisecond_of_its_acceptance_ends_once() -> N
     both.advance(60)
     assert [reply.lock_id for reply in both.replies if isinstance(reply, c.SessionEnded)] == [lock_id]
     both.check_at_rest()
+
+
+def test_used_up_messages_of_a_session_bring_no_pages_into_the_queue_itself() -> None:
+    both = queue(requires_session=True)
+    lock_id = accept(both, "a")
+    both.enqueue([both.message(session_id="a")])
+    for delivery in range(3):
+        both.receive_in_session(lock_id, 1, 0)
+        both.settle_down()
+        assert len(both.delivered) == delivery + 1
+        if delivery < 2:
+            both.settle(0, c.Outcome.ABANDON, [both.delivered[-1][1]])
+    both.advance(60)
+    both.check_at_rest()
+    assert not both.model.queues[0]
+    assert len(both.model.queues[1]) == 1
