@@ -140,8 +140,9 @@ def test_library_renews_locks_by_itself(seconds: BrokerProcess) -> None:
     ):
         python.send("plain", Outgoing(b"x"))
         (message,) = plain.receive_messages(1, WAIT_S)
-        for locked in (message, of_session.session):
-            wait_until(later_than(to_ms(locked.locked_until_utc), locked))
+        renewed = [later_than(to_ms(locked.locked_until_utc), locked) for locked in (message, of_session.session)]
+        for is_renewed in renewed:
+            wait_until(is_renewed)
         plain.complete_message(message)
         of_session.session.set_state(b"x")
     assert seconds.describe("plain").messages == 0
