@@ -31,7 +31,7 @@ GROWTH = 4
 """What is in the filter stays in every copy of it until it is out of the window, so few large steps beat many small."""
 GENERATIONS = 251
 """Bucket numbers in a cell are taken modulo this, and one is added: 0 is a cell that nobody used."""
-SCAN_IDS = 20_000
+SCAN_IDS = 5_000
 TRIM_IDS = 2_000
 TRIM_PAUSE_MS = 20
 

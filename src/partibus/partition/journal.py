@@ -65,6 +65,7 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
                 assert entry.data is not None, "a rewritten message has its body"
                 writes.bodies += (entry.body, entry.data)
                 writes.size_bytes += entry.size_bytes
+                writes.replacing_bodies += 1
                 writes.deleted_bodies.append((old_body, old_body))
         case LockChanged():
             key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)

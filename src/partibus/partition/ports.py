@@ -116,6 +116,7 @@ class Writes:
         "forgotten_duplicates",
         "lock_batches",
         "operations",
+        "replacing_bodies",
         "session_states",
         "size_bytes",
     )
@@ -127,6 +128,8 @@ class Writes:
         """Sub-queue key -> (messages, bytes): absolute, since the owner is the only writer."""
         self.bodies: list[int | bytes] = []
         """Flat: body key, stored form."""
+        self.replacing_bodies = 0
+        """How many of them take the place of others that go with this commit: no new messages."""
         self.entries: list[int | str | None] = []
         """Flat: entry key, body key, sequence, enqueued ms, state, delivery count, session, due ms."""
         self.entry_updates: list[int | None] = []

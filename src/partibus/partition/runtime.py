@@ -32,6 +32,8 @@ from partibus.partition.slot import Slot
 from partibus.partition.step import Step
 
 REOPEN_DELAY_MS = 200.0
+_STORING = frozenset((c.Enqueue, c.Transact, c.SetSessionState))
+"""Commands that may need room in the store."""
 
 
 class StoreRuntime:
@@ -78,6 +80,17 @@ class StoreRuntime:
         """Open the store; blocks. Raises `StoreError`."""
         self._store = self._open_store()
 
+    def begin(self, begun: Callable[[], None]) -> None:
+        """Open the store off the loop; call when that was tried. If it failed, `failure` says why, and it is tried
+        again from time to time."""
+        self.failure = "the store is being opened"
+
+        def tried(result: Any) -> None:
+            self._reopened(result)
+            begun()
+
+        self._host.write(self._open_store, tried)
+
     def wake_timed(self) -> None:
         """Find the partitions in which something falls due, once the store is open."""
         store, wake, generation = self._store, self._wake, self._generation
@@ -95,8 +108,10 @@ class StoreRuntime:
         self._host.read(store.timed_partitions, found)
 
     def close(self, done: Callable[[], None]) -> None:
-        """Commit what is pending, then close the store and call ``done``."""
+        """Commit what is pending, then close the store and call ``done``. Nothing new is taken, or there might be
+        something pending for ever."""
         self._closing = done
+        self.failure = self.failure or "the store is being closed"
         if self._queue.under_way is None:
             self._start_commit()
 
@@ -123,9 +138,12 @@ class StoreRuntime:
 
     def _tell_usable(self) -> None:
         if self._awaiting_relief and self.failure is None and not self.overloaded:
-            calls, self._awaiting_relief = self._awaiting_relief, []
-            for call in calls:
-                self._host.call_soon(call)
+            self._release_waiting()
+
+    def _release_waiting(self) -> None:
+        calls, self._awaiting_relief = self._awaiting_relief, []
+        for call in calls:
+            self._host.call_soon(call)
 
     # -- the way in --------------------------------------------------------------------------------------------------
 
@@ -159,7 +177,7 @@ class StoreRuntime:
             self._refuse(command)
             self._answers.deliver()
             return
-        if type(command) in (c.Enqueue, c.Transact) and not store.has_room and _stored_by(command):
+        if type(command) in _STORING and not store.has_room and _needs_room(command):
             # Refused before it is in memory: what is there already can go on to be received and completed.
             self._answers.refuse(command, "no room on the disk", full=True)
             self._answers.deliver()
@@ -353,9 +371,11 @@ class StoreRuntime:
             self._store, self._closing = None, None
             self.failure = "the store is closed"
             self._answers.fail_requests(self.failure)
+            self._answers.fail_receivers(self.failure)
             self._generation += 1
             self._host.write(store.close, lambda _: done())
             self._answers.deliver()
+            self._release_waiting()  # it will not be usable here again: somewhere else, perhaps
 
     # -- failing -----------------------------------------------------------------------------------------------------
 
@@ -395,6 +415,7 @@ class StoreRuntime:
     def _reopen(self) -> None:
         if self._closing is not None:
             done, self._closing = self._closing, None
+            self._release_waiting()
             done()
             return
         self._host.write(self._open_store, self._reopened)
@@ -456,6 +477,11 @@ class StoreRuntime:
             self._answers.deliver()
 
         self._host.read(lambda: read(store, row, load), loaded)
+
+
+def _needs_room(command: c.Command) -> bool:
+    """It brings what is not stored yet: messages, or the state of a session."""
+    return bool(_stored_by(command)) or (isinstance(command, c.SetSessionState) and command.state is not None)
 
 
 def _stored_by(command: c.Command) -> list[Message]:

@@ -167,19 +167,19 @@ def offer(state: PartitionState, step: Step) -> bool:
 
 
 def scanned(state: PartitionState, names: list[str]) -> None:
-    """A scan came back: it goes on behind its last name, and begins again while it finds something."""
+    """A scan came back. It is asked for only while there are no candidates, so at its end every session that it named
+    was held, and becomes a candidate when it is released, or has been probed: there is no more, unless names had to be
+    left out meanwhile."""
     sessions = _sessions(state)
     sessions.scanning = False
-    for name in names:
-        if name not in sessions.held:
-            sessions.add_candidate(name)
-            sessions.found_in_pass = True
     if names:
+        for name in names:
+            if name not in sessions.held:
+                sessions.add_candidate(name)
         sessions.scanned_to = names[-1]
         return
     sessions.scanned_to = None
-    sessions.may_have_more = sessions.found_in_pass
-    sessions.found_in_pass = False
+    sessions.may_have_more, sessions.overflowed = sessions.overflowed, False
 
 
 def look_after_probe(state: PartitionState, lane: Lane, now_ms: int, step: Step) -> None:

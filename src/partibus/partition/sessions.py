@@ -65,9 +65,9 @@ class Sessions:
         "_receivers",
         "by_lock",
         "candidates",
-        "found_in_pass",
         "held",
         "may_have_more",
+        "overflowed",
         "scanned_to",
         "scanning",
         "waiting",
@@ -86,8 +86,8 @@ class Sessions:
         """The store may have sessions with messages that are neither held nor candidates."""
         self.scanning = False
         self.scanned_to: str | None = None
-        self.found_in_pass = False
-        """The scan that goes on has brought a candidate since it began at the first name."""
+        self.overflowed = False
+        """A name was left out since the scan that goes on began at the first one."""
 
     def find(self, lock_id: int, now_ms: int) -> Session | None:
         """The session held under a lock id, while the lock holds."""
@@ -126,7 +126,7 @@ class Sessions:
         if len(self.candidates) < CANDIDATES_MAX:
             self.candidates[name] = None
         elif name not in self.candidates:
-            self.may_have_more = True
+            self.may_have_more = self.overflowed = True
 
     def next_candidate(self) -> str | None:
         """Take a name that nobody holds."""

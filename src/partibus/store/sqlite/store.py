@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Self, TypeVar
 
 from partibus.partition.keys import KIND_BITS, POSITION_BITS
-from partibus.partition.ports import DueRows, EntryRow, Snapshot, StoreFull, Writes
+from partibus.partition.ports import BODY_COLUMNS, DueRows, EntryRow, Snapshot, StoreFull, Writes
 from partibus.store.sqlite import creation, duplicates, migration, reader, sessions
 from partibus.store.sqlite.apply import apply_writes, sets_session_state, sweep_partition
 from partibus.store.sqlite.ballast import free_bytes
@@ -129,7 +129,7 @@ class SQLiteStore:
         """Make all rows durable, or none. A key that exists already is an error of the caller: nothing is stored."""
         appended_bytes = estimate_appended_bytes(writes)
         with self._committing():
-            brings_data = bool(writes.bodies) or sets_session_state(writes)
+            brings_data = len(writes.bodies) > BODY_COLUMNS * writes.replacing_bodies or sets_session_state(writes)
             if brings_data and not self._room.admits(self._writer.connection, appended_bytes):
                 raise store_full(self._path, "a commit")
             change = partial(apply_writes, writes)
