@@ -1,0 +1,144 @@
+"""The line between a supervisor and one of its brokers: questions and answers, both ways, as lines of JSON.
+
+```text
+ {"ask": 7, "op": "take", "body": {...}}   ─▶   {"answer": 7, "body": {...}}   or   {"answer": 7, "error": "why not"}
+ {"tell": "owners", "body": {...}}         ─▶   nothing
+```
+
+It is a pair of sockets that nobody else can open, so nothing is proved or hidden here. Few messages a second travel on
+it and none of them moves a message. What comes is begun in the order in which it was sent.
+"""
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
+from typing import Any, Self
+
+log = logging.getLogger(__name__)
+
+LINE_BYTES_MAX = 4 << 20
+"""The longest answer names ten thousand queues in use."""
+
+Body = Mapping[str, Any]
+Handle = Callable[[str, Body], Awaitable[Body | None]]
+"""Gets the operation and its arguments; its result is the answer. A `ControlRefused` goes back as what it says."""
+
+
+class ControlLost(Exception):
+    """The other end is gone. What was asked of it may have been done."""
+
+
+class ControlRefused(Exception):
+    """The other end could not do it; the text says why."""
+
+
+class ControlChannel:
+    """One end. Made by `open`, on the loop."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle: Handle, on_lost: Callable[[], None]
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._handle = handle
+        self._on_lost = on_lost
+        self._numbers = count(1)
+        self._asked: dict[int, asyncio.Future[Body]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lost = False
+        self._keep(self._read())
+
+    @classmethod
+    async def open(cls, end: socket.socket, handle: Handle, on_lost: Callable[[], None]) -> Self:
+        """Take over one end of a pair. ``on_lost`` is called once, when the other end is gone and `close` was not
+        called before."""
+        reader, writer = await asyncio.open_unix_connection(sock=end, limit=LINE_BYTES_MAX)
+        return cls(reader, writer, handle, on_lost)
+
+    async def ask(self, op: str, **body: Any) -> Body:
+        """Raises `ControlLost`, or `ControlRefused` when the other end could not do it. Waits as long as it takes: who
+        does not answer is not alive, and somebody will end it."""
+        if self._lost:
+            raise ControlLost(f"nobody is there to {op}")
+        number = next(self._numbers)
+        answer: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        self._send({"ask": number, "op": op, "body": body})
+        try:
+            return await answer
+        finally:
+            self._asked.pop(number, None)
+
+    def tell(self, op: str, **body: Any) -> None:
+        """Like `ask`, without an answer; nothing happens when the other end is gone."""
+        if not self._lost:
+            self._send({"tell": op, "body": body})
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._on_lost = _nothing
+        self._lose()
+        self._writer.close()
+
+    def _send(self, line: dict[str, Any]) -> None:
+        self._writer.write(json.dumps(line).encode() + b"\n")
+
+    async def _read(self) -> None:
+        try:
+            while line := await self._reader.readline():
+                self._received(json.loads(line))
+        except (OSError, ValueError, asyncio.CancelledError):
+            pass
+        self._lose()
+
+    def _received(self, line: dict[str, Any]) -> None:
+        if (number := line.get("answer")) is not None:
+            answer = self._asked.get(number)
+            if answer is not None and not answer.done():
+                if (error := line.get("error")) is not None:
+                    answer.set_exception(ControlRefused(error))
+                else:
+                    answer.set_result(line["body"])
+        elif (op := line.get("tell")) is not None:
+            self._keep(self._told(op, line["body"]))
+        else:
+            self._keep(self._answer(line["ask"], line["op"], line["body"]))
+
+    async def _told(self, op: str, body: Body) -> None:
+        try:
+            await self._handle(op, body)
+        except (ControlLost, ControlRefused) as error:
+            log.warning("'%s' from the other end of the control channel could not be done: %s", op, error)
+
+    async def _answer(self, number: int, op: str, body: Body) -> None:
+        try:
+            answer = {"answer": number, "body": await self._handle(op, body) or {}}
+        except (ControlLost, ControlRefused) as error:
+            answer = {"answer": number, "error": str(error)}
+        except Exception as error:
+            log.exception("an error inside of the broker at '%s'", op)
+            answer = {"answer": number, "error": f"an error inside of the broker: {error}"}
+        if not self._lost:
+            self._send(answer)
+
+    def _lose(self) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(ControlLost("the other end of the control channel is gone"))
+        self._on_lost()
+
+    def _keep(self, work: Any) -> None:
+        """The loop itself keeps tasks weakly only."""
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,373 @@
+"""Runs several brokers as child processes and deals the stores out among them (D2, D19).
+
+The supervisor moves no message and keeps nothing on disk: what it knows (who owns what, what time a manual clock shows)
+it tells each child that starts, and when it ends its children end. It is the one through whom brokers act as a whole:
+a broker that is asked for health, the clock or the cluster asks it, and it asks all.
+
+A child that does not answer is killed: a stopped process still gets connections from the kernel, and may hold the
+catalog's lock (both measured). It counts its own ticks and not time: when the whole machine stands still, nobody is to
+blame.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from secrets import token_hex
+from typing import Any
+
+from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused
+from partibus.cluster.ownership_plan import GiveUp, OwnershipPlan, Take
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.25
+SILENT_TICKS_MAX = 6
+"""A child that has not answered for so many ticks, 1.5 s, is killed."""
+START_S = 60.0
+"""Longest time that a child may take to read the catalog and be there."""
+DRAIN_S = 5.0
+CLOSE_S = 20.0
+"""How long to wait, at a graceful stop, for clients to be told and for stores to be closed."""
+RESTART_DELAY_S = 0.1
+RESTART_DELAY_MAX_S = 5.0
+STABLE_S = 10.0
+"""A child that lived so long is started again without delay; one that did not waits twice as long as the last time."""
+ENDED_S = 5.0
+
+
+class SupervisorError(Exception):
+    """The brokers could not be started; the text says why."""
+
+
+class Child:
+    """One run of one broker."""
+
+    def __init__(self, broker: str, process: asyncio.subprocess.Process) -> None:
+        self.broker = broker
+        self.incarnation = token_hex(8)
+        self.process = process
+        self.channel: ControlChannel
+        self.joined = False
+        """It has read the catalog and follows what is said."""
+        self.serving = False
+        """It takes connections."""
+        self.silent_ticks = 0
+        self.lag_ms = 0.0
+        """How long it took to answer the last time."""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        """SIGKILL, whatever state it is in."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+
+
+class Supervisor:
+    """``brokers`` child processes over the stores with these names."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        brokers: int,
+        store_names: Sequence[str],
+        make_start: Callable[[str], Mapping[str, Any]],
+        now_ms: int | None,
+    ) -> None:
+        """``command`` starts a child, given the number of a file descriptor as one more argument: its end of the
+        control channel. ``make_start`` makes what a broker is told first. ``now_ms``: of a manual clock, else None."""
+        self._command = command
+        self._names = store_names
+        self._make_start = make_start
+        self._now_ms = now_ms
+        self._brokers = [f"broker-{index}" for index in range(brokers)]
+        self._children: dict[str, Child] = {}
+        self._restarts = dict.fromkeys(self._brokers, -1)
+        self._plan = OwnershipPlan(len(store_names))
+        self._version = 0
+        self._started = False
+        self._stopping = False
+        self._failed: asyncio.Future[None]
+        self._settled = asyncio.Event()
+        self._clock_turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> list[dict[str, Any]]:
+        """Start all, deal the stores out, let them listen; then answers ``id``, ``pid`` and number of ``stores`` of
+        each. Raises `SupervisorError` when a child ends before that; then none is left."""
+        self._failed = asyncio.get_running_loop().create_future()
+        for broker in self._brokers:
+            self._spawn(self._keep_running(broker))
+        self._spawn(self._tick())
+        starting = self._spawn(self._all_serving())
+        await asyncio.wait([starting, self._failed], return_when=asyncio.FIRST_COMPLETED)
+        if self._failed.done():
+            await self.stop()
+            await self._failed
+        await starting
+        self._started = True
+        return [
+            {"id": broker, "pid": self._children[broker].pid, "stores": self._plan.owners.count(broker)}
+            for broker in self._brokers
+        ]
+
+    async def stop(self) -> None:
+        """Have clients told to go everywhere, then the stores closed, then wait until all children have ended."""
+        self._stopping = True
+        for op, seconds in (("drain", DRAIN_S), ("close", CLOSE_S)):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ask_all(op), seconds)
+        children = list(self._children.values())
+        ended = [asyncio.ensure_future(child.process.wait()) for child in children]
+        if ended:
+            await asyncio.wait(ended, timeout=ENDED_S)
+        for child in children:
+            if child.process.returncode is None:
+                log.warning("%s (process %d) did not end and is killed", child.broker, child.pid)
+                child.kill()
+        if ended:
+            await asyncio.wait(ended)
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _all_serving(self) -> None:
+        """The stores are dealt out when all are there, so that none has to move at once."""
+        while not all(self._is_joined(broker) for broker in self._brokers):  # noqa: ASYNC110 (twice a second, once)
+            await asyncio.sleep(TICK_S / 10)
+        for broker in self._brokers:
+            self._plan.joined(broker)
+        self._go_on()
+        await self._settled.wait()
+        await asyncio.gather(*(self._listen(self._children[broker]) for broker in self._brokers))
+
+    # -- one child ---------------------------------------------------------------------------------------------------
+
+    async def _keep_running(self, broker: str) -> None:
+        delay_s = RESTART_DELAY_S
+        loop = asyncio.get_running_loop()
+        while not self._stopping:
+            began_s = loop.time()
+            self._restarts[broker] += 1
+            child = await self._run(broker)
+            code = await child.process.wait()
+            self._ended(child, code)
+            if self._stopping:
+                return
+            if not self._started:
+                reason = f"{broker} ended with exit code {code} before it was ready; its reason is in the log"
+                if not self._failed.done():
+                    self._failed.set_exception(SupervisorError(reason))
+                return
+            delay_s = RESTART_DELAY_S if loop.time() - began_s > STABLE_S else min(2 * delay_s, RESTART_DELAY_MAX_S)
+            await asyncio.sleep(delay_s)
+
+    async def _run(self, broker: str) -> Child:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *self._command, str(theirs.fileno()), pass_fds=[theirs.fileno()], start_new_session=True
+            )
+        child = Child(broker, process)
+
+        async def handle(op: str, body: Body) -> Body | None:
+            return await self._asked(child, op, body)
+
+        child.channel = await ControlChannel.open(ours, handle, child.kill)
+        self._children[broker] = child
+        self._spawn(self._introduce(child))
+        return child
+
+    async def _introduce(self, child: Child) -> None:
+        """Tell a child who it is; it is there when it has answered."""
+        start = dict(self._make_start(child.broker)) | {"now_ms": self._now_ms}
+        start |= {"broker": child.broker, "incarnation": child.incarnation, "store_names": list(self._names)}
+        with suppress(ControlLost):
+            try:
+                await asyncio.wait_for(child.channel.ask("start", **start), START_S)
+            except (TimeoutError, ControlRefused) as error:
+                log.warning("%s (process %d) could not start: %s", child.broker, child.pid, error or "it took too long")
+                child.kill()
+                return
+            child.joined = True
+            if self._started:
+                self._plan.joined(child.broker)
+                self._go_on()
+                await self._listen(child)
+                log.warning("%s runs again as process %d", child.broker, child.pid)
+
+    async def _listen(self, child: Child) -> None:
+        await child.channel.ask("listen")
+        child.serving = True
+
+    def _ended(self, child: Child, code: int) -> None:
+        """Its stores go to the others at once: its process is gone, and its locks on their files with it."""
+        child.channel.close()
+        if self._children.get(child.broker) is child:
+            del self._children[child.broker]
+        if not self._stopping:
+            log.warning(
+                "%s (process %d) has ended with code %d; the others take its stores", child.broker, child.pid, code
+            )
+        self._plan.left(child.broker)
+        self._go_on()
+
+    def _is_joined(self, broker: str) -> bool:
+        child = self._children.get(broker)
+        return child is not None and child.joined
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            for child in list(self._children.values()):
+                if not child.joined:
+                    continue
+                if child.silent_ticks == 0:
+                    self._spawn(self._ping(child))
+                child.silent_ticks += 1
+                if child.silent_ticks == SILENT_TICKS_MAX + 1:
+                    log.warning(
+                        "%s (process %d) has not answered for %.1f s and is killed",
+                        child.broker,
+                        child.pid,
+                        SILENT_TICKS_MAX * TICK_S,
+                    )
+                    child.kill()
+
+    async def _ping(self, child: Child) -> None:
+        loop = asyncio.get_running_loop()
+        asked_s = loop.time()
+        with suppress(ControlLost):
+            await child.channel.ask("ping")
+            child.lag_ms = (loop.time() - asked_s) * 1000
+            child.silent_ticks = 0
+
+    # -- ownership ---------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """After every event: ask for what can be done now, and tell all who owns what."""
+        if self._stopping:
+            return
+        for step in self._plan.next_steps():
+            self._spawn(self._do(step))
+        self._version += 1
+        owners = [self._owner(broker) for broker in self._plan.owners]
+        janitor = min((child.broker for child in self._children.values() if child.joined), default=None)
+        for child in self._children.values():
+            if child.joined:
+                child.channel.tell("owners", version=self._version, owners=owners, janitor=janitor)
+        if self._plan.settled:
+            self._settled.set()
+
+    def _owner(self, broker: str | None) -> tuple[str, str] | None:
+        child = self._children.get(broker) if broker is not None else None
+        return None if child is None else (child.broker, child.incarnation)
+
+    async def _do(self, step: Take | GiveUp) -> None:
+        child = self._children[step.broker]
+        with suppress(ControlLost):  # then it is dead, and its end says the rest
+            if isinstance(step, Take):
+                await child.channel.ask("take", store_no=step.store_no)
+                self._plan.taken(step.store_no, step.broker)
+            else:
+                await child.channel.ask("give-up", store_no=step.store_no)
+                self._plan.released(step.store_no, step.broker)
+            self._go_on()
+
+    # -- answers for the whole ---------------------------------------------------------------------------------------
+
+    async def _asked(self, child: Child, op: str, body: Body) -> Body | None:
+        """What a child asks for."""
+        match op:
+            case "announce":
+                await self._ask_all("follow", but=child, names=body["names"])
+                return None
+            case "health":
+                return {"stores": await self._health()}
+            case "status":
+                return await self._status()
+            case "used":
+                return {"entities": await self._used()}
+            case "advance":
+                return {"now_ms": await self._advance(body["milliseconds"])}
+        raise ControlRefused(f"the supervisor knows no operation '{op}'")
+
+    async def _ask_all(self, op: str, *, but: Child | None = None, **body: Any) -> dict[str, Body]:
+        """The answers of all that are there, by broker; who ends meanwhile has none. A child that is still starting
+        is asked as well, since it may have read the catalog already, but not waited for: nobody uses it yet."""
+        answers: dict[str, Body] = {}
+
+        async def ask(child: Child) -> None:
+            with suppress(ControlLost):
+                try:
+                    answers[child.broker] = await child.channel.ask(op, **body)
+                except ControlRefused as error:
+                    log.warning("%s could not do '%s': %s", child.broker, op, error)
+
+        asked = [(self._spawn(ask(child)), child) for child in self._children.values() if child is not but]
+        await asyncio.gather(*(task for task, child in asked if child.joined))
+        return answers
+
+    async def _health(self) -> dict[str, str]:
+        """What each store says, by name."""
+        stores = {name: "no broker has it at the moment" for name in self._names}
+        for answer in (await self._ask_all("facts")).values():
+            stores |= {name: facts["trouble"] or "ok" for name, facts in answer["stores"].items()}
+        return stores
+
+    async def _status(self) -> dict[str, Any]:
+        facts = await self._ask_all("facts")
+        stores: dict[str, dict[str, Any]] = {
+            name: {"name": name, "owner": None, "trouble": "no broker has it at the moment"} for name in self._names
+        }
+        for broker, answer in facts.items():
+            for name, one in answer["stores"].items():
+                stores[name] = {"name": name, "owner": broker, **one}
+        return {
+            "brokers": [self._broker_status(broker, facts) for broker in self._brokers],
+            "stores": list(stores.values()),
+        }
+
+    def _broker_status(self, broker: str, facts: Mapping[str, Body]) -> dict[str, Any]:
+        child = self._children.get(broker)
+        return {
+            "id": broker,
+            "pid": None if child is None else child.pid,
+            "incarnation": None if child is None else child.incarnation,
+            "state": "away" if child is None else "serving" if child.serving else "starting",
+            "stores": len(facts[broker]["stores"]) if broker in facts else 0,
+            "connections": facts[broker]["connections"] if broker in facts else 0,
+            "restarts": self._restarts[broker],
+            "lag_ms": None if child is None else round(child.lag_ms, 1),
+        }
+
+    async def _used(self) -> list[int]:
+        """Ids of the entities that were used through any broker since this was asked last."""
+        answers = await self._ask_all("take-used")
+        return sorted({entity_id for answer in answers.values() for entity_id in answer["entities"]})
+
+    async def _advance(self, milliseconds: int) -> int:
+        """Move the manual clock of all. What fell due in one may have been sent on to another: hence two rounds."""
+        async with self._clock_turn:
+            if self._now_ms is None:
+                raise ControlRefused("The clock of these brokers is the real one. Serve with --clock manual to move it.")
+            used = await self._used()
+            self._now_ms += milliseconds
+            now_ms = self._now_ms
+            await self._ask_all("advance", now_ms=now_ms, used=used)
+            await self._ask_all("run-out")
+            return now_ms
+
+    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+        """The loop itself keeps tasks weakly only."""
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
