@@ -55,7 +55,7 @@ class Node:
         access = load_policies(settings.data, emulator=settings.emulator)
         self._key = EMULATOR_KEY if settings.emulator else access.policy(ROOT_POLICY).primary_key
         self.broker = Broker(namespace, access, self.clock, Numbers(), settings.limits, self._make_handle)
-        for store_no, row in self._catalog.dropped_partitions():
+        for row, store_no in self._catalog.dropped_partitions():
             self.runtimes[store_no].drop(row, lambda dropped: namespace.forget_dropped([dropped]))
         self._idle = IdleQueues(self.broker)
         self._idle_timer: asyncio.TimerHandle | None = None

@@ -96,3 +96,25 @@ def test_a_second_node_on_the_same_data_is_refused(tmp_path: Path) -> None:
         await node.stop()
 
     asyncio.run(run())
+
+
+def test_what_was_deleted_just_before_a_crash_is_dropped_at_the_next_start(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path / "data", amqp_port=0, http_port=0)
+
+    async def delete() -> None:
+        node = await started(settings)
+        node.broker.create_queue("kept", {"EnablePartitioning": True})
+        node.broker.create_queue("gone", {"EnablePartitioning": True})
+        node._catalog.delete("gone")  # and no store is told
+        assert len(node._catalog.dropped_partitions()) == 16
+        await node.stop()
+
+    async def look() -> tuple[list[str], list[tuple[int, int]]]:
+        node = await started(settings)
+        found = [entity.queue.name for entity in node.broker], node._catalog.dropped_partitions()
+        await node.stop()
+        return found
+
+    asyncio.run(delete())
+    asyncio.run(look())
+    assert asyncio.run(look()) == (["kept"], [])
