@@ -201,7 +201,10 @@ def _sessions(state: PartitionState) -> Sessions:
 
 
 def _open(state: PartitionState, name: str, asked: AcceptSession | None) -> Session:
-    session = Session(name, state.take_number(), state.subqueues[SubqueueKind.ACTIVE].end_pos, asked)
+    subqueue = state.subqueues[SubqueueKind.ACTIVE]
+    session = Session(name, state.take_number(), subqueue.end_pos, asked)
+    # What is to be dead-lettered once its body is there is still active in the store.
+    session.lane.above.update(pos for pos, entry in subqueue.doomed.items() if entry.session == name)
     _sessions(state).open(session)
     return session
 

@@ -105,9 +105,11 @@ def take_bodies(state: PartitionState, load: BodyLoad, found: dict[int, bytes], 
 
 def _defer(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
     """Leave entries alone until somebody asks for them."""
+    claimed = state.subqueues[kind].claimed
     for entry in entries:
+        if entry.state == EntryState.DEFERRED:
+            claimed.discard(entry.sequence)  # else whoever asked for it meanwhile has the claim
         entry.state = EntryState.DEFERRED
-    state.subqueues[kind].claimed.difference_update([entry.sequence for entry in entries])
     step.events.append(Updated(kind, entries))
 
 

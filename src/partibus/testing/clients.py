@@ -112,7 +112,7 @@ class Producer(Client):
                 unknown()
 
         command = c.CancelScheduled(0, SubqueueKind.ACTIVE, [sequence])
-        self._later(2_000, lambda: self._ask(command, answered, unknown) and None)
+        self._later(self._world.random.choice((100, 2_000)), lambda: self._ask(command, answered, unknown) and None)
 
 
 class Purger(Client):

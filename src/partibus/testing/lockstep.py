@@ -7,6 +7,7 @@ somebody commits them. `crash` throws memory away and goes on from the store, th
 """
 
 import pickle
+from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -491,6 +492,12 @@ class Lockstep:
         model = self.model
         accepts = [asked for asked in self.requests.values() if isinstance(asked.command, c.AcceptSession)]
         any_session = sum(asked.command.session is None for asked in accepts)
+        asked_for = Counter(
+            (asked.command.kind, sequence)
+            for asked in self.requests.values()
+            if isinstance(asked.command, c.ReceiveDeferred)
+            for sequence in asked.command.sequences
+        )
         for asked in self.requests.values():
             command = asked.command
             if isinstance(command, c.ReceiveDeferred):
@@ -498,7 +505,8 @@ class Lockstep:
                 asked.unavailable.update(
                     sequence
                     for sequence in command.sequences
-                    if not model.is_to_be_had_by_number(command.kind, sequence, session)
+                    if asked_for[command.kind, sequence] > 1
+                    or not model.is_to_be_had_by_number(command.kind, sequence, session)
                     or model.is_expired(command.kind, model.find(command.kind, sequence), self.now_ms)
                 )
             elif isinstance(command, c.AcceptSession):

@@ -260,7 +260,7 @@ class Model:
     def delay_ms(self, command: Settle, item: Item) -> int:
         """How long an abandoned message stays away: as the receiver says, else as the entity says."""
         options = self.options
-        if command.delay_ms or options.requires_session:
+        if command.delay_ms or options.requires_session or command.kind != ACTIVE:
             return command.delay_ms
         doubled = options.redelivery_delay_ms * 2 ** (item.delivery_count - 1)
         return min(doubled, max(options.redelivery_delay_ms, options.redelivery_delay_max_ms))

@@ -89,6 +89,10 @@ class Oracle:
     """How often somebody tried to complete them."""
     transactions: list[Transaction] = field(default_factory=list)
     sessions: SessionOracle = field(default_factory=SessionOracle)
+    by_number: int = 0
+    """Deferred messages that were handed out."""
+    dropped: set[int] = field(default_factory=set)
+    """At the end: acknowledged, gone, and rightly so: duplicates, or expired."""
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -146,6 +150,7 @@ class Oracle:
             name = name_of(entry)
             self._check_delivery(name, row, kind, entry, until_ms, now_ms, by_number=by_number)
             self.delivered[name] += 1
+            self.by_number += by_number
             if delete:
                 if self._on_disk(row, kind, entry.pos):
                     raise BrokenPromise(f"message {name} was handed out before its removal was durable")
@@ -172,12 +177,10 @@ class Oracle:
         i.i14_number_names_its_partition(name, DeliveryEncoder(row).sequence_number(entry.sequence), known.row)
         i.i05_never_after_complete(name, self.fates)
         i.i06_deleted_at_most_once(name, 1 + (self.fates.get(name) == "received and deleted"))
-        i.i07_delivery_count_never_falls(
-            name,
-            entry.delivery_count,
-            self.abandoned[name],
-            self.options[row].max_delivery_count if kind == SubqueueKind.ACTIVE else None,
-        )
+        # A grant that left after its lock had ended shows what has become of the message since.
+        limited = kind == SubqueueKind.ACTIVE and not 0 < until_ms <= now_ms
+        limit = self.options[row].max_delivery_count if limited else None
+        i.i07_delivery_count_never_falls(name, entry.delivery_count, self.abandoned[name], limit)
         held = self.locks.get(name)
         i.i04_one_live_lock(name, None if held is None else held.until_ms, now_ms)
         if not by_number:
@@ -253,6 +256,7 @@ class Oracle:
         seen = {*found, *(name for name, times in self.delivered.items() if times)}
         excused = self.maybe_gone | self._expired(now_ms) | self._possible_duplicates(seen)
         missing = accepted.difference(found, self.fates, excused)
+        self.dropped = (accepted & excused).difference(found, self.fates, self.maybe_gone)
         budgets = {row for row in self.options if self.lost_budget[row]}
         i.i01_everything_is_accounted_for(
             accepted, self.fates, found, excused | {name for name in missing if self.sent[name].row in budgets}
@@ -263,6 +267,20 @@ class Oracle:
         self._check_no_duplicate_was_kept(seen)
         for transaction in self.transactions:
             self._check_transaction(transaction, {*found})
+
+    def tally(self) -> Counter[str]:
+        """How much of what has happened, once the end was checked."""
+        happened = Counter(self.fates.values())
+        happened["deliveries"] = sum(self.delivered.values())
+        happened["deferred"] = len(self.deferred)
+        happened["by number"] = self.by_number
+        for name in self.dropped:
+            happened["expired" if self.sent[name].message.message_id is None else "duplicates dropped"] += 1
+        happened["sessions accepted"] = self.sessions.accepted_times
+        happened["states read"] = self.sessions.read_times
+        happened["transactions done"] = sum(transaction.done is True for transaction in self.transactions)
+        happened["transactions refused"] = sum(transaction.done is False for transaction in self.transactions)
+        return happened
 
     def _expired(self, now_ms: int) -> set[int]:
         """Messages that may have been dropped when their time was over."""
@@ -334,7 +352,7 @@ class Oracle:
             if transaction.done or self.removals[name] == 1
         ]
         i.i18_whole_or_not_at_all(transaction, sends + completes)
-        if transaction.done is not None and {*sends, *completes} != {transaction.done}:
+        if transaction.done is not None and not {*sends, *completes} <= {transaction.done}:
             raise BrokenPromise(f"{transaction} was not what its client was told")
 
     def _durable_end(self, row: int) -> int:

@@ -26,6 +26,7 @@ class SessionOracle:
     writing: dict[Session, int] = field(default_factory=dict)
     """Writes that were not answered yet."""
     accepted_times: int = 0
+    read_times: int = 0
 
     def accepted(self, session: Session, lock_id: int, until_ms: int, now_ms: int) -> None:
         """A consumer was told that it holds a session."""
@@ -85,5 +86,6 @@ class SessionOracle:
     def read(self, session: Session, state: bytes | None) -> None:
         """A holder was told the state."""
         i.i16_state_is_the_last_written(session[1], state, self.possible(session))
+        self.read_times += state is not None
         if not self.writing.get(session):
             self.states[session] = {state}

@@ -241,7 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1, help="how many, one after the other")
-    parser.add_argument("--steps", type=int, default=1_000, help="events before the broker comes to rest")
+    parser.add_argument("--steps", type=int, default=3_000, help="events before the broker comes to rest")
     arguments = parser.parse_args()
     for seed in range(arguments.seed, arguments.seed + arguments.seeds):
         simulation = Simulation(seed)

@@ -57,3 +57,30 @@ def test_used_up_messages_of_a_session_bring_no_pages_into_the_queue_itself() ->
     both.check_at_rest()
     assert not both.model.queues[0]
     assert len(both.model.queues[1]) == 1
+
+
+def test_who_asks_for_a_message_before_it_is_deferred_has_it_alone() -> None:
+    both = queue()
+    both.enqueue([both.message()])
+    both.receive(0, 1, 1, 0)
+    both.ask(c.ReceiveDeferred(0, 0, [1]))
+    both.settle(0, c.Outcome.DEFER, [both.delivered[0][1]])
+    both.ask(c.ReceiveDeferred(0, 0, [1]))
+    both.check_at_rest()
+    assert len(both.delivered) == 2, "once as an active message, once by its number"
+
+
+def test_a_used_up_message_that_waits_for_its_body_is_not_offered_with_its_session() -> None:
+    both = queue(requires_session=True)
+    both.enqueue([both.message(session_id="a") for _ in range(2)])
+    for _ in range(3):
+        lock_id = accept(both, "a")
+        both.receive_in_session(lock_id, 1, 0)
+        both.settle_down()
+        both.advance(60)
+    both.ask(c.AcceptSession(0, both.new_request(), None))
+    both.check_at_rest()
+    both.receive_in_session(both.sessions[-1], 5, 10_000)
+    both.check_at_rest()
+    assert [item.sequence for item in both.model.queues[1]] == [1]
+    assert [token[1] for _, token in both.delivered] == [1, 1, 1, 2]
