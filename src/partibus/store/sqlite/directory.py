@@ -1,7 +1,7 @@
 """The stores of one data directory: ``DATA/stores/store-00.db`` and so on, with ``DATA/lock`` for all of it."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,22 +48,58 @@ def open_stores(
     All stores that exist are opened, also more than ``count``: they hold messages. A gap in the numbers is refused,
     since an empty store in place of a lost one would hide the loss. Raises `StoreError`; then none stays open.
     """
+    paths = make_stores(data_dir, created_ms=created_ms, count=count)
+    opened = open_each(paths, owner=owner, settings=settings, free=free)
+    for failure in opened:
+        if isinstance(failure, StoreError):
+            close_stores([store for store in opened if isinstance(store, SQLiteStore)])
+            raise failure
+    return [store for store in opened if isinstance(store, SQLiteStore)]
+
+
+def make_stores(data_dir: Path, *, created_ms: int, count: int = STORES_DEFAULT) -> list[Path]:
+    """The files of a data directory's stores in the order of their numbers, ``count`` at least; missing ones are made.
+
+    One that is lost is not made anew, since an empty store in its place would hide the loss: its path is in the list,
+    and `open_store` refuses it. Raises `StoreError`.
+    """
     directory = data_dir / "stores"
     _make_directory(data_dir)
     _make_directory(directory)
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
-        paths = _make_missing(directory, count, created_ms, pool)
-        openings = [
-            pool.submit(SQLiteStore.open, path, store_id=path.stem, owner=owner, settings=settings, free=free)
-            for path in paths
-        ]
-    failures = [error for opening in openings if (error := opening.exception()) is not None]
-    if failures:
-        for opening in openings:
-            if opening.exception() is None:
-                opening.result().close()
-        raise failures[0]
-    return [opening.result() for opening in openings]
+        return _make_missing(directory, count, created_ms, pool)
+
+
+def open_store(
+    path: Path, *, owner: Owner, settings: StoreSettings = DEFAULTS, free: Callable[[Path], int] = free_bytes
+) -> SQLiteStore:
+    """Open one of the stores that `make_stores` found or made, and take it over. Raises `StoreError`."""
+    if not path.exists():
+        raise StoreError(
+            f"{path}: missing, while other stores are in the directory; put the file back from a copy: an empty one in "
+            "its place would hide the loss",
+            executed=False,
+        )
+    return SQLiteStore.open(path, store_id=path.stem, owner=owner, settings=settings, free=free)
+
+
+def open_each(
+    paths: Sequence[Path],
+    *,
+    owner: Owner,
+    settings: StoreSettings = DEFAULTS,
+    free: Callable[[Path], int] = free_bytes,
+) -> list[SQLiteStore | StoreError]:
+    """Open several at once: for each path the store, or why it can't be opened."""
+
+    def opened(path: Path) -> SQLiteStore | StoreError:
+        try:
+            return open_store(path, owner=owner, settings=settings, free=free)
+        except StoreError as error:
+            return error
+
+    with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
+        return list(pool.map(opened, paths))
 
 
 def close_stores(stores: list[SQLiteStore]) -> None:
@@ -73,16 +109,13 @@ def close_stores(stores: list[SQLiteStore]) -> None:
 
 
 def _make_missing(directory: Path, count: int, created_ms: int, pool: ThreadPoolExecutor) -> list[Path]:
-    existing = sum(1 for _ in directory.glob("store-*.db"))
-    paths = [directory / f"{store_id(index)}.db" for index in range(max(count, existing))]
-    for path in paths[:existing]:
-        if not path.exists():
-            raise StoreError(
-                f"{path}: missing, while {existing} stores are in the directory; put the file back from a copy: an "
-                "empty one in its place would hide the loss",
-                executed=False,
-            )
-    missing = paths[existing:]
+    # A store that was opened once has a file beside it that locks it: so one that is lost is known, wherever it was.
+    names = {file.stem for pattern in ("store-*.db", "store-*.lock") for file in directory.glob(pattern)}
+    paths = [directory / f"{store_id(index)}.db" for index in range(count)]
+    while len(paths) < len(names):
+        paths.append(directory / f"{store_id(len(paths))}.db")
+    last_known = max((index for index, path in enumerate(paths) if path.stem in names), default=-1)
+    missing = paths[last_known + 1 :]
     try:
         # Named in order and only when all are complete, so that a start cut short leaves no gap.
         unborn = list(pool.map(lambda path: creation.prepare(path, path.stem, created_ms), missing))

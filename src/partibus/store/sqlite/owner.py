@@ -8,18 +8,10 @@ import fcntl
 import os
 from pathlib import Path
 from sqlite3 import Connection
-from typing import NamedTuple
 
 from partibus.partition.ports import StoreError, StoreFenced
+from partibus.store.owner import Owner as Owner
 from partibus.store.sqlite.sql import statement
-
-
-class Owner(NamedTuple):
-    """One run of one broker."""
-
-    broker: str
-    incarnation: str
-    """Never used again: another run of the same broker has another."""
 
 
 class LockFile:

@@ -31,8 +31,8 @@ from partibus.store.sqlite.readers import Readers
 from partibus.store.sqlite.room import Room
 from partibus.store.sqlite.settings import DEFAULTS, KIB, StoreSettings
 from partibus.store.sqlite.sql import FORMAT_VERSION
-from partibus.store.sqlite.sweep import SLICE_ROWS, Sweeper
 from partibus.store.sqlite.writer import Writer
+from partibus.store.sweep import SLICE_ROWS, Sweeper
 
 T = TypeVar("T")
 

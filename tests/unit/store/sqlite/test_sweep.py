@@ -8,7 +8,7 @@ import pytest
 
 from partibus.partition.keys import body_key, subqueue_key
 from partibus.partition.ports import StoreError, Writes
-from partibus.store.sqlite.sweep import SLICE_ROWS, Sweeper
+from partibus.store.sweep import SLICE_ROWS, Sweeper
 from tests.contract.stores import PARTITION, QUEUE, enqueued, positions
 from tests.unit.store.sqlite.places import open_store
 
