@@ -1,0 +1,205 @@
+"""A connection between two brokers: frames of bytes, each with its length in front; proved, bounded, watched.
+
+```text
+ 4 bytes   length of what follows, at most BATCH_BYTES_MAX
+ …         first the handshake, then batches (`partibus.cluster.wire`); nothing at all is a heartbeat
+```
+
+Who asks reads at all times. Who answers stops reading while its answers are not taken, so questions do not pile up here
+either; if both did that, both could wait for ever.
+
+What a peer does wrong ends its channel and nothing else; the reason goes to `on_lost`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from partibus.cluster.handshake import MESSAGE_BYTES_MAX, Handshake, HandshakeError
+from partibus.cluster.outbox import BATCH_BYTES, HEAD_BYTES, Outbox
+from partibus.cluster.wire import FRAME_BYTES_MAX, WireError
+
+log = logging.getLogger(__name__)
+
+BATCH_BYTES_MAX = FRAME_BYTES_MAX + 2 * BATCH_BYTES
+"""A batch leaves when it is large enough, so one more frame is all that can be in it besides."""
+UNSENT_BYTES_MAX = 64 * 1024 * 1024
+"""Written and not taken by the peer. Who answers is stopped long before, by not reading; who asks is bounded by the
+credit of its clients and by `partibus.cluster.remote_store.BULK_BYTES`."""
+UNSENT_BYTES_READING = 1024 * 1024
+"""Who answers reads no more questions while more than this is not taken."""
+HANDSHAKE_S = 5.0
+HEARTBEAT_S = 1.0
+SILENCE_S = 5.0
+"""A peer that says nothing for so long is lost: a machine without power, a cable. A process that ends is noticed at
+once by its connection."""
+LINGER_S = 1.0
+"""So long the peer has to take what was written last."""
+
+Receive = Callable[[bytes | memoryview], None]
+"""Gets one batch. May raise `WireError`."""
+
+
+class Channel(asyncio.Protocol):
+    """One end. ``on_open`` is called when both have proved themselves and says where batches go; ``on_lost`` is called
+    once, with the reason, whether it was opened or not. Questions flow from the end with ``asks``."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handshake: Handshake,
+        on_open: "Callable[[Channel], Receive]",
+        on_lost: Callable[[str], None],
+        *,
+        asks: bool,
+    ) -> None:
+        self.handshake = handshake
+        self.outbox = Outbox(self._write, loop.call_soon)
+        self._loop = loop
+        self._on_open = on_open
+        self._on_lost = on_lost
+        self._asks = asks
+        self._transport: Any = None
+        self._receive: Receive | None = None
+        self._unread = bytearray()
+        self._over = False
+        self._heard_s = self._spoke_s = self._beat_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- what asyncio calls ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_READING)
+        self._timer = self._loop.call_later(HANDSHAKE_S, self._too_late)
+        if (first := self.handshake.first()) is not None:
+            self._write_message(first)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_s = self._loop.time()
+        unread = self._unread
+        if unread:
+            unread += data
+            end = self._take(unread)
+            del unread[:end]
+        else:
+            end = self._take(data)
+            if end < len(data):
+                unread += memoryview(data)[end:]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(f"the connection broke: {error}" if error else "the peer has closed the connection")
+
+    def pause_writing(self) -> None:
+        if not self._asks:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self._asks and not self._over:
+            self._transport.resume_reading()
+
+    # -- the way in --------------------------------------------------------------------------------------------------
+
+    def _take(self, data: bytes | bytearray) -> int:
+        """Take all whole frames; where the next one begins."""
+        start, size = 0, len(data)
+        with memoryview(data) as view:
+            while not self._over and size - start >= HEAD_BYTES:
+                length = int.from_bytes(view[start : start + HEAD_BYTES], "big")
+                most = MESSAGE_BYTES_MAX if self._receive is None else BATCH_BYTES_MAX
+                if length > most:
+                    self._fail(f"the peer sends {length} bytes at once, at most {most} can be")
+                    break
+                end = start + HEAD_BYTES + length
+                if end > size:
+                    break
+                with view[start + HEAD_BYTES : end] as frame:
+                    self._take_frame(frame)
+                start = end
+        return size if self._over else start
+
+    def _take_frame(self, frame: memoryview) -> None:
+        try:
+            if self._receive is None:
+                self._shake_hands(frame)
+            elif frame:
+                self._receive(frame)
+        except WireError as error:
+            self._fail(str(error))
+        except HandshakeError as error:
+            self._write_message(self.handshake.refusal(error))
+            self._fail(str(error))
+        except Exception:
+            # What was under way is not known any more, so whoever waits for it is told.
+            log.exception("an error inside of the broker at what %s sent", self.handshake.peer)
+            self._fail("an error inside of the broker")
+
+    def _shake_hands(self, message: memoryview) -> None:
+        answer, done = self.handshake.receive(message)
+        if answer is not None:
+            self._write_message(answer)
+        if done:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._beat_s = self._loop.time() + HEARTBEAT_S
+            self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
+            self._receive = self._on_open(self)
+
+    # -- the way out -------------------------------------------------------------------------------------------------
+
+    def _write(self, batch: bytearray) -> None:
+        if self._over:
+            return
+        length = len(batch) - HEAD_BYTES
+        if length > BATCH_BYTES_MAX:
+            self._fail(f"{length} bytes are to be sent at once, at most {BATCH_BYTES_MAX} can be")
+            return
+        batch[:HEAD_BYTES] = length.to_bytes(HEAD_BYTES, "big")
+        self._spoke_s = self._loop.time()
+        self._transport.write(batch)
+        unsent_bytes = self._transport.get_write_buffer_size()
+        if unsent_bytes > UNSENT_BYTES_MAX:
+            self._fail(f"the peer does not take what it is sent: {unsent_bytes} bytes wait, at most {UNSENT_BYTES_MAX}")
+
+    def _write_message(self, message: bytes) -> None:
+        self._write(bytearray(bytes(HEAD_BYTES) + message))
+
+    def _beat(self) -> None:
+        """Say that this broker is there, and look whether the peer is."""
+        now_s = self._loop.time()
+        if now_s > self._beat_s + HEARTBEAT_S:
+            self._heard_s = now_s  # this process itself stood still: what the peer said meanwhile is still to be read
+        if now_s - self._heard_s > SILENCE_S:
+            self._fail(f"the peer has said nothing for {SILENCE_S:g} seconds")
+            return
+        if now_s - self._spoke_s >= HEARTBEAT_S / 2:
+            self._write_message(b"")
+        self._beat_s = now_s + HEARTBEAT_S
+        self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self, why: str) -> None:
+        """Send what is still to be sent, then no more; idempotent."""
+        if not self._over:
+            self.outbox.flush()
+            self._end(why)
+
+    def _too_late(self) -> None:
+        self._fail(f"the peer has not proved itself within {HANDSHAKE_S:g} seconds")
+
+    def _fail(self, why: str) -> None:
+        log.warning("channel to %s ended: %s", self.handshake.peer, why)
+        self._end(why)
+
+    def _end(self, why: str) -> None:
+        if self._over:
+            return
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.close()
+            self._loop.call_later(LINGER_S, self._transport.abort)
+        self._on_lost(why)

@@ -1,0 +1,253 @@
+"""The forms in which commands and replies travel: arrays with a number for their kind, made from the dataclasses.
+
+A form has the fields of its dataclass in their order, so a new field travels without a word here. What msgpack has no
+words for is spelled out below: messages and entries as rows, application properties as an AMQP map (their values have
+types that only AMQP tells apart).
+
+Decoding checks every type; a peer of another program version is refused before that, by `FINGERPRINT`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from hashlib import blake2b
+from itertools import starmap
+from operator import attrgetter
+from typing import Any, NamedTuple, Union, get_type_hints
+
+import msgspec
+
+from partibus.amqp.codec.decoder import decode
+from partibus.amqp.codec.encoder import encode
+from partibus.limits import PartitionLimits
+from partibus.message import Message
+from partibus.partition import commands as c
+from partibus.partition.entry import Entry
+from partibus.partition.options import PartitionOptions
+from partibus.partition.ports import EntryRow
+
+Form = Any
+"""An instance of one of the generated classes."""
+
+COMMANDS: dict[int, type] = {
+    1: c.Enqueue,
+    2: c.TakeNumbers,
+    3: c.CancelScheduled,
+    4: c.Receive,
+    5: c.CancelReceive,
+    6: c.LockReserved,
+    7: c.ReturnReserved,
+    8: c.Settle,
+    9: c.RenewLocks,
+    10: c.ReceiveDeferred,
+    11: c.Purge,
+    12: c.AcceptSession,
+    13: c.CancelAccept,
+    14: c.RenewSession,
+    15: c.ReleaseSession,
+    16: c.GetSessionState,
+    17: c.SetSessionState,
+    18: c.ListSessions,
+    19: c.Transact,
+    20: c.Peek,
+    21: c.Browse,
+    22: c.Inspect,
+    23: c.Tick,
+}
+REPLIES: dict[int, type] = {
+    64: c.Accepted,
+    65: c.Refused,
+    66: c.Granted,
+    67: c.Cancelled,
+    68: c.Settled,
+    69: c.Done,
+    70: c.NotFound,
+    71: c.LocksRenewed,
+    72: c.DeferredGranted,
+    73: c.Purged,
+    74: c.SessionAccepted,
+    75: c.SessionHeld,
+    76: c.NoSession,
+    77: c.SessionRenewed,
+    78: c.SessionLost,
+    79: c.SessionEnded,
+    80: c.SessionState,
+    81: c.Sessions,
+    82: c.Transacted,
+    83: c.TransactionRefused,
+    84: c.Rows,
+    85: c.Inspected,
+    86: c.Failed,
+}
+_NUMBERS = ("request", "receiver", "accept")
+"""Fields that hold a number of the asker's (`partibus.routing.partitions.Numbers`)."""
+
+
+class _Shape(NamedTuple):
+    """How a field travels that is not taken as it is."""
+
+    annotation: Any
+    pack: Callable[[Any], Any]
+    unpack: Callable[[Any], Any]
+
+
+_MessageFields = tuple[bytes, str | None, str | None, str | None, int | None, int | None]
+_message_fields = attrgetter("data", "message_id", "partition_key", "session_id", "ttl_ms", "scheduled_ms")
+
+
+def _pack_messages(messages: list[Message]) -> list[Any]:
+    return [_message_fields(message) for message in messages]
+
+
+def _unpack_messages(rows: list[_MessageFields]) -> list[Message]:
+    return [
+        Message(data, message_id=i, partition_key=key, session_id=session, ttl_ms=ttl_ms, scheduled_ms=scheduled_ms)
+        for data, i, key, session, ttl_ms, scheduled_ms in rows
+    ]
+
+
+_EntryFields = tuple[int, int, int, int, int, str | None, int | None, int, bytes | None, int]
+_entry_fields = attrgetter(
+    "pos", "body", "sequence", "enqueued_ms", "delivery_count", "session", "due_ms", "size_bytes", "data", "state"
+)
+
+
+def _pack_entries(entries: list[Entry]) -> list[Any]:
+    return [_entry_fields(entry) for entry in entries]
+
+
+def _unpack_entries(rows: list[_EntryFields]) -> list[Entry]:
+    return list(starmap(Entry, rows))
+
+
+def _pack_properties(properties: dict[str, object] | None) -> bytes | None:
+    return None if properties is None else encode(properties)
+
+
+def _unpack_properties(data: bytes | None) -> dict[str, object] | None:
+    if data is None:
+        return None
+    properties, _ = decode(data, 0)
+    if not isinstance(properties, dict):
+        raise ValueError(f"application properties are a map, not {type(properties).__name__}")
+    return properties
+
+
+_SHAPES: dict[Any, _Shape] = {
+    list[Message]: _Shape(list[_MessageFields], _pack_messages, _unpack_messages),
+    list[Entry]: _Shape(list[_EntryFields], _pack_entries, _unpack_entries),
+    dict[str, object] | None: _Shape(bytes | None, _pack_properties, _unpack_properties),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of command or reply, both ways."""
+
+    form: type[msgspec.Struct]
+    pack: Callable[[Any], Form]
+    unpack: Callable[[Form], Any]
+    numbers: tuple[str, ...]
+
+
+_OF_VALUE: dict[type, _Kind] = {}
+_OF_FORM: dict[type, _Kind] = {}
+
+
+def to_form(value: c.Command | c.Reply | PartitionOptions) -> Form:
+    """What a value travels as; `ValueError` or `TypeError` for what can't travel."""
+    return _OF_VALUE[type(value)].pack(value)
+
+
+def from_form(form: Form) -> Any:
+    """The value that has travelled. `ValueError` or `DecodeError` when it holds what none does."""
+    return _OF_FORM[type(form)].unpack(form)
+
+
+def numbers_of(value: type) -> tuple[str, ...]:
+    """The fields of a command, a reply or a form that hold numbers of the asker's; 0 in them says nobody."""
+    kind = _OF_FORM.get(value) or _OF_VALUE[value]
+    return kind.numbers
+
+
+def _define(tag: int | None, value: type) -> None:
+    hints = get_type_hints(value)
+    names = tuple(field.name for field in fields(value))
+    shapes = {index: _SHAPES[hints[name]] for index, name in enumerate(names) if hints[name] in _SHAPES}
+    annotations = [shapes[index].annotation if index in shapes else hints[name] for index, name in enumerate(names)]
+    form = msgspec.defstruct(
+        f"{value.__name__}Form",
+        list(zip(names, annotations, strict=True)),
+        tag=tag,
+        array_like=True,
+        forbid_unknown_fields=True,
+    )
+    packs = [(index, shape.pack) for index, shape in shapes.items()]
+    unpacks = [(index, shape.unpack) for index, shape in shapes.items()]
+    numbers = tuple(name for name in _NUMBERS if name in names)
+    kind = _Kind(form, _mapper(names, form, packs), _mapper(names, value, unpacks), numbers)
+    _OF_VALUE[value] = _OF_FORM[form] = kind
+
+
+def _mapper(
+    names: tuple[str, ...], make: Callable[..., Any], changes: list[tuple[int, Callable[[Any], Any]]]
+) -> Callable[[Any], Any]:
+    """From an object with these attributes to ``make`` of them, some of them changed."""
+    if len(names) < 2:  # an attrgetter of one name gives no tuple
+        return (lambda value: make(getattr(value, names[0]))) if names else (lambda _: make())
+    all_of = attrgetter(*names)
+    if not changes:
+        return lambda value: make(*all_of(value))
+
+    def mapped(value: Any) -> Any:
+        parts = list(all_of(value))
+        for index, change in changes:
+            parts[index] = change(parts[index])
+        return make(*parts)
+
+    return mapped
+
+
+def _form_of(value: type) -> Any:
+    return _OF_VALUE[value].form
+
+
+def _all(pack: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
+    return lambda values: [pack(value) for value in values]
+
+
+def _define_all() -> None:
+    """What others are made of comes first."""
+    _define(None, PartitionLimits)
+    _SHAPES[PartitionLimits] = _Shape(_form_of(PartitionLimits), to_form, from_form)
+    _define(None, PartitionOptions)
+    nested = {c.Transact, c.TransactionRefused}
+    for tag, value in (COMMANDS | REPLIES).items():
+        if value not in nested:
+            _define(tag, value)
+    parts: Any = _form_of(c.Enqueue) | _form_of(c.Settle)
+    _SHAPES[list[c.Enqueue | c.Settle]] = _Shape(list[parts], _all(to_form), _all(from_form))
+    because: Any = _form_of(c.Settled) | _form_of(c.Refused)
+    _SHAPES[c.Settled | c.Refused] = _Shape(because, to_form, from_form)
+    for tag, value in (COMMANDS | REPLIES).items():
+        if value in nested:
+            _define(tag, value)
+
+
+_define_all()
+
+OPTIONS_FORM: Any = _form_of(PartitionOptions)
+COMMAND_FORMS: Any = Union[tuple(_form_of(value) for value in COMMANDS.values())]  # noqa: UP007 (made from values)
+REPLY_FORMS: Any = Union[tuple(_form_of(value) for value in REPLIES.values())]  # noqa: UP007 (made from values)
+
+
+def _fingerprint() -> str:
+    """Of everything that a difference between two program versions could lie in."""
+    lines = [f"{_MessageFields} {_EntryFields} {get_type_hints(EntryRow)} {get_type_hints(c.SubqueueInfo)}"]
+    for tag, value in [(0, PartitionLimits), (0, PartitionOptions), *COMMANDS.items(), *REPLIES.items()]:
+        hints = get_type_hints(value)
+        lines.append(f"{tag} {value.__name__} {[(field.name, hints[field.name]) for field in fields(value)]}")
+    return blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+
+
+FINGERPRINT = _fingerprint()
+"""Equal in two brokers that understand one another."""

@@ -1,0 +1,175 @@
+"""How two brokers make sure of one another before anything else is said. No IO.
+
+```text
+ guest                                     owner
+   Hello (version, who, nonce)      ─▶
+                                    ◀─     Challenge (version, who, nonce; proof)
+   Proof                            ─▶
+                                    ◀─     Welcome                       or, at any point, Refusal (why)
+```
+
+A proof is an HMAC-SHA256 under the secret that all brokers of a namespace share, over everything said before, the side
+that speaks, and the *binding*: over TLS the digest of the owner's certificate, so that nobody can sit in between. The
+secret itself never travels. Each side has a nonce in what is proved, so nothing can be said again on another channel.
+"""
+
+import hmac
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from partibus.cluster.forms import FINGERPRINT
+from partibus.cluster.wire import VERSION
+
+MESSAGE_BYTES_MAX = 4_096
+NONCE_BYTES = 32
+_NAME = "partibus"
+_CONTEXT = b"partibus channel, version 1, "
+
+
+class HandshakeError(Exception):
+    """The peer is not who it should be, or does not speak as this broker does; the text says what to do."""
+
+
+class Identity(NamedTuple):
+    """One run of one broker."""
+
+    broker: str
+    incarnation: str
+
+
+class _Greeting(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    name: str
+    version: int
+    fingerprint: str
+    broker: str
+    incarnation: str
+    nonce: bytes
+
+
+class _Hello(msgspec.Struct, array_like=True, tag=1, forbid_unknown_fields=True):
+    greeting: bytes
+
+
+class _Challenge(msgspec.Struct, array_like=True, tag=2, forbid_unknown_fields=True):
+    greeting: bytes
+    proof: bytes
+
+
+class _Proof(msgspec.Struct, array_like=True, tag=3, forbid_unknown_fields=True):
+    proof: bytes
+
+
+class _Welcome(msgspec.Struct, array_like=True, tag=4, forbid_unknown_fields=True):
+    pass
+
+
+class _Refusal(msgspec.Struct, array_like=True, tag=5, forbid_unknown_fields=True):
+    why: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Hello | _Challenge | _Proof | _Welcome | _Refusal).decode
+_greetings = msgspec.msgpack.Decoder(_Greeting)
+
+
+class Handshake:
+    """One side. ``peer`` is true once `receive` has said that it is done."""
+
+    def __init__(
+        self,
+        us: Identity,
+        secret: bytes,
+        nonce: bytes,
+        *,
+        expected: Identity | None = None,
+        binding: Callable[[], bytes] = bytes,
+    ) -> None:
+        """``expected``: whom a guest wants to reach; None makes this the owner's side, which takes any broker that
+        knows the secret."""
+        self._us = us
+        self._secret = secret
+        self._expected = expected
+        self._binding = binding
+        self._ours = _encode(_Greeting(_NAME, VERSION, FINGERPRINT, us.broker, us.incarnation, nonce))
+        self._theirs = b""
+        self.peer: Identity | None = None
+
+    def first(self) -> bytes | None:
+        """What a guest begins with."""
+        return None if self._expected is None else _encode(_Hello(self._ours))
+
+    def receive(self, data: bytes | memoryview) -> tuple[bytes | None, bool]:
+        """(What to answer, whether all is done). Raises `HandshakeError`; `refusal` makes it known to the peer."""
+        try:
+            message = _decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise HandshakeError(f"the peer does not begin as a broker does: {error}") from error
+        guest = self._expected is not None
+        match message:
+            case _Refusal():
+                raise HandshakeError(f"the peer refuses: {message.why[:500]}")
+            case _Hello() if not guest and not self._theirs:
+                self._meet(message.greeting)
+                return _encode(_Challenge(self._ours, self._proof("owner"))), False
+            case _Challenge() if guest and not self._theirs:
+                peer = self._meet(message.greeting)
+                self._check("owner", message.proof)
+                if peer != self._expected:
+                    raise HandshakeError(
+                        f"{peer.broker} (run {peer.incarnation}) answers where {self._expected} should be; it was "
+                        "started again, or two brokers share an address"
+                    )
+                return _encode(_Proof(self._proof("guest"))), False
+            case _Proof() if not guest and self._theirs:
+                self._check("guest", message.proof)
+                self.peer = self._met()
+                return _encode(_Welcome()), True
+            case _Welcome() if guest and self._theirs:
+                self.peer = self._met()
+                return None, True
+        raise HandshakeError(f"the peer says {type(message).__name__[1:]} out of turn")
+
+    @staticmethod
+    def refusal(error: Exception) -> bytes:
+        """Tells the peer why this broker will not talk to it."""
+        return _encode(_Refusal(str(error)[:500]))
+
+    def _meet(self, greeting: bytes) -> Identity:
+        try:
+            # What comes behind the version may differ in another one, so it is looked at first, alone.
+            beginning = msgspec.msgpack.decode(greeting)
+            version = beginning[1] if isinstance(beginning, list) and beginning[:1] == [_NAME] else None
+            if version is not None and version != VERSION:
+                raise HandshakeError(
+                    f"the peer speaks version {version!r} of the wire, this broker version {VERSION}; run the same "
+                    "partibus on all brokers"
+                )
+            parts = _greetings.decode(greeting)
+        except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
+            raise HandshakeError(f"the peer's greeting is not that of a broker: {error}") from error
+        if parts.fingerprint != FINGERPRINT:
+            raise HandshakeError(
+                f"the peer's commands have the form {parts.fingerprint}, those of this broker {FINGERPRINT}; run the "
+                "same partibus on all brokers"
+            )
+        if len(parts.nonce) != NONCE_BYTES or greeting == self._ours:
+            raise HandshakeError("the peer's nonce is not one")
+        self._theirs = greeting
+        return Identity(parts.broker, parts.incarnation)
+
+    def _met(self) -> Identity:
+        parts = _greetings.decode(self._theirs)
+        return Identity(parts.broker, parts.incarnation)
+
+    def _proof(self, side: str) -> bytes:
+        guest, owner = (self._ours, self._theirs) if self._expected is not None else (self._theirs, self._ours)
+        said = b"".join(len(part).to_bytes(4, "big") + part for part in (guest, owner, self._binding()))
+        return hmac.digest(self._secret, _CONTEXT + side.encode() + b"\0" + said, "sha256")
+
+    def _check(self, side: str, proof: bytes) -> None:
+        if not hmac.compare_digest(self._proof(side), proof):
+            raise HandshakeError(
+                "the peer does not know this namespace's secret; give all its brokers the same secret file"
+            )

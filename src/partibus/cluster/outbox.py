@@ -1,0 +1,80 @@
+"""Frames on their way to a peer: gathered while the loop has something to do, written at once (D22).
+
+```text
+ put ─▶ batch ─▶ (end of the loop's turn, or the batch is large) ─▶ write
+```
+
+Batches have numbers, so that who waits for an answer knows later whether the peer can have seen the question.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from partibus.cluster.forms import Form
+from partibus.cluster.wire import BATCH_HEAD_BYTES, append_frame, batch_head
+
+HEAD_BYTES = 4
+"""Room that every batch leaves in front for its length: who writes it fills it in."""
+_ROOM = bytes(HEAD_BYTES + BATCH_HEAD_BYTES)
+BATCH_BYTES = 256 * 1024
+"""A batch of this size leaves at once. Larger ones gain nothing: the costs of a write are lost in it."""
+
+
+class Outbox:
+    """``write`` gets batches whose first `HEAD_BYTES` are for it to fill in."""
+
+    __slots__ = ("_call_soon", "_closed", "_count", "_frames", "_scheduled", "_write", "left")
+
+    def __init__(self, write: Callable[[bytearray], None], call_soon: Callable[[Callable[[], None]], Any]) -> None:
+        self._write = write
+        self._call_soon = call_soon
+        self._frames = bytearray(_ROOM)
+        self._count = 0
+        self._scheduled = False
+        self._closed = False
+        self.left = 0
+        """Number of the last batch that was written."""
+
+    @property
+    def batch(self) -> int:
+        """Number of the batch that a frame goes into now."""
+        return self.left + 1
+
+    def put(self, frame: Form) -> int:
+        """Send a frame; its size in bytes. `ValueError` or `TypeError` when it can't travel: then nothing is sent."""
+        size_bytes = append_frame(self._frames, frame)
+        self._added()
+        return size_bytes
+
+    def put_encoded(self, frame: bytes) -> None:
+        """Send a frame that `partibus.cluster.wire.encode_frame` has made."""
+        self._frames += frame
+        self._added()
+
+    def close(self) -> None:
+        """Nothing is written any more. Idempotent."""
+        self._closed = True
+        self._frames = bytearray(_ROOM)
+        self._count = 0
+
+    def flush(self) -> None:
+        """Write what has gathered."""
+        self._scheduled = False
+        if not self._count or self._closed:
+            return
+        batch, self._frames = self._frames, bytearray(_ROOM)
+        batch[HEAD_BYTES : HEAD_BYTES + BATCH_HEAD_BYTES] = batch_head(self._count)
+        self._count = 0
+        self.left += 1
+        self._write(batch)
+
+    def _added(self) -> None:
+        if self._closed:
+            self.close()
+            return
+        self._count += 1
+        if len(self._frames) >= BATCH_BYTES:
+            self.flush()
+        elif not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self.flush)

@@ -1,0 +1,344 @@
+"""The stores of another broker, reached over a channel: `partibus.routing.store_access.StoreAccess` on the other side.
+
+```text
+ submit ─┬─▶ stores messages: at most BULK_BYTES of a store unanswered, the rest is held ─┬─▶ Outbox ─▶ peer
+         └─▶ everything else, settlements among it: at once (their own lane, D22) ────────┘
+ answers ─▶ who waits for the request, or the receiver
+```
+
+A channel is used once. When it is lost, its requests are answered: surely not executed where the question never left
+this process or leaves nothing behind, else nobody can tell. Its receivers are told, and the routes lead nowhere, until
+somebody who knows the next owner has them lead there.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from partibus.cluster.forms import to_form
+from partibus.cluster.outbox import Outbox
+from partibus.cluster.wire import (
+    Ask,
+    Condition,
+    Drop,
+    Dropped,
+    Forget,
+    Forgotten,
+    Register,
+    Unregister,
+    encode_frame,
+    encode_options,
+    value_of,
+)
+from partibus.partition import commands as c
+from partibus.partition.answers import OnReply
+from partibus.partition.options import PartitionOptions
+from partibus.routing.store_access import StoreRoute
+
+BULK_BYTES = 4 * 1024 * 1024
+"""Of messages for one store that its owner has not answered: a quarter of what a store may have waiting (D24). At
+50,000 messages of 1 KiB a second and 10 ms until the answer, half a megabyte is on its way."""
+_OPTIONS_KEPT_MAX = 4_096
+_LEAVES_NOTHING = frozenset(
+    (
+        c.AcceptSession,
+        c.Browse,
+        c.CancelAccept,
+        c.CancelReceive,
+        c.GetSessionState,
+        c.Inspect,
+        c.ListSessions,
+        c.Peek,
+        c.TakeNumbers,
+    )
+)
+"""Nothing of them is to be seen when their owner is gone: they may be asked again. Session locks are in its memory
+only, and numbers that nobody was told of are like numbers that nobody took."""
+_NEVER = 1 << 63
+"""A batch that will not leave."""
+
+
+class _Asked(NamedTuple):
+    """A request that was not answered yet."""
+
+    on_reply: OnReply
+    store: "RemoteStore"
+    batch: int
+    """The number of the batch that took it away; `_NEVER` when that makes no difference."""
+    bulk_bytes: int
+    """What it takes of the store's room."""
+
+
+class _Held(NamedTuple):
+    """A question that waits for room."""
+
+    frame: bytes
+    request: int
+    """0: nobody waits for the answer."""
+
+
+class RemoteBroker:
+    """One peer as the owner of stores, over one channel. All on the loop."""
+
+    def __init__(self, name: str, outbox: Outbox, call_soon: Callable[[Callable[[], None]], Any]) -> None:
+        self.name = name
+        self.outbox = outbox
+        self.call_soon = call_soon
+        self.lost_because: str | None = None
+        self.requests: dict[int, _Asked] = {}
+        self.receivers: dict[int, tuple[OnReply, RemoteStore]] = {}
+        self.leaving: dict[int, OnReply] = {}
+        """Receivers that are gone, until the owner says that nothing more comes: they give back what still does."""
+        self.drops: dict[tuple[int, int], Callable[[Any], None]] = {}
+        self._stores: dict[int, RemoteStore] = {}
+        self._options: dict[int, tuple[PartitionOptions, bytes]] = {}
+        """By identity; what an entity's partitions go by changes rarely."""
+
+    def store(self, number: int, route: StoreRoute) -> "RemoteStore":
+        """The way to one of the peer's stores, for ``route`` to lead to. One at a time for each number."""
+        store = self._stores[number] = RemoteStore(self, number, route)
+        if self.lost_because is not None:
+            store.failure = self.lost_because
+        return store
+
+    def encoded(self, options: PartitionOptions) -> bytes:
+        """Options as they travel."""
+        known = self._options.get(id(options))
+        if known is None:
+            if len(self._options) >= _OPTIONS_KEPT_MAX:
+                self._options.clear()
+            known = self._options[id(options)] = (options, encode_options(options))
+        return known[1]
+
+    def receive(self, frames: list[Any]) -> None:
+        """What the peer has sent. Raises `WireError`."""
+        touched: dict[RemoteStore, None] = {}
+        for frame in frames:
+            match frame:
+                case Condition():
+                    if (store := self._stores.get(frame.store)) is not None:
+                        store.follow(frame)
+                        touched[store] = None
+                case Dropped():
+                    on_dropped = self.drops.pop((frame.store, frame.row), None)
+                    if on_dropped is not None:
+                        on_dropped(frame.row)
+                case Forgotten():
+                    self.leaving.pop(frame.number, None)
+                    if (asked := self.requests.pop(frame.number, None)) is not None:
+                        asked.store.answered(asked.bulk_bytes)
+                        touched[asked.store] = None
+                case _:
+                    self._answer(value_of(frame), touched)
+        for store in touched:
+            store.go_on()
+
+    def _answer(self, reply: c.Reply, touched: dict["RemoteStore", None]) -> None:
+        if isinstance(reply, c.Granted | c.SessionEnded):
+            number = reply.receiver
+            known = self.receivers.get(number)
+            on_granted = self.leaving.get(number) if known is None else known[0]
+            if on_granted is not None:
+                on_granted(reply)
+            return
+        asked = self.requests.pop(reply.request, None)
+        if asked is not None:
+            if asked.bulk_bytes:
+                asked.store.answered(asked.bulk_bytes)
+                touched[asked.store] = None
+            asked.on_reply(reply)
+        elif isinstance(reply, c.Failed) and (known := self.receivers.pop(reply.request, None)) is not None:
+            known[0](reply)
+
+    def lost(self, why: str) -> None:
+        """The channel has ended. Idempotent."""
+        if self.lost_because is not None:
+            return
+        self.lost_because = why
+        self.outbox.close()
+        stores, self._stores = self._stores, {}
+        for store in stores.values():
+            store.failure = why
+        for store in stores.values():
+            store.leave(why)
+        requests, self.requests = self.requests, {}
+        self.leaving.clear()
+        self.drops.clear()
+        left = self.outbox.left
+        for number, asked in requests.items():
+            executed = None if asked.batch <= left else False
+            asked.on_reply(c.Failed(number, executed, False, why))
+
+
+class RemoteStore:
+    """One store of a peer. What `StoreAccess` says holds here, too."""
+
+    def __init__(self, broker: RemoteBroker, number: int, route: StoreRoute) -> None:
+        self._broker = broker
+        self._number = number
+        self._route = route
+        self._owner_overloaded = False
+        self._bulk_bytes = 0
+        """Sent and not answered."""
+        self._held: deque[_Held] = deque()
+        self._held_bytes = 0
+        self._awaiting_relief: list[Callable[[], None]] = []
+        self._awaiting_return: list[Callable[[], None]] = []
+        self._retired = False
+        self.failure: str | None = None
+
+    @property
+    def overloaded(self) -> bool:
+        return self.failure is None and (self._owner_overloaded or self._bulk_bytes + self._held_bytes > BULK_BYTES)
+
+    def when_usable(self, call: Callable[[], None]) -> None:
+        if self.failure is not None:
+            self._awaiting_return.append(call)
+        elif self.overloaded:
+            self._awaiting_relief.append(call)
+        else:
+            self._broker.call_soon(call)
+
+    # -- the way out -------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        row: int,
+        options: PartitionOptions,
+        command: c.Command,
+        on_reply: OnReply | None = None,
+        *,
+        holdable: bool = False,
+    ) -> None:
+        broker = self._broker
+        if broker.lost_because is not None:
+            self._refuse(command, on_reply, broker.lost_because)
+            return
+        try:
+            form = to_form(command)
+            frame = Ask(self._number, row, broker.encoded(options), holdable, on_reply is not None, form)
+            if isinstance(command, c.Enqueue | c.Transact):
+                self._submit_bulk(command.request, encode_frame(frame), on_reply)
+                return
+            batch = _NEVER if type(command) in _LEAVES_NOTHING else broker.outbox.batch
+            broker.outbox.put(frame)
+        except (ValueError, TypeError) as error:
+            self._refuse(command, on_reply, f"a {type(command).__name__} can't be sent to {broker.name}: {error}")
+            return
+        if on_reply is not None:
+            broker.requests[command.request] = _Asked(on_reply, self, batch, 0)  # type: ignore[union-attr]
+
+    def _submit_bulk(self, request: int, frame: bytes, on_reply: OnReply | None) -> None:
+        broker = self._broker
+        size_bytes = len(frame)
+        if self._held or (self._bulk_bytes and self._bulk_bytes + size_bytes > BULK_BYTES):
+            if on_reply is not None:
+                broker.requests[request] = _Asked(on_reply, self, _NEVER, 0)
+            self._held.append(_Held(frame, request if on_reply is not None else 0))
+            self._held_bytes += size_bytes
+            return
+        if on_reply is not None:
+            broker.requests[request] = _Asked(on_reply, self, broker.outbox.batch, size_bytes)
+            self._bulk_bytes += size_bytes
+        broker.outbox.put_encoded(frame)
+
+    def _refuse(self, command: c.Command, on_reply: OnReply | None, why: str) -> None:
+        """Nothing of a command was done: tell who asked."""
+        if on_reply is not None:
+            on_reply(c.Failed(command.request, False, False, why))  # type: ignore[union-attr]
+        elif isinstance(command, c.Receive | c.LockReserved):
+            known = self._broker.receivers.pop(command.receiver, None)
+            if known is not None:
+                known[0](c.Failed(command.receiver, False, False, why))
+
+    def register(self, receiver: int, on_granted: OnReply) -> None:
+        self._broker.receivers[receiver] = (on_granted, self)
+        self._tell(Register(self._number, receiver))
+
+    def unregister(self, receiver: int) -> None:
+        broker = self._broker
+        known = broker.receivers.pop(receiver, None)
+        if known is not None and broker.lost_because is None:
+            broker.leaving[receiver] = known[0]
+            broker.outbox.put(Unregister(self._number, receiver))
+
+    def forget(self, request: int) -> None:
+        if request in self._broker.requests:
+            self._tell(Forget(self._number, request))
+
+    def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
+        broker = self._broker
+        if broker.lost_because is None:
+            broker.drops[self._number, row] = on_dropped
+            # Behind the messages that are held: they would make the partition anew.
+            frame = encode_frame(Drop(self._number, row))
+            if self._held:
+                self._held.append(_Held(frame, 0))
+                self._held_bytes += len(frame)
+            else:
+                broker.outbox.put_encoded(frame)
+
+    def _tell(self, frame: Any) -> None:
+        if self._broker.lost_because is None:
+            self._broker.outbox.put(frame)
+
+    # -- what the peer says ------------------------------------------------------------------------------------------
+
+    def follow(self, condition: Condition) -> None:
+        """The owner says how its store is."""
+        if self._retired:
+            return
+        self.failure = condition.failure
+        self._owner_overloaded = condition.overloaded
+
+    def answered(self, bulk_bytes: int) -> None:
+        """That much has room again."""
+        self._bulk_bytes -= bulk_bytes
+
+    def go_on(self) -> None:
+        """Send what was held as far as there is room, and tell who waited for what has come."""
+        held, requests, outbox = self._held, self._broker.requests, self._broker.outbox
+        while held and (not self._bulk_bytes or self._bulk_bytes + len(held[0].frame) <= BULK_BYTES):
+            frame, request = held.popleft()
+            size_bytes = len(frame)
+            self._held_bytes -= size_bytes
+            if (asked := requests.get(request)) is not None:
+                requests[request] = _Asked(asked.on_reply, self, outbox.batch, size_bytes)
+                self._bulk_bytes += size_bytes
+            outbox.put_encoded(frame)
+        if not self.overloaded:
+            self._call(self._awaiting_relief)
+        if self.failure is None:
+            self._call(self._awaiting_return)
+
+    def _call(self, waiting: list[Callable[[], None]]) -> None:
+        calls = waiting[:]
+        waiting.clear()
+        for call in calls:
+            self._broker.call_soon(call)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def leave(self, why: str) -> None:
+        """The channel has ended."""
+        if self._route.access is self:
+            self._route.lead_nowhere(why)
+        elif not self._retired:
+            self.retire(why)
+
+    def retire(self, why: str) -> list[Callable[[], None]]:
+        """Who waits for relief is told now: nothing here is in anybody's way any more."""
+        self._retired = True
+        self.failure = why
+        self._call(self._awaiting_relief)
+        waiting, self._awaiting_return = self._awaiting_return, []
+        broker = self._broker
+        held, self._held, self._held_bytes = self._held, deque(), 0
+        for _, request in held:
+            if (asked := broker.requests.pop(request, None)) is not None:
+                asked.on_reply(c.Failed(request, False, False, why))
+        for number in [number for number, (_, store) in broker.receivers.items() if store is self]:
+            on_granted, _ = broker.receivers.pop(number)
+            self._tell(Unregister(self._number, number))
+            on_granted(c.Failed(number, False, False, why))
+        return waiting

@@ -1,0 +1,104 @@
+"""Where brokers reach one another: Unix sockets in the data directory, or TCP with TLS between machines.
+
+A Unix socket is made with the mode 0600 in a directory with the mode 0700: another user does not get as far as the
+handshake.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+UNIX_PATH_BYTES_MAX = 107
+"""What `sockaddr_un` holds."""
+_DESCRIPTORS = Path("/proc/self/fd")
+BACKLOG = 128
+
+MakeProtocol = Callable[[], asyncio.Protocol]
+
+
+class TcpAddress(NamedTuple):
+    """A broker on another machine. The connection is encrypted; who is there is proved by the handshake, which covers
+    the digest of the certificate, so any certificate will do."""
+
+    host: str
+    port: int
+    context: ssl.SSLContext
+
+
+Address = Path | TcpAddress
+"""A path is that of a Unix socket."""
+
+
+async def listen(path: Path, make: MakeProtocol, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
+    """Take connections at a Unix socket; one that an earlier run left there is replaced. Its directory is made if it is
+    missing, and closed to other users. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if stat.S_IMODE(path.parent.stat().st_mode) & 0o077:
+        path.parent.chmod(0o700)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        with suppress(FileNotFoundError):
+            path.unlink()
+        with _reachable(path) as short:
+            listener.bind(short)
+        path.chmod(0o600)
+        listener.listen(BACKLOG)
+        return await loop.create_unix_server(make, sock=listener)
+    except BaseException:
+        listener.close()
+        raise
+
+
+async def listen_tls(
+    host: str, port: int, make: MakeProtocol, context: ssl.SSLContext, loop: asyncio.AbstractEventLoop
+) -> asyncio.Server:
+    """Take connections from other machines. Raises OSError."""
+    return await loop.create_server(make, host, port, ssl=context, backlog=BACKLOG)
+
+
+async def connect(address: Address, make: MakeProtocol, loop: asyncio.AbstractEventLoop) -> None:
+    """Connect; the protocol lives on. Raises OSError."""
+    if isinstance(address, TcpAddress):
+        await loop.create_connection(make, address.host, address.port, ssl=address.context, server_hostname="")
+        return
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        with _reachable(address) as short:
+            await loop.sock_connect(connection, short)
+        await loop.create_unix_connection(make, sock=connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def binding_of(certificate: bytes) -> bytes:
+    """What a handshake over TLS covers besides its own words: the digest of the owner's certificate (DER)."""
+    return b"tls " + sha256(certificate).digest()
+
+
+@contextmanager
+def _reachable(path: Path) -> Iterator[str]:
+    """A path short enough for a socket's address. Data directories may lie deeper: on Linux a descriptor of the
+    directory stands for it."""
+    if len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX:
+        yield str(path)
+        return
+    if not _DESCRIPTORS.is_dir():
+        raise OSError(
+            f"{path}: {len(os.fsencode(path))} bytes are too long for a socket's path, at most {UNIX_PATH_BYTES_MAX} "
+            "can be; choose another data directory"
+        )
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"{_DESCRIPTORS}/{directory}/{path.name}"
+    finally:
+        os.close(directory)

@@ -1,0 +1,174 @@
+"""What two brokers tell each other about partitions, as bytes (D3, D22).
+
+A *batch* is one msgpack array of frames. The broker that owns no store but needs it (the *guest*) asks, the owner
+answers; each channel has one direction of asking.
+
+```text
+ guest ─▶ owner   Ask (a command for a partition), Register, Unregister, Forget, Drop
+ owner ─▶ guest   replies as they are, Forgotten, Dropped, Condition (of a store)
+```
+
+A command travels with the options of its partition, encoded once by the guest and known to the owner by their bytes, so
+nothing about them has to be agreed on before. Pickle is not used: bytes from a peer must not become code.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from partibus.amqp.errors import DecodeError
+from partibus.cluster.forms import COMMAND_FORMS, OPTIONS_FORM, REPLY_FORMS, Form, from_form, to_form
+from partibus.partition.options import PartitionOptions
+
+VERSION = 1
+"""Of the frames and of how a channel begins."""
+
+
+class WireError(Exception):
+    """The peer sent what no broker of this version sends; the text says what. Nothing more can be understood."""
+
+
+class Ask(msgspec.Struct, array_like=True, tag=128, forbid_unknown_fields=True):
+    """A command for one partition. ``awaited``: somebody waits for the answer."""
+
+    store: int
+    row: int
+    options: bytes
+    holdable: bool
+    awaited: bool
+    command: COMMAND_FORMS
+
+
+class Register(msgspec.Struct, array_like=True, tag=129, forbid_unknown_fields=True):
+    """A receiver will ask for messages."""
+
+    store: int
+    receiver: int
+
+
+class Unregister(msgspec.Struct, array_like=True, tag=130, forbid_unknown_fields=True):
+    """A receiver is gone. Answered with `Forgotten`."""
+
+    store: int
+    receiver: int
+
+
+class Forget(msgspec.Struct, array_like=True, tag=131, forbid_unknown_fields=True):
+    """Nobody waits for the answer to a request. Answered with `Forgotten`."""
+
+    store: int
+    request: int
+
+
+class Drop(msgspec.Struct, array_like=True, tag=132, forbid_unknown_fields=True):
+    """Delete a partition's rows. Answered with `Dropped`, when that is durable."""
+
+    store: int
+    row: int
+
+
+class Forgotten(msgspec.Struct, array_like=True, tag=160, forbid_unknown_fields=True):
+    """No answer to that request, or for that receiver, comes behind this."""
+
+    number: int
+
+
+class Dropped(msgspec.Struct, array_like=True, tag=161, forbid_unknown_fields=True):
+    """A partition's rows are gone."""
+
+    store: int
+    row: int
+
+
+class Condition(msgspec.Struct, array_like=True, tag=162, forbid_unknown_fields=True):
+    """What `partibus.partition.runtime.StoreRuntime` says of itself, when it has changed."""
+
+    store: int
+    failure: str | None
+    overloaded: bool
+
+
+_Questions: Any = Ask | Register | Unregister | Forget | Drop
+_Answers: Any = REPLY_FORMS | Forgotten | Dropped | Condition
+
+Read = Callable[[bytes | memoryview], list[Form]]
+
+
+def _reader(frames: Any, peer: str) -> Read:
+    decoder = msgspec.msgpack.Decoder(list[frames])
+
+    def read(batch: bytes | memoryview) -> list[Form]:
+        try:
+            return decoder.decode(batch)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise WireError(f"a batch of {len(batch)} bytes is not what {peer} sends: {error}") from error
+
+    return read
+
+
+read_questions: Read = _reader(_Questions, "a broker that asks")
+"""The frames of a batch from a guest. Raises `WireError`."""
+read_answers: Read = _reader(_Answers, "a broker that answers")
+"""The frames of a batch from an owner. Raises `WireError`."""
+
+_encoder = msgspec.msgpack.Encoder()
+_options_decoder = msgspec.msgpack.Decoder(OPTIONS_FORM)
+
+FRAME_BYTES_MAX = 48 * 1024 * 1024
+"""One command or answer. The largest transaction holds 32 MiB of messages (`partibus.limits.TransactionLimits`)."""
+BATCH_HEAD_BYTES = 5
+"""The array's head: its code and 32 bits of length."""
+_ARRAY_32 = b"\xdd"
+
+
+def encode_frame(frame: Form) -> bytes:
+    """One frame alone. `ValueError` or `TypeError` when it can't travel."""
+    data = _encoder.encode(frame)
+    _check_size(len(data))
+    return data
+
+
+def append_frame(batch: bytearray, frame: Form) -> int:
+    """Append a frame to a batch; how many bytes that took. On `ValueError` or `TypeError` the batch is as it was."""
+    start = len(batch)
+    try:
+        _encoder.encode_into(frame, batch, -1)
+        size_bytes = len(batch) - start
+        _check_size(size_bytes)
+    except BaseException:
+        del batch[start:]
+        raise
+    return size_bytes
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > FRAME_BYTES_MAX:
+        raise ValueError(f"it takes {size_bytes} bytes, at most {FRAME_BYTES_MAX} travel between brokers")
+
+
+def batch_head(count: int) -> bytes:
+    """What a batch of so many frames begins with."""
+    return _ARRAY_32 + count.to_bytes(4, "big")
+
+
+def encode_options(options: PartitionOptions) -> bytes:
+    """Equal options give equal bytes."""
+    return _encoder.encode(to_form(options))
+
+
+def decode_options(data: bytes) -> PartitionOptions:
+    """Raises `WireError`."""
+    try:
+        options: PartitionOptions = from_form(_options_decoder.decode(data))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WireError(f"{len(data)} bytes are not the options of a partition: {error}") from error
+    return options
+
+
+def value_of(form: Form) -> Any:
+    """The command or reply in a frame. Raises `WireError`."""
+    try:
+        return from_form(form)
+    except (ValueError, DecodeError) as error:
+        raise WireError(f"{type(form).__name__} holds what none does: {error}") from error
