@@ -116,6 +116,11 @@ class StoreRuntime:
             self._start_commit()
 
     @property
+    def store(self) -> Store | None:
+        """The store while it is open."""
+        return self._store
+
+    @property
     def trouble(self) -> str | None:
         """Why sends or receives do not work right now; None when both do."""
         if self.failure is None and self._store is not None and not self._store.has_room:
@@ -135,6 +140,14 @@ class StoreRuntime:
     def when_usable(self, call: Callable[[], None]) -> None:
         """Call once, when the store has caught up or can be used again; never before this returns."""
         self._awaiting_relief.append(call)
+
+    def retire(self, why: str) -> list[Callable[[], None]]:
+        """The store gets another owner: receivers are told and forgotten; requests are still answered. Gives the calls
+        that `when_usable` has not made: they wait for the next owner."""
+        self._answers.fail_receivers(why)
+        waiting, self._awaiting_relief = self._awaiting_relief, []
+        self._answers.deliver()
+        return waiting
 
     def _tell_usable(self) -> None:
         if self._awaiting_relief and self.failure is None and not self.overloaded:

@@ -62,6 +62,11 @@ class StoreAccess(Protocol):
         store is lost before."""
         ...
 
+    def retire(self, why: str) -> list[Callable[[], None]]:
+        """The store is not reached this way any more: receivers are told and forgotten; requests are still answered.
+        Gives the calls that `when_usable` has not made."""
+        ...
+
 
 class StoreRoute:
     """The way to one store, which may change: a `StoreAccess` that everybody keeps while owners come and go.
@@ -82,6 +87,8 @@ class StoreRoute:
 
     def lead_to(self, access: StoreAccess) -> None:
         """The store has an owner. Whoever waits for it goes on."""
+        if self._access is not None:
+            self.lead_nowhere(f"{self.name} has another owner now")
         self._access = access
         receivers, self._receivers = self._receivers, {}
         for receiver, on_granted in receivers.items():
@@ -94,9 +101,21 @@ class StoreRoute:
                 access.when_usable(call)
 
     def lead_nowhere(self, why: str) -> None:
-        """The owner is gone. What was asked of it is answered by its own access, not here."""
-        self._access = None
+        """The owner is gone. What was asked of it is answered by its own access, not here. Receivers are told when the
+        way is closed already, so that they can wait for the next owner."""
+        access, self._access = self._access, None
         self._why_not = why
+        if access is not None:
+            self._waiting += access.retire(why)
+
+    def retire(self, why: str) -> list[Callable[[], None]]:
+        """As a part of another way: that one is closed."""
+        self.lead_nowhere(why)
+        receivers, self._receivers = self._receivers, {}
+        for receiver, on_granted in receivers.items():
+            on_granted(Failed(receiver, False, False, why))
+        waiting, self._waiting = self._waiting, []
+        return waiting
 
     @property
     def access(self) -> StoreAccess | None:
