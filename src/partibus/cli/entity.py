@@ -116,10 +116,10 @@ def show(name: str, connection: str, as_json: bool) -> None:
         ("name", info.name),
         ("kind", info.kind),
         ("partitions", info.partitions),
-        ("messages", number_text(info.messages)),
-        ("dead-lettered", number_text(info.dead_letter_messages)),
-        ("size", size_text(info.size_bytes)),
-        ("availability", info.availability),
+        ("messages", _at_least(info, number_text(info.messages))),
+        ("dead-lettered", _at_least(info, number_text(info.dead_letter_messages))),
+        ("size", _at_least(info, size_text(info.size_bytes))),
+        ("availability", _availability(info)),
         *((key, value) for key, value in info.properties.items()),
     ]
     print_table(("property", "value"), facts)
@@ -144,9 +144,20 @@ def _row(info: EntityInfo) -> list[object]:
         info.name,
         info.kind,
         info.partitions,
-        number_text(info.messages),
-        number_text(info.dead_letter_messages),
-        size_text(info.size_bytes),
+        _at_least(info, number_text(info.messages)),
+        _at_least(info, number_text(info.dead_letter_messages)),
+        _at_least(info, size_text(info.size_bytes)),
         info.status,
         info.availability,
     ]
+
+
+def _at_least(info: EntityInfo, count: str | None) -> str:
+    """A count, marked where it is of a part of the partitions."""
+    return f">= {count}" if info.partitions_away else f"{count}"
+
+
+def _availability(info: EntityInfo) -> str:
+    if not info.partitions_away:
+        return info.availability
+    return f"{info.availability}: partitions {', '.join(map(str, info.partitions_away))} are away, counts are partial"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from partibus.client.client import Client
-from partibus.client.values import integer, maps, text
+from partibus.client.values import integer, integers, maps, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,13 @@ class EntityInfo:
     partitions: int
     status: str
     availability: str
-    """``Available``, or ``Limited`` while a store is away; then there are no counts."""
-    messages: int | None
-    dead_letter_messages: int | None
-    size_bytes: int | None
+    """``Available``, or ``Limited`` while stores are away."""
+    messages: int
+    """In the partitions that can be reached, as the counts below."""
+    dead_letter_messages: int
+    size_bytes: int
+    partitions_away: tuple[int, ...] = ()
+    """Ids of the partitions that can't: the counts are partial."""
     properties: Mapping[str, object] = field(default_factory=dict)
     """By the service's property names, as in Config.json."""
 
@@ -61,12 +64,9 @@ def _info(body: Mapping[str, object]) -> EntityInfo:
         partitions=integer(body, "partitions"),
         status=text(body, "status"),
         availability=text(body, "availability"),
-        messages=_count(body, "messages"),
-        dead_letter_messages=_count(body, "dead-letter-messages"),
-        size_bytes=_count(body, "size-bytes"),
+        messages=integer(body, "messages"),
+        dead_letter_messages=integer(body, "dead-letter-messages"),
+        size_bytes=integer(body, "size-bytes"),
+        partitions_away=tuple(integers(body, "partitions-away")),
         properties={str(key): value for key, value in properties.items()} if isinstance(properties, dict) else {},
     )
-
-
-def _count(body: Mapping[str, object], key: str) -> int | None:
-    return integer(body, key) if key in body else None

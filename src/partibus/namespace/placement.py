@@ -4,6 +4,7 @@ Partitions are dealt round robin and each entity goes on where the last one stop
 all stores alike. A whole number of rounds would start every entity at the same store: then the start moves on by one.
 """
 
+from collections.abc import Container
 from typing import NamedTuple
 
 
@@ -16,10 +17,15 @@ class Placement(NamedTuple):
     """Keys the partition's rows in its store; unique in the namespace, never given out again."""
 
 
-def deal(partition_count: int, store_count: int, first_store_no: int, first_row: int) -> tuple[Placement, ...]:
-    """Placements of a new entity. Each partition has a store of its own: ``partition_count`` <= ``store_count``."""
-    assert partition_count <= store_count
-    return tuple(Placement(n, (first_store_no + n) % store_count, first_row + n) for n in range(partition_count))
+def deal(
+    partition_count: int, store_count: int, first_store_no: int, first_row: int, away: Container[int] = ()
+) -> tuple[Placement, ...]:
+    """Placements of a new entity, none of them in a store that is ``away``. Each partition has a store of its own, so
+    there must be as many stores that are not."""
+    in_turn = ((first_store_no + n) % store_count for n in range(store_count))
+    stores = [store_no for store_no in in_turn if store_no not in away]
+    assert partition_count <= len(stores)
+    return tuple(Placement(n, stores[n], first_row + n) for n in range(partition_count))
 
 
 def next_first_store_no(partition_count: int, store_count: int, first_store_no: int) -> int:

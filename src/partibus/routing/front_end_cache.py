@@ -190,11 +190,11 @@ class FrontEndCache:
         """Return what is kept: nobody is there for it, or somebody wants all that no receiver has."""
         for kept in self._kept:
             if kept.entries:
-                tokens = [(reservation, entry.pos) for reservation, _, entry in kept.entries]
-                kept.entries.clear()
-                self._return(kept, tokens)
+                self._give_back(kept)
 
-    def _return(self, kept: _Kept, tokens: list[LockToken]) -> None:
+    def _give_back(self, kept: _Kept) -> None:
+        tokens: list[LockToken] = [(reservation, entry.pos) for reservation, _, entry in kept.entries]
+        kept.entries.clear()
         if self._lock_kept:
             kept.partition.submit(Settle(0, self._kind, Outcome.RELEASE, tokens))
         else:
@@ -209,7 +209,9 @@ class FrontEndCache:
                 # others, and with this one when its store is back.
                 kept.partition.register(kept.receiver, sent_ahead)
                 kept.asked = 0
-                kept.entries.clear()
+                if kept.entries:
+                    # Void when the store has failed; when only the way to it is cut, others need not wait.
+                    self._give_back(kept)
                 kept.partition.when_usable(self.pump)
                 return
             granted: Granted = reply

@@ -1,33 +1,52 @@
 """Counts of an entity: asked of every partition, answered together."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from partibus.partition.commands import Failed, Inspect, Inspected
 from partibus.routing.entity import EntityRoute
 
 
-def inspect_all(
-    route: EntityRoute, on_inspected: Callable[[list[Inspected]], None], on_failed: Callable[[Failed], None]
-) -> None:
-    """Ask every partition for its counts; exactly one of the two is called, once: the answers in the order of the
-    partitions, or the first failure."""
-    found: dict[int, Inspected] = {}
-    failed = False
+class Inspection(NamedTuple):
+    """What the partitions of an entity answered, by the number of the partition."""
+
+    found: dict[int, Inspected]
+    failed: dict[int, Failed]
+    """Those whose stores are away (row A4): what is found is a part of the whole."""
+
+
+def inspect_each(route: EntityRoute, on_inspected: Callable[[Inspection], None]) -> None:
+    """Ask every partition for its counts; called once, when each has answered or could not."""
+    inspection = Inspection({}, {})
+    missing = len(route.partitions)
 
     def collect(index: int) -> Callable[[Any], None]:
         def answered(reply: Any) -> None:
-            nonlocal failed
+            nonlocal missing
             if isinstance(reply, Failed):
-                if not failed:
-                    failed = True
-                    on_failed(reply)
-                return
-            found[index] = reply
-            if len(found) == len(route.partitions):
-                on_inspected([found[i] for i in range(len(route.partitions))])
+                inspection.failed[index] = reply
+            else:
+                inspection.found[index] = reply
+            missing -= 1
+            if not missing:
+                on_inspected(inspection)
 
         return answered
 
     for index, partition in enumerate(route.partitions):
         partition.submit(Inspect(route.numbers.next()), collect(index))
+
+
+def inspect_all(
+    route: EntityRoute, on_inspected: Callable[[list[Inspected]], None], on_failed: Callable[[Failed], None]
+) -> None:
+    """As `inspect_each` for who needs all or nothing: exactly one of the two is called, once: the answers in the order
+    of the partitions, or one of the failures."""
+
+    def inspected(inspection: Inspection) -> None:
+        if inspection.failed:
+            on_failed(next(iter(inspection.failed.values())))
+        else:
+            on_inspected([inspection.found[index] for index in range(len(route.partitions))])
+
+    inspect_each(route, inspected)

@@ -13,7 +13,7 @@ from partibus.routing.store_access import StoreAccess
 class PartitionHandle:
     """One partition of an entity, in a store of this broker or another one."""
 
-    __slots__ = ("_store", "batched", "options", "partition_id", "row", "used")
+    __slots__ = ("_store", "batched", "options", "partition_id", "receivers", "row", "used")
 
     def __init__(
         self, partition_id: int, row: int, store: StoreAccess, options: PartitionOptions, *, batched: bool
@@ -25,6 +25,9 @@ class PartitionHandle:
         """Batched store access of the entity (row C14)."""
         self.used = False
         """Commands came, other than to look at counts; reset by who asks (`EntityRoute.take_used`)."""
+        self.receivers: dict[int, OnReply] = {}
+        """Who is registered here; those that a failure of the store has ended stay until they say that they are gone.
+        """
         self._store = store
 
     def follow(self, other: "PartitionHandle") -> None:
@@ -32,10 +35,20 @@ class PartitionHandle:
         self.options = other.options
         self.batched = other.batched
 
+    def detour(self, store: StoreAccess) -> StoreAccess:
+        """From now on reach the store another way; the way until now."""
+        before, self._store = self._store, store
+        return before
+
     @property
     def available(self) -> bool:
         """The partition's store can be used."""
         return self._store.failure is None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the partition's store can't be used right now; None when it can."""
+        return self._store.failure
 
     @property
     def overloaded(self) -> bool:
@@ -55,10 +68,12 @@ class PartitionHandle:
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
         """Say where `Granted` for a receiver goes; a `Failed` there ends the receiver."""
+        self.receivers[receiver] = on_granted
         self._store.register(receiver, on_granted)
 
     def unregister(self, receiver: int) -> None:
         """The receiver is gone."""
+        self.receivers.pop(receiver, None)
         self._store.unregister(receiver)
 
     def forget(self, request: int) -> None:

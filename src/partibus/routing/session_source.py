@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from partibus.errors import SessionLockLost
-from partibus.partition.commands import CancelReceive, Granted, Receive
+from partibus.partition.commands import CancelReceive, Failed, Granted, Receive
 from partibus.partition.keys import SubqueueKind
 from partibus.routing.partitions import Numbers
 from partibus.routing.receive import OnFailed, OnGranted
@@ -60,5 +60,8 @@ class SessionSource:
             self._on_granted(self._hold.partition, reply)
         elif not self._over:
             self._over = True
-            self._hold.forget()
+            if isinstance(reply, Failed):
+                self._hold.release()  # when only the way to the store is cut, the next holder need not wait
+            else:
+                self._hold.forget()
             self._on_failed(SessionLockLost(self._entity, self._hold.session))

@@ -10,6 +10,7 @@ from partibus.client import Client, ClientError, OutgoingMessage
 from partibus.client.browse import BrowsedMessage, Browser, PartitionRange
 from partibus.client.entities import Entities
 from partibus.client.errors import AlreadyExists, InvalidRequest, NotFound
+from partibus.client.rehearsals import RehearsalInfo, Rehearsals
 from tests.unit.client.broker import Answer, TinyBroker
 
 QUEUE = {
@@ -97,11 +98,32 @@ def test_entities_are_created_listed_and_deleted(broker: TinyBroker, client: Cli
     assert broker.tokens == [f"sb://127.0.0.1:{broker.port}/"]
 
 
-def test_entity_with_a_store_away_has_no_counts(broker: TinyBroker, client: Client) -> None:
-    limited = {key: value for key, value in QUEUE.items() if not isinstance(value, int) or key == "partitions"}
-    broker.answers["partibus:get-entity"] = lambda body: (200, None, "OK", {**limited, "availability": "Limited"})
+@pytest.mark.row("A3", "A4")
+def test_entity_with_stores_away_says_whose_counts_are_missing(broker: TinyBroker, client: Client) -> None:
+    limited = {**QUEUE, "availability": "Limited", "partitions-away": [3, 11]}
+    broker.answers["partibus:get-entity"] = lambda body: (200, None, "OK", limited)
     info = Entities(client).get("orders")
-    assert (info.availability, info.messages, info.size_bytes) == ("Limited", None, None)
+    assert (info.availability, info.partitions_away) == ("Limited", (3, 11))
+    assert info.messages == QUEUE["messages"]
+
+
+def test_rehearsals_name_a_store_or_partitions(broker: TinyBroker, client: Client) -> None:
+    rule = {"store": "", "entity": "orders", "partition": 3, "row": 7, "fails": True, "delay-ms": 0}
+    for name in ("rehearse-failure", "rehearse-delay"):
+        broker.answers[f"partibus:{name}"] = lambda body: (200, None, "OK", {})
+    broker.answers["partibus:end-rehearsals"] = lambda body: (200, None, "OK", {"ended": 1})
+    broker.answers["partibus:list-rehearsals"] = lambda body: (200, None, "OK", {"rehearsals": [rule]})
+    rehearsals = Rehearsals(client)
+    rehearsals.fail(entity="orders", partitions=[3])
+    rehearsals.slow(500, store="store-03")
+    assert rehearsals.heal(store="store-03") == rehearsals.heal() == 1
+    assert rehearsals.all() == [RehearsalInfo("", "orders", 3, fails=True, delay_ms=0)]
+    assert [request[1:] for request in broker.requests[:4]] == [
+        ("partibus:rehearse-failure", {"entity": "orders", "partitions": [3]}),
+        ("partibus:rehearse-delay", {"store": "store-03", "delay-ms": 500}),
+        ("partibus:end-rehearsals", {"store": "store-03"}),
+        ("partibus:end-rehearsals", {"all": True}),
+    ]
 
 
 def test_reply_of_another_shape_is_a_client_error(broker: TinyBroker, client: Client) -> None:

@@ -1,0 +1,91 @@
+"""`partibus:rehearse-failure` and what belongs to it: partitions that are away or slow on purpose, on the `$management`
+node that belongs to no entity.
+
+A request names either ``store`` or ``entity``; with an entity, ``partitions`` may name some of its partitions.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from partibus.amqp.codec.types import Int
+from partibus.errors import ArgumentError
+from partibus.frontends.amqp.node import Respond
+from partibus.frontends.amqp.operations.arguments import body_of, boolean, integer, items, optional_text
+from partibus.frontends.amqp.operations.status import success
+from partibus.namespace.broker import Broker
+from partibus.routing.detour import Effect
+from partibus.routing.rehearsals import to_plain
+
+FAIL: Final = "partibus:rehearse-failure"
+SLOW: Final = "partibus:rehearse-delay"
+HEAL: Final = "partibus:end-rehearsals"
+LIST: Final = "partibus:list-rehearsals"
+DELAY_MAX_MS: Final = 3_600_000
+
+
+def fail(broker: Broker, body: object, respond: Respond) -> None:
+    """Commands to the partitions are refused as by a store that is away, and their receivers told."""
+    _begin(broker, body_of(body), Effect(fails=True))
+    respond(success())
+
+
+def slow(broker: Broker, body: object, respond: Respond) -> None:
+    """Every command to the partitions is ``delay-ms`` late."""
+    arguments = body_of(body)
+    _begin(broker, arguments, Effect(delay_ms=integer(arguments, "delay-ms", 1, DELAY_MAX_MS)))
+    respond(success())
+
+
+def heal(broker: Broker, body: object, respond: Respond) -> None:
+    """End rehearsals, or with ``all`` every one; reply with how many ended, ``ended``."""
+    arguments = body_of(body)
+    rehearsals = broker.rehearsals
+    if boolean(arguments, "all"):
+        ended = rehearsals.heal_all()
+    else:
+        store, entity = _target(arguments)
+        if store:
+            ended = rehearsals.heal_store(store)
+        else:
+            ended = rehearsals.heal_partitions(entity, _partitions(arguments))
+            if not ended:
+                broker.entity(entity)
+    respond(success({"ended": Int(ended)}))
+
+
+def list_all(broker: Broker, body: object, respond: Respond) -> None:
+    """Reply with all ``rehearsals`` that go on."""
+    respond(success({"rehearsals": [dict(rule) for rule in to_plain(broker.rehearsals.all())]}))
+
+
+def _begin(broker: Broker, arguments: Mapping[object, object], effect: Effect) -> None:
+    store, entity_name = _target(arguments)
+    if store:
+        broker.rehearsals.rehearse_store(store, effect)
+        return
+    entity = broker.entity(entity_name)
+    places = broker.places_of(entity)
+    chosen = _partitions(arguments) or list(range(len(places)))
+    for number in chosen:
+        if not 0 <= number < len(places):
+            raise ArgumentError("partitions", number, f"partitions of '{entity.queue.name}', 0 to {len(places) - 1}")
+    broker.rehearsals.rehearse_partitions([places[number] for number in chosen], effect)
+
+
+def _target(arguments: Mapping[object, object]) -> tuple[str, str]:
+    """Store and entity: one of them is empty."""
+    store, entity = optional_text(arguments, "store") or "", optional_text(arguments, "entity") or ""
+    if bool(store) == bool(entity):
+        raise ArgumentError("entity", entity, "the name of an entity where no store is named, and only there")
+    return store, entity
+
+
+def _partitions(arguments: Mapping[object, object]) -> list[int]:
+    if arguments.get("partitions") is None:
+        return []
+    found: list[int] = []
+    for value in items(arguments, "partitions", "partition ids"):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ArgumentError("partitions", value, "a list of partition ids")
+        found.append(int(value))
+    return found

@@ -1,0 +1,39 @@
+"""What is left to do for a partition of a deleted entity: its store deletes its rows, as soon as it can be used.
+
+The catalog remembers such partitions until it is told that they are gone, so a stop of the broker postpones it to the
+next start.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from partibus.routing.partitions import Numbers, PartitionHandle
+
+
+class DroppedPartition:
+    """One of them. A store that fails in between is asked again when it is back (row A2)."""
+
+    __slots__ = ("_on_gone", "_partition", "_receiver")
+
+    def __init__(self, partition: PartitionHandle, numbers: Numbers, on_gone: Callable[[int], None]) -> None:
+        """``on_gone`` gets the row when nothing is left."""
+        self._partition = partition
+        self._receiver = numbers.next()
+        """Waits for no messages: that its store fails is told to receivers."""
+        self._on_gone = on_gone
+
+    def start(self) -> None:
+        """Ask the store, now or when it can be used."""
+        if not self._partition.available:
+            self._partition.when_usable(self.start)
+            return
+        self._partition.register(self._receiver, self._failed)
+        self._partition.drop(self._gone)
+
+    def _failed(self, _: Any) -> None:
+        self._partition.unregister(self._receiver)
+        self._partition.when_usable(self.start)
+
+    def _gone(self, row: int) -> None:
+        self._partition.unregister(self._receiver)
+        self._on_gone(row)

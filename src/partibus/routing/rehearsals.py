@@ -1,0 +1,183 @@
+"""Which partitions are away or slow on purpose: rehearsals of a loss, for operators and tests.
+
+They last until they are healed or the broker is started anew. A store's rehearsal holds for every partition in it, also
+of entities that are made later; of several for one partition a failure counts more than a delay, and the longest delay
+most. Each broker process applies them to the ways that lead from it, so they reach partitions of other brokers as well:
+`on_changed` is told all of them, and another broker's `follow` takes them over.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from partibus.errors import ArgumentError, InvalidOperation
+from partibus.routing.detour import NO_EFFECT, CallLater, Detour, Effect
+from partibus.routing.partitions import PartitionHandle
+
+_HINT = "end it with `partibus partition heal`"
+
+
+class Place(NamedTuple):
+    """A partition as the operator names it."""
+
+    entity: str
+    store: str
+    partition: PartitionHandle
+
+
+class Rehearsal(NamedTuple):
+    """One rule: for a store, or for one partition of an entity."""
+
+    store: str
+    """Empty where it is for a partition."""
+    entity: str
+    partition_id: int
+    row: int
+    """The partition's, which no other one has; 0 for a store."""
+    effect: Effect
+
+
+class Rehearsals:
+    """All rehearsals of a broker."""
+
+    def __init__(
+        self, stores: Sequence[str], places: Callable[[], Iterable[Place]], call_later: CallLater | None = None
+    ) -> None:
+        """``places``: the partitions that are in use; `join` tells of others. Without ``call_later`` there are none."""
+        self.stores = stores
+        self._places = places
+        self._call_later = call_later
+        self._rules: dict[tuple[str, int], Rehearsal] = {}
+        """By store and row: one of the two is empty."""
+        self._detours: dict[int, tuple[Place, Detour]] = {}
+        """By row of the partition."""
+        self.on_changed: Callable[[list[Rehearsal]], None] | None = None
+
+    def rehearse_store(self, store: str, effect: Effect) -> None:
+        """Begin, or change, the rehearsal of a store. Raises `ArgumentError` for an unknown one."""
+        self._check_store(store)
+        self._rules[store, 0] = Rehearsal(store, "", 0, 0, effect)
+        self._changed()
+
+    def rehearse_partitions(self, places: Iterable[Place], effect: Effect) -> None:
+        """Begin, or change, the rehearsal of some partitions."""
+        for entity, _, partition in places:
+            rule = Rehearsal("", entity, partition.partition_id, partition.row, effect)
+            self._rules["", partition.row] = rule
+        self._changed()
+
+    def heal_store(self, store: str) -> int:
+        """End the rehearsal of a store; 0 when there is none. Raises `ArgumentError` for an unknown one."""
+        self._check_store(store)
+        return self._heal(lambda rule: rule.store == store)
+
+    def heal_partitions(self, entity: str, partition_ids: Sequence[int]) -> int:
+        """End the rehearsals of an entity's partitions, of all for []; how many there were. It may be deleted."""
+        return self._heal(
+            lambda rule: (
+                bool(rule.entity)
+                and rule.entity.casefold() == entity.casefold()
+                and (not partition_ids or rule.partition_id in partition_ids)
+            )
+        )
+
+    def heal_all(self) -> int:
+        """End all; how many there were."""
+        return self._heal(lambda _: True)
+
+    def all(self) -> list[Rehearsal]:
+        """By store, then by entity and partition."""
+        return sorted(self._rules.values(), key=lambda rule: (not rule.store, rule.store, rule.entity, rule.row))
+
+    def follow(self, rules: Iterable[Rehearsal]) -> None:
+        """Another broker of the namespace has these, and so has this one."""
+        self._rules = {(rule.store, rule.row): rule for rule in rules}
+        self._apply()
+
+    def join(self, places: Iterable[Place]) -> None:
+        """Partitions that are used from now on."""
+        if self._rules:
+            for place in places:
+                self._apply_to(place)
+
+    def fails(self, store: str) -> bool:
+        """The store is rehearsed to be away."""
+        rule = self._rules.get((store, 0))
+        return rule is not None and rule.effect.fails
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _check_store(self, store: str) -> None:
+        if store not in self.stores:
+            raise ArgumentError("store", store, f"one of {', '.join(self.stores)}")
+
+    def _heal(self, healed: Callable[[Rehearsal], bool]) -> int:
+        before = len(self._rules)
+        self._rules = {key: rule for key, rule in self._rules.items() if not healed(rule)}
+        if len(self._rules) != before:
+            self._changed()
+        return before - len(self._rules)
+
+    def _changed(self) -> None:
+        self._apply()
+        if self.on_changed is not None:
+            self.on_changed(self.all())
+
+    def _apply(self) -> None:
+        rehearsed = [place for place, _ in self._detours.values()]  # deleted ones among them
+        for place in (*rehearsed, *self._places()):
+            self._apply_to(place)
+
+    def _apply_to(self, place: Place) -> None:
+        row = place.partition.row
+        effect = self._effect_on(place)
+        known = self._detours.get(row)
+        if effect == NO_EFFECT:
+            if known is not None:
+                del self._detours[row]
+                known[1].end()
+            return
+        if known is None:
+            if self._call_later is None:
+                raise InvalidOperation("This broker can't rehearse failures.")
+            known = self._detours[row] = place, Detour(place.partition, self._call_later)
+        known[1].begin(
+            effect, f"partition {place.partition.partition_id} ({place.store}) is rehearsed to fail; {_HINT}"
+        )
+
+    def _effect_on(self, place: Place) -> Effect:
+        effect = NO_EFFECT
+        for key in ((place.store, 0), ("", place.partition.row)):
+            rule = self._rules.get(key)
+            if rule is not None:
+                fails = effect.fails or rule.effect.fails
+                effect = Effect(fails, 0 if fails else max(effect.delay_ms, rule.effect.delay_ms))
+        return effect
+
+
+def to_plain(rules: Iterable[Rehearsal]) -> list[dict[str, object]]:
+    """For a wire or a person."""
+    return [
+        {
+            "store": rule.store,
+            "entity": rule.entity,
+            "partition": rule.partition_id,
+            "row": rule.row,
+            "fails": rule.effect.fails,
+            "delay-ms": rule.effect.delay_ms,
+        }
+        for rule in rules
+    ]
+
+
+def from_plain(rules: Iterable[Mapping[str, object]]) -> list[Rehearsal]:
+    """Of `to_plain`, which must have made it."""
+    return [
+        Rehearsal(
+            str(rule["store"]),
+            str(rule["entity"]),
+            int(str(rule["partition"])),
+            int(str(rule["row"])),
+            Effect(bool(rule["fails"]), int(str(rule["delay-ms"]))),
+        )
+        for rule in rules
+    ]
