@@ -1,4 +1,4 @@
-"""What a queue keeps besides messages that wait: it is there again after a broker has ended, gracefully or not.
+"""What a queue keeps besides messages that wait: it is there again after a broker has ended, gracefully or killed.
 
 Each test has a broker of its own, whose clock stands where it stood.
 """
@@ -68,7 +68,7 @@ def test_scheduled_messages(broker: BrokerProcess, end: End) -> None:
 
 
 @pytest.mark.row("R14")
-def test_time_that_passes_while_there_is_no_broker(broker: BrokerProcess, end: End) -> None:
+def test_time_that_passes_while_there_is_no_broker(broker: BrokerProcess) -> None:
     """Locks have run out, scheduled messages have come and others have expired by the time it is back."""
     queue = broker.create_queue("q", DeadLetteringOnMessageExpiration=True)
     with connected(broker) as client:
@@ -76,7 +76,7 @@ def test_time_that_passes_while_there_is_no_broker(broker: BrokerProcess, end: E
         receive_all(client, queue, 1)
         client.send(queue, Outgoing(b"expired", ttl_ms=HOUR_MS))
         client.schedule(queue, [Outgoing(b"scheduled")], broker.now_ms() + HOUR_MS)
-        end(broker)
+        broker.kill()
     broker.start()
     broker.advance(HOUR_MS)
     with connected(broker) as client:
@@ -87,7 +87,7 @@ def test_time_that_passes_while_there_is_no_broker(broker: BrokerProcess, end: E
 
 
 @pytest.mark.row("R14")
-def test_deferred_messages_and_locks_that_were_renewed(broker: BrokerProcess, end: End) -> None:
+def test_deferred_messages_and_locks_that_were_renewed(broker: BrokerProcess) -> None:
     queue = broker.create_queue("q", EnablePartitioning=True)
     with connected(broker) as client:
         client.send(queue, *(Outgoing(b"%d" % i, partition_key="k") for i in range(3)))
@@ -98,7 +98,7 @@ def test_deferred_messages_and_locks_that_were_renewed(broker: BrokerProcess, en
         client.abandon(queue, again)
         broker.advance(LOCK_MS - 1)
         until_ms = client.renew_lock(queue, held)
-        end(broker)
+        broker.kill()
     broker.start()
     with connected(broker) as client:
         assert [(m.body, m.state) for m in peek_all(client, queue)] == [
@@ -150,7 +150,7 @@ def test_sessions_with_their_order_and_state(broker: BrokerProcess, end: End) ->
 
 
 @pytest.mark.row("K9", "R14")
-def test_ids_of_messages_that_came_before(broker: BrokerProcess, end: End) -> None:
+def test_ids_of_messages_that_came_before(broker: BrokerProcess) -> None:
     """Those of the window, to the end of the window."""
     queue = broker.create_queue(
         "q",
@@ -162,7 +162,7 @@ def test_ids_of_messages_that_came_before(broker: BrokerProcess, end: End) -> No
     with connected(broker) as client:
         client.send_list(queue, messages)
         receive_all(client, queue, 25, delete=True)
-        end(broker)
+        broker.kill()
     broker.start()
     with connected(broker) as client:
         broker.advance(59_999)
@@ -173,12 +173,12 @@ def test_ids_of_messages_that_came_before(broker: BrokerProcess, end: End) -> No
         assert len(peek_all(client, queue)) == 76
 
 
-def test_properties_that_were_changed(broker: BrokerProcess, end: End) -> None:
+def test_properties_that_were_changed(broker: BrokerProcess) -> None:
     queue = broker.create_queue("q", RequiresSession=True, RequiresDuplicateDetection=True, UserMetadata="mine")
     broker.update_queue(queue, LockDuration="PT2M", UserMetadata="yours", MaxDeliveryCount=3)
     before = broker.describe(queue)
     assert (before.properties["UserMetadata"], before.properties["MaxDeliveryCount"]) == ("yours", 3)
-    end(broker)
+    broker.kill()
     broker.start()
     assert broker.describe(queue) == before
     with connected(broker) as client:

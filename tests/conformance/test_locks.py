@@ -93,9 +93,10 @@ def test_prefetched_message_whose_lock_ran_out_fails_when_it_is_completed(
 
 
 def test_messages_are_settled_by_their_lock_tokens_when_their_link_is_gone(
-    broker: BrokerProcess, python: PythonSync, queue: str, messages_in: CountMessages
+    broker: BrokerProcess, python: PythonSync, make_queue: MakeQueue, messages_in: CountMessages
 ) -> None:
     """Trap 28. This library settles over the management node what has no link; another connection will do."""
+    queue = make_queue(EnablePartitioning=True)
     python.send_list(queue, [Outgoing(b"%d" % i, partition_key=str(i)) for i in range(5)])
     messages = [message.token for message in receive_all(python, queue, 5)]
     python.close_link(queue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, TypeVar
 
@@ -169,7 +170,7 @@ class PythonAsyncio:
 
     def close(self) -> None:
         async def run() -> None:
-            await asyncio.gather(*(link.close() for link in [*self._senders.values(), *self._receivers.values()]))
+            await asyncio.gather(*(_close(link) for link in [*self._senders.values(), *self._receivers.values()]))
             await self._azure.close()
 
         self._run(run())
@@ -190,6 +191,11 @@ class PythonAsyncio:
             return self._runner.run(call)
         except (ServiceBusError, ValueError) as error:
             raise trouble(error) from error
+
+
+async def _close(link: ServiceBusSender | ServiceBusReceiver) -> None:
+    with suppress(AttributeError):  # the library's own, where the broker has ended a connection or a session
+        await link.close()
 
 
 def _mode(delete: bool) -> ServiceBusReceiveMode:
