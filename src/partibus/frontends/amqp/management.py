@@ -17,6 +17,7 @@ from partibus.frontends.amqp.operations import (
     entities,
     peek,
     receive_deferred,
+    rehearsal,
     renew_lock,
     rules,
     schedule_message,
@@ -65,6 +66,10 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     entities.LIST: entities.list_all,
     entities.UPDATE: entities.update,
     entities.DELETE: entities.delete,
+    rehearsal.FAIL: rehearsal.fail,
+    rehearsal.SLOW: rehearsal.slow,
+    rehearsal.HEAL: rehearsal.heal,
+    rehearsal.LIST: rehearsal.list_all,
 }
 """All of them need Manage."""
 
