@@ -21,7 +21,7 @@ from partibus.partition.keys import SubqueueKind
 from partibus.partition.options import PartitionOptions
 from partibus.store.memory import MemoryStore
 from partibus.testing.lockstep import ROW, Lockstep
-from partibus.testing.model import DEFERRED, READY, SCHEDULED
+from partibus.testing.model import DEFERRED, LOCKED, READY, SCHEDULED
 
 TIMES = int(os.environ.get("PARTIBUS_PROPERTY_EXAMPLES", "1"))
 ACTIVE = SubqueueKind.ACTIVE
@@ -47,7 +47,7 @@ limits = st.builds(
 def options(**more: st.SearchStrategy[Any]) -> st.SearchStrategy[PartitionOptions]:
     return st.builds(
         PartitionOptions,
-        lock_duration_ms=st.sampled_from([50, 1_000]),
+        lock_duration_ms=st.sampled_from([50, 1_000, 5_000]),
         max_delivery_count=st.integers(1, 3),
         default_ttl_ms=st.sampled_from([None, None, 200]),
         size_bytes_max=st.sampled_from([None, None, 400]),
@@ -69,7 +69,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     copied = False
     options = options(
-        redelivery_delay_ms=st.sampled_from([0, 0, 20]), redelivery_delay_max_ms=st.just(50)
+        redelivery_delay_ms=st.sampled_from([0, 20]), redelivery_delay_max_ms=st.just(50)
     )  # fmt: skip
     ttls_ms: tuple[int | None, ...] = (None, None, 30, 300)
     session_ids: tuple[str | None, ...] = (None,)
@@ -83,16 +83,15 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def draw_messages(self, data: st.DataObject, most: int, *, scheduled: bool | None = None) -> list[Message]:
         """Some messages; ``scheduled``: all or none of them, else any."""
-        later = st.sampled_from([-5, 0, 5, 100, 1_500])
-        if scheduled is not True:
-            later = st.none() if scheduled is False else st.none() | later
+        times_ms: list[int | None] = [None] * 5 if scheduled is not True else []
+        times_ms += [-5, 0, 5, 100, 1_500] if scheduled is not False else []
         drawn = data.draw(
             st.lists(
                 st.tuples(
                     st.sampled_from([0, 10, 60, 90]),
                     st.sampled_from(self.ttls_ms),
                     st.sampled_from(self.session_ids),
-                    later,
+                    st.sampled_from(times_ms),
                     st.sampled_from(self.message_ids),
                 ),
                 min_size=1,
@@ -110,10 +109,17 @@ class PartitionMachine(RuleBasedStateMachine):
             for size, ttl_ms, session, later_ms, message_id in drawn
         ]
 
-    def pick(self, granted: list[tuple[int, LockToken]], kind: int, picks: list[int]) -> list[LockToken]:
-        """Of the latest tokens, or one that nobody was given, repeats included."""
-        latest = [*[token for token_kind, token in granted if token_kind == kind][:-10:-1], FORGED]
-        return [latest[index % len(latest)] for index in picks]
+    def pick_held(self, kind: int, picks: list[int]) -> list[LockToken]:
+        """Of messages that are locked, of earlier deliveries, or what nobody was given; repeats included."""
+        held = [(item.hold, item.pos) for item in self.both.model.held(kind, LOCKED)][:6]
+        earlier = [token for of_kind, token in self.both.delivered if of_kind == kind][-3:]
+        known = [*held, *earlier, FORGED]
+        return [known[index % len(known)] for index in picks]
+
+    def pick_reserved(self, kind: int, picks: list[int]) -> list[LockToken]:
+        """Of the latest reservations, or what nobody was given."""
+        known = [*[token for of_kind, token in self.both.reserved if of_kind == kind][:-8:-1], FORGED]
+        return [known[index % len(known)] for index in picks]
 
     def pick_sequences(self, kind: int, state: str, picks: list[int]) -> list[int]:
         """Of messages in a state, of others, or of none; no repeats."""
@@ -124,7 +130,7 @@ class PartitionMachine(RuleBasedStateMachine):
         return list(dict.fromkeys(known[index % len(known)] for index in picks))
 
     def settlement(self, kind: int, drawn: dict[str, Any]) -> c.Settle:
-        tokens = self.pick(self.both.delivered, kind, drawn["picks"])
+        tokens = self.pick_held(kind, drawn["picks"])
         more = {name: value for name, value in drawn.items() if name not in ("outcome", "picks", "reason")}
         if drawn["outcome"] is not Outcome.ABANDON or self.both.options.requires_session:
             more.pop("delay_ms", None)
@@ -170,10 +176,15 @@ class PartitionMachine(RuleBasedStateMachine):
     def settle(self, kind: int, drawn: dict[str, Any]) -> None:
         self.both.ask(self.settlement(kind, drawn))
 
+    @rule(kind=KINDS, drawn=settlements)
+    def settle_at_rest(self, kind: int, drawn: dict[str, Any]) -> None:
+        self.both.ask(self.settlement(kind, drawn))
+        self.both.settle_down()
+
     @rule(kind=KINDS, picks=PICKS)
     def renew(self, kind: int, picks: list[int]) -> None:
         if not (kind == ACTIVE and self.both.options.requires_session):
-            self.both.ask(c.RenewLocks(0, kind, self.pick(self.both.delivered, kind, picks)))
+            self.both.ask(c.RenewLocks(0, kind, self.pick_held(kind, picks)))
 
     @rule(kind=KINDS, picks=PICKS, delete=st.booleans(), index=st.integers(0, 3))
     def receive_deferred(self, kind: int, picks: list[int], delete: bool, index: int) -> None:
@@ -194,13 +205,13 @@ class PartitionMachine(RuleBasedStateMachine):
     def lock_reserved(self, kind: int, receiver: int, picks: list[int], delete: bool) -> None:
         if self.both.options.requires_session:
             kind = SubqueueKind.DEAD_LETTER
-        self.both.lock_reserved(kind, receiver, self.pick(self.both.reserved, kind, picks), delete=delete)
+        self.both.lock_reserved(kind, receiver, self.pick_reserved(kind, picks), delete=delete)
 
     @rule(kind=KINDS, picks=PICKS)
     def return_reserved(self, kind: int, picks: list[int]) -> None:
         if self.both.options.requires_session:
             kind = SubqueueKind.DEAD_LETTER
-        self.both.return_reserved(kind, self.pick(self.both.reserved, kind, picks))
+        self.both.return_reserved(kind, self.pick_reserved(kind, picks))
 
     @rule(data=st.data())
     def take_numbers(self, data: st.DataObject) -> None:

@@ -30,7 +30,7 @@ from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 from partibus.partition.subqueue import Subqueue
 from partibus.store.faulty import FaultSource
-from partibus.testing.oracle import BrokenPromise
+from partibus.testing.invariants import BrokenPromise
 from partibus.testing.simulation import Simulation
 
 SEEDS = int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "120"))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from partibus.partition import commands as c
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
-from partibus.testing.oracle import BrokenPromise, name_of
+from partibus.testing.invariants import BrokenPromise
+from partibus.testing.oracle import name_of
 
 if TYPE_CHECKING:
     from partibus.testing.simulation import Simulation
@@ -43,7 +44,7 @@ class Client:
     def _connect(self) -> None:
         raise NotImplementedError
 
-    def _later(self, most_ms: float, call: Callable[[], None]) -> None:
+    def _later(self, most_ms: float, call: Callable[[], object]) -> None:
         """Some time from now, unless the process or the test is over by then."""
         world = self._world
         runtime = world.runtime
@@ -112,7 +113,7 @@ class Producer(Client):
                 unknown()
 
         command = c.CancelScheduled(0, SubqueueKind.ACTIVE, [sequence])
-        self._later(self._world.random.choice((100, 2_000)), lambda: self._ask(command, answered, unknown) and None)
+        self._later(self._world.random.choice((100, 2_000)), lambda: self._ask(command, answered, unknown))
 
 
 class Purger(Client):
@@ -235,7 +236,7 @@ class Consumer(Client):
                 world.oracle.renewed(self._row, lock_id, names, min(reply.until_ms))
 
         tokens = [(lock_id, entry.pos) for entry in entries]
-        self._later(100, lambda: self._ask(c.RenewLocks(0, self._kind, tokens), answered) and None)
+        self._later(100, lambda: self._ask(c.RenewLocks(0, self._kind, tokens), answered))
 
     def _settle_later(self, lock_id: int, entries: list[Entry]) -> None:
         outcome = self._world.random.choice(OUTCOMES)

@@ -331,6 +331,7 @@ class Lockstep:
             case c.AcceptSession(), c.SessionAccepted():
                 self._session_accepted(command, reply)
             case c.AcceptSession(), c.SessionHeld():
+                assert command.session is not None
                 holder = model.holder(command.session, now_ms)
                 assert holder is not None, f"session {command.session!r} is held by nobody"
                 assert holder.until_ms == reply.until_ms
@@ -544,10 +545,9 @@ class Lockstep:
             ready = model.ready(kind, session)
             assert not ready, f"{receiver} waits while {ready} is ready"
         for kind in KINDS:
-            late = [
-                item for item in model.queues[kind] if item.state in (SCHEDULED, DELAYED) and item.due_ms <= self.now_ms
-            ]  # fmt: skip
-            assert not late, f"nobody notices that these are due: {late}"
+            waiting_ms = [i.due_ms for i in model.queues[kind] if i.state in (SCHEDULED, DELAYED)]
+            late = [due_ms for due_ms in waiting_ms if due_ms is not None and due_ms <= self.now_ms]
+            assert not late, f"nobody notices that messages were due at {late}"
         waiting = [asked.command for asked in self.requests.values()]
         unanswered = [command for command in waiting if not isinstance(command, c.AcceptSession)]
         assert not unanswered, f"never answered: {unanswered}"

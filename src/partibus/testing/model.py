@@ -262,7 +262,7 @@ class Model:
         options = self.options
         if command.delay_ms or options.requires_session or command.kind != ACTIVE:
             return command.delay_ms
-        doubled = options.redelivery_delay_ms * 2 ** (item.delivery_count - 1)
+        doubled = options.redelivery_delay_ms << (item.delivery_count - 1)
         return min(doubled, max(options.redelivery_delay_ms, options.redelivery_delay_max_ms))
 
     def renew(self, kind: int, tokens: list[LockToken], now_ms: int) -> list[int]:
@@ -366,7 +366,7 @@ class Model:
             assert item.state == DOOMED, f"dead-lettered while {item.state}: {item}"
         assert item.reason is not None
         names = ("DeadLetterReason", "DeadLetterErrorDescription")
-        changes = {name: text for name, text in zip(names, item.reason, strict=True) if text is not None}
+        changes: dict[str, object] = {n: text for n, text in zip(names, item.reason, strict=True) if text is not None}
         if changes:
             self._change(item, changes)
         self.queues[kind].remove(item)

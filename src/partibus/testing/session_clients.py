@@ -69,7 +69,7 @@ class SessionConsumer(Consumer):
             if self._session == reply.lock_id:
                 self._leave(reply.lock_id)
         elif receiver == self._receiver:
-            self._granted(reply)  # type: ignore[arg-type]
+            self._granted(reply)
 
     def _settle_later(self, lock_id: int, entries: list[Entry]) -> None:
         """Only as long as the connection lives: the tokens of a session's messages are of no use on another one."""

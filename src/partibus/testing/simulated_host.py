@@ -14,8 +14,8 @@ class SimulatedTimer:
 
     __slots__ = ("call",)
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call: Callable[[], None] | None = call
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
         """Idempotent."""
@@ -38,7 +38,7 @@ class Timeline:
         """As a `partibus.clock.Clock`."""
         return int(self.time_ms)
 
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> SimulatedTimer:
+    def call_later(self, delay_ms: float, call: Callable[[], object]) -> SimulatedTimer:
         """After ``delay_ms``, behind everything that is due by then already."""
         timer = SimulatedTimer(call)
         self._number += 1
@@ -72,7 +72,7 @@ class SimulatedHost:
         """Behind everything that is due now."""
         self.call_later(0, call)
 
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> SimulatedTimer:
+    def call_later(self, delay_ms: float, call: Callable[[], object]) -> SimulatedTimer:
         """After ``delay_ms``."""
         return self._timeline.call_later(delay_ms, lambda: call() if self._alive else None)
 

@@ -83,7 +83,7 @@ class Simulation:
                 locked_body_max=random.choice((0, 60, 4_096)),
             ),
         )
-        special = {
+        special: dict[int, dict[str, Any]] = {
             SESSION: {"requires_session": True},
             TIMED: {
                 "default_ttl_ms": random.choice((None, 700)),
