@@ -5,6 +5,7 @@ number is *claimed*, so that nobody else gets it and no row that was read meanwh
 """
 
 from partibus.partition.commands import DeferredGranted, DeferredLoad, NotFound, ReceiveDeferred, SessionLost
+from partibus.partition.dead_letter import dead_letter_used_up, expire, is_expired, is_used_up
 from partibus.partition.lane import Lane
 from partibus.partition.locks import lock
 from partibus.partition.ports import EntryRow, EntryState
@@ -44,6 +45,15 @@ def deferred_loaded(
         return
     in_order = [found[sequence] for sequence in dict.fromkeys(command.sequences)]
     entries = [entry_of(row, row.data, len(row.data)) for row in in_order]
+    # Nobody looked at their time while they were deferred (row C20); or the store stopped between count and move.
+    used_up = [entry for entry in entries if is_used_up(state, command.kind, entry)]
+    expired = [entry for entry in entries if is_expired(command.kind, entry, now_ms) and entry not in used_up]
+    if used_up or expired:
+        subqueue.claimed.difference_update(command.sequences)
+        dead_letter_used_up(state, command.kind, used_up, step)
+        expire(state, command.kind, expired, step)
+        step.replies.append(NotFound(command.request, [entry.sequence for entry in used_up + expired]))
+        return
     lock_id = until_ms = 0
     if command.delete:
         state.remove(command.kind, entries, step)

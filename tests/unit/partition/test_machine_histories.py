@@ -84,3 +84,37 @@ def test_a_used_up_message_that_waits_for_its_body_is_not_offered_with_its_sessi
     both.check_at_rest()
     assert [item.sequence for item in both.model.queues[1]] == [1]
     assert [token[1] for _, token in both.delivered] == [1, 1, 1, 2]
+
+
+def test_a_deferred_message_is_not_handed_out_after_its_time_to_live() -> None:
+    for dead_letter in (False, True):
+        both = queue(dead_letter_on_expiration=dead_letter)
+        both.enqueue([both.message(ttl_ms=10), both.message()])
+        both.receive(0, 1, 2, 10_000)
+        both.settle(0, c.Outcome.DEFER, [token for _, token in both.delivered])
+        both.advance(20)
+        both.ask(c.ReceiveDeferred(0, 0, [1, 2]))
+        both.settle_down()
+        assert [reply.sequences for reply in both.replies if isinstance(reply, c.NotFound)] == [[1]]
+        both.ask(c.ReceiveDeferred(0, 0, [2]))
+        both.check_at_rest()
+        assert [token[1] for _, token in both.delivered] == [1, 2, 2]
+        assert [item.sequence for item in both.model.queues[1]] == ([1] if dead_letter else [])
+
+
+def test_a_deferred_message_that_was_used_up_before_a_crash_is_dead_lettered_when_it_is_asked_for() -> None:
+    both = queue()
+    both.enqueue([both.message()])
+    both.receive(0, 1, 1, 0)
+    both.settle(0, c.Outcome.DEFER, [both.delivered[-1][1]])
+    for _ in range(3):
+        both.settle_down()
+        both.ask(c.ReceiveDeferred(0, 0, [1]))
+        both.settle_down()
+        both.settle(0, c.Outcome.ABANDON, [both.delivered[-1][1]])
+    both.begin_commit()
+    both.crash(commit_survives=True)
+    both.ask(c.ReceiveDeferred(0, 0, [1]))
+    both.check_at_rest()
+    assert not both.model.queues[0]
+    assert [item.sequence for item in both.model.queues[1]] == [1]
