@@ -6,7 +6,6 @@ from typing import Any
 import click
 
 _LATER = {
-    "brokers": "more than one broker process",
     "amqps_port": "AMQP over TLS",
     "https_port": "HTTPS",
     "catalog": "a catalog outside of the data directory",
@@ -35,7 +34,13 @@ def _later(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 @click.option("--http-port", type=click.IntRange(0, 65535), default=5300, show_default=True, help="0 takes a free one.")
 @click.option("--amqps-port", type=int, callback=_later, expose_value=False, help="Not in this version.")
 @click.option("--https-port", type=int, callback=_later, expose_value=False, help="Not in this version.")
-@click.option("--brokers", type=int, default=1, callback=_later, expose_value=False, help="Only 1 in this version.")
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes behind the same ports; they share the stores, and take over from one another.",
+)
 @click.option("--emulator", is_flag=True, help="Also accept the well-known development key.")
 @click.option(
     "--config",
@@ -68,13 +73,14 @@ def serve(
     host: str,
     amqp_port: int,
     http_port: int,
+    brokers: int,
     emulator: bool,
     config: Path | None,
     clock: str,
     lock_cached: bool,
     ready_file: Path | None,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT.
+    """Run a broker, or several, until SIGTERM or SIGINT.
 
     Keys are made at the first start, in a file in the data directory that only its owner can read.
     """
@@ -84,6 +90,7 @@ def serve(
 
     settings = Settings(
         data=data,
+        brokers=brokers,
         host=host,
         amqp_port=amqp_port,
         http_port=http_port,

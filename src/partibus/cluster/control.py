@@ -14,6 +14,7 @@ import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from itertools import count
 from typing import Any, Self
 
@@ -76,6 +77,12 @@ class ControlChannel:
         """Like `ask`, without an answer; nothing happens when the other end is gone."""
         if not self._lost:
             self._send({"tell": op, "body": body})
+
+    async def finish(self) -> None:
+        """`close`, and wait until what was sent has left."""
+        self.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
 
     def close(self) -> None:
         """Idempotent."""

@@ -7,7 +7,7 @@
 ```
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -33,44 +33,62 @@ class Owner(NamedTuple):
 class Peers(Protocol):
     """The way to other brokers."""
 
-    def access(self, owner: Owner, store_no: int) -> StoreAccess:
-        """A store that another broker owns. It says by its `failure` when that broker can't be reached."""
+    def lead(self, route: StoreRoute, owner: tuple[str, str], store_no: int) -> None:
+        """Have a route that leads nowhere lead to a store that another broker owns, as soon as and as long as that can
+        be reached."""
         ...
 
-    def keep(self, present: set[Owner]) -> None:
-        """Only these brokers are there now: connections to others are lost."""
+    def keep(self, present: Set[tuple[str, str]]) -> None:
+        """Only these brokers own anything now."""
         ...
+
+
+class Serving(Protocol):
+    """The way of other brokers to the stores that are owned here: `partibus.cluster.serving.Serving`."""
+
+    def open(self, number: int, store: StoreAccess) -> None: ...
+
+    def close(self, number: int, why: str) -> None: ...
 
 
 class Stores:
     """All stores of the data directory, by number, as one broker reaches them."""
 
     def __init__(
-        self, names: Sequence[str], us: Owner, host: Host, peers: Peers, open_store: OpenStore, make_runtime: MakeRuntime
+        self,
+        names: Sequence[str],
+        us: Owner,
+        host: Host,
+        peers: Peers,
+        serving: Serving,
+        open_store: OpenStore,
+        make_runtime: MakeRuntime,
     ) -> None:
+        """``serving`` lets the peers use what is owned here."""
         self.names = names
         self._us = us
         self._host = host
         self._peers = peers
+        self._serving = serving
         self._open_store = open_store
         self._make_runtime = make_runtime
         self.routes = [StoreRoute(name, host.call_soon) for name in names]
         self.runtimes: dict[int, StoreRuntime] = {}
         """Of the stores that this broker owns."""
-        self._opened: dict[int, Store] = {}
-        """The same stores, as they were opened last."""
         self._leads_to: dict[int, Owner] = {}
+        """Who owns the stores that others own."""
         self._version = 0
 
     def take(self, store_no: int, taken: Callable[[StoreRuntime], None]) -> None:
         """Open a store, off the loop, and have its partitions run here. ``taken`` is called when that was tried: a
         store that can't be opened is owned all the same, its `failure` says why, and opening goes on being tried."""
-        runtime = self._make_runtime(partial(self._open, store_no))
+        runtime = self._make_runtime(partial(self._open_store, store_no))
         self.runtimes[store_no] = runtime
 
         def begun() -> None:
-            self._leads_to[store_no] = self._us
+            self._leads_to.pop(store_no, None)
             self.routes[store_no].lead_to(runtime)
+            self._serving.open(store_no, runtime)
             taken(runtime)
 
         runtime.begin(begun)
@@ -78,11 +96,11 @@ class Stores:
     def give_up(self, store_no: int, given: Callable[[], None]) -> None:
         """Commit what is pending and close a store; then call. Who uses it here is told to wait for the next owner."""
         runtime = self.runtimes[store_no]
-        self._lead_nowhere(store_no, f"{self.names[store_no]} is being handed over to another broker")
+        self.routes[store_no].lead_nowhere(f"{self.names[store_no]} is being handed over to another broker")
 
         def closed() -> None:
             del self.runtimes[store_no]
-            self._opened.pop(store_no, None)
+            self._serving.close(store_no, f"{self.names[store_no]} was handed over to another broker")
             given()
 
         runtime.close(closed)
@@ -96,23 +114,18 @@ class Stores:
         for store_no, owner in enumerate(owners):
             if owner == self._us or store_no in self.runtimes:
                 continue  # what is taken and given here is known here first
+            route = self.routes[store_no]
             if owner is None:
-                self._lead_nowhere(store_no, f"no broker has {self.names[store_no]} at the moment")
+                self._leads_to.pop(store_no, None)
+                route.lead_nowhere(f"no broker has {self.names[store_no]} at the moment")
             elif self._leads_to.get(store_no) != owner:
                 self._leads_to[store_no] = owner
-                self.routes[store_no].lead_to(self._peers.access(owner, store_no))
+                route.lead_nowhere(f"{self.names[store_no]} has gone to {owner.broker}")
+                self._peers.lead(route, owner, store_no)
 
     def facts(self) -> dict[str, Mapping[str, Any]]:
         """By name, of the stores that this broker owns: what status and health show."""
-        facts = {}
-        for store_no, runtime in self.runtimes.items():
-            store: Any = self._opened.get(store_no)
-            facts[self.names[store_no]] = {
-                "trouble": runtime.trouble,
-                "epoch": getattr(store, "epoch", None),
-                "last_commit": getattr(store, "last_commit", None),
-            }
-        return facts
+        return {self.names[store_no]: facts_of(runtime) for store_no, runtime in self.runtimes.items()}
 
     def close(self, closed: Callable[[], None]) -> None:
         """Give up all stores; then call."""
@@ -129,10 +142,12 @@ class Stores:
         for store_no in list(self.runtimes):
             self.give_up(store_no, given)
 
-    def _open(self, store_no: int) -> Store:
-        store = self._opened[store_no] = self._open_store(store_no)
-        return store
 
-    def _lead_nowhere(self, store_no: int, why: str) -> None:
-        self._leads_to.pop(store_no, None)
-        self.routes[store_no].lead_nowhere(why)
+def facts_of(runtime: StoreRuntime) -> dict[str, Any]:
+    """What health and status say of a store: why it can't be used, how often it was taken over, its last commit."""
+    store = runtime.store
+    return {
+        "trouble": runtime.trouble,
+        "epoch": getattr(store, "epoch", None),
+        "last_commit": getattr(store, "last_commit", None),
+    }

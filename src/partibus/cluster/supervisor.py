@@ -88,10 +88,13 @@ class Supervisor:
         self._children: dict[str, Child] = {}
         self._restarts = dict.fromkeys(self._brokers, -1)
         self._plan = OwnershipPlan(len(store_names))
+        self._changes: dict[str, Any] = {}
+        """What was announced and is written down nowhere: a child that starts must hear of it."""
         self._version = 0
         self._started = False
         self._stopping = False
         self._failed: asyncio.Future[None]
+        self._all_joined = asyncio.Event()
         self._settled = asyncio.Event()
         self._clock_turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -140,8 +143,7 @@ class Supervisor:
 
     async def _all_serving(self) -> None:
         """The stores are dealt out when all are there, so that none has to move at once."""
-        while not all(self._is_joined(broker) for broker in self._brokers):  # noqa: ASYNC110 (twice a second, once)
-            await asyncio.sleep(TICK_S / 10)
+        await self._all_joined.wait()
         for broker in self._brokers:
             self._plan.joined(broker)
         self._go_on()
@@ -153,13 +155,13 @@ class Supervisor:
     async def _keep_running(self, broker: str) -> None:
         delay_s = RESTART_DELAY_S
         loop = asyncio.get_running_loop()
-        while not self._stopping:
+        while not self._is_stopping():
             began_s = loop.time()
             self._restarts[broker] += 1
             child = await self._run(broker)
             code = await child.process.wait()
             self._ended(child, code)
-            if self._stopping:
+            if self._is_stopping():
                 return
             if not self._started:
                 reason = f"{broker} ended with exit code {code} before it was ready; its reason is in the log"
@@ -168,6 +170,9 @@ class Supervisor:
                 return
             delay_s = RESTART_DELAY_S if loop.time() - began_s > STABLE_S else min(2 * delay_s, RESTART_DELAY_MAX_S)
             await asyncio.sleep(delay_s)
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
 
     async def _run(self, broker: str) -> Child:
         ours, theirs = socket.socketpair()
@@ -180,23 +185,29 @@ class Supervisor:
         async def handle(op: str, body: Body) -> Body | None:
             return await self._asked(child, op, body)
 
-        child.channel = await ControlChannel.open(ours, handle, child.kill)
+        def lost() -> None:
+            asyncio.get_running_loop().call_later(ENDED_S, child.kill)
+
+        child.channel = await ControlChannel.open(ours, handle, lost)
         self._children[broker] = child
         self._spawn(self._introduce(child))
         return child
 
     async def _introduce(self, child: Child) -> None:
         """Tell a child who it is; it is there when it has answered."""
-        start = dict(self._make_start(child.broker)) | {"now_ms": self._now_ms}
+        start = dict(self._make_start(child.broker)) | {"now_ms": self._now_ms, "changes": self._changes}
         start |= {"broker": child.broker, "incarnation": child.incarnation, "store_names": list(self._names)}
         with suppress(ControlLost):
             try:
                 await asyncio.wait_for(child.channel.ask("start", **start), START_S)
             except (TimeoutError, ControlRefused) as error:
-                log.warning("%s (process %d) could not start: %s", child.broker, child.pid, error or "it took too long")
+                why = str(error) or f"it took more than {START_S:g} s"
+                log.warning("%s (process %d) could not start: %s", child.broker, child.pid, why)
                 child.kill()
                 return
             child.joined = True
+            if all(self._is_joined(broker) for broker in self._brokers):
+                self._all_joined.set()
             if self._started:
                 self._plan.joined(child.broker)
                 self._go_on()
@@ -287,7 +298,9 @@ class Supervisor:
         """What a child asks for."""
         match op:
             case "announce":
-                await self._ask_all("follow", but=child, names=body["names"])
+                change = body["change"]
+                self._changes |= {key: value for key, value in change.items() if key != "entity"}
+                await self._ask_all("follow", but=child, change=change)
                 return None
             case "health":
                 return {"stores": await self._health()}
@@ -317,7 +330,7 @@ class Supervisor:
 
     async def _health(self) -> dict[str, str]:
         """What each store says, by name."""
-        stores = {name: "no broker has it at the moment" for name in self._names}
+        stores = dict.fromkeys(self._names, "no broker has it at the moment")
         for answer in (await self._ask_all("facts")).values():
             stores |= {name: facts["trouble"] or "ok" for name, facts in answer["stores"].items()}
         return stores
@@ -357,7 +370,9 @@ class Supervisor:
         """Move the manual clock of all. What fell due in one may have been sent on to another: hence two rounds."""
         async with self._clock_turn:
             if self._now_ms is None:
-                raise ControlRefused("The clock of these brokers is the real one. Serve with --clock manual to move it.")
+                raise ControlRefused(
+                    "The clock of these brokers is the real one. Serve with --clock manual to move it."
+                )
             used = await self._used()
             self._now_ms += milliseconds
             now_ms = self._now_ms

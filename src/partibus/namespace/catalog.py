@@ -3,6 +3,9 @@
 A small SQLite file, used on every administrative operation and on none that moves a message. Each change is one
 transaction, durable when the call returns. Calls block for about one disk sync and come one at a time.
 
+Several brokers of one machine may have the file open. What one changes the others see when they ask; their memory of it
+is their own business (`partibus.namespace.namespace`).
+
 Entity ids and partition rows are given out once, also when the entity is deleted or the process dies. The rows that a
 deleted entity leaves in the stores are remembered until somebody says that they are gone (`dropped_partitions`).
 """
@@ -26,7 +29,7 @@ from partibus.errors import (
     StoreUnavailable,
     UnusableFile,
 )
-from partibus.namespace.catalog_file import open_catalog_file
+from partibus.namespace.catalog_file import BUSY_TIMEOUT_S, open_catalog_file
 from partibus.namespace.entities import QueueDescription, QueueOptions
 from partibus.namespace.names import check_entity_name, fold_name
 from partibus.namespace.placement import Placement, deal, next_first_store_no
@@ -67,13 +70,21 @@ class EntityRecord:
 class Catalog:
     """Every call may raise StoreUnavailable (nothing was changed) or, rarely, OutcomeUnknown."""
 
-    def __init__(self, data_directory: Path, store_count: int, limits: CatalogLimits = CatalogLimits()) -> None:
+    def __init__(
+        self,
+        data_directory: Path,
+        store_count: int,
+        limits: CatalogLimits = CatalogLimits(),
+        *,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+    ) -> None:
         """Opens or makes ``catalog.db``. `UnusableFile` when it can't be used, or has partitions in a store past
-        ``store_count``."""
+        ``store_count``. ``busy_timeout_s``: how long a call waits while another process is in the middle of a
+        change."""
         self._path = data_directory / FILE_NAME
         self._store_count = store_count
         self._limits = limits
-        self._connection = open_catalog_file(self._path)
+        self._connection = open_catalog_file(self._path, busy_timeout_s)
         (last_store_no,) = self._connection.execute(_LAST_STORE_NO).fetchone()
         if last_store_no is not None and last_store_no >= store_count:
             self.close()
@@ -82,6 +93,11 @@ class Catalog:
                 f"places partitions in store {last_store_no}, but there are only {store_count} stores",
                 f"Serve with at least {last_store_no + 1} stores.",
             )
+
+    @property
+    def store_count(self) -> int:
+        """Over how many stores partitions are dealt."""
+        return self._store_count
 
     def close(self) -> None:
         """Idempotent."""
@@ -110,10 +126,11 @@ class Catalog:
             raise EntityNotFound(name)
         return record
 
-    def create(self, description: QueueDescription, now_ms: int) -> EntityRecord:
-        """Adds an entity and deals its partitions over the stores.
+    def create(self, description: QueueDescription, now_ms: int, away: frozenset[int] = frozenset()) -> EntityRecord:
+        """Adds an entity and deals its partitions over the stores that are not ``away``.
 
-        ArgumentError for its name or for more partitions than stores, EntityExists, QuotaExceeded."""
+        ArgumentError for its name or for more partitions than stores, EntityExists, QuotaExceeded; StoreUnavailable
+        when too many stores are away (row A2)."""
         check_entity_name(description.name)
         partition_count = description.options.partition_count
         if partition_count > self._store_count:
@@ -127,7 +144,12 @@ class Catalog:
             if self._find(description.name) is not None:
                 raise EntityExists(description.name)
             self._check_quotas(description.options)
-            entity_id, placements = self._take_numbers(partition_count)
+            if partition_count > self._store_count - len(away):
+                raise StoreUnavailable(
+                    f"'{description.name}' can't be made now: it needs {partition_count} messaging stores, and of "
+                    f"{self._store_count} stores {len(away)} can't be used. Nothing was made; try again."
+                )
+            entity_id, placements = self._take_numbers(partition_count, away)
             self._connection.execute(
                 f"INSERT INTO entity ({_ENTITY_COLUMNS}, folded_name, kind) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -216,7 +238,7 @@ class Catalog:
                 "Delete one, or create this one with EnablePartitioning false.",
             )
 
-    def _take_numbers(self, partition_count: int) -> tuple[int, tuple[Placement, ...]]:
+    def _take_numbers(self, partition_count: int, away: frozenset[int]) -> tuple[int, tuple[Placement, ...]]:
         entity_id, first_row, first_store_no = self._connection.execute(
             "SELECT next_entity_id, next_partition_row, next_store_no FROM numbers"
         ).fetchone()
@@ -229,7 +251,7 @@ class Catalog:
             )
         # The number of stores may have changed since the last entity was placed.
         first_store_no %= self._store_count
-        placements = deal(partition_count, self._store_count, first_store_no, first_row)
+        placements = deal(partition_count, self._store_count, first_store_no, first_row, away)
         self._connection.execute(
             "UPDATE numbers SET next_entity_id = ?, next_partition_row = ?, next_store_no = ?",
             (

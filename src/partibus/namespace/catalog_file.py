@@ -14,14 +14,14 @@ _RESTORE = "Restore it from a backup, or start with an empty data directory."
 _CHECK_PLACE = "Check that the directory exists, is writable and has room."
 
 
-def open_catalog_file(path: Path) -> sqlite3.Connection:
+def open_catalog_file(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
     """A connection to the catalog at ``path``, which is made when it does not exist.
 
     `UnusableFile` when it is corrupt, no catalog, newer than this version or can't be written; it is left as it was.
     """
     _make_owner_only(path)
     try:
-        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise UnusableFile(str(path), f"can't be opened ({error})", _CHECK_PLACE) from error
     try:

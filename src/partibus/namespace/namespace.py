@@ -1,9 +1,10 @@
 """The entities of a namespace in memory: what front ends look up on every attach and request.
 
 The catalog is the truth. It is read once at start, and each change goes there first; memory follows when it is durable.
+Other brokers change the same catalog and say so: then memory follows what is there (`Namespace.follow`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from partibus.clock import Clock
@@ -103,6 +104,15 @@ class Applied(NamedTuple):
     unchanged: int
 
 
+class Followed(NamedTuple):
+    """What has become of the queue of a name."""
+
+    gone: Queue | None
+    """It was deleted; there may be a new one of that name."""
+    changed: Queue | None
+    """It has other options."""
+
+
 class Namespace:
     """Entities by name. Names compare without case.
 
@@ -137,9 +147,12 @@ class Namespace:
         """The queue of that name, if there is one."""
         return self._queues.get(fold_name(name))
 
-    def create(self, name: str, options: QueueOptions = DEFAULT_QUEUE_OPTIONS) -> Queue:
-        """Makes a queue, durably. ArgumentError, EntityExists, QuotaExceeded."""
-        queue = Queue(self._catalog.create(QueueDescription(name, options), self._clock.now_ms()))
+    def create(
+        self, name: str, options: QueueOptions = DEFAULT_QUEUE_OPTIONS, away: frozenset[int] = frozenset()
+    ) -> Queue:
+        """Makes a queue, durably, in stores whose numbers are not in ``away``. ArgumentError, EntityExists,
+        QuotaExceeded; StoreUnavailable when too many are."""
+        queue = Queue(self._catalog.create(QueueDescription(name, options), self._clock.now_ms(), away))
         self._queues[fold_name(name)] = queue
         return queue
 
@@ -148,9 +161,20 @@ class Namespace:
 
         Who uses the queue right now is told by `Broker.update_queue`.
         """
+        return self.change(name, lambda _: options)
+
+    def change(self, name: str, change: Callable[[QueueOptions], QueueOptions]) -> Queue:
+        """Gives a queue the options that ``change`` makes of those in the catalog: who changes others of them at the
+        same time, through another broker, is not undone. Raises what `update` and ``change`` raise."""
         queue = self.queue(name)
-        queue._follow(self._catalog.update(name, options, self._clock.now_ms()))
-        return queue
+        with self._catalog.together():
+            options = change(self._catalog.get(name).description.options)
+            record = self._catalog.update(name, options, self._clock.now_ms())
+        if record.entity_id == queue.entity_id:
+            queue._follow(record)
+            return queue
+        self.follow(name)
+        return self.queue(name)
 
     def delete(self, name: str) -> Queue:
         """Takes a queue out. Its rows are still in the stores: see `Catalog.dropped_partitions`. EntityNotFound."""
@@ -159,6 +183,26 @@ class Namespace:
         del self._queues[fold_name(name)]
         queue.deleted = True
         return queue
+
+    def follow(self, name: str) -> Followed:
+        """Another broker has changed, made or deleted the queue of that name: see what there is now. Idempotent."""
+        known = self.find(name)
+        try:
+            record = self._catalog.get(name)
+        except EntityNotFound:
+            record = None
+        if known is not None and (record is None or record.entity_id != known.entity_id):
+            known.deleted = True
+            del self._queues[fold_name(name)]
+            gone, known = known, None
+        else:
+            gone = None
+        if record is not None and known is None:
+            self._queues[fold_name(name)] = Queue(record)
+        elif record is not None and known is not None and known.description != record.description:
+            known._follow(record)
+            return Followed(gone, known)
+        return Followed(gone, None)
 
     def forget_dropped(self, partition_rows: Iterable[int]) -> None:
         """The stores have deleted the rows of these partitions of deleted queues."""

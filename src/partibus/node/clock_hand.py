@@ -1,7 +1,7 @@
 """Moves the manual clock: its mover is answered when everything that keeps time by it has followed (D26)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable
 
 from partibus.clock import ManualClock
 from partibus.namespace.broker import Broker
@@ -13,12 +13,19 @@ _LOOK_S = 0.001
 
 
 class ClockHand:
-    """The manual clock of one broker."""
+    """The manual clock of one broker. Of several, the supervisor moves the clocks of all: `move_to`, `run_out`."""
 
-    def __init__(self, clock: ManualClock, broker: Broker, runtimes: Sequence[StoreRuntime], idle: IdleQueues) -> None:
+    def __init__(
+        self,
+        clock: ManualClock,
+        broker: Broker,
+        runtimes: Callable[[], Collection[StoreRuntime]],
+        idle: IdleQueues,
+    ) -> None:
+        """``runtimes``: of the stores that the broker owns at the moment."""
         self._clock = clock
         self._broker = broker
-        self._runtimes = runtimes
+        self._owned = runtimes
         self._idle = idle
         self._turn = asyncio.Lock()
 
@@ -30,25 +37,39 @@ class ClockHand:
             for call in self._broker.on_clock_moved:
                 call()
             self._idle.check()
-            await self._run_out()
+            await self.run_out()
             return now_ms
 
-    async def _run_out(self) -> None:
+    async def move_to(self, now_ms: int, used_elsewhere: Iterable[int] | None) -> None:
+        """Move on to a time and run what fell due. ``used_elsewhere`` are the ids of queues that were used through any
+        broker until now, where this one deletes idle queues."""
+        if used_elsewhere is not None:
+            self._idle.note(used_elsewhere)
+        self._clock.advance(max(now_ms - self._clock.now_ms(), 0))
+        for call in self._broker.on_clock_moved:
+            call()
+        if used_elsewhere is not None:
+            self._idle.check()
+        await self.run_out()
+
+    async def run_out(self) -> None:
         """What has run may have made more fall due (a scheduled message with a time to live, say): until nothing is."""
         while True:
-            for runtime in self._runtimes:
-                runtime.run_due()
+            self._run_due()
             while self._catching_up:
                 await asyncio.sleep(_LOOK_S)
-                for runtime in self._runtimes:
-                    runtime.run_due()
-            decided = [runtime.decided for runtime in self._runtimes]
+                self._run_due()
+            decided = [(runtime, runtime.decided) for runtime in self._owned()]
             # A store tells only those who wait for a reply.
-            while not all(map(StoreRuntime.is_durable, self._runtimes, decided)):  # noqa: ASYNC110
+            while not all(runtime.is_durable(commit) for runtime, commit in decided):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_S)
             if not self._catching_up:
                 return
 
     @property
     def _catching_up(self) -> bool:
-        return self._idle.asking > 0 or any(runtime.catching_up for runtime in self._runtimes)
+        return self._idle.asking > 0 or any(runtime.catching_up for runtime in self._owned())
+
+    def _run_due(self) -> None:
+        for runtime in self._owned():
+            runtime.run_due()

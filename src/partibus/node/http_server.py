@@ -25,10 +25,10 @@ class HttpServer:
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port. Raises OSError."""
+    async def start(self, host: str, port: int, *, shared: bool = False) -> int:
+        """Listen; returns the port. ``shared``: with other processes that say so, too. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, reuse_port=False)
+        listener = socket.create_server((host, port), family=family, reuse_port=shared)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
         return int(listener.getsockname()[1])
 

@@ -8,9 +8,12 @@ Nothing is done per message: a command marks its partition as used (`PartitionHa
 marks from time to time. It takes the use for as late as it may have been, so a queue lives up to one interval longer
 than it must, and never shorter. A clock that is moved by hand stands still in between: noting before each move makes it
 exact. When the broker starts every queue counts as just used.
+
+Of several brokers one deletes, and is told what was used through the others (`IdleQueues.take_used` of each).
 """
 
 import logging
+from collections.abc import Iterable
 
 from partibus.errors import PartibusError
 from partibus.namespace.broker import Broker
@@ -35,25 +38,36 @@ class IdleQueues:
         self._used_ms: dict[int, int] = {}
         """Last use by entity id."""
         self.asking = 0
-        """Queues that may be idle and whose partitions have not answered yet."""
+        """Queues that may be idle and whose partitions have not answered yet, and those whose end is not known to all
+        brokers yet."""
 
-    def note(self) -> list[Queue]:
-        """Take down who was used until now; the queues whose time is over."""
+    def begin(self) -> None:
+        """This broker deletes from now on. What was used until now is not known here: everything was."""
+        self._started_ms = self._broker.clock.now_ms()
+        self._used_ms = {}
+
+    def take_used(self) -> list[int]:
+        """Ids of the queues that were used through this broker since this was asked last."""
+        return [queue.entity_id for queue in self._broker.namespace.deleted_on_idle if self._is_used(queue)]
+
+    def note(self, elsewhere: Iterable[int] = ()) -> list[Queue]:
+        """Take down who was used until now, here and, by their ids, ``elsewhere``; the queues whose time is over."""
+        used_elsewhere = set(elsewhere)
         now_ms = self._broker.clock.now_ms()
         before, self._used_ms = self._used_ms, {}
         over = []
         for queue in self._broker.namespace.deleted_on_idle:
             used_ms = max(before.get(queue.entity_id, self._started_ms), queue.updated_ms)
-            if self._is_used(queue):
+            if self._is_used(queue) or queue.entity_id in used_elsewhere:
                 used_ms = now_ms
             self._used_ms[queue.entity_id] = used_ms
             if _is_over(queue, used_ms, now_ms):
                 over.append(queue)
         return over
 
-    def check(self, most: int | None = None) -> None:
+    def check(self, most: int | None = None, elsewhere: Iterable[int] = ()) -> None:
         """Delete what is idle for long enough, ``most`` queues at most; `asking` says whether that is under way."""
-        for queue in self.note()[:most]:
+        for queue in self.note(elsewhere)[:most]:
             self._ask(queue)
 
     def _is_used(self, queue: Queue) -> bool:
@@ -88,6 +102,8 @@ class IdleQueues:
         except PartibusError as error:  # the next check tries again
             log.warning("the idle queue '%s' could not be deleted: %s", queue.name, error)
         else:
+            self.asking += 1
+            self._broker.when_followed(self._asked)
             log.info("the queue '%s' was idle for its AutoDeleteOnIdle and is deleted", queue.name)
 
 

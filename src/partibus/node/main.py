@@ -1,17 +1,31 @@
-"""`partibus serve`: run a broker until it is told to stop."""
+"""`partibus serve`: run a broker, or several, until told to stop."""
 
 import asyncio
 import gc
 import signal
 import sys
+from contextlib import suppress
+from typing import Protocol
 
 import uvloop
 
+from partibus.cluster.supervisor import SupervisorError
 from partibus.errors import PartibusError
 from partibus.namespace.config_document import ConfigError
+from partibus.node.brokers import Brokers
 from partibus.node.node import Node
 from partibus.node.settings import Settings
 from partibus.partition.ports import StoreError
+
+
+class _Service(Protocol):
+    """What both forms have in common."""
+
+    ready: dict[str, object]
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
 
 
 def serve(settings: Settings) -> int:
@@ -19,7 +33,7 @@ def serve(settings: Settings) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             return runner.run(_serve(settings))
-        except (PartibusError, ConfigError, StoreError, OSError) as error:
+        except (PartibusError, ConfigError, StoreError, SupervisorError, OSError) as error:
             print(f"partibus: {error}", file=sys.stderr)
             return 1
 
@@ -29,13 +43,22 @@ async def _serve(settings: Settings) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    node = Node(settings, loop)
-    await node.start()
-    print(f"partibus: serving AMQP on {settings.host}:{node.ready['amqp_port']}", file=sys.stderr)
-    print(f"partibus: serving HTTP on {settings.host}:{node.ready['http_port']}", file=sys.stderr)
+    service: _Service = Node(settings, loop) if settings.brokers == 1 else Brokers(settings)
+    starting = asyncio.ensure_future(service.start())
+    told = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        with suppress(asyncio.CancelledError):
+            await starting
+        await service.stop()
+        return 0
+    await starting
+    print(f"partibus: serving AMQP on {settings.host}:{service.ready['amqp_port']}", file=sys.stderr)
+    print(f"partibus: serving HTTP on {settings.host}:{service.ready['http_port']}", file=sys.stderr)
     # What was made until here stays: a collection need not look at it again (D25).
     gc.collect()
     gc.freeze()
-    await stopping.wait()
-    await node.stop()
+    await told
+    await service.stop()
     return 0

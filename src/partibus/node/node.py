@@ -1,101 +1,91 @@
-"""One message broker: stores, entities, front ends, in the order in which they start and stop."""
+"""One broker that is all of its namespace: it owns every store, in one process without a supervisor."""
 
 import asyncio
-import json
 import os
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from partibus.clock import Clock, ManualClock, SystemClock
-from partibus.frontends.amqp.server import AmqpServer
-from partibus.frontends.rest.app import make_app
-from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY
-from partibus.namespace.broker import Broker
+from partibus.cluster.ownership import facts_of
+from partibus.namespace.broker import Broker, nobody_else
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.config_json import read_config_json
 from partibus.namespace.keys_file import load_policies
-from partibus.namespace.namespace import Namespace, Queue
-from partibus.namespace.placement import Placement
-from partibus.node.clock_hand import ClockHand
+from partibus.node.front import Front
 from partibus.node.host import AsyncioHost
-from partibus.node.http_server import HttpServer
-from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
-from partibus.node.options import partition_options
+from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
+from partibus.partition.ports import StoreError
 from partibus.partition.runtime import StoreRuntime
-from partibus.routing.partitions import Numbers, PartitionHandle
-from partibus.store.sqlite.directory import lock_data_directory, open_stores
+from partibus.store.sqlite.directory import lock_data_directory, make_stores, open_each, open_store
 from partibus.store.sqlite.owner import Owner
+from partibus.store.sqlite.store import SQLiteStore
 
-DRAIN_S = 0.2
-"""Between telling clients to go and closing their connections."""
+BROKER = "broker-0"
 
 
 class Node:
     """A broker process."""
 
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
-        """Opens the data directory and its stores; raises `StartError`, `ConfigError` or `StoreError`."""
+        """Opens the data directory and its stores; raises `StartError`, `ConfigError` or `StoreError`.
+
+        A store that can't be opened holds nobody up: its partitions are away until it can, and health says why. Only
+        when none can be opened there is no start.
+        """
         self._settings = settings
-        self._loop = loop
         self.clock: Clock = ManualClock(SystemClock().now_ms()) if settings.manual_clock else SystemClock()
-        owner = Owner("broker-0", token_hex(8))
-        self._lock = lock_data_directory(settings.data, owner)
-        stores = open_stores(settings.data, owner=owner, created_ms=self.clock.now_ms())
+        self._owner = Owner(BROKER, token_hex(8))
+        self._lock = lock_data_directory(settings.data, self._owner)
+        self._paths = make_stores(settings.data, created_ms=self.clock.now_ms())
+        opened = open_each(self._paths, owner=self._owner)
+        failures = [store for store in opened if isinstance(store, StoreError)]
+        if len(failures) == len(opened):
+            raise failures[0]
         self._host = AsyncioHost(loop)
-        self.runtimes = [
-            StoreRuntime(store.reopen, self._host, self.clock, settings.limits.store, store, self._wake)
-            for store in stores
-        ]
-        self._catalog = Catalog(settings.data, len(stores))
-        namespace = Namespace(self._catalog, self.clock)
+        self.runtimes = [self._runtime(path, store) for path, store in zip(self._paths, opened, strict=True)]
+        catalog = Catalog(settings.data, len(self._paths))
+        self._access = load_policies(settings.data, emulator=settings.emulator)
+        self._front = Front(
+            settings,
+            loop,
+            self.clock,
+            catalog,
+            self._access,
+            {path.stem: runtime for path, runtime in zip(self._paths, self.runtimes, strict=True)},
+            lambda: self.runtimes,
+            self,
+        )
         if settings.config is not None:
-            namespace.apply(read_config_json(settings.config))
-        access = load_policies(settings.data, emulator=settings.emulator)
-        self._key = EMULATOR_KEY if settings.emulator else access.policy(ROOT_POLICY).primary_key
-        self.broker = Broker(namespace, access, self.clock, Numbers(), settings.limits, self._make_handle)
-        for row, store_no in self._catalog.dropped_partitions():
-            self.runtimes[store_no].drop(row, lambda dropped: namespace.forget_dropped([dropped]))
-        self._idle = IdleQueues(self.broker)
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._amqp = AmqpServer(self.broker, loop)
-        advance = None
-        if isinstance(self.clock, ManualClock):
-            advance = ClockHand(self.clock, self.broker, self.runtimes, self._idle).advance
-        self._http = HttpServer(make_app(self.health, self.clock, advance, access))
+            self._front.namespace.apply(read_config_json(settings.config))
+        for store_no, runtime in enumerate(self.runtimes):
+            self._front.drop_leftovers(store_no, runtime)
+
+    @property
+    def broker(self) -> Broker:
+        """The entities."""
+        return self._front.broker
 
     async def start(self) -> None:
         """Serve; writes the ready file last. Raises OSError when a port is taken."""
         settings = self._settings
-        amqp_port = await self._amqp.start(settings.host, settings.amqp_port)
-        http_port = await self._http.start(settings.host, settings.http_port)
-        self.ready = {
-            "pid": os.getpid(),
-            "amqp_port": amqp_port,
-            "http_port": http_port,
-            "amqps_port": None,
-            "https_port": None,
-            "connection_string": self._connection_string(amqp_port),
-            "brokers": [{"id": "broker-0", "pid": os.getpid(), "stores": len(self.runtimes)}],
-        }
-        self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
+        ports = await self._front.listen(settings.host, settings.amqp_port, settings.http_port)
+        brokers = [{"id": BROKER, "pid": os.getpid(), "stores": len(self.runtimes)}]
+        self.ready = ready_document(settings, self._access, os.getpid(), ports, brokers)
         for runtime in self.runtimes:
             runtime.wake_timed()
         if settings.ready_file is not None:
-            _write_whole(settings.ready_file, json.dumps(self.ready, indent=2) + "\n")
+            write_ready_file(settings.ready_file, self.ready)
 
     async def stop(self) -> None:
         """Take no more connections, tell clients to go, commit what is pending, close the stores."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        self._amqp.stop_listening()
-        self._amqp.close_connections("The broker is stopping; reconnect when it is back.")
-        await asyncio.sleep(DRAIN_S if self._amqp.protocols else 0)
-        await self._http.stop()
+        await self._front.drain()
         await asyncio.gather(*(self._closed(runtime) for runtime in self.runtimes))
         self._host.stop()
-        self._catalog.close()
+        self._front.close()
         self._lock.release()
 
     async def _closed(self, runtime: StoreRuntime) -> None:
@@ -103,38 +93,46 @@ class Node:
         runtime.close(closed.set)
         await closed.wait()
 
-    def health(self) -> tuple[bool, dict[str, Any]]:
-        """Whether sends and receives work, and what each store says."""
-        troubles = [runtime.trouble for runtime in self.runtimes]
-        stores = {f"store-{index:02}": trouble or "ok" for index, trouble in enumerate(troubles)}
-        healthy = not any(troubles)
-        return healthy, {"status": "healthy" if healthy else "unhealthy", "stores": stores}
+    def _runtime(self, path: Path, store: SQLiteStore | StoreError) -> StoreRuntime:
+        def wake(partition_rows: list[int]) -> None:
+            self._front.wake(partition_rows)
 
-    def _wake(self, partition_rows: list[int]) -> None:
-        self.broker.wake_partitions(partition_rows)
+        opened = store if isinstance(store, SQLiteStore) else None
+        open_again = partial(open_store, path, owner=self._owner)
+        runtime = StoreRuntime(open_again, self._host, self.clock, self._settings.limits.store, opened, wake)
+        if isinstance(store, StoreError):
+            runtime.begin(lambda: None)
+            runtime.failure = str(store)
+        return runtime
 
-    def _check_idle(self) -> None:
-        self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
-        self._idle.check(AT_A_TIME)
+    # -- what `partibus.node.front.Whole` asks for -------------------------------------------------------------------
 
-    def _make_handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
-        options = partition_options(queue, self._settings.limits)
-        runtime = self.runtimes[placement.store_no]
-        return PartitionHandle(
-            placement.partition_no, placement.partition_row, runtime, options, batched=queue.batched_operations
-        )
+    announce = staticmethod(nobody_else)
 
-    def _connection_string(self, amqp_port: int) -> str:
-        host = "localhost" if self._settings.host in ("127.0.0.1", "0.0.0.0", "::") else self._settings.host
-        return (
-            f"Endpoint=sb://{host}:{amqp_port};SharedAccessKeyName={ROOT_POLICY};SharedAccessKey={self._key};"
-            "UseDevelopmentEmulator=true;"
-        )
+    async def health(self) -> Mapping[str, str]:
+        return {path.stem: runtime.trouble or "ok" for path, runtime in zip(self._paths, self.runtimes, strict=True)}
 
+    async def status(self) -> dict[str, Any]:
+        broker = {
+            "id": BROKER,
+            "pid": os.getpid(),
+            "incarnation": self._owner.incarnation,
+            "state": "serving",
+            "stores": len(self.runtimes),
+            "connections": self._front.connections,
+            "restarts": 0,
+            "lag_ms": 0.0,
+        }
+        stores = [
+            {"name": path.stem, "owner": BROKER, **facts_of(runtime)}
+            for path, runtime in zip(self._paths, self.runtimes, strict=True)
+        ]
+        return {"brokers": [broker], "stores": stores}
 
-def _write_whole(path: Path, text: str) -> None:
-    """Readers see all of the file or none: it holds a key, so only its owner may read it."""
-    part = path.with_name(f".{path.name}.part")
-    part.touch(mode=0o600)
-    part.write_text(text)
-    part.replace(path)
+    async def advance(self, milliseconds: int) -> int:
+        hand = self._front.hand
+        assert hand is not None, "the clock is manual"
+        return await hand.advance(milliseconds)
+
+    async def used(self) -> Iterable[int] | None:
+        return ()

@@ -74,11 +74,11 @@ def test_the_clock_is_the_one_that_was_asked_for(tmp_path: Path, manual: bool) -
 def test_health_names_every_store(tmp_path: Path) -> None:
     async def run() -> None:
         node = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0))
-        healthy, body = node.health()
+        healthy, body = await node._front.health()
         assert healthy
         assert set(body["stores"].values()) == {"ok"}
         node.runtimes[3].failure = "the disk is sick"
-        healthy, body = node.health()
+        healthy, body = await node._front.health()
         assert not healthy
         assert body["stores"]["store-03"] == "the disk is sick"
         node.runtimes[3].failure = None
@@ -105,13 +105,13 @@ def test_what_was_deleted_just_before_a_crash_is_dropped_at_the_next_start(tmp_p
         node = await started(settings)
         node.broker.create_queue("kept", {"EnablePartitioning": True})
         node.broker.create_queue("gone", {"EnablePartitioning": True})
-        node._catalog.delete("gone")  # and no store is told
-        assert len(node._catalog.dropped_partitions()) == 16
+        node._front.catalog.delete("gone")  # and no store is told
+        assert len(node._front.catalog.dropped_partitions()) == 16
         await node.stop()
 
     async def look() -> tuple[list[str], list[tuple[int, int]]]:
         node = await started(settings)
-        found = [entity.queue.name for entity in node.broker], node._catalog.dropped_partitions()
+        found = [entity.queue.name for entity in node.broker], node._front.catalog.dropped_partitions()
         await node.stop()
         return found
 

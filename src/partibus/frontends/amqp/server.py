@@ -164,9 +164,10 @@ class AmqpServer:
         self.protocols: set[PeerProtocol] = set()
         self._listener: asyncio.Server | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, which is chosen by the system when ``port`` is 0. Raises OSError."""
-        self._listener = await self.loop.create_server(lambda: PeerProtocol(self), host, port)
+    async def start(self, host: str, port: int, *, shared: bool = False) -> int:
+        """Listen; returns the port, which is chosen by the system when ``port`` is 0. ``shared``: with other processes
+        that say so, too. Raises OSError."""
+        self._listener = await self.loop.create_server(lambda: PeerProtocol(self), host, port, reuse_port=shared)
         return int(self._listener.sockets[0].getsockname()[1])
 
     def stop_listening(self) -> None:

@@ -1,13 +1,13 @@
 """``GET /health``: whether the broker can be used."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-Health = Callable[[], tuple[bool, dict[str, Any]]]
+Health = Callable[[], Awaitable[tuple[bool, dict[str, Any]]]]
 """(sends and receives work, details)."""
 
 
@@ -18,7 +18,7 @@ class GetHealth:
         self._health = health
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        healthy, details = self._health()
+        healthy, details = await self._health()
         if Request(scope).method not in ("GET", "HEAD"):
             await JSONResponse({"error": "only GET is answered here"}, 405)(scope, receive, send)
             return

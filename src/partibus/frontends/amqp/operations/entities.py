@@ -1,26 +1,29 @@
 """Entities of the namespace: create, get, list, update, delete, on the `$management` node that belongs to no entity.
 
-Operations of our own, so that one address and one connection string are enough for the command line.
+Operations of our own, so that one address and one connection string are enough for the command line. Changes are
+answered when every broker of the namespace goes by them.
 """
 
 from collections.abc import Callable, Mapping
 
 from partibus.amqp.codec.types import Int
-from partibus.errors import ArgumentError, Unsupported
+from partibus.errors import ArgumentError, OutcomeUnknown, Unsupported
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.arguments import body_of, text
-from partibus.frontends.amqp.operations.status import success
+from partibus.frontends.amqp.operations.status import failure, success
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.properties import queue_properties
-from partibus.partition.commands import Inspected
 from partibus.partition.keys import SubqueueKind
-from partibus.routing.inspect import inspect_all
+from partibus.routing.inspect import Inspection, inspect_each
 
 CREATE = "partibus:create-entity"
 GET = "partibus:get-entity"
 LIST = "partibus:list-entities"
 UPDATE = "partibus:update-entity"
 DELETE = "partibus:delete-entity"
+
+AWAY = "partitions-away"
+"""Ids of the partitions whose stores can't be used."""
 
 OnDescribed = Callable[[dict[object, object]], None]
 
@@ -32,15 +35,20 @@ def create(broker: Broker, body: object, respond: Respond) -> None:
     if kind != "queue":
         raise Unsupported(f"An entity of the kind {kind!r}", "Create a queue.")
     entity = broker.create_queue(text(arguments, "name"), _properties(arguments))
-    _describe(entity, lambda one: respond(success(one)))
+    broker.when_followed(lambda: _describe(entity, lambda one: respond(success(one))))
 
 
 def update(broker: Broker, body: object, respond: Respond) -> None:
-    """Change the properties that are given and leave the others; reply with what it became, once every partition
-    whose store can be used goes by it."""
+    """Change the properties that are given and leave the others; reply with what it became, once every partition goes
+    by it. Fails when the store of one is away; it goes by it when the store is back (row A2)."""
     arguments = body_of(body)
     entity = broker.update_queue(text(arguments, "name"), _properties(arguments))
-    _describe(entity, lambda one: respond(success(one)))
+
+    def described(one: dict[object, object]) -> None:
+        away = _away(entity)
+        respond(failure(_not_everywhere(entity, "is changed", "follow", away)) if away else success(one))
+
+    broker.when_followed(lambda: _describe(entity, described))
 
 
 def get(broker: Broker, body: object, respond: Respond) -> None:
@@ -49,9 +57,13 @@ def get(broker: Broker, body: object, respond: Respond) -> None:
 
 
 def delete(broker: Broker, body: object, respond: Respond) -> None:
-    """Take an entity out with its messages."""
-    broker.delete_queue(text(body_of(body), "name"))
-    respond(success())
+    """Take an entity out with its messages. Fails when a partition's store is away: the entity is gone, and its
+    messages go when the store is back (row A2)."""
+    entity = broker.entity(text(body_of(body), "name"))
+    away = _away(entity)
+    broker.delete_queue(entity.queue.name)
+    reply = failure(_not_everywhere(entity, "is deleted", "are emptied", away)) if away else success()
+    broker.when_followed(lambda: respond(reply))
 
 
 def list_all(broker: Broker, body: object, respond: Respond) -> None:
@@ -74,7 +86,8 @@ def list_all(broker: Broker, body: object, respond: Respond) -> None:
 
 
 def _describe(entity: Entity, then: OnDescribed) -> None:
-    """Properties by the service's names, and counts over all partitions; counts are left out where a store is away."""
+    """Properties by the service's names, and counts over all partitions. Where stores are away the availability is
+    limited, and the counts are of the other partitions (rows A3, A4)."""
     queue = entity.queue
     description: dict[object, object] = {
         "kind": "queue",
@@ -84,20 +97,34 @@ def _describe(entity: Entity, then: OnDescribed) -> None:
         "status": queue.description.options.status.value,
     }
 
-    def counted(found: list[Inspected]) -> None:
-        active = [one.subqueues[SubqueueKind.ACTIVE] for one in found]
-        dead = [one.subqueues[SubqueueKind.DEAD_LETTER] for one in found]
+    def counted(inspection: Inspection) -> None:
+        active = [one.subqueues[SubqueueKind.ACTIVE] for one in inspection.found.values()]
+        dead = [one.subqueues[SubqueueKind.DEAD_LETTER] for one in inspection.found.values()]
         then(
             description
             | {
-                "availability": "Available",
+                "availability": "Limited" if inspection.failed else "Available",
+                AWAY: [Int(partition) for partition in sorted(inspection.failed)],
                 "messages": sum(one.messages for one in active),
                 "dead-letter-messages": sum(one.messages for one in dead),
                 "size-bytes": sum(one.size_bytes for one in active + dead),
             }
         )
 
-    inspect_all(entity.route, counted, lambda _: then(description | {"availability": "Limited"}))
+    inspect_each(entity.route, counted)
+
+
+def _away(entity: Entity) -> list[int]:
+    return [partition.partition_id for partition in entity.route.partitions if not partition.available]
+
+
+def _not_everywhere(entity: Entity, done: str, later: str, away: list[int]) -> OutcomeUnknown:
+    partitions = entity.route.partitions
+    numbers = ", ".join(str(partition_id) for partition_id in away)
+    return OutcomeUnknown(
+        f"'{entity.queue.name}' {done}, but of its {len(partitions)} partitions {len(away)} can't be reached now, "
+        f"number {numbers}: they {later} when their messaging stores are back ({partitions[away[0]].failure})."
+    )
 
 
 def _properties(arguments: Mapping[object, object]) -> dict[str, object]:

@@ -26,14 +26,14 @@ DELAY_MAX_MS: Final = 3_600_000
 def fail(broker: Broker, body: object, respond: Respond) -> None:
     """Commands to the partitions are refused as by a store that is away, and their receivers told."""
     _begin(broker, body_of(body), Effect(fails=True))
-    respond(success())
+    broker.when_followed(lambda: respond(success()))
 
 
 def slow(broker: Broker, body: object, respond: Respond) -> None:
     """Every command to the partitions is ``delay-ms`` late."""
     arguments = body_of(body)
     _begin(broker, arguments, Effect(delay_ms=integer(arguments, "delay-ms", 1, DELAY_MAX_MS)))
-    respond(success())
+    broker.when_followed(lambda: respond(success()))
 
 
 def heal(broker: Broker, body: object, respond: Respond) -> None:
@@ -50,7 +50,7 @@ def heal(broker: Broker, body: object, respond: Respond) -> None:
             ended = rehearsals.heal_partitions(entity, _partitions(arguments))
             if not ended:
                 broker.entity(entity)
-    respond(success({"ended": Int(ended)}))
+    broker.when_followed(lambda: respond(success({"ended": Int(ended)})))
 
 
 def list_all(broker: Broker, body: object, respond: Respond) -> None:

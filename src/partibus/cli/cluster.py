@@ -1,0 +1,47 @@
+"""`partibus cluster`: the brokers and stores of a running namespace."""
+
+from dataclasses import asdict
+
+import click
+
+from partibus.cli.connection import CONNECTION, JSON, open_client
+from partibus.cli.output import number_text, print_json, print_table
+from partibus.client.cluster import BrokerInfo, StoreInfo, cluster_status
+
+_BROKER_COLUMNS = ("broker", "state", "process", "stores", "connections", "restarts", "lag")
+_STORE_COLUMNS = ("store", "owner", "epoch", "last commit", "trouble")
+
+
+@click.group()
+def cluster() -> None:
+    """Show the brokers and stores of a namespace."""
+
+
+@cluster.command()
+@CONNECTION
+@JSON
+def status(connection: str, as_json: bool) -> None:
+    """Show which brokers run, and which of them owns which messaging store.
+
+    A store's epoch rises each time a broker takes it over. Lag is how long a broker took to answer its supervisor.
+    Needs the Manage right. With --json: one object per broker, then one per store.
+    """
+    with open_client(connection) as client:
+        found = cluster_status(client)
+    if as_json:
+        for broker in found.brokers:
+            print_json(asdict(broker))
+        for store in found.stores:
+            print_json(asdict(store))
+        return
+    print_table(_BROKER_COLUMNS, map(_broker_row, found.brokers), numeric=_BROKER_COLUMNS[2:])
+    print_table(_STORE_COLUMNS, map(_store_row, found.stores), numeric=_STORE_COLUMNS[2:4])
+
+
+def _broker_row(one: BrokerInfo) -> list[object]:
+    lag = None if one.lag_ms is None else f"{one.lag_ms:.1f} ms"
+    return [one.id, one.state, one.pid, one.stores, number_text(one.connections), one.restarts, lag]
+
+
+def _store_row(one: StoreInfo) -> list[object]:
+    return [one.name, one.owner, number_text(one.epoch), number_text(one.last_commit), one.trouble]

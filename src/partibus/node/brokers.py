@@ -1,0 +1,89 @@
+"""Several brokers behind the same ports: what their supervisor does before it starts them, and after (D2).
+
+Keys, catalog, the secret and the files of the stores are made here, before there is anybody to do it twice; ports are
+chosen here and held as long as the supervisor lives.
+"""
+
+import os
+import socket
+import sys
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from partibus.clock import SystemClock
+from partibus.cluster.secret import load_secret
+from partibus.cluster.supervisor import Supervisor
+from partibus.namespace.catalog import Catalog
+from partibus.namespace.config_json import read_config_json
+from partibus.namespace.keys_file import load_policies
+from partibus.namespace.namespace import Namespace
+from partibus.node.ready_file import ready_document, write_ready_file
+from partibus.node.settings import Settings, settings_to_plain
+from partibus.store.sqlite.directory import lock_data_directory, make_stores
+from partibus.store.sqlite.owner import Owner
+
+CHILD = (sys.executable, "-m", "partibus.node.member")
+
+
+class Brokers:
+    """A supervisor with its children."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Prepares the data directory; raises `UnusableFile`, `ConfigError`, `StoreError`, or OSError when a port is
+        taken."""
+        self._settings = settings
+        clock = SystemClock()
+        self._lock = lock_data_directory(settings.data, Owner("supervisor", token_hex(8)))
+        self._paths = make_stores(settings.data, created_ms=clock.now_ms())
+        self._access = load_policies(settings.data, emulator=settings.emulator)
+        load_secret(settings.data)
+        catalog = Catalog(settings.data, len(self._paths))
+        namespace = Namespace(catalog, clock)
+        if settings.config is not None:
+            namespace.apply(read_config_json(settings.config))
+        catalog.close()
+        self._held = [_hold(settings.host, settings.amqp_port), _hold(settings.host, settings.http_port)]
+        self._ports = (self._held[0].getsockname()[1], self._held[1].getsockname()[1])
+        now_ms = clock.now_ms() if settings.manual_clock else None
+        self._supervisor = Supervisor(
+            CHILD, settings.brokers, [path.stem for path in self._paths], self._start_of, now_ms
+        )
+
+    async def start(self) -> None:
+        """Start the brokers; writes the ready file last. Raises `SupervisorError`."""
+        brokers = await self._supervisor.start()
+        self.ready = ready_document(self._settings, self._access, os.getpid(), self._ports, brokers)
+        if self._settings.ready_file is not None:
+            write_ready_file(self._settings.ready_file, self.ready)
+
+    async def stop(self) -> None:
+        """Have everything committed and closed, then all ended."""
+        await self._supervisor.stop()
+        for held in self._held:
+            held.close()
+        self._lock.release()
+
+    def _start_of(self, broker: str) -> dict[str, Any]:
+        return {
+            "settings": settings_to_plain(self._settings),
+            "amqp_port": self._ports[0],
+            "http_port": self._ports[1],
+            "store_paths": [str(Path(path).absolute()) for path in self._paths],
+        }
+
+
+def _hold(host: str, port: int) -> socket.socket:
+    """A socket that is bound and takes no connections: the port is chosen, and free for children that share it. Raises
+    OSError when somebody else listens there, also one who would share it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family) as alone:
+        port = alone.getsockname()[1]
+    held = socket.socket(family, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        held.bind((host, port))
+    except OSError:
+        held.close()
+        raise
+    return held

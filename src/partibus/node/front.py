@@ -1,0 +1,169 @@
+"""A broker but for its stores: the namespace, its entities and the front ends, in the order in which they start and
+stop."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol
+
+from partibus.clock import Clock, ManualClock
+from partibus.frontends.amqp.server import AmqpServer
+from partibus.frontends.rest.app import make_app
+from partibus.namespace.access import AccessPolicies
+from partibus.namespace.broker import Broker, Change
+from partibus.namespace.catalog import Catalog
+from partibus.namespace.namespace import Namespace, Queue
+from partibus.namespace.placement import Placement
+from partibus.node.clock_hand import ClockHand
+from partibus.node.http_server import HttpServer
+from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
+from partibus.node.options import partition_options
+from partibus.node.settings import Settings
+from partibus.partition.runtime import StoreRuntime
+from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.routing.store_access import StoreAccess
+
+DRAIN_S = 0.2
+"""Between telling clients to go and closing their connections."""
+
+
+class Whole(Protocol):
+    """All brokers of the namespace: a client gets the same answer from each."""
+
+    def announce(self, change: Change, followed: Callable[[], None]) -> None:
+        """See `partibus.namespace.broker.Announce`."""
+        ...
+
+    async def health(self) -> Mapping[str, str]:
+        """By name of the store: "ok", or why sends or receives to it do not work."""
+        ...
+
+    async def status(self) -> dict[str, Any]:
+        """``brokers`` and ``stores``: lists of what is known of each."""
+        ...
+
+    async def advance(self, milliseconds: int) -> int:
+        """Move the manual clock; the new time, when everything that fell due has run and is durable."""
+        ...
+
+    async def used(self) -> Iterable[int] | None:
+        """Ids of the queues that were used through any broker since this was asked last; None when it is another one
+        that deletes idle queues."""
+        ...
+
+
+class Front:
+    """What clients see of a broker."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        catalog: Catalog,
+        access: AccessPolicies,
+        stores: Mapping[str, StoreAccess],
+        runtimes: Callable[[], Collection[StoreRuntime]],
+        whole: Whole,
+    ) -> None:
+        """``stores`` are the ways to all stores by name, in the order of their numbers; ``runtimes`` are of those that
+        this broker owns at the moment. Raises what reading the catalog does."""
+        self._settings = settings
+        self._loop = loop
+        self._stores = list(stores.values())
+        self._whole = whole
+        self.catalog = catalog
+        self.namespace = Namespace(catalog, clock)
+        self.broker = Broker(
+            self.namespace,
+            access,
+            clock,
+            Numbers(),
+            settings.limits,
+            self._make_handle,
+            whole.announce,
+            stores,
+            lambda delay_ms, call: loop.call_later(delay_ms / 1000, call),
+        )
+        self.broker.ask_status = self._ask_status
+        self.idle = IdleQueues(self.broker)
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._amqp = AmqpServer(self.broker, loop)
+        advance: Callable[[int], Awaitable[int]] | None = None
+        self.hand: ClockHand | None = None
+        if isinstance(clock, ManualClock):
+            self.hand = ClockHand(clock, self.broker, runtimes, self.idle)
+            advance = whole.advance
+        self._http = HttpServer(make_app(self.health, clock, advance, access))
+
+    @property
+    def connections(self) -> int:
+        """AMQP connections of clients."""
+        return len(self._amqp.protocols)
+
+    async def listen(self, host: str, amqp_port: int, http_port: int, *, shared: bool = False) -> tuple[int, int]:
+        """Take connections; the two ports. ``shared``: beside other brokers. Raises OSError when a port is taken."""
+        amqp_port = await self._amqp.start(host, amqp_port, shared=shared)
+        http_port = await self._http.start(host, http_port, shared=shared)
+        self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
+        return amqp_port, http_port
+
+    async def drain(self) -> None:
+        """Take no more connections and tell clients to go; what they have under way may still end."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._amqp.stop_listening()
+        self._amqp.close_connections("The broker is stopping; reconnect when it is back.")
+        await asyncio.sleep(DRAIN_S if self._amqp.protocols else 0)
+        await self._http.stop()
+
+    def close(self) -> None:
+        """The stores are closed."""
+        for task in self._tasks:
+            task.cancel()
+        self.catalog.close()
+
+    def wake(self, partition_rows: list[int]) -> None:
+        """Something falls due in these partitions, of a store that this broker owns."""
+        self.broker.wake_partitions(partition_rows)
+
+    def drop_leftovers(self, store_no: int, runtime: StoreRuntime) -> None:
+        """Delete the rows that deleted entities have left in a store which this broker has just opened."""
+        for row, place in self.catalog.dropped_partitions():
+            if place == store_no:
+                runtime.drop(row, lambda dropped: self.namespace.forget_dropped([dropped]))
+
+    async def health(self) -> tuple[bool, dict[str, Any]]:
+        """Whether sends and receives work, and what each store says."""
+        stores = await self._whole.health()
+        healthy = all(said == "ok" for said in stores.values())
+        return healthy, {"status": "healthy" if healthy else "unhealthy", "stores": dict(stores)}
+
+    def _ask_status(self, answer: Callable[[dict[object, object]], None]) -> None:
+        async def ask() -> None:
+            status: dict[Any, object] = await self._whole.status()
+            answer(status)
+
+        self._keep(ask())
+
+    def _check_idle(self) -> None:
+        async def check() -> None:
+            used = await self._whole.used()
+            if used is not None:
+                self.idle.check(AT_A_TIME, used)
+
+        self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
+        self._keep(check())
+
+    def _make_handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
+        options = partition_options(queue, self._settings.limits)
+        store = self._stores[placement.store_no]
+        return PartitionHandle(
+            placement.partition_no, placement.partition_row, store, options, batched=queue.batched_operations
+        )
+
+    def _keep(self, work: Any) -> None:
+        """The loop itself keeps tasks weakly only."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

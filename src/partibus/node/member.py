@@ -1,0 +1,302 @@
+"""One of several brokers: a child of a supervisor, which says what it owns and speaks for all (D2, D19).
+
+It ends with its supervisor: the system kills it when that ends, and so does the end of the control channel.
+"""
+
+import asyncio
+import ctypes
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from partibus.clock import Clock, ManualClock, SystemClock
+from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused
+from partibus.cluster.handshake import Identity
+from partibus.cluster.ownership import Owner, Stores
+from partibus.cluster.peers import PeerChannels
+from partibus.cluster.secret import load_secret
+from partibus.cluster.serving import Serving
+from partibus.cluster.sockets import listen
+from partibus.errors import InvalidOperation, PartibusError, StoreUnavailable
+from partibus.namespace.broker import Change
+from partibus.namespace.catalog import Catalog
+from partibus.namespace.keys_file import load_policies
+from partibus.node.front import Front
+from partibus.node.host import AsyncioHost
+from partibus.node.settings import settings_from_plain
+from partibus.partition.ports import Store, StoreError
+from partibus.partition.runtime import StoreRuntime
+from partibus.store.sqlite.directory import open_store
+from partibus.store.sqlite.owner import Owner as StoreOwner
+
+log = logging.getLogger(__name__)
+
+SOCKETS = "cluster"
+"""Folder in the data directory, of the sockets by which brokers reach each other."""
+CATALOG_BUSY_S = 0.3
+"""How long a change waits for another broker that is in the middle of one, which takes a few ms. The loop stands still
+meanwhile, so it must be far below the time after which a broker counts as dead."""
+RETRY_S = 0.05
+_PR_SET_PDEATHSIG = 1
+
+
+class Member:
+    """What a child does with what its supervisor says; each operation is a method."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.ended = asyncio.Event()
+        self.channel: ControlChannel
+        self._loop = loop
+        self._drained = False
+        self._janitor = False
+        self._operations: dict[str, Callable[[Body], Awaitable[Body | None]]] = {
+            "start": self._start,
+            "ping": self._ping,
+            "owners": self._owners,
+            "take": self._take,
+            "give-up": self._give_up,
+            "listen": self._listen,
+            "follow": self._follow,
+            "facts": self._facts,
+            "take-used": self._take_used,
+            "advance": self._advance,
+            "run-out": self._run_out,
+            "drain": self._drain,
+            "close": self._close,
+        }
+
+    async def handle(self, op: str, body: Body) -> Body | None:
+        """See `partibus.cluster.control.Handle`."""
+        operation = self._operations.get(op)
+        if operation is None:
+            raise ControlRefused(f"a broker knows no operation '{op}'")
+        return await operation(body)
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def _start(self, body: Body) -> None:
+        """Become the broker that the supervisor says. Everything up to the first ``await`` comes before whatever else
+        it says, so that no change of the catalog falls in between."""
+        try:
+            self._make(body)
+            path = _socket_path(self._settings.data, self._us)
+            self._sockets = await listen(path, self._peers.make_answering, self._loop)
+        except (PartibusError, StoreError, OSError) as error:
+            print(f"partibus: {body['broker']}: {error}", file=sys.stderr)
+            raise ControlRefused(str(error)) from error
+
+    def _make(self, body: Body) -> None:
+        self._settings = settings = settings_from_plain(body["settings"])
+        self._us = Owner(body["broker"], body["incarnation"])
+        self._ports = (int(body["amqp_port"]), int(body["http_port"]))
+        now_ms = body["now_ms"]
+        self._clock: Clock = SystemClock() if now_ms is None else ManualClock(now_ms)
+        self._host = AsyncioHost(self._loop)
+        names = body["store_names"]
+        self._paths = [Path(path) for path in body["store_paths"]]
+        self._serving = Serving()
+        self._peers = PeerChannels(
+            Identity(*self._us),
+            load_secret(settings.data),
+            lambda peer: _socket_path(settings.data, peer),
+            self._serving,
+            self._loop,
+        )
+        self.stores = Stores(
+            names, self._us, self._host, self._peers, self._serving, self._open_store, self._make_runtime
+        )
+        self.front = Front(
+            settings,
+            self._loop,
+            self._clock,
+            Catalog(settings.data, len(names), busy_timeout_s=CATALOG_BUSY_S),
+            load_policies(settings.data, emulator=settings.emulator),
+            {route.name: route for route in self.stores.routes},
+            self.stores.runtimes.values,
+            self,
+        )
+        self.front.broker.follow(body["changes"])
+
+    async def _ping(self, body: Body) -> None:
+        """To be answered is all."""
+
+    async def _listen(self, body: Body) -> None:
+        """Take connections."""
+        await self.front.listen(self._settings.host, *self._ports, shared=True)
+        # What was made until here stays: a collection need not look at it again (D25).
+        gc.collect()
+        gc.freeze()
+
+    async def _drain(self, body: Body) -> None:
+        """Tell the clients to go."""
+        if not self._drained:
+            self._drained = True
+            await self.front.drain()
+
+    async def _close(self, body: Body) -> None:
+        """Close the stores, then end."""
+        closed = asyncio.Event()
+        self.stores.close(closed.set)
+        await closed.wait()
+        self._peers.close()
+        self._sockets.close()
+        self._host.stop()
+        self.front.close()
+        self._loop.call_soon(self.ended.set)
+
+    async def leave(self) -> None:
+        """Stop without being told to: as `_drain` and `_close`. Others take the stores when the process has ended."""
+        await self._drain({})
+        await self._close({})
+
+    # -- ownership ---------------------------------------------------------------------------------------------------
+
+    async def _owners(self, body: Body) -> None:
+        owners = [None if owner is None else Owner(*owner) for owner in body["owners"]]
+        self.stores.follow(body["version"], owners)
+        janitor = body["janitor"] == self._us.broker
+        if janitor and not self._janitor:
+            self.front.idle.begin()
+        self._janitor = janitor
+
+    async def _take(self, body: Body) -> None:
+        store_no = body["store_no"]
+        taken: asyncio.Future[StoreRuntime] = self._loop.create_future()
+        self.stores.take(store_no, taken.set_result)
+        runtime = await taken
+        try:
+            self.front.drop_leftovers(store_no, runtime)
+        except StoreUnavailable as error:
+            log.warning("what deleted entities have left in %s stays for now: %s", self.stores.names[store_no], error)
+
+    async def _give_up(self, body: Body) -> None:
+        given = asyncio.Event()
+        self.stores.give_up(body["store_no"], given.set)
+        await given.wait()
+
+    def _open_store(self, store_no: int) -> Store:
+        return open_store(self._paths[store_no], owner=StoreOwner(*self._us))
+
+    def _make_runtime(self, open_one: Callable[[], Store]) -> StoreRuntime:
+        def wake(partition_rows: list[int]) -> None:
+            self.front.wake(partition_rows)
+
+        return StoreRuntime(open_one, self._host, self._clock, self._settings.limits.store, wake=wake)
+
+    # -- as one of the whole -----------------------------------------------------------------------------------------
+
+    async def _follow(self, body: Body) -> None:
+        """Another broker has changed something. Not answered before it is followed: whoever changed it waits for it."""
+        while True:
+            try:
+                self.front.broker.follow(body["change"])
+                return
+            except StoreUnavailable as error:
+                log.warning("the catalog can't be read now: %s", error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _facts(self, body: Body) -> Body:
+        return {"stores": self.stores.facts(), "connections": self.front.connections}
+
+    async def _take_used(self, body: Body) -> Body:
+        return {"entities": self.front.idle.take_used()}
+
+    async def _advance(self, body: Body) -> None:
+        if self.front.hand is not None:
+            await self.front.hand.move_to(body["now_ms"], body["used"] if self._janitor else None)
+
+    async def _run_out(self, body: Body) -> None:
+        if self.front.hand is not None:
+            await self.front.hand.run_out()
+
+    # -- what `partibus.node.front.Whole` asks for -------------------------------------------------------------------
+
+    def announce(self, change: Change, followed: Callable[[], None]) -> None:
+        async def tell() -> None:
+            await self._ask("announce", change=change)
+            followed()
+
+        task = self._loop.create_task(tell())
+        _KEPT.add(task)
+        task.add_done_callback(_KEPT.discard)
+
+    async def health(self) -> Mapping[str, str]:
+        stores: Mapping[str, str] = (await self._ask("health"))["stores"]
+        return stores
+
+    async def status(self) -> dict[str, Any]:
+        return dict(await self._ask("status"))
+
+    async def advance(self, milliseconds: int) -> int:
+        return int((await self._ask("advance", milliseconds=milliseconds))["now_ms"])
+
+    async def used(self) -> Iterable[int] | None:
+        if not self._janitor:
+            return None
+        entities: list[int] = (await self._ask("used"))["entities"]
+        return entities
+
+    async def _ask(self, op: str, **body: Any) -> Body:
+        try:
+            return await self.channel.ask(op, **body)
+        except ControlRefused as error:
+            raise InvalidOperation(str(error)) from error
+        except ControlLost as error:  # this process is about to end
+            raise StoreUnavailable(f"The broker is stopping: {error}.") from error
+
+
+_KEPT: set[asyncio.Task[None]] = set()
+"""The loop itself keeps tasks weakly only."""
+
+
+def main() -> None:
+    """Be a child: the only argument is the number of a file descriptor, an end of a control channel."""
+    _end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end = socket.socket(fileno=int(sys.argv[1]))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(end))
+
+
+async def _run(end: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    member = Member(loop)
+    member.channel = await ControlChannel.open(end, member.handle, _orphaned)
+
+    def leave() -> None:
+        task = loop.create_task(member.leave())
+        _KEPT.add(task)
+        task.add_done_callback(_KEPT.discard)
+
+    loop.add_signal_handler(signal.SIGTERM, leave)
+    await member.ended.wait()
+    await member.channel.finish()
+
+
+def _end_with_parent() -> None:
+    """Have the system kill this process when the thread that started it ends, where it knows how to (Linux)."""
+    with suppress(OSError, AttributeError):  # the end of the control channel says the same
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _orphaned() -> None:
+    """The supervisor is gone: at once, since a new one may be starting on the same data. Nothing acknowledged is lost,
+    as in any crash."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _socket_path(data: Path, owner: tuple[str, str]) -> Path:
+    return data / SOCKETS / f"{owner[0]}.sock"
+
+
+if __name__ == "__main__":
+    main()
