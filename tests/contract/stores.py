@@ -1,13 +1,19 @@
 """The stores that the contract is asked of, each at a place where its rows outlive it; and rows to put there."""
 
+import atexit
 from collections.abc import Callable
+from functools import cache
+from itertools import count
 from pathlib import Path
 
 from partibus.partition.keys import body_key, entry_key, subqueue_key
 from partibus.partition.ports import EntryState, Store, Writes
 from partibus.store.faulty import FaultSource, FaultyStore
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.store.sqlite import Owner, SQLiteStore, StoreSettings
+from partibus.store.owner import Owner
+from partibus.store.postgresql import Address, PostgreSQLStore, parse_address
+from partibus.store.sqlite import SQLiteStore, StoreSettings
+from partibus.testing.postgresql_server import PostgreSQLServer
 
 Opener = Callable[[], Store]
 """Opens the store of one place; again and again, with the rows that are there."""
@@ -32,6 +38,35 @@ def sqlite(directory: Path) -> Opener:
     return open_store
 
 
+@cache
+def postgresql_server() -> PostgreSQLServer:
+    """One for all tests of this process; started when first asked for."""
+    server = PostgreSQLServer()
+    atexit.register(server.remove)
+    return server.start()
+
+
+_schemas = count()
+
+
+def new_address() -> Address:
+    """A schema that nobody has used."""
+    (address,) = parse_address(postgresql_server().url(parameters=f"schema=test_{next(_schemas)}"))
+    return address
+
+
+def postgresql(_directory: Path) -> Opener:
+    """A schema of its own in a real server; each opening is another run of the same broker."""
+    runs = count(1)
+    address = new_address()
+
+    def open_store() -> Store:
+        owner = Owner("broker-1", f"run-{next(runs)}")
+        return PostgreSQLStore.open(address, store_id="store-00", owner=owner)
+
+    return open_store
+
+
 def faulty(inside: Callable[[Path], Opener]) -> Callable[[Path], Opener]:
     """The wrapper without faults must change nothing."""
 
@@ -45,6 +80,7 @@ def faulty(inside: Callable[[Path], Opener]) -> Callable[[Path], Opener]:
 PLACES: dict[str, Callable[[Path], Opener]] = {
     "memory": memory,
     "sqlite": sqlite,
+    "postgresql": postgresql,
     "faulty-memory": faulty(memory),
     "faulty-sqlite": faulty(sqlite),
 }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from partibus.partition.keys import body_key, entry_key, subqueue_key
 from partibus.partition.ports import EntryRow, Store, StoreError, Writes
 from tests.contract.model import Model
-from tests.contract.stores import memory, sqlite
+from tests.contract.stores import memory, postgresql, sqlite
 
 PARTITIONS = (0, 1)
 SUBQUEUES = [subqueue_key(partition, kind) for partition in PARTITIONS for kind in (0, 1, 2)]
@@ -165,10 +165,24 @@ def assert_ids_are_as_in(model: Model, store: Store) -> None:
         assert store.scan_duplicates(partition, after, 3) == [row for row in ids if row[:2] > after][:3]
 
 
+HISTORIES = {"history": histories(), "bounds": st.tuples(st.integers(1, 6), st.integers(0, 60))}
+
+
 @pytest.mark.parametrize("place", [memory, sqlite])
-@given(history=histories(), bounds=st.tuples(st.integers(1, 6), st.integers(0, 60)))
+@given(**HISTORIES)
 @settings(max_examples=60, deadline=None)
 def test_a_store_answers_as_the_model(place: Any, history: list[Writes], bounds: tuple[int, int]) -> None:
+    assert_history_is_kept(place, history, bounds)
+
+
+@given(**HISTORIES)
+@settings(max_examples=25, deadline=None)
+def test_a_store_in_a_server_answers_as_the_model(history: list[Writes], bounds: tuple[int, int]) -> None:
+    """Fewer, since each example makes a schema and opens it twice."""
+    assert_history_is_kept(postgresql, history, bounds)
+
+
+def assert_history_is_kept(place: Any, history: list[Writes], bounds: tuple[int, int]) -> None:
     with TemporaryDirectory() as directory:
         open_store = place(Path(directory))
         store = open_store()

@@ -66,7 +66,15 @@ class PostgreSQLServer:
         self = cls.__new__(cls)
         self._make_directory(primary.programs)
         source = f"{primary.conninfo(dbname='')} application_name={name}"
-        self.run("pg_basebackup", "--pgdata", str(self.data), "--dbname", source, "--checkpoint=fast", "--write-recovery-conf")
+        self.run(
+            "pg_basebackup",
+            "--pgdata",
+            str(self.data),
+            "--dbname",
+            source,
+            "--checkpoint=fast",
+            "--write-recovery-conf",
+        )
         self._configure({**SETTINGS, **(settings or {})})
         return self
 
@@ -90,10 +98,7 @@ class PostgreSQLServer:
         """The programs themselves, or a copy that the server's user may read."""
         if self._user is None:
             return programs
-        check = subprocess.run(
-            [str(programs / "postgres"), "--version"], user=self._user, group=self._user, capture_output=True, check=False,
-        ) if _may_enter(programs) else None  # fmt: skip
-        if check is not None and check.returncode == 0:
+        if _may_enter(programs):
             return programs
         copy = self.directory / "programs"
         shutil.copytree(programs.parent, copy, symlinks=True, ignore=shutil.ignore_patterns("include", "*.a"))
@@ -170,9 +175,13 @@ class PostgreSQLServer:
 
     # -- use ---------------------------------------------------------------------------------------------------------
 
-    def url(self, database: str = "postgres", *, parameters: str = "", user: str = USER, password: str = PASSWORD) -> str:
+    def url(
+        self, database: str = "postgres", *, parameters: str = "", user: str = USER, password: str = PASSWORD
+    ) -> str:
         """Over TCP; ``parameters``: what follows the question mark."""
-        return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/{database}" + (f"?{parameters}" if parameters else "")
+        return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/{database}" + (
+            f"?{parameters}" if parameters else ""
+        )
 
     def conninfo(self, dbname: str = "postgres") -> str:
         """Over the Unix socket, as libpq's key words."""

@@ -1,0 +1,81 @@
+"""Connections to a store's schema."""
+
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from partibus.store.postgresql.address import Address
+from partibus.store.postgresql.bigints import adapt
+from partibus.store.postgresql.failure import refused
+from partibus.store.postgresql.settings import PostgreSQLSettings
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+OLDEST_SERVER = 140_000
+"""`pg_terminate_backend` can wait for the end of a session from then on."""
+
+_SESSION = """
+    SET search_path = {schema};
+    SET client_min_messages = warning;
+    SET default_transaction_isolation = 'read committed';
+    SET lock_timeout = {patience_ms};
+    SET idle_in_transaction_session_timeout = {idle_ms};
+    SET plan_cache_mode = force_generic_plan;
+    SET jit = off;
+    SET enable_seqscan = off;
+    SET enable_bitmapscan = off;
+    SET enable_hashjoin = off;
+    SET enable_mergejoin = off;
+    SET enable_material = off;
+    SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
+"""
+"""A queue's tables are full at one moment and empty at the next, so statistics mislead: plans must not depend on them.
+Every load is a walk along an index. A commit that is answered is on the disk, whatever the server's default."""
+
+
+def application_name(incarnation: str, address: Address) -> str:
+    """By which the connections of one run of a broker to one store are known to the server (63 bytes at most)."""
+    return f"{incarnation[:30]} {address.schema}"
+
+
+def connect(address: Address, application: str, settings: PostgreSQLSettings) -> Connection:
+    """A connection in which every statement is a transaction. Raises `psycopg.Error`, `StoreError`."""
+    connection: Connection = psycopg.Connection.connect(
+        address.conninfo,
+        autocommit=True,
+        application_name=application,
+        connect_timeout=settings.connect_timeout_s,
+        # A peer that is silent for so long is gone, whatever TCP hopes for.
+        tcp_user_timeout=settings.lease_ms,
+        keepalives_idle=max(1, settings.lease_ms // 2_000),
+        keepalives_interval=1,
+        keepalives_count=3,
+        client_encoding="UTF8",
+    )
+    try:
+        if connection.info.server_version < OLDEST_SERVER:
+            raise refused(
+                address.name,
+                f"runs PostgreSQL {connection.info.server_version // 10_000}, partibus needs "
+                f"{OLDEST_SERVER // 10_000} or newer; upgrade the server",
+            )
+        adapt(connection)
+        connection.execute(
+            sql.SQL(_SESSION).format(
+                schema=sql.Identifier(address.schema),
+                patience_ms=sql.Literal(settings.statement_patience_ms),
+                idle_ms=sql.Literal(settings.lease_ms // 2),
+            )
+        )
+    except BaseException:
+        end(connection)
+        raise
+    return connection
+
+
+def end(connection: Connection) -> None:
+    """Close it, whatever state it is in."""
+    with suppress(psycopg.Error):
+        connection.close()

@@ -1,0 +1,127 @@
+"""Makes a store's schema, migrates an older one, and sees whose store it is."""
+
+from typing import NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from partibus.store.postgresql.address import Address
+from partibus.store.postgresql.connection import Connection, connect, end
+from partibus.store.postgresql.failure import refused, store_error
+from partibus.store.postgresql.settings import DEFAULTS, PostgreSQLSettings
+from partibus.store.postgresql.sql import (
+    FORMAT_VERSION,
+    OLDEST_VERSION,
+    functions_script,
+    migration_script,
+    schema_script,
+    statement,
+)
+
+
+class Identity(NamedTuple):
+    """What a store says about itself."""
+
+    store_id: str
+    """What its broker calls it, e.g. ``store-07``."""
+    cluster: str
+    """The data directory, or the brokers of one catalog, that it belongs to."""
+
+
+def identity_of(address: Address, settings: PostgreSQLSettings = DEFAULTS) -> Identity | None:
+    """Who is there; None when the schema holds no store. Raises `StoreError`: not reachable, not allowed."""
+    try:
+        connection = connect(address, "partibus looks around", settings)
+        try:
+            return _read_meta(connection, address)[1] if _is_store(connection, address) else None
+        finally:
+            end(connection)
+    except psycopg.Error as error:
+        raise store_error(error, address.name, "looking for the store", executed=False) from error
+
+
+def make_store(address: Address, identity: Identity, created_ms: int, settings: PostgreSQLSettings = DEFAULTS) -> None:
+    """Make an empty store if there is none yet. Raises `StoreError`: not reachable, not allowed, another's schema."""
+    try:
+        connection = connect(address, "partibus makes a store", settings)
+        try:
+            make_if_missing(connection, address, identity, created_ms)
+        finally:
+            end(connection)
+    except psycopg.Error as error:
+        raise store_error(error, address.name, "making the store", executed=False) from error
+
+
+def make_if_missing(connection: Connection, address: Address, identity: Identity, created_ms: int) -> None:
+    """In a transaction of its own, one broker at a time. Raises `psycopg.Error`, `StoreError`."""
+    if _is_store(connection, address):
+        return
+    with connection.transaction():
+        connection.execute(statement("lock_for_making"), {"schema": address.schema})
+        if _is_store(connection, address):
+            return
+        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(address.schema)))
+        connection.execute(schema_script(FORMAT_VERSION).encode())
+        meta = {"version": FORMAT_VERSION, "created_ms": created_ms, **identity._asdict()}
+        connection.execute(statement("insert_meta"), meta)
+
+
+def check_and_migrate(connection: Connection, address: Address, identity: Identity) -> None:
+    """See that it is the store that it should be, in the format of this version afterwards. Raises `psycopg.Error`,
+    `StoreError`; then it is as it was."""
+    version, found = _read_meta(connection, address)
+    if not OLDEST_VERSION <= version <= FORMAT_VERSION:
+        raise refused(
+            address.name,
+            f"has format version {version}, this partibus knows {OLDEST_VERSION} to {FORMAT_VERSION}; install a "
+            "version of partibus that knows it, or restore a backup made before the upgrade",
+        )
+    if found.store_id != identity.store_id:
+        raise refused(
+            address.name,
+            f"is store {found.store_id!r}, not {identity.store_id!r}; give each --store the database and schema that "
+            "it had",
+        )
+    if found.cluster != identity.cluster:
+        raise refused(
+            address.name,
+            f"belongs to the brokers of {found.cluster!r}, not to those of {identity.cluster!r}; choose another "
+            "schema (?schema=NAME), or serve from the data directory that it was made with",
+        )
+    if version < FORMAT_VERSION:
+        _migrate(connection, address)
+
+
+def install_functions(connection: Connection) -> None:
+    """Those that this version's commits call; in a transaction of the caller's."""
+    connection.execute(functions_script().encode())
+
+
+def _migrate(connection: Connection, address: Address) -> None:
+    with connection.transaction():
+        connection.execute(statement("lock_for_making"), {"schema": address.schema})
+        version, _ = _read_meta(connection, address)
+        for older in range(version, FORMAT_VERSION):
+            connection.execute(migration_script(older).encode())
+        connection.execute(statement("update_format"), {"version": FORMAT_VERSION})
+
+
+def _is_store(connection: Connection, address: Address) -> bool:
+    """Whether the schema holds a store. Raises `StoreError` when it holds something else."""
+    row = connection.execute(statement("schema_exists"), {"schema": address.schema}).fetchone()
+    assert row is not None, "an aggregate has one row"
+    is_store, _, is_used = row
+    if is_used and not is_store:
+        raise refused(
+            address.name,
+            f"schema {address.schema!r} has tables that are no store of partibus; choose another one (?schema=NAME)",
+        )
+    return bool(is_store)
+
+
+def _read_meta(connection: Connection, address: Address) -> tuple[int, Identity]:
+    row = connection.execute(statement("select_meta")).fetchone()
+    if row is None:
+        raise refused(address.name, "is no complete store of partibus (its meta table is empty); restore a backup")
+    version, store_id, cluster = row
+    return version, Identity(store_id, cluster)

@@ -1,0 +1,142 @@
+-- One commit: fence, rows, in the order of partibus.partition.ports.Writes. Called as a statement of its own, so that a
+-- commit is one round trip and one transaction which nobody can leave open.
+--
+-- Lists of rows come as flat arrays of whole numbers, so many columns a row; what is no number comes in one blob per
+-- table, with (first byte, length) of each row's part among the numbers. The least bigint stands for NULL in a time, a
+-- first byte of 0 for a NULL.
+CREATE OR REPLACE FUNCTION apply_writes(
+    our_epoch bigint, our_incarnation text, commit_number bigint, lease_ms bigint,
+    partitions bigint[], subqueues bigint[],
+    bodies bigint[], body_data bytea,
+    entries bigint[], entry_sessions bigint[], entry_session_data bytea,
+    updates bigint[],
+    states bigint[], state_data bytea,
+    ids bigint[], id_data bytea,
+    forgotten bigint[],
+    unlocked bigint[], locks bigint[], lock_data bytea,
+    gone_entries bigint[], gone_bodies bigint[],
+    dropped bigint[]
+) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    no_time CONSTANT bigint := -9223372036854775808;
+    at integer;
+BEGIN
+    UPDATE owner
+    SET last_commit = commit_number, until_ms = floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + lease_ms
+    WHERE epoch = our_epoch AND incarnation = our_incarnation;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'fenced off' USING ERRCODE = 'PB001';
+    END IF;
+
+    IF cardinality(partitions) > 0 THEN
+        INSERT INTO partition (partition_row, next_sequence, next_number, session_state_bytes)
+        SELECT partitions[n], partitions[n + 1], partitions[n + 2], partitions[n + 3]
+        FROM generate_series(1, cardinality(partitions), 4) AS n
+        ON CONFLICT (partition_row) DO UPDATE SET
+            next_sequence = excluded.next_sequence, next_number = excluded.next_number,
+            session_state_bytes = excluded.session_state_bytes;
+    END IF;
+    IF cardinality(subqueues) > 0 THEN
+        INSERT INTO subqueue (key, messages, bytes)
+        SELECT subqueues[n], subqueues[n + 1], subqueues[n + 2] FROM generate_series(1, cardinality(subqueues), 3) AS n
+        ON CONFLICT (key) DO UPDATE SET messages = excluded.messages, bytes = excluded.bytes;
+    END IF;
+
+    IF cardinality(bodies) > 0 THEN
+        INSERT INTO body (key, data)
+        SELECT bodies[n], substring(body_data FROM bodies[n + 1]::integer FOR bodies[n + 2]::integer)
+        FROM generate_series(1, cardinality(bodies), 3) AS n;
+    END IF;
+    IF cardinality(entries) > 0 THEN
+        IF cardinality(entry_sessions) = 0 THEN
+            INSERT INTO entry (key, body, sequence, enqueued_ms, state, delivery_count, due_ms)
+            SELECT entries[n], entries[n + 1], entries[n + 2], entries[n + 3], entries[n + 4]::smallint,
+                entries[n + 5], nullif(entries[n + 6], no_time)
+            FROM generate_series(1, cardinality(entries), 7) AS n;
+        ELSE
+            INSERT INTO entry (key, body, sequence, enqueued_ms, state, delivery_count, session, due_ms)
+            SELECT entries[7 * n + 1], entries[7 * n + 2], entries[7 * n + 3], entries[7 * n + 4],
+                entries[7 * n + 5]::smallint, entries[7 * n + 6],
+                CASE WHEN entry_sessions[2 * n + 1] > 0 THEN
+                    substring(entry_session_data FROM entry_sessions[2 * n + 1]::integer
+                              FOR entry_sessions[2 * n + 2]::integer)
+                END,
+                nullif(entries[7 * n + 7], no_time)
+            FROM generate_series(0, cardinality(entries) / 7 - 1) AS n;
+        END IF;
+    END IF;
+    IF cardinality(updates) > 0 THEN
+        UPDATE entry SET body = new.body, state = new.state, delivery_count = new.delivery_count, due_ms = new.due_ms
+        FROM (
+            SELECT updates[n] AS key, updates[n + 1] AS body, updates[n + 2]::smallint AS state,
+                updates[n + 3] AS delivery_count, nullif(updates[n + 4], no_time) AS due_ms
+            FROM generate_series(1, cardinality(updates), 5) AS n
+        ) AS new
+        WHERE entry.key = new.key;
+    END IF;
+
+    IF cardinality(states) > 0 THEN
+        -- partition row, name (first, length), state (first, length), time
+        DELETE FROM session_state USING (
+            SELECT states[n] AS partition_row,
+                substring(state_data FROM states[n + 1]::integer FOR states[n + 2]::integer) AS session
+            FROM generate_series(1, cardinality(states), 6) AS n
+            WHERE states[n + 3] = 0
+        ) AS gone
+        WHERE session_state.partition_row = gone.partition_row AND session_state.session = gone.session;
+        INSERT INTO session_state (partition_row, session, state, updated_ms)
+        SELECT states[n], substring(state_data FROM states[n + 1]::integer FOR states[n + 2]::integer),
+            substring(state_data FROM states[n + 3]::integer FOR states[n + 4]::integer), states[n + 5]
+        FROM generate_series(1, cardinality(states), 6) AS n
+        WHERE states[n + 3] > 0
+        ON CONFLICT (partition_row, session) DO UPDATE SET state = excluded.state, updated_ms = excluded.updated_ms;
+    END IF;
+
+    IF cardinality(ids) > 0 THEN
+        INSERT INTO duplicate_id (partition_row, bucket, id, accepted_ms)
+        SELECT ids[n], ids[n + 1], substring(id_data FROM ids[n + 2]::integer FOR ids[n + 3]::integer), ids[n + 4]
+        FROM generate_series(1, cardinality(ids), 5) AS n
+        ON CONFLICT (partition_row, bucket, id) DO UPDATE SET accepted_ms = excluded.accepted_ms;
+    END IF;
+    IF cardinality(forgotten) > 0 THEN
+        FOR at IN 1 .. cardinality(forgotten) BY 3 LOOP
+            DELETE FROM duplicate_id WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM duplicate_id
+                WHERE partition_row = forgotten[at] AND bucket < forgotten[at + 1]
+                ORDER BY bucket, id LIMIT forgotten[at + 2]
+            ));
+        END LOOP;
+    END IF;
+
+    IF cardinality(unlocked) > 0 THEN
+        DELETE FROM lock_batch WHERE lock_key = ANY (unlocked);
+    END IF;
+    IF cardinality(locks) > 0 THEN
+        INSERT INTO lock_batch (lock_key, first_pos, until_ms, bitmap)
+        SELECT locks[n], locks[n + 1], locks[n + 2],
+            substring(lock_data FROM locks[n + 3]::integer FOR locks[n + 4]::integer)
+        FROM generate_series(1, cardinality(locks), 5) AS n
+        ON CONFLICT (lock_key, first_pos) DO UPDATE SET until_ms = excluded.until_ms, bitmap = excluded.bitmap;
+    END IF;
+
+    IF cardinality(gone_entries) > 0 THEN
+        DELETE FROM entry USING generate_series(1, cardinality(gone_entries), 2) AS n
+        WHERE key BETWEEN gone_entries[n] AND gone_entries[n + 1];
+    END IF;
+    IF cardinality(gone_bodies) > 0 THEN
+        DELETE FROM body USING generate_series(1, cardinality(gone_bodies), 2) AS n
+        WHERE key BETWEEN gone_bodies[n] AND gone_bodies[n + 1];
+    END IF;
+
+    -- What makes it a partition goes at once; its messages, which may be millions, are noted for the sweep.
+    IF cardinality(dropped) > 0 THEN
+        DELETE FROM partition WHERE partition_row = ANY (dropped);
+        DELETE FROM subqueue USING unnest(dropped) AS gone
+        WHERE key BETWEEN gone << 2 AND ((gone + 1) << 2) - 1;
+        DELETE FROM lock_batch USING unnest(dropped) AS gone
+        WHERE lock_key BETWEEN gone << 42 AND (gone << 42) + ((1::bigint << 42) - 1);
+        INSERT INTO dropped_partition (partition_row) SELECT DISTINCT unnest(dropped) ON CONFLICT DO NOTHING;
+    END IF;
+END
+$$;

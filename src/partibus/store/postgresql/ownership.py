@@ -1,0 +1,136 @@
+"""Who may write to a store (D19): a row in it, with a lease that ends by the database's clock.
+
+A taker raises the epoch and ends the connections of the owner before, so that nothing of it can still be on its way; a
+broker that was stopped and wakes finds its connection gone and the epoch raised. A lease that is valid keeps others
+out, unless they know that its holder is dead.
+"""
+
+import time
+from typing import NamedTuple
+
+from partibus.partition.ports import StoreError, StoreFenced
+from partibus.store.owner import Owner
+from partibus.store.postgresql.address import Address
+from partibus.store.postgresql.connection import Connection, application_name
+from partibus.store.postgresql.creation import install_functions
+from partibus.store.postgresql.failure import refused
+from partibus.store.postgresql.settings import PostgreSQLSettings
+from partibus.store.postgresql.sql import statement
+
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_ms() -> float:
+    """Real time that goes on while the machine sleeps: what a lease is measured with."""
+    return time.clock_gettime(_BOOT_CLOCK) * 1_000
+
+
+class OwnerRow(NamedTuple):
+    """As stored; see ``ddl/0001.sql``."""
+
+    broker: str
+    incarnation: str
+    epoch: int
+    last_commit: int
+    taken_at: int
+    left_ms: int
+    """Of the lease, by the database's clock; 0 or less: it has ended."""
+
+
+def read_owner(connection: Connection) -> OwnerRow:
+    """Who has the store."""
+    row = connection.execute(statement("select_owner")).fetchone()
+    assert row is not None, "made with the schema"
+    return OwnerRow._make(row)
+
+
+class Ownership:
+    """The owner row as this process last wrote it, and how long it holds."""
+
+    def __init__(self, address: Address, owner: Owner, settings: PostgreSQLSettings) -> None:
+        """Nothing is owned before `take`."""
+        self._address = address
+        self._owner = owner
+        self._settings = settings
+        self.epoch = 0
+        self.last_commit = 0
+        self.held_until_ms = 0.0
+        """On `boot_ms`: until then surely nobody else is the owner, unless who took it knew this one dead."""
+
+    @property
+    def key(self) -> dict[str, int | str]:
+        """What each statement of the owner names."""
+        return {
+            "epoch": self.epoch,
+            "incarnation": self._owner.incarnation,
+            "lease_ms": self._settings.lease_ms,
+        }
+
+    def take(self, connection: Connection, *, evict: bool) -> None:
+        """Take the store over: the epoch rises and whoever had it before is cut off. ``evict``: also when its lease is
+        still valid, since it is known to be dead or to have given up. Raises `psycopg.Error`, `StoreError`."""
+        before = read_owner(connection)
+        is_ours = before.incarnation == self._owner.incarnation
+        if before.left_ms > 0 and not (evict or is_ours):
+            raise refused(
+                self._address.name,
+                f"in use by broker {before.broker!r}, incarnation {before.incarnation!r}, whose lease ends in "
+                f"{before.left_ms} ms unless it is renewed; stop that broker or choose another store",
+            )
+        if before.incarnation:
+            self.evict(connection, before.incarnation)
+        asked_ms = boot_ms()
+        with connection.transaction():
+            row = connection.execute(
+                statement("take_ownership"), self.key | {"broker": self._owner.broker, "epoch": before.epoch}
+            ).fetchone()
+            if row is None:
+                raise self.fenced(read_owner(connection))
+            install_functions(connection)
+        self.epoch, last_commit = row
+        if last_commit < self.last_commit:
+            raise StoreError(
+                f"{self._address.name}: its last commit is {last_commit}, while {self.last_commit} was acknowledged: "
+                "the server lost commits (a standby that was behind was made primary, or a backup restored); bring "
+                "the server back that has them, or restart the broker to go on without them",
+                executed=False,
+            )
+        self.last_commit = last_commit
+        self.held_until_ms = asked_ms + self._settings.lease_ms
+
+    def evict(self, connection: Connection, incarnation: str) -> None:
+        """End the connections of a run of a broker, this run's own leftovers included, and wait for their end."""
+        connection.execute(
+            statement("evict"),
+            {
+                "patience_ms": self._settings.statement_patience_ms,
+                "application": application_name(incarnation, self._address),
+            },
+        )
+
+    def renew(self, connection: Connection) -> int:
+        """Move the end of the lease; answers the number of the last commit, which is durable by then. Raises
+        `psycopg.Error`, `StoreFenced`."""
+        asked_ms = boot_ms()
+        row = connection.execute(statement("renew_ownership"), self.key, prepare=True).fetchone()
+        if row is None:
+            raise self.fenced(read_owner(connection))
+        self.held_until_ms = asked_ms + self._settings.lease_ms
+        last_commit: int = row[0]
+        return last_commit
+
+    def committed(self, number: int, asked_ms: float) -> None:
+        """A commit that was asked for at that time on `boot_ms` is durable, and the lease renewed with it."""
+        self.last_commit = number
+        self.held_until_ms = asked_ms + self._settings.lease_ms
+
+    def release(self, connection: Connection) -> None:
+        """Give the lease back: the next broker need not wait for its end."""
+        connection.execute(statement("release_ownership"), self.key)
+
+    def fenced(self, now: OwnerRow) -> StoreFenced:
+        """The error for an owner that is one no more."""
+        return StoreFenced(
+            f"{self._address.name}: taken over by broker {now.broker!r}, incarnation {now.incarnation!r}, epoch "
+            f"{now.epoch} (ours was {self.epoch}); this broker must give up the store and send its clients elsewhere"
+        )

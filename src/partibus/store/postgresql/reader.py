@@ -1,0 +1,217 @@
+"""Answers the loads of the port: one round trip each, rows in PostgreSQL's binary form."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from partibus.partition.keys import (
+    KIND_BITS,
+    POSITION_BITS,
+    POSITION_MAX,
+    SubqueueKind,
+    body_key,
+    entry_key,
+    kind_of,
+)
+from partibus.partition.ports import DueRows, EntryRow, LockBatchRow, Snapshot, SubqueueCounts
+from partibus.store.postgresql.bigints import Bigints
+from partibus.store.postgresql.connection import Connection
+from partibus.store.postgresql.sql import page_statement, statement
+
+_BIGINT_MAX = (1 << 63) - 1
+
+Parameters = dict[str, Any]
+
+
+def load_page(
+    connection: Connection, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None
+) -> list[EntryRow]:
+    """See `partibus.partition.ports.Store.load_page`."""
+    keys = _key_range(subqueue, from_pos, POSITION_MAX)
+    if keys is None:
+        return []
+    bounds = _bounds(max_entries, max_bytes)
+    if session is None:
+        return _page(connection, "page", keys | bounds)
+    return _page(connection, "page_of_session", _of_session(subqueue, session) | bounds | {"first": keys["first"]})
+
+
+def browse(
+    connection: Connection, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int
+) -> list[EntryRow]:
+    """See `partibus.partition.ports.Store.browse`."""
+    keys = _key_range(subqueue, from_pos, to_pos - 1)
+    return [] if keys is None else _page(connection, "browse", keys | _bounds(max_entries, max_bytes))
+
+
+def peek(
+    connection: Connection, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None
+) -> list[EntryRow]:
+    """See `partibus.partition.ports.Store.peek`; in the active sub-queue the sequence number is the position."""
+    first = min(max(0, from_sequence), _BIGINT_MAX)
+    bounds = _bounds(max_entries, max_bytes)
+    if kind_of(subqueue) != SubqueueKind.ACTIVE:
+        if session is None:
+            return _page(connection, "peek_by_sequence", bounds | {"subqueue": subqueue, "first": first})
+        return _page(
+            connection, "peek_of_session_by_sequence", _of_session(subqueue, session) | bounds | {"first": first}
+        )
+    if session is None:
+        return browse(connection, subqueue, first, POSITION_MAX + 1, max_entries, max_bytes)
+    if first > POSITION_MAX:
+        return []
+    key = entry_key(subqueue, first)
+    return _page(connection, "peek_of_session", _of_session(subqueue, session) | bounds | {"first": key})
+
+
+def load_due(
+    connection: Connection, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int
+) -> DueRows:
+    """See `partibus.partition.ports.Store.load_due`."""
+    of_state = {"subqueue": subqueue, "state": state}
+    until_ms = max(min(until_ms, _BIGINT_MAX), -_BIGINT_MAX)
+    with connection.transaction():
+        connection.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        rows = _page(connection, "due", of_state | {"until_ms": until_ms} | _bounds(max_entries, max_bytes))
+        behind = {"after_ms": -_BIGINT_MAX, "after_key": 0}
+        if rows:
+            behind = {"after_ms": rows[-1].due_ms or 0, "after_key": entry_key(subqueue, rows[-1].pos)}
+        following = _rows(connection, statement("next_due"), of_state | behind)
+    return DueRows(rows, following[0][0] if following else None)
+
+
+def timed_partitions(connection: Connection) -> list[int]:
+    """See `partibus.partition.ports.Store.timed_partitions`."""
+    return [row for (row,) in _rows(connection, statement("timed_partitions"), {})]
+
+
+def load_sequences(connection: Connection, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
+    """See `partibus.partition.ports.Store.load_sequences`."""
+    is_active = kind_of(subqueue) == SubqueueKind.ACTIVE
+    largest = POSITION_MAX if is_active else _BIGINT_MAX
+    wanted = [sequence for sequence in set(sequences) if 0 <= sequence <= largest]
+    if is_active:
+        keys = Bigints([entry_key(subqueue, pos) for pos in wanted])
+        return _entry_rows(_rows(connection, statement("by_keys"), {"keys": keys}))
+    parameters = {"subqueue": subqueue, "sequences": Bigints(wanted)}
+    return _entry_rows(_rows(connection, statement("by_sequences"), parameters))
+
+
+def load_bodies(connection: Connection, keys: Sequence[int]) -> list[bytes | None]:
+    """See `partibus.partition.ports.Store.load_bodies`."""
+    found = dict(_rows(connection, statement("bodies"), {"keys": Bigints(keys)}))
+    return [found.get(key) for key in keys]
+
+
+def load_partition(connection: Connection, partition_row: int) -> Snapshot | None:
+    """See `partibus.partition.ports.Store.load_partition`. All statements see the same commit."""
+    keys = {"first": body_key(partition_row, 0), "last": body_key(partition_row + 1, 0) - 1}
+    with connection.pipeline(), connection.transaction():
+        connection.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        found = [
+            connection.cursor(binary=True).execute(statement(name), parameters, prepare=True)
+            for name, parameters in (
+                ("partition", {"partition_row": partition_row}),
+                ("counts", keys),
+                ("lock_batches", keys),
+                ("locked_entries", keys),
+                ("first_due", keys),
+            )
+        ]
+        partition, counts, batches, locked, first_due = [cursor.fetchall() for cursor in found]
+    if not partition:
+        return None
+    next_sequence, next_number, session_state_bytes = partition[0]
+    return Snapshot(
+        next_sequence,
+        next_number,
+        session_state_bytes,
+        {key: SubqueueCounts(messages, size_bytes) for key, messages, size_bytes in counts},
+        [LockBatchRow(key >> POSITION_BITS, key & POSITION_MAX, *columns) for key, *columns in batches],
+        [_locked_entry(row) for row in locked],
+        {(subqueue, state): due_ms for subqueue, state, due_ms in first_due},
+    )
+
+
+def scan_sessions(connection: Connection, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
+    """See `partibus.partition.ports.Store.scan_sessions`."""
+    # What comes directly behind a name is the name with a NUL.
+    start = b"" if after is None else after.encode() + b"\x00"
+    parameters = {"subqueue": subqueue, "start": start, "most": max(0, max_sessions)}
+    return _names(_rows(connection, statement("scan_sessions"), parameters))
+
+
+def list_sessions(
+    connection: Connection, subqueue: int, skip: int, top: int, updated_after_ms: int | None
+) -> list[str]:
+    """See `partibus.partition.ports.Store.list_sessions`."""
+    parameters: Parameters = {
+        "partition_row": subqueue >> KIND_BITS,
+        "skip": min(max(0, skip), _BIGINT_MAX),
+        "most": min(max(0, top), _BIGINT_MAX),
+    }
+    if updated_after_ms is None:
+        return _names(_rows(connection, statement("list_sessions"), parameters | {"subqueue": subqueue}))
+    return _names(_rows(connection, statement("list_updated_sessions"), parameters | {"after_ms": updated_after_ms}))
+
+
+def session_state(connection: Connection, partition_row: int, session: str) -> bytes | None:
+    """See `partibus.partition.ports.Store.load_session_state`."""
+    parameters = {"partition_row": partition_row, "session": session.encode()}
+    rows = _rows(connection, statement("session_state"), parameters)
+    return rows[0][0] if rows else None
+
+
+def find_duplicates(
+    connection: Connection, partition_row: int, first_bucket: int, ids: Sequence[bytes]
+) -> dict[bytes, int]:
+    """See `partibus.partition.ports.Store.find_duplicates`."""
+    if not ids:
+        return {}
+    parameters = {"partition_row": partition_row, "first_bucket": first_bucket, "ids": list(ids)}
+    return dict(_rows(connection, statement("find_duplicates"), parameters))
+
+
+def scan_duplicates(
+    connection: Connection, partition_row: int, after: tuple[int, bytes], max_ids: int
+) -> list[tuple[int, bytes, int]]:
+    """See `partibus.partition.ports.Store.scan_duplicates`."""
+    bucket, message_id = after
+    parameters = {"partition_row": partition_row, "bucket": bucket, "id": message_id, "most": max(0, max_ids)}
+    return _rows(connection, statement("scan_duplicates"), parameters)
+
+
+def _key_range(subqueue: int, first_pos: int, last_pos: int) -> Parameters | None:
+    """Keys of the positions that exist between two that anybody may have asked for; None when there are none."""
+    first, last = max(0, first_pos), min(last_pos, POSITION_MAX)
+    return None if first > last else {"first": entry_key(subqueue, first), "last": entry_key(subqueue, last)}
+
+
+def _bounds(max_entries: int, max_bytes: int) -> Parameters:
+    return {"max_entries": max(0, max_entries), "max_bytes": max_bytes}
+
+
+def _of_session(subqueue: int, session: str) -> Parameters:
+    return {"subqueue": subqueue, "session": session.encode()}
+
+
+def _rows(connection: Connection, query: bytes, parameters: Parameters) -> list[Any]:
+    return connection.cursor(binary=True).execute(query, parameters, prepare=True).fetchall()
+
+
+def _page(connection: Connection, name: str, parameters: Parameters) -> list[EntryRow]:
+    return _entry_rows(_rows(connection, page_statement(name), parameters))
+
+
+def _entry_rows(rows: list[Any]) -> list[EntryRow]:
+    """The session's name (column 6) comes as bytes."""
+    return [EntryRow._make(row if row[6] is None else (*row[:6], row[6].decode(), *row[7:])) for row in rows]
+
+
+def _locked_entry(row: tuple[Any, ...]) -> tuple[int, EntryRow, int]:
+    key, *columns, size = row
+    (entry,) = _entry_rows([(key & POSITION_MAX, *columns, b"")])
+    return key >> POSITION_BITS, entry, size
+
+
+def _names(rows: list[Any]) -> list[str]:
+    return [name.decode() for (name,) in rows]

@@ -1,0 +1,70 @@
+"""Connections that read from a store while others commit."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import psycopg
+
+from partibus.store.postgresql.address import Address
+from partibus.store.postgresql.connection import Connection, connect, end
+from partibus.store.postgresql.failure import BINDING_ERRORS, store_error
+from partibus.store.postgresql.settings import PostgreSQLSettings
+
+T = TypeVar("T")
+
+
+class Readers:
+    """Keeps a connection or two between loads. Safe to use from any thread."""
+
+    def __init__(self, address: Address, application: str, settings: PostgreSQLSettings) -> None:
+        self._address = address
+        self._application = application
+        self._settings = settings
+        self._idle: list[Connection] = []
+        self._generation = 0
+        self._closed = False
+
+    def read(self, load: Callable[[Connection], T]) -> T:
+        """What ``load`` finds. Asked again on a new connection when one that waited has been lost meanwhile. Raises
+        `StoreError`."""
+        generation = self._generation
+        try:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return self._load(self._connect(), load, generation)
+            try:
+                return self._load(connection, load, generation)
+            except psycopg.OperationalError:
+                if not connection.closed:
+                    raise
+                self.renew()
+                return self._load(self._connect(), load, self._generation)
+        except BINDING_ERRORS as error:
+            raise store_error(error, self._address.name, "a load", executed=False) from error
+
+    def renew(self) -> None:
+        """Forget the connections that wait: they may lead to a server that is the primary no more."""
+        self._generation += 1
+        while self._idle:
+            end(self._idle.pop())
+
+    def close(self) -> None:
+        """Idempotent. A load under way closes its own connection at its end."""
+        self._closed = True
+        self.renew()
+
+    def _connect(self) -> Connection:
+        return connect(self._address, self._application, self._settings)
+
+    def _load(self, connection: Connection, load: Callable[[Connection], T], generation: int) -> T:
+        try:
+            found = load(connection)
+        except BaseException:
+            end(connection)
+            raise
+        if self._closed or generation != self._generation or len(self._idle) >= self._settings.readers_idle:
+            end(connection)
+        else:
+            self._idle.append(connection)
+        return found

@@ -1,0 +1,143 @@
+"""The rows of one commit as parameters of ``apply_writes``: flat arrays of numbers, and one blob per table.
+
+A blob holds the bytes of all rows one after the other; beside each row's numbers stand where its part begins (from 1,
+as SQL counts) and how long it is.
+"""
+
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any
+
+from partibus.partition.ports import DUPLICATE_COLUMNS, ENTRY_COLUMNS, UPDATE_COLUMNS, Writes
+from partibus.store.postgresql.bigints import Bigints
+
+NO_TIME = -(1 << 63)
+"""Stands for "never due" among the numbers."""
+
+_NUMBERS = 7
+"""Of an entry: all its columns but the session."""
+
+_NOTHING = Bigints(())
+
+
+class _Blob:
+    """Bytes that are appended, and where each part lies."""
+
+    __slots__ = ("parts", "size")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+
+    def add(self, part: bytes) -> tuple[int, int]:
+        """(first byte, length)"""
+        first = self.size + 1
+        self.parts.append(part)
+        self.size += len(part)
+        return first, len(part)
+
+    def joined(self) -> bytes:
+        return b"".join(self.parts)
+
+
+def commit_parameters(writes: Writes) -> dict[str, Any]:
+    """By the names in ``statements/apply_writes.sql``, without those of the owner. Raises ValueError or TypeError for
+    what is no text or number; a number of more than 64 bits is found when it is sent."""
+    bodies, body_data = _bodies(writes.bodies)
+    entry_sessions, session_data = _entry_sessions(writes.entries)
+    states, state_data = _states(writes)
+    ids, id_data = _ids(writes.duplicate_ids)
+    locks, lock_data = _locks(writes)
+    return {
+        "partitions": _flat((row, *counters) for row, counters in writes.counters.items()),
+        "subqueues": _flat((key, *counts) for key, counts in writes.counts.items()),
+        "bodies": bodies,
+        "body_data": body_data,
+        "entries": _entries(writes.entries),
+        "entry_sessions": entry_sessions,
+        "entry_session_data": session_data,
+        "updates": _updates(writes.entry_updates),
+        "states": states,
+        "state_data": state_data,
+        "ids": ids,
+        "id_data": id_data,
+        "forgotten": _flat((row, bucket, max(0, most)) for row, bucket, most in writes.forgotten_duplicates),
+        "unlocked": Bigints(writes.deleted_locks),
+        "locks": locks,
+        "lock_data": lock_data,
+        "gone_entries": _flat(writes.deleted_entries),
+        "gone_bodies": _flat(writes.deleted_bodies),
+        "dropped": Bigints(writes.dropped_partitions),
+    }
+
+
+def _flat(rows: Iterable[Iterable[int]]) -> Bigints:
+    return Bigints([value for row in rows for value in row])
+
+
+def _bodies(flat: list[Any]) -> tuple[Bigints, bytes]:
+    data = flat[1::2]
+    sizes = list(map(len, data))
+    numbers = [0] * (3 * len(data))
+    numbers[0::3] = flat[0::2]
+    numbers[1::3] = list(accumulate(sizes[:-1], initial=1)) if sizes else []
+    numbers[2::3] = sizes
+    return Bigints(numbers), b"".join(data)
+
+
+def _entries(flat: list[Any]) -> Bigints:
+    numbers = [0] * (len(flat) // ENTRY_COLUMNS * _NUMBERS)
+    for column in range(6):
+        numbers[column::_NUMBERS] = flat[column::ENTRY_COLUMNS]
+    numbers[6::_NUMBERS] = [NO_TIME if due_ms is None else due_ms for due_ms in flat[7::ENTRY_COLUMNS]]
+    return Bigints(numbers)
+
+
+def _entry_sessions(flat: list[Any]) -> tuple[Bigints, bytes]:
+    sessions = flat[6::ENTRY_COLUMNS]
+    if not any(session is not None for session in sessions):
+        return _NOTHING, b""
+    blob = _Blob()
+    places = [(0, 0) if session is None else blob.add(session.encode()) for session in sessions]
+    return _flat(places), blob.joined()
+
+
+def _updates(flat: list[int | None]) -> Bigints:
+    """One row per entry, the last: UPDATE ... FROM takes any one of several rows that match."""
+    last: dict[int | None, list[int]] = {}
+    for at in range(0, len(flat), UPDATE_COLUMNS):
+        last[flat[at]] = [NO_TIME if value is None else value for value in flat[at : at + UPDATE_COLUMNS]]
+    return _flat(last.values())
+
+
+def _states(writes: Writes) -> tuple[Bigints, bytes]:
+    blob = _Blob()
+    numbers: list[int] = []
+    for (row, session), (state, updated_ms) in writes.session_states.items():
+        place = (0, 0)
+        name = blob.add(session.encode())
+        if state is not None:
+            place = blob.add(state)
+        numbers += (row, *name, *place, updated_ms)
+    return Bigints(numbers), blob.joined()
+
+
+def _ids(flat: list[Any]) -> tuple[Bigints, bytes]:
+    """One row per id, with the last time."""
+    columns = [iter(flat)] * DUPLICATE_COLUMNS
+    last = {(row, bucket, message_id): when_ms for row, bucket, message_id, when_ms in zip(*columns, strict=True)}
+    blob = _Blob()
+    rows = [(row, bucket, *blob.add(message_id), when_ms) for (row, bucket, message_id), when_ms in last.items()]
+    return _flat(rows), blob.joined()
+
+
+def _locks(writes: Writes) -> tuple[Bigints, bytes]:
+    """One row per lock key and first position, the last."""
+    last = {
+        (key, first_pos): (until_ms, bitmap)
+        for key, rows in writes.lock_batches.items()
+        for first_pos, until_ms, bitmap in rows
+    }
+    blob = _Blob()
+    rows = [(key, first_pos, until_ms, *blob.add(bitmap)) for (key, first_pos), (until_ms, bitmap) in last.items()]
+    return _flat(rows), blob.joined()

@@ -1,0 +1,1 @@
+SELECT key, data FROM body WHERE key = ANY (%(keys)s)

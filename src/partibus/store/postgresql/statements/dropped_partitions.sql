@@ -1,0 +1,1 @@
+SELECT partition_row FROM dropped_partition ORDER BY partition_row

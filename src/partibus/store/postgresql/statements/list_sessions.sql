@@ -1,0 +1,21 @@
+-- Sessions that have active entries or a state, in order; see scan_sessions.
+WITH RECURSIVE found (session) AS (
+    SELECT min(session) FROM (
+        (SELECT session FROM entry WHERE key >> 40 = %(subqueue)s AND state = 0 AND session IS NOT NULL
+         ORDER BY session LIMIT 1)
+        UNION ALL
+        (SELECT session FROM session_state WHERE partition_row = %(partition_row)s ORDER BY session LIMIT 1)
+    ) AS lowest
+    UNION ALL
+    SELECT (
+        SELECT min(session) FROM (
+            (SELECT session FROM entry WHERE key >> 40 = %(subqueue)s AND state = 0 AND session > found.session
+             ORDER BY session LIMIT 1)
+            UNION ALL
+            (SELECT session FROM session_state WHERE partition_row = %(partition_row)s AND session > found.session
+             ORDER BY session LIMIT 1)
+        ) AS next
+    )
+    FROM found WHERE found.session IS NOT NULL
+)
+SELECT session FROM found WHERE session IS NOT NULL OFFSET %(skip)s LIMIT %(most)s

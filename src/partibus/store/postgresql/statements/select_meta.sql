@@ -1,0 +1,1 @@
+SELECT format_version, store_id, cluster FROM meta

@@ -1,0 +1,1 @@
+UPDATE meta SET format_version = %(version)s

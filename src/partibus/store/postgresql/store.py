@@ -1,0 +1,330 @@
+"""One schema of a PostgreSQL database as a messaging store.
+
+Layout: ``ddl/0001.sql``, keys as in `partibus.partition.keys`. The same tables as in SQLite's stores; what differs is
+what the database differs in.
+
+Sync points: a commit is one statement and one transaction (``ddl/apply_writes.sql``); when `commit` returns, the server
+has it on its disk, and on those of its synchronous standbys. A commit whose connection is lost on the way is looked up
+by its number before anybody is told (`writer`).
+
+Threads: commits exclude each other; reads go through connections of their own and see the last commit. A thread renews
+the lease while nothing is committed.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import Lock
+from typing import Self, TypeVar
+
+import psycopg
+
+from partibus.partition.keys import KIND_BITS, POSITION_BITS
+from partibus.partition.ports import DueRows, EntryRow, Snapshot, StoreError, StoreFull, Writes
+from partibus.store.owner import Owner
+from partibus.store.postgresql import reader
+from partibus.store.postgresql.address import Address
+from partibus.store.postgresql.connection import Connection, application_name, end
+from partibus.store.postgresql.creation import Identity
+from partibus.store.postgresql.failure import refused, store_error
+from partibus.store.postgresql.lease import LeaseKeeper
+from partibus.store.postgresql.ownership import boot_ms
+from partibus.store.postgresql.readers import Readers
+from partibus.store.postgresql.settings import DEFAULTS, PostgreSQLSettings
+from partibus.store.postgresql.sql import statement
+from partibus.store.postgresql.writer import Writer
+from partibus.store.sweep import SLICE_ROWS, Sweeper
+
+T = TypeVar("T")
+
+_SWEPT_STATES = 8
+"""Session states that one slice of a sweep removes: each may have 256 KiB."""
+
+
+class PostgreSQLStore:
+    """A `partibus.partition.ports.Store` in one schema. Made by `open`."""
+
+    def __init__(
+        self,
+        address: Address,
+        identity: Identity,
+        owner: Owner,
+        created_ms: int,
+        settings: PostgreSQLSettings,
+        *,
+        evict: bool,
+        last_commit: int = 0,
+        full_until_ms: float = 0.0,
+    ) -> None:
+        """Connect and take the store over; see `open`. ``last_commit`` and ``full_until_ms``: what is known from before
+        it was opened anew."""
+        self._address = address
+        self._identity = identity
+        self._owner = owner
+        self._created_ms = created_ms
+        self._settings = settings
+        self._commit_lock = Lock()
+        self._closed = False
+        self._full_until_ms = full_until_ms
+        self._readers = Readers(address, application_name(owner.incarnation, address), settings)
+        self._readers_of = 0
+        self._writer = Writer(address, owner, settings)
+        self._writer.ownership.last_commit = last_commit
+        self.lease_error: StoreError | None = None
+        """Why the lease could not be renewed last time; None when it could."""
+        try:
+            self._writer.open(identity, created_ms, evict=evict)
+        except psycopg.Error as error:
+            raise store_error(error, address.name, "opening the store", executed=False) from error
+        self._sweeper = Sweeper(self._sweep_slice, self._writer.dropped_partitions)
+        self._keeper = LeaseKeeper(self._keep_lease, settings.renewal_ms, address.name)
+
+    @classmethod
+    def open(
+        cls,
+        address: Address,
+        *,
+        store_id: str,
+        owner: Owner,
+        cluster: str = "",
+        created_ms: int = 0,
+        settings: PostgreSQLSettings = DEFAULTS,
+        evict: bool = False,
+    ) -> Self:
+        """Open the store and take it over, after making an empty one if its schema holds none.
+
+        ``evict``: also from an owner whose lease is still valid, since the caller knows that it is dead or has given
+        up. Raises `StoreError` (not reachable, wrong password, in use by another broker, of a newer format, another
+        store's or another cluster's schema, a server without fsync), leaving the store as it was.
+        """
+        return cls(address, Identity(store_id, cluster), owner, created_ms, settings, evict=evict)
+
+    def reopen(self) -> Self:
+        """Close and open anew: what the owner does after a failed commit. Raises as `open`, and when the database has
+        not all that was acknowledged."""
+        self.close()
+        return type(self)(
+            self._address,
+            self._identity,
+            self._owner,
+            self._created_ms,
+            self._settings,
+            evict=False,
+            last_commit=self.last_commit,
+            full_until_ms=self._full_until_ms,
+        )
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return self._address.name
+
+    @property
+    def epoch(self) -> int:
+        """How often the store has been taken over, this time included (D19)."""
+        return self._writer.ownership.epoch
+
+    @property
+    def last_commit(self) -> int:
+        """Number of the last commit that is surely durable."""
+        return self._writer.ownership.last_commit
+
+    @property
+    def lease_left_ms(self) -> float:
+        """So long nobody else can have the store, measured here and on the safe side; not positive: somebody may (D20).
+        Zero once it is known that somebody has."""
+        if self._closed or self._writer.refusal is not None:
+            return 0.0
+        return self._writer.ownership.held_until_ms - boot_ms()
+
+    @property
+    def has_room(self) -> bool:
+        """False for a while after the server had no room; then the next commit tries again."""
+        return boot_ms() >= self._full_until_ms
+
+    @property
+    def durability(self) -> str:
+        """Where a commit is when it is answered: "1 copy", "2 copies, synchronous", "1 copy, 1 more that may be
+        behind". As of the opening or the last renewal."""
+        _, mode, names, synchronous, streaming = self._writer.durability
+        waits = bool(names) and mode not in ("local", "off")
+        copies = 1 + (synchronous if waits else 0)
+        text = "1 copy" if copies == 1 else f"{copies} copies, synchronous"
+        behind = streaming - (copies - 1)
+        if waits and copies == 1:
+            return f"{text}; waits for synchronous standbys ({names}), none that it can see is there"
+        return text if behind <= 0 else f"{text}, {behind} more that may be behind"
+
+    def commit(self, writes: Writes) -> None:
+        """Make all rows durable, or none. A key that exists already is an error of the caller: nothing is stored."""
+        with self._commit_lock:
+            self._check_usable()
+            try:
+                self._writer.commit(writes)
+            except StoreFull:
+                self._full_until_ms = boot_ms() + self._settings.full_ms
+                raise
+            finally:
+                self._follow_writer()
+        if writes.dropped_partitions:
+            self._sweeper.dropped(writes.dropped_partitions)
+
+    def load_partition(self, partition_row: int) -> Snapshot | None:
+        """See the port."""
+        return self._load(partition_row, None, partial(reader.load_partition, partition_row=partition_row))
+
+    def timed_partitions(self) -> list[int]:
+        """See the port."""
+        self._check_usable()
+        return [row for row in self._readers.read(reader.timed_partitions) if not self._sweeper.hides(row)]
+
+    def load_page(
+        self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
+    ) -> list[EntryRow]:
+        """See the port."""
+        return self._load(
+            subqueue >> KIND_BITS,
+            [],
+            lambda connection: reader.load_page(connection, subqueue, from_pos, max_entries, max_bytes, session),
+        )
+
+    def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
+        """See the port."""
+        return self._load(
+            subqueue >> KIND_BITS,
+            DueRows([], None),
+            lambda connection: reader.load_due(connection, subqueue, state, until_ms, max_entries, max_bytes),
+        )
+
+    def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
+        """See the port."""
+        return self._load(
+            subqueue >> KIND_BITS, [], lambda connection: reader.load_sequences(connection, subqueue, sequences)
+        )
+
+    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
+        """See the port."""
+        return self._load(
+            subqueue >> KIND_BITS,
+            [],
+            lambda connection: reader.scan_sessions(connection, subqueue, after, max_sessions),
+        )
+
+    def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
+        """See the port."""
+        return self._load(
+            subqueue >> KIND_BITS,
+            [],
+            lambda connection: reader.list_sessions(connection, subqueue, skip, top, updated_after_ms),
+        )
+
+    def load_session_state(self, partition_row: int, session: str) -> bytes | None:
+        """See the port."""
+        return self._load(
+            partition_row, None, lambda connection: reader.session_state(connection, partition_row, session)
+        )
+
+    def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
+        """See the port."""
+        return self._load(
+            partition_row, {}, lambda connection: reader.find_duplicates(connection, partition_row, first_bucket, ids)
+        )
+
+    def scan_duplicates(
+        self, partition_row: int, after: tuple[int, bytes], max_ids: int
+    ) -> list[tuple[int, bytes, int]]:
+        """See the port."""
+        return self._load(
+            partition_row, [], lambda connection: reader.scan_duplicates(connection, partition_row, after, max_ids)
+        )
+
+    def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
+        """See the port."""
+        self._check_usable()
+        bodies = self._readers.read(lambda connection: reader.load_bodies(connection, keys))
+        return [
+            None if self._sweeper.hides(key >> (KIND_BITS + POSITION_BITS)) else body
+            for key, body in zip(keys, bodies, strict=True)
+        ]
+
+    def peek(
+        self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
+    ) -> list[EntryRow]:
+        """See the port."""
+        return self._load(
+            subqueue >> KIND_BITS,
+            [],
+            lambda connection: reader.peek(connection, subqueue, from_sequence, max_entries, max_bytes, session),
+        )
+
+    def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+        """See the port."""
+        return self._load(
+            subqueue >> KIND_BITS,
+            [],
+            lambda connection: reader.browse(connection, subqueue, from_pos, to_pos, max_entries, max_bytes),
+        )
+
+    def wait_until_swept(self) -> None:
+        """Until the rows of dropped partitions are gone from the tables as well (they are hidden at once)."""
+        self._sweeper.wait()
+
+    def close(self) -> None:
+        """Idempotent. Waits for a commit under way and gives the lease back; reads under way end by themselves."""
+        with self._commit_lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._sweeper.stop()
+        self._keeper.stop()
+        with self._commit_lock:
+            self._readers.close()
+            writer = self._writer
+            if writer.refusal is None and not writer.connection.closed:
+                with suppress(psycopg.Error):  # then the lease ends by itself
+                    writer.ownership.release(writer.connection)
+            end(writer.connection)
+
+    def _keep_lease(self) -> None:
+        """Called by the keeper's thread. A commit under way renews the lease itself."""
+        if not self._commit_lock.acquire(blocking=False):
+            return
+        try:
+            if self._closed or self._writer.refusal is not None:
+                return
+            if self.lease_left_ms > self._settings.lease_ms - self._settings.renewal_ms / 2:
+                return
+            self._writer.renew()
+            self._writer.look_at_durability()
+            self.lease_error = None
+        except StoreError as error:
+            self.lease_error = error
+        except psycopg.Error as error:
+            self.lease_error = store_error(error, self.name, "looking at the server's settings", executed=False)
+        finally:
+            self._follow_writer()
+            self._commit_lock.release()
+
+    def _follow_writer(self) -> None:
+        """When the writer had to connect anew, the readers must as well: the old server may be the primary no more."""
+        if self._readers_of != self._writer.reconnected:
+            self._readers_of = self._writer.reconnected
+            self._readers.renew()
+
+    def _sweep_slice(self, partition_row: int) -> bool:
+        parameters = {"partition_row": partition_row, "most": SLICE_ROWS, "most_states": _SWEPT_STATES}
+        with self._commit_lock:
+            self._check_usable()
+            return bool(self._writer.transact(statement("sweep_partition"), parameters))
+
+    def _load(self, partition_row: int, nothing: T, load: Callable[[Connection], T]) -> T:
+        """What ``load`` finds; ``nothing`` in a dropped partition, whose rows may still be in the tables."""
+        self._check_usable()
+        if self._sweeper.hides(partition_row):
+            return nothing
+        return self._readers.read(load)
+
+    def _check_usable(self) -> None:
+        refusal = "closed" if self._closed else self._writer.refusal
+        if refusal is not None:
+            raise refused(self.name, f"not in use any more ({refusal}); open it anew")

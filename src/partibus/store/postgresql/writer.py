@@ -1,0 +1,185 @@
+"""The one connection that commits to a store, and what is known about its last commit.
+
+A commit is one statement, so either the server answers it or the connection is lost on the way. Then nobody knows
+whether it happened, except the owner row: it has the number of the last commit. So the writer connects anew, ends what
+is left of the old connection, and looks (D19).
+"""
+
+import time
+from typing import Any
+
+import psycopg
+
+from partibus.partition.ports import StoreError, StoreFenced, Writes
+from partibus.store.owner import Owner
+from partibus.store.postgresql.address import Address
+from partibus.store.postgresql.connection import Connection, application_name, connect, end
+from partibus.store.postgresql.creation import Identity, check_and_migrate, make_if_missing
+from partibus.store.postgresql.failure import BINDING_ERRORS, FENCED, refused, store_error
+from partibus.store.postgresql.ownership import Ownership, boot_ms, read_owner
+from partibus.store.postgresql.rows import commit_parameters
+from partibus.store.postgresql.settings import PostgreSQLSettings
+from partibus.store.postgresql.sql import statement
+
+_RECONNECT_S = 0.05
+"""Between two attempts to connect while a commit is in doubt."""
+
+
+class Writer:
+    """Used by one thread at a time: whoever holds the commit lock."""
+
+    def __init__(self, address: Address, owner: Owner, settings: PostgreSQLSettings) -> None:
+        """Nothing is connected before `open`."""
+        self._address = address
+        self._owner = owner
+        self._settings = settings
+        self._application = application_name(owner.incarnation, address)
+        self._warnings: list[str] = []
+        self.ownership = Ownership(address, owner, settings)
+        self.connection: Connection
+        self.dropped_partitions: list[int] = []
+        """At the time of the take-over: what the sweep has still to remove."""
+        self.durability: tuple[Any, ...] = ()
+        self.refusal: str | None = None
+        """Why nothing may be committed any more: fenced off, or a commit whose outcome nobody knows."""
+        self.reconnected = 0
+        """How often the connection was made anew."""
+
+    def open(self, identity: Identity, created_ms: int, *, evict: bool) -> None:
+        """Connect, make the store if it is missing, take it over. Raises `psycopg.Error`, `StoreError`."""
+        self.connection = connect(self._address, self._application, self._settings)
+        try:
+            make_if_missing(self.connection, self._address, identity, created_ms)
+            check_and_migrate(self.connection, self._address, identity)
+            self.look_at_durability()
+            self.ownership.take(self.connection, evict=evict)
+            rows = self.connection.execute(statement("dropped_partitions")).fetchall()
+            self.dropped_partitions = [row for (row,) in rows]
+            self.connection.add_notice_handler(self._noticed)
+        except BaseException:
+            end(self.connection)
+            raise
+
+    def look_at_durability(self) -> None:
+        """Read what the server promises. Raises `psycopg.Error`, and `StoreError` when it promises nothing."""
+        row = self.connection.execute(statement("durability")).fetchone()
+        assert row is not None, "settings are always there"
+        if row[0] != "on":
+            raise refused(
+                self._address.name,
+                "the server runs with fsync off: what it acknowledges does not survive a crash; set fsync = on",
+            )
+        self.durability = row
+
+    def commit(self, writes: Writes) -> None:
+        """Raises `StoreError`; with ``executed`` None the writer is of no use any more."""
+        name = self._address.name
+        number = self.ownership.last_commit + 1
+        try:
+            parameters = commit_parameters(writes)
+        except BINDING_ERRORS as error:
+            raise store_error(error, name, "a commit", executed=False) from error
+        for attempt in (1, 2):
+            try:
+                self._apply(number, parameters)
+            except BINDING_ERRORS as error:
+                if getattr(error, "sqlstate", None) == FENCED:
+                    raise self._fenced(self.ownership.fenced(read_owner(self.connection))) from error
+                if not self.connection.closed:
+                    # The server has refused the statement: nothing of it is there.
+                    raise store_error(error, name, "a commit", executed=False) from error
+                if self._happened(number, error):
+                    return
+                if attempt == 2:
+                    raise store_error(error, name, "a commit", executed=False) from error
+            else:
+                return
+
+    def transact(self, query: bytes, parameters: dict[str, Any]) -> Any:
+        """Run a statement of the owner's that may be repeated; the first column of its row. Raises `StoreError`."""
+        try:
+            row = self.connection.execute(query, self.ownership.key | parameters, prepare=True).fetchone()
+        except psycopg.Error as error:
+            if getattr(error, "sqlstate", None) == FENCED:
+                raise self._fenced(self.ownership.fenced(read_owner(self.connection))) from error
+            raise store_error(error, self._address.name, "a change", executed=None) from error
+        return None if row is None else row[0]
+
+    def renew(self) -> None:
+        """Move the end of the lease, through a new connection if need be. Raises `StoreError`."""
+        try:
+            try:
+                if self.connection.closed:
+                    self._connect_again()
+                self.ownership.renew(self.connection)
+            except psycopg.OperationalError:
+                if not self.connection.closed:
+                    raise
+                self._connect_again()
+                self.ownership.renew(self.connection)
+        except StoreFenced as error:
+            raise self._fenced(error) from error
+        except psycopg.Error as error:
+            raise store_error(error, self._address.name, "renewing the lease", executed=False) from error
+
+    def _apply(self, number: int, parameters: dict[str, Any]) -> None:
+        if self.connection.closed:
+            raise psycopg.OperationalError("the connection is closed")
+        asked_ms = boot_ms()
+        self._warnings.clear()
+        self.connection.execute(
+            statement("apply_writes"), self.ownership.key | {"number": number} | parameters, prepare=True
+        )
+        if self._warnings:
+            # Somebody cancelled the wait for the standbys: it is on this server's disk alone.
+            self.refusal = f"a commit was not copied to the standbys: {'; '.join(self._warnings)}"
+            raise StoreError(f"{self._address.name}: {self.refusal}", executed=None)
+        self.ownership.committed(number, asked_ms)
+
+    def _happened(self, number: int, lost: Exception) -> bool:
+        """Whether the commit with that number is durable, after the connection was lost. Raises `StoreError` when it
+        can't be told or the store has another owner."""
+        give_up_ms = boot_ms() + self._settings.doubt_ms
+        last_commit = None
+        while last_commit is None:
+            try:
+                self._connect_again()
+                last_commit = self.ownership.renew(self.connection)
+            except StoreFenced as error:
+                now = read_owner(self.connection)
+                if now.epoch == self.ownership.epoch + 1 and now.taken_at >= number:
+                    # It happened before the store was taken: acknowledged is what is true; the next one is refused.
+                    self.refusal = str(error)
+                    self.ownership.last_commit = number
+                    return True
+                raise self._fenced(error) from error
+            except (psycopg.Error, StoreError) as error:
+                if boot_ms() >= give_up_ms or not isinstance(error, psycopg.OperationalError):
+                    failed = store_error(lost, self._address.name, "a commit", executed=None)
+                    self.refusal = str(failed)
+                    raise failed from error
+                time.sleep(_RECONNECT_S)
+        if last_commit < number - 1:
+            self.refusal = (
+                f"its last commit is {last_commit}, while {number - 1} was acknowledged: the server lost commits (a "
+                "standby that was behind was made primary); bring the server back that has them"
+            )
+            raise StoreError(f"{self._address.name}: {self.refusal}", executed=False)
+        self.ownership.last_commit = last_commit
+        return last_commit == number
+
+    def _connect_again(self) -> None:
+        """Replace a lost connection; nothing of it is left on the server afterwards."""
+        end(self.connection)
+        self.connection = connect(self._address, self._application, self._settings)
+        self.connection.add_notice_handler(self._noticed)
+        self.reconnected += 1
+        self.ownership.evict(self.connection, self._owner.incarnation)
+
+    def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            self._warnings.append(notice.message_primary or "a warning")
+
+    def _fenced(self, error: StoreFenced) -> StoreFenced:
+        self.refusal = str(error)
+        return error

@@ -1,0 +1,137 @@
+"""What is refused when a store is opened: the reason, the place without its password, the next step."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from partibus.partition.ports import StoreError
+from partibus.store.postgresql import PostgreSQLStore, creation, identity_of, parse_address
+from partibus.store.postgresql import sql as store_sql
+from partibus.testing.postgresql_server import PASSWORD, PostgreSQLServer
+from tests.contract.stores import enqueued, new_address, positions, postgresql_server
+from tests.unit.store.postgresql.places import US, open_store, sql
+
+
+def refusal(url: str) -> str:
+    """Of opening a store; the password is not in it."""
+    (address,) = parse_address(url)
+    with pytest.raises(StoreError) as caught:
+        open_store(address)
+    assert caught.value.executed is False
+    assert str(caught.value).startswith(address.name)
+    for secret in (PASSWORD, "not-the-password"):
+        assert secret not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def role() -> Iterator[str]:
+    server = postgresql_server()
+    server.sql("CREATE ROLE guest LOGIN PASSWORD 'guest' CONNECTION LIMIT 1")
+    yield "guest"
+    server.sql("DROP ROLE guest")
+
+
+def test_nobody_listens() -> None:
+    assert "see that the server runs" in refusal(f"postgresql://user:{PASSWORD}@127.0.0.1:1/postgres")
+
+
+def test_the_password_is_wrong() -> None:
+    assert "correct user and password" in refusal(postgresql_server().url(password="not-the-password"))
+
+
+def test_there_is_no_such_database() -> None:
+    assert "make the database (createdb)" in refusal(postgresql_server().url("nowhere"))
+
+
+def test_all_connections_are_in_use(role: str) -> None:
+    server = postgresql_server()
+    server.sql("CREATE SCHEMA narrow AUTHORIZATION guest; GRANT CREATE ON DATABASE postgres TO guest")
+    (address,) = parse_address(server.url(parameters="schema=narrow", user=role, password="guest"))
+    store = open_store(address)
+    try:
+        # The writer has the only one: a load gets none.
+        with pytest.raises(StoreError, match="raise its max_connections"):
+            store.load_partition(1)
+    finally:
+        store.close()
+        server.sql("DROP SCHEMA narrow CASCADE; REVOKE CREATE ON DATABASE postgres FROM guest")
+
+
+def test_the_role_may_not_make_a_schema(role: str) -> None:
+    url = postgresql_server().url(parameters="schema=forbidden", user=role, password="guest")
+    assert "grant it CREATE on the database" in refusal(url)
+
+
+def test_the_schema_has_other_tables() -> None:
+    server = postgresql_server()
+    server.sql("CREATE SCHEMA other; CREATE TABLE other.mine ()")
+    assert "has tables that are no store of partibus" in refusal(server.url(parameters="schema=other"))
+    assert server.sql("SELECT count(*) FROM pg_class WHERE relnamespace = 'other'::regnamespace") == ["1"]
+
+
+def test_a_newer_format_is_refused_and_left_as_it_was() -> None:
+    address = new_address()
+    open_store(address).close()
+    sql(address, "UPDATE meta SET format_version = 99")
+    with pytest.raises(StoreError, match="has format version 99, this partibus knows 1 to 1; install a version"):
+        open_store(address)
+    assert sql(address, "SELECT epoch FROM owner") == ["1"]
+
+
+def test_an_older_format_is_migrated_and_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = new_address()
+    store = open_store(address)
+    store.commit(enqueued(1, 2))
+    store.close()
+    monkeypatch.setattr(creation, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(creation, "migration_script", lambda version: f"CREATE TABLE made_of_{version} ()")
+    store = open_store(address)
+    assert positions(store) == [1, 2]
+    store.close()
+    assert sql(address, "SELECT format_version, to_regclass('made_of_1') FROM meta") == ["2|made_of_1"]
+
+
+def test_a_migration_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = new_address()
+    open_store(address).close()
+    monkeypatch.setattr(creation, "FORMAT_VERSION", 3)
+    scripts = {1: "CREATE TABLE made ()", 2: "SELECT 1/0"}
+    monkeypatch.setattr(creation, "migration_script", scripts.__getitem__)
+    with pytest.raises(StoreError, match="division by zero"):
+        open_store(address)
+    assert sql(address, "SELECT format_version, to_regclass('made') FROM meta") == ["1|"]
+
+
+def test_another_stores_place_and_another_clusters_store() -> None:
+    address = new_address()
+    PostgreSQLStore.open(address, store_id="store-07", cluster="here", owner=US).close()
+    assert identity_of(address) == ("store-07", "here")
+    with pytest.raises(StoreError, match="is store 'store-07', not 'store-08'; give each --store"):
+        PostgreSQLStore.open(address, store_id="store-08", cluster="here", owner=US)
+    with pytest.raises(StoreError, match="belongs to the brokers of 'here', not to those of 'there'"):
+        PostgreSQLStore.open(address, store_id="store-07", cluster="there", owner=US)
+
+
+def test_a_place_without_a_store_has_no_identity() -> None:
+    assert identity_of(new_address()) is None
+
+
+def test_a_server_that_does_not_sync_is_refused() -> None:
+    with PostgreSQLServer(settings={"fsync": "off"}) as server:
+        assert "fsync off" in refusal(server.url())
+
+
+def test_commits_are_synced_whatever_the_servers_default_is() -> None:
+    server = postgresql_server()
+    server.sql("ALTER ROLE partibus SET synchronous_commit = off")
+    try:
+        store = open_store(new_address())
+        assert store._writer.durability[1] == "on"
+        store.close()
+    finally:
+        server.sql("ALTER ROLE partibus RESET synchronous_commit")
+
+
+def test_the_newest_version_needs_no_migration() -> None:
+    assert store_sql.schema_script(store_sql.FORMAT_VERSION).startswith("-- A messaging store")

@@ -1,0 +1,133 @@
+"""Who may commit (D19)."""
+
+import time
+
+import pytest
+
+from partibus.partition.ports import StoreError, StoreFenced
+from partibus.store.owner import Owner
+from partibus.store.postgresql import PostgreSQLSettings
+from tests.contract.stores import enqueued, new_address, positions
+from tests.unit.store.postgresql.places import THEY, US, open_store, sql
+
+
+def test_each_opening_raises_the_epoch_and_names_its_owner() -> None:
+    address = new_address()
+    for epoch in (1, 2, 3):
+        store = open_store(address, Owner(f"broker-{epoch}", f"run-{epoch}"))
+        assert store.epoch == epoch
+        assert sql(address, "SELECT broker, incarnation, epoch FROM owner") == [f"broker-{epoch}|run-{epoch}|{epoch}"]
+        store.close()
+
+
+def test_the_number_of_the_last_commit_is_stored_with_it() -> None:
+    address = new_address()
+    store = open_store(address)
+    for pos in range(1, 4):
+        store.commit(enqueued(pos))
+        assert sql(address, "SELECT last_commit FROM owner") == [str(store.last_commit)] == [str(pos)]
+    with pytest.raises(StoreError):
+        store.commit(enqueued(3))
+    assert sql(address, "SELECT last_commit FROM owner") == ["3"]
+    again = store.reopen()
+    assert (again.last_commit, again.epoch, positions(again)) == (3, 2, [1, 2, 3])
+    again.close()
+
+
+def test_a_valid_lease_keeps_other_brokers_out_until_it_is_given_back() -> None:
+    address = new_address()
+    first = open_store(address)
+    with pytest.raises(
+        StoreError, match=r"in use by broker 'broker-1', incarnation 'run-1', whose lease ends in \d+ ms"
+    ):
+        open_store(address, THEY)
+    first.commit(enqueued(1))
+    first.close()
+    second = open_store(address, THEY)
+    assert (second.epoch, positions(second)) == (2, [1])
+    second.close()
+
+
+def test_who_wakes_after_its_lease_has_ended_and_another_took_the_store_is_fenced_off() -> None:
+    address = new_address()
+    first = open_store(address)
+    first.commit(enqueued(1))
+    assert first.lease_left_ms > 0
+    sql(address, "UPDATE owner SET until_ms = 1")
+    second = open_store(address, THEY)
+
+    with pytest.raises(StoreFenced, match=r"taken over by broker 'broker-2', incarnation 'run-9', epoch 2") as caught:
+        first.commit(enqueued(2))
+    assert caught.value.executed is False
+    assert "give up the store" in str(caught.value)
+    assert first.lease_left_ms == 0
+    with pytest.raises(StoreError, match="taken over"):
+        first.commit(enqueued(3))
+    with pytest.raises(StoreError, match="taken over"):
+        positions(first)
+    first.close()
+
+    second.commit(enqueued(4))
+    assert positions(second) == [1, 4]
+    second.close()
+
+
+def test_a_broker_that_is_known_to_be_dead_loses_its_store_at_once_with_its_connections() -> None:
+    address = new_address()
+    first = open_store(address)
+    first.commit(enqueued(1))
+    positions(first)
+    second = open_store(address, THEY, evict=True)
+    theirs = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'run-1 ' || current_schema()"
+    assert sql(address, theirs) == ["0"]
+    with pytest.raises(StoreFenced):
+        first.commit(enqueued(2))
+    assert positions(second) == [1]
+    first.close()
+    second.close()
+
+
+def test_a_lease_that_has_ended_is_good_again_when_nobody_took_the_store() -> None:
+    address = new_address()
+    store = open_store(address)
+    sql(address, "UPDATE owner SET until_ms = 1")
+    store.commit(enqueued(1))
+    with pytest.raises(StoreError, match="in use"):
+        open_store(address, THEY)
+    store.close()
+
+
+def test_an_idle_store_keeps_its_lease() -> None:
+    address = new_address()
+    store = open_store(address, settings=PostgreSQLSettings(lease_ms=600))
+    taken = sql(address, "SELECT until_ms FROM owner")
+    give_up = time.monotonic() + 20
+    while sql(address, "SELECT until_ms FROM owner") == taken:
+        assert time.monotonic() < give_up, "renewed by the store itself"
+    assert store.lease_error is None
+    store.close()
+    assert sql(address, "SELECT until_ms FROM owner") == ["0"]
+
+
+def test_two_that_take_the_store_at_once_do_not_both_get_it() -> None:
+    address = new_address()
+    stores = [open_store(address, Owner(f"broker-{n}", f"run-{n}"), evict=True) for n in range(3)]
+    assert [store.epoch for store in stores] == [1, 2, 3]
+    for store in stores[:2]:
+        with pytest.raises(StoreFenced):
+            store.commit(enqueued(1))
+    stores[2].commit(enqueued(1))
+    for store in stores:
+        store.close()
+
+
+def test_the_same_run_opens_its_store_anew_without_waiting_for_its_own_lease() -> None:
+    address = new_address()
+    first = open_store(address, US)
+    second = open_store(address, US)
+    with pytest.raises(StoreFenced):
+        first.commit(enqueued(1))
+    second.commit(enqueued(2))
+    assert positions(second) == [2]
+    first.close()
+    second.close()
