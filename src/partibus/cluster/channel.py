@@ -67,6 +67,12 @@ class Channel(asyncio.Protocol):
         self._heard_s = self._spoke_s = self._beat_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def peer_certificate(self) -> bytes:
+        """The certificate that the other end of a TLS connection has shown (DER); empty without TLS."""
+        tls = self._transport.get_extra_info("ssl_object")
+        return b"" if tls is None else tls.getpeercert(binary_form=True) or b""
+
     # -- what asyncio calls ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

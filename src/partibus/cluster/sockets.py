@@ -39,6 +39,15 @@ Address = Path | TcpAddress
 async def listen(path: Path, make: MakeProtocol, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
     """Take connections at a Unix socket; one that an earlier run left there is replaced. Its directory is made if it is
     missing, and closed to other users. Raises OSError."""
+    listener = _bound(path)
+    try:
+        return await loop.create_unix_server(make, sock=listener)
+    except BaseException:
+        listener.close()
+        raise
+
+
+def _bound(path: Path) -> socket.socket:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if stat.S_IMODE(path.parent.stat().st_mode) & 0o077:
         path.parent.chmod(0o700)
@@ -51,10 +60,10 @@ async def listen(path: Path, make: MakeProtocol, loop: asyncio.AbstractEventLoop
             listener.bind(short)
         path.chmod(0o600)
         listener.listen(BACKLOG)
-        return await loop.create_unix_server(make, sock=listener)
     except BaseException:
         listener.close()
         raise
+    return listener
 
 
 async def listen_tls(

@@ -39,15 +39,15 @@ class CountingStore(MemoryStore):
         super().commit(writes)
         self.commits.append(writes)
 
-    def load_page(self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int) -> Any:
+    def load_page(self, *bounds: Any) -> Any:
         if self.load_fails is not None:
             raise self.load_fails
-        return super().load_page(subqueue, from_pos, max_entries, max_bytes)
+        return super().load_page(*bounds)
 
-    def peek(self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int) -> Any:
+    def peek(self, *bounds: Any) -> Any:
         if self.load_fails is not None:
             raise self.load_fails
-        return super().peek(subqueue, from_sequence, max_entries, max_bytes)
+        return super().peek(*bounds)
 
 
 class Broker:

@@ -1,0 +1,138 @@
+"""The way to one run of one broker that owns stores: over one channel at a time, made anew while the owner is there."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from partibus.cluster.channel import Channel, Receive
+from partibus.cluster.handshake import Handshake, Identity
+from partibus.cluster.remote_store import RemoteBroker
+from partibus.cluster.sockets import Address, TcpAddress, binding_of, connect
+from partibus.cluster.wire import read_answers
+from partibus.routing.store_access import StoreRoute
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.02
+"""Until the first new attempt; twice as long after each further one, up to the longest."""
+RETRY_MAX_S = 1.0
+LAST_ANSWERS_S = 5.0
+"""So long a broker that owns nothing any more has for its answers to what it was asked before."""
+_LOOK_S = 0.05
+
+MakeHandshake = Callable[[Identity, Callable[[], bytes]], Handshake]
+"""Gets whom to expect, and the binding (`partibus.cluster.handshake`)."""
+
+
+class Link:
+    """``on_over`` is called when nothing will come of it any more."""
+
+    def __init__(
+        self,
+        owner: Identity,
+        address: Address,
+        make_handshake: MakeHandshake,
+        on_over: "Callable[[Link], None]",
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.owner = owner
+        self.leaving = False
+        self._address = address
+        self._make_handshake = make_handshake
+        self._on_over = on_over
+        self._loop = loop
+        self._routes: dict[int, StoreRoute] = {}
+        self._channel: Channel | None = None
+        self._remote: RemoteBroker | None = None
+        self._retry_s = RETRY_S
+        self._task = loop.create_task(self._connect())
+
+    def lead(self, store_no: int, route: StoreRoute) -> None:
+        """Have a route lead to a store of this owner, now or as soon as it is reached."""
+        self._routes[store_no] = route
+        if self._remote is not None:
+            route.lead_to(self._remote.store(store_no, route))
+        else:
+            route.lead_nowhere(f"{route.name} is {self.owner.broker}'s, which is not reached yet")
+
+    def let_go(self, store_no: int) -> None:
+        """Another broker owns the store now. Idempotent."""
+        self._routes.pop(store_no, None)
+
+    def leave(self) -> None:
+        """The owner has nothing any more, or is gone: end when it has answered what it was asked."""
+        if self.leaving:
+            return
+        self.leaving = True
+        self._routes.clear()
+        if self._remote is None or not self._remote.requests:
+            self.close(f"{self.owner.broker} owns no store any more")
+        else:
+            self._task = self._loop.create_task(self._await_answers(self._remote))
+
+    def close(self, why: str) -> None:
+        """End now. Idempotent."""
+        self.leaving = True
+        self._task.cancel()
+        if self._channel is not None:
+            self._channel.close(why)
+        self._on_over(self)
+
+    # -- channels ----------------------------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        while not self.leaving:
+            try:
+                await self._dial(self._new_channel())
+                return
+            except OSError as error:
+                log.info("%s is not reached at %s: %s", self.owner.broker, self._address, error)
+                self._channel = None
+            await self._pause()
+
+    async def _dial(self, channel: Channel) -> None:
+        self._channel = channel
+        await connect(self._address, lambda: channel, self._loop)
+
+    async def _reconnect(self) -> None:
+        await self._pause()
+        await self._connect()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._retry_s)
+        self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+
+    def _new_channel(self) -> Channel:
+        def binding() -> bytes:
+            return binding_of(channel.peer_certificate) if isinstance(self._address, TcpAddress) else b""
+
+        channel = Channel(self._loop, self._make_handshake(self.owner, binding), self._opened, self._lost, asks=True)
+        return channel
+
+    def _opened(self, channel: Channel) -> Receive:
+        remote = self._remote = RemoteBroker(self.owner.broker, channel.outbox, self._loop.call_soon)
+        self._retry_s = RETRY_S
+        for store_no, route in self._routes.items():
+            if route.access is None:  # else this broker has taken the store itself
+                route.lead_to(remote.store(store_no, route))
+        return lambda batch: remote.receive(read_answers(batch))
+
+    def _lost(self, why: str) -> None:
+        remote, self._remote, self._channel = self._remote, None, None
+        why = f"{self.owner.broker} is not reached: {why}"
+        if remote is not None:
+            remote.lost(why)
+        for route in self._routes.values():
+            if route.access is None:
+                route.lead_nowhere(why)
+        if not self.leaving:
+            self._task = self._loop.create_task(self._reconnect())
+        else:
+            self._on_over(self)
+
+    async def _await_answers(self, remote: RemoteBroker) -> None:
+        end_s = self._loop.time() + LAST_ANSWERS_S
+        # A look now and then is enough: the owner's last answers are a matter of one commit.
+        while remote.requests and self._loop.time() < end_s:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+        self.close(f"{self.owner.broker} owns no store any more")

@@ -1,0 +1,93 @@
+"""The channels of one broker: those on which it asks, one to each broker that owns what it needs, and those on which it
+answers."""
+
+import asyncio
+import os
+from collections.abc import Callable, Set
+from functools import partial
+
+from partibus.cluster.channel import Channel, Receive
+from partibus.cluster.handshake import NONCE_BYTES, Handshake, Identity
+from partibus.cluster.link import Link
+from partibus.cluster.serving import Guest, Serving
+from partibus.cluster.sockets import Address, binding_of
+from partibus.cluster.wire import read_questions
+from partibus.routing.store_access import StoreRoute
+
+AddressOf = Callable[[Identity], Address]
+
+
+class PeerChannels:
+    """All on the loop. ``secret`` is what all brokers of the namespace know (`partibus.cluster.secret`)."""
+
+    def __init__(
+        self,
+        us: tuple[str, str],
+        secret: bytes,
+        address_of: AddressOf,
+        serving: Serving,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._us = Identity(*us)
+        self._secret = secret
+        self._address_of = address_of
+        self._serving = serving
+        self._loop = loop
+        self._links: dict[Identity, Link] = {}
+        self._answering: set[Channel] = set()
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def lead(self, route: StoreRoute, owner: tuple[str, str], store_no: int) -> None:
+        """Have a route lead to a store that another broker owns, as soon as and as long as that can be reached."""
+        identity = Identity(*owner)
+        for link in self._links.values():
+            link.let_go(store_no)
+        existing = self._links.get(identity)
+        if existing is None or existing.leaving:
+            existing = Link(identity, self._address_of(identity), self._asking_handshake, self._over, self._loop)
+            self._links[identity] = existing
+        existing.lead(store_no, route)
+
+    def keep(self, present: Set[tuple[str, str]]) -> None:
+        """Only these brokers own anything now: channels to others end when they have answered what they were asked."""
+        for identity, link in list(self._links.items()):
+            if identity not in present:
+                link.leave()
+
+    def _asking_handshake(self, expected: Identity, binding: Callable[[], bytes]) -> Handshake:
+        return Handshake(self._us, self._secret, os.urandom(NONCE_BYTES), expected=expected, binding=binding)
+
+    def _over(self, link: Link) -> None:
+        if self._links.get(link.owner) is link:
+            del self._links[link.owner]
+
+    # -- answering ---------------------------------------------------------------------------------------------------
+
+    def make_answering(self, certificate: bytes | None = None) -> Channel:
+        """The protocol of a connection that a guest has made: for `partibus.cluster.sockets.listen`, or, with this
+        broker's certificate (DER), for `listen_tls`."""
+        binding: Callable[[], bytes] = bytes if certificate is None else partial(binding_of, certificate)
+        guests: list[Guest] = []
+
+        def opened(channel: Channel) -> Receive:
+            guest = self._serving.guest(channel.outbox)
+            guests.append(guest)
+            return lambda batch: guest.receive(read_questions(batch))
+
+        def lost(why: str) -> None:
+            self._answering.discard(channel)
+            for guest in guests:
+                guest.lost()
+
+        handshake = Handshake(self._us, self._secret, os.urandom(NONCE_BYTES), binding=binding)
+        channel = Channel(self._loop, handshake, opened, lost, asks=False)
+        self._answering.add(channel)
+        return channel
+
+    def close(self) -> None:
+        """This broker stops: all channels end."""
+        for link in list(self._links.values()):
+            link.close("this broker is stopping")
+        for channel in list(self._answering):
+            channel.close("this broker is stopping")

@@ -1,0 +1,60 @@
+"""A channel between two brokers of a simulation: batches arrive late, in order, until it is cut."""
+
+from collections.abc import Callable
+from random import Random
+
+from partibus.cluster.outbox import HEAD_BYTES, Outbox
+from partibus.cluster.remote_store import RemoteBroker
+from partibus.cluster.serving import Serving
+from partibus.cluster.wire import read_answers, read_questions
+from partibus.testing.simulated_host import SimulatedHost, Timeline
+
+DELAY_MS_MAX = 3.0
+
+
+class _Way:
+    """One direction. What has left before the cut may arrive behind it, up to any batch."""
+
+    def __init__(self, timeline: Timeline, random: Random, arrive: Callable[[bytes], None]) -> None:
+        self._timeline = timeline
+        self._random = random
+        self._arrive = arrive
+        self._arrives_ms = 0.0
+        self.open = True
+
+    def write(self, batch: bytearray) -> None:
+        """Send a batch: it arrives behind those before it."""
+        delay_ms = self._random.choice((0.0, 0.1, DELAY_MS_MAX)) * self._random.random()
+        self._arrives_ms = max(self._arrives_ms, self._timeline.time_ms + delay_ms)
+        data = bytes(batch[HEAD_BYTES:])
+        self._timeline.call_later(self._arrives_ms - self._timeline.time_ms, lambda: self._arrived(data))
+
+    def _arrived(self, data: bytes) -> None:
+        if self.open:
+            self._arrive(data)
+
+
+class SimulatedLine:
+    """A guest's end (`remote`) and an owner's. ``host`` is the guest's, which may crash on its own."""
+
+    def __init__(
+        self, timeline: Timeline, random: Random, host: SimulatedHost, owner: SimulatedHost, serving: Serving
+    ) -> None:
+        self._timeline = timeline
+        self._random = random
+        self._questions = _Way(timeline, random, lambda batch: self.guest.receive(read_questions(batch)))
+        self._answers = _Way(timeline, random, lambda batch: self.remote.receive(read_answers(batch)))
+        self.remote = RemoteBroker("far", Outbox(self._questions.write, host.call_soon), host.call_soon)
+        self.guest = serving.guest(Outbox(self._answers.write, owner.call_soon))
+
+    def cut(self) -> None:
+        """The connection breaks. Each end notices some time later, and until then still gets what was on its way."""
+        self._end_later(self._questions, self.guest.lost)
+        self._end_later(self._answers, lambda: self.remote.lost("the line was cut"))
+
+    def _end_later(self, way: _Way, notice: Callable[[], None]) -> None:
+        def end() -> None:
+            way.open = False
+            notice()
+
+        self._timeline.call_later(2 * DELAY_MS_MAX * self._random.random(), end)

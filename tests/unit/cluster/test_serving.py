@@ -1,0 +1,297 @@
+"""What an owner does for its guests, and what goes back when one is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from partibus.cluster import wire
+from partibus.cluster.forms import to_form
+from partibus.cluster.serving import options_of
+from partibus.message import Message, pack
+from partibus.partition import commands as c
+from partibus.partition.commands import Outcome
+from partibus.partition.ports import StoreError
+from tests.unit.cluster.far import OPTIONS, ROW, SESSIONS, STORE, FarBroker
+
+ROOM = 1 << 20
+
+
+def sessioned(broker: FarBroker, *names: str) -> None:
+    for request, name in enumerate(names, start=800):
+        broker.submit(c.Enqueue(request, [Message(pack(rest=b"body"), session_id=name)]), SESSIONS)
+    broker.until(c.Accepted, len(names))
+
+
+def tokens_of(grant: c.Granted) -> list[c.LockToken]:
+    return [(grant.lock_id, entry.pos) for entry in grant.entries]
+
+
+# -- a guest is gone ---------------------------------------------------------------------------------------------------
+
+
+def near_receive(broker: FarBroker, count: int = 10) -> c.Granted:
+    """What a receiver of the owner's own gets within the time that no lock or reservation runs out."""
+    broker.near.register(7_000, broker.answers.append)
+    broker.near.submit(ROW, OPTIONS, c.Receive(0, 7_000, count, ROOM))
+    return broker.granted()
+
+
+@pytest.mark.row("P14")
+def test_reservations_of_a_guest_that_is_gone_are_free_at_once() -> None:
+    broker = FarBroker()
+    broker.answered(broker.send(4))
+    receiver = broker.register()
+    broker.submit(c.Receive(0, receiver, 4, ROOM, reserve=True))
+    (reserved,) = broker.until(c.Granted)
+    assert len(reserved.entries) == 4
+    broker.lines[-1].cut()
+    broker.run(20)
+    began_ms = broker.timeline.now_ms()
+    grant = near_receive(broker)
+    assert [entry.sequence for entry in grant.entries] == [1, 2, 3, 4]
+    assert [entry.delivery_count for entry in grant.entries] == [0] * 4
+    assert broker.timeline.now_ms() - began_ms < OPTIONS.reservation_ms
+
+
+def test_only_what_is_still_reserved_goes_back() -> None:
+    broker = FarBroker()
+    broker.answered(broker.send(5))
+    reserving, locking = broker.register(), broker.register()
+    broker.submit(c.Receive(0, reserving, 5, ROOM, reserve=True))
+    (reserved,) = broker.until(c.Granted)
+    tokens = tokens_of(reserved)
+    broker.submit(c.LockReserved(0, locking, tokens[:2]))
+    broker.submit(c.ReturnReserved(0, tokens[4:]))
+    (locked,) = broker.until(c.Granted)
+    assert [entry.sequence for entry in locked.entries] == [1, 2]
+    broker.lines[-1].cut()
+    broker.run(20)
+    assert [entry.sequence for entry in near_receive(broker).entries] == [3, 4, 5], "the locks stay"
+
+
+def test_memory_of_a_guest_does_not_grow_with_what_it_has_taken() -> None:
+    broker = FarBroker()
+    reserving, locking = broker.register(), broker.register()
+    for _ in range(5):
+        broker.answered(broker.send(3))
+        broker.submit(c.Receive(0, reserving, 3, ROOM, reserve=True))
+        (reserved,) = broker.until(c.Granted)
+        broker.submit(c.LockReserved(0, locking, tokens_of(reserved)))
+        (locked,) = broker.until(c.Granted)
+        broker.answered(broker.settle(Outcome.COMPLETE, locked))
+    (table,) = broker.lines[-1].guest._tables.values()
+    assert table.reservations == {}
+    assert broker.lines[-1].remote.requests == {}
+
+
+def test_receivers_of_a_guest_that_is_gone_get_nothing_more() -> None:
+    broker = FarBroker()
+    receiver = broker.register()
+    broker.submit(c.Receive(0, receiver, 100, ROOM, delete=True))
+    broker.run()
+    broker.lines[-1].cut()
+    broker.run(20)
+    broker.near.submit(ROW, OPTIONS, c.Enqueue(7_001, [Message(pack())]))
+    broker.run()
+    assert len(broker.disk.durable.entries) == 1, "nothing is deleted for nobody"
+    assert [entry.sequence for entry in near_receive(broker).entries] == [1]
+
+
+@pytest.mark.row("K4")
+def test_sessions_of_a_guest_that_is_gone_are_free_at_once() -> None:
+    broker = FarBroker()
+    sessioned(broker, "a", "b")
+    holder = broker.register()
+    broker.submit(c.AcceptSession(700, holder, "a"), SESSIONS)
+    (held,) = broker.until(c.SessionAccepted)
+    broker.submit(c.Receive(0, holder, 5, ROOM, session=held.lock_id), SESSIONS)
+    broker.until(c.Granted)
+    broker.near.submit(ROW, SESSIONS, c.AcceptSession(7_001, 7_000, "a"), broker.answers.append)
+    broker.run(5)
+    assert broker.taken(c.SessionHeld)
+    broker.lines[-1].cut()
+    broker.run(20)
+    broker.near.submit(ROW, SESSIONS, c.AcceptSession(7_002, 7_000, "a"), broker.answers.append)
+    (again,) = broker.until(c.SessionAccepted)
+    broker.near.register(7_000, broker.answers.append)
+    broker.near.submit(ROW, SESSIONS, c.Receive(0, 7_000, 5, ROOM, session=again.lock_id))
+    (grant,) = broker.until(c.Granted)
+    assert [entry.delivery_count for entry in grant.entries] == [0], "nobody has failed with it"
+
+
+def test_guest_that_is_gone_waits_for_no_session() -> None:
+    broker = FarBroker()
+    broker.submit(c.AcceptSession(700, broker.register(), None), SESSIONS)
+    broker.run()
+    broker.lines[-1].cut()
+    broker.run(20)
+    broker.near.submit(ROW, SESSIONS, c.Enqueue(7_001, [Message(pack(), session_id="late")]))
+    broker.near.submit(ROW, SESSIONS, c.AcceptSession(7_002, 7_000, None), broker.answers.append)
+    (accepted,) = broker.until(c.SessionAccepted)
+    assert (accepted.request, accepted.session) == (7_002, "late")
+
+
+@pytest.mark.row("K4")
+def test_session_that_was_released_or_has_ended_is_not_released_again() -> None:
+    broker = FarBroker()
+    sessioned(broker, "a", "b")
+    first, second = broker.register(), broker.register()
+    broker.submit(c.AcceptSession(700, first, "a"), SESSIONS)
+    broker.submit(c.AcceptSession(701, second, "b"), SESSIONS)
+    one, two = broker.until(c.SessionAccepted, 2)
+    broker.submit(c.ReleaseSession(one.lock_id), SESSIONS)
+    broker.submit(c.Receive(0, second, 5, ROOM, session=two.lock_id), SESSIONS)
+    broker.until(c.Granted)
+    (ended,) = broker.until(c.SessionEnded)
+    assert (ended.receiver, ended.lock_id) == (second, two.lock_id)
+    (table,) = broker.lines[-1].guest._tables.values()
+    assert table.sessions == {}
+    assert table.accepting == {}
+
+
+@pytest.mark.parametrize("reserve", [False, True])
+def test_grant_that_waits_for_a_commit_when_its_guest_goes_is_free_again(reserve: bool) -> None:
+    broker = FarBroker()
+    broker.submit(c.Receive(0, broker.register(), 1, ROOM, reserve=reserve))
+    broker.run()
+    broker.near.submit(ROW, OPTIONS, c.Enqueue(7_001, [Message(pack())]))
+    broker.lines[-1].guest.lost()
+    broker.run(60)
+    (entry,) = near_receive(broker).entries
+    assert entry.delivery_count == 0
+    assert broker.timeline.now_ms() < 1_000 + OPTIONS.lock_duration_ms, "long before the lock would have run out"
+
+
+def test_session_that_waits_for_a_commit_when_its_guest_goes_is_free_again() -> None:
+    broker = FarBroker()
+    broker.submit(c.AcceptSession(700, broker.register(), None), SESSIONS)
+    broker.run()
+    broker.near.submit(ROW, SESSIONS, c.Enqueue(7_001, [Message(pack(), session_id="late")]))
+    broker.lines[-1].guest.lost()
+    broker.run(60)
+    broker.near.submit(ROW, SESSIONS, c.AcceptSession(7_002, 7_000, "late"), broker.answers.append)
+    assert broker.until(c.SessionAccepted)
+    assert broker.timeline.now_ms() < 1_000 + SESSIONS.lock_duration_ms
+
+
+def test_grant_to_a_receiver_that_left_while_it_waited_for_a_commit_is_free_again() -> None:
+    broker = FarBroker()
+    receiver = broker.register()
+    broker.submit(c.Receive(0, receiver, 1, ROOM))
+    broker.run()
+    broker.near.submit(ROW, OPTIONS, c.Enqueue(7_001, [Message(pack())]))
+    guest = broker.lines[-1].guest
+    guest.receive([wire.Unregister(STORE, receiver)])
+    broker.run(60)
+    assert broker.taken(c.Granted) == []
+    assert [entry.delivery_count for entry in near_receive(broker).entries] == [0]
+
+
+def test_grant_that_crosses_the_leaving_of_its_receiver_reaches_it() -> None:
+    broker = FarBroker()
+    receiver = broker.register()
+    broker.submit(c.Receive(0, receiver, 1, ROOM))
+    broker.run()
+    broker.near.submit(ROW, OPTIONS, c.Enqueue(7_001, [Message(pack())]))
+    guest, remote = broker.lines[-1].guest, broker.lines[-1].remote
+    broker.run_until(lambda: guest.outbox.left)
+    broker.route.unregister(receiver)
+    broker.submit(c.CancelReceive(0, 0, receiver))
+    (grant,) = broker.until(c.Granted)
+    assert grant.receiver == receiver, "who has left gives back what still comes"
+    broker.run()
+    assert remote.leaving == {}
+
+
+# -- a store comes and goes --------------------------------------------------------------------------------------------
+
+
+def test_store_that_is_not_here_refuses_and_its_coming_is_told() -> None:
+    broker = FarBroker()
+    broker.serving.stores.clear()
+    back: list[str | None] = []
+    told: list[c.Failed] = []
+    broker.route.register(901, told.append)
+    broker.submit(c.Receive(0, 901, 1, ROOM))
+    (failed,) = broker.answered(broker.send())
+    assert failed.executed is False
+    assert "another broker" in failed.message
+    assert [reply.executed for reply in told] == [False]
+    assert broker.route.failure == failed.message
+    broker.route.when_usable(lambda: back.append(broker.route.failure))
+    broker.run()
+    assert back == []
+    broker.serving.open(STORE, broker.near)
+    broker.run()
+    assert back == [None]
+    assert isinstance(broker.answered(broker.send())[0], c.Accepted)
+
+
+def test_receivers_at_a_store_that_is_given_up_are_told_and_requests_answered() -> None:
+    broker = FarBroker()
+    broker.answered(broker.send())
+    told: list[object] = []
+    broker.route.register(901, told.append)
+    broker.submit(c.Receive(1, 901, 1, ROOM))
+    sent = broker.send()
+    broker.run(4)
+    broker.serving.close(STORE, "handed over")
+    broker.run()
+    assert [(reply.request, reply.message) for reply in told if isinstance(reply, c.Failed)] == [(901, "handed over")]
+    assert len(told) == 1
+    assert broker.answered(sent)
+    assert broker.route.failure == "handed over"
+
+
+def test_session_that_is_found_when_its_store_is_given_up_is_refused() -> None:
+    broker = FarBroker()
+    broker.submit(c.AcceptSession(700, broker.register(), None), SESSIONS)
+    broker.run()
+    broker.serving.close(STORE, "handed over")
+    broker.near.submit(ROW, SESSIONS, c.Enqueue(7_001, [Message(pack(), session_id="late")]))
+    (failed,) = [a for a in broker.until(c.Failed, 2) if a.request == 700]
+    assert failed.executed is False
+    broker.near.submit(ROW, SESSIONS, c.AcceptSession(7_002, 7_000, "late"), broker.answers.append)
+    assert broker.until(c.SessionAccepted)
+
+
+def test_failure_of_the_store_voids_what_a_guest_keeps() -> None:
+    broker = FarBroker()
+    broker.answered(broker.send(2))
+    receiver = broker.register()
+    broker.submit(c.Receive(0, receiver, 2, ROOM, reserve=True))
+    broker.until(c.Granted)
+    broker.break_store(StoreError("disk on fire", executed=False))
+    broker.send()
+    broker.run_until(lambda: any(isinstance(a, c.Failed) and a.request == receiver for a in broker.answers))
+    (table,) = broker.lines[-1].guest._tables.values()
+    assert table.reservations == {}
+    broker.rest()
+    broker.lines[-1].cut()
+    broker.run()
+    assert [entry.sequence for entry in near_receive(broker).entries] == [1, 2]
+
+
+# -- what guests say ---------------------------------------------------------------------------------------------------
+
+
+def test_question_of_a_receiver_that_has_failed_is_passed_over() -> None:
+    broker = FarBroker()
+    broker.answered(broker.send())
+    guest = broker.lines[-1].guest
+    options = wire.encode_options(OPTIONS)
+    for command in (c.Receive(0, 55, 1, ROOM), c.LockReserved(0, 55, [(1, 1)])):
+        guest.receive([wire.Ask(STORE, ROW, options, False, False, to_form(command))])
+    broker.run()
+    assert broker.taken(c.Granted) == []
+    assert [entry.sequence for entry in near_receive(broker).entries] == [1]
+
+
+def test_options_that_are_none_end_the_channel() -> None:
+    broker = FarBroker()
+    with pytest.raises(wire.WireError, match="7 bytes are not the options of a partition"):
+        broker.lines[-1].guest.receive([wire.Ask(STORE, ROW, b"nothing", False, False, to_form(c.Tick()))])
+
+
+def test_equal_options_are_one_object() -> None:
+    assert options_of(wire.encode_options(OPTIONS)) is options_of(wire.encode_options(OPTIONS))
