@@ -8,6 +8,7 @@ from tests.contract.stores import enqueued, new_address, positions
 from tests.unit.store.postgresql.places import THEY, open_store, sql, way_to_store
 
 HASTY = PostgreSQLSettings(doubt_ms=200)
+PATIENT = PostgreSQLSettings(doubt_ms=20_000)
 END_CONNECTIONS = """
     SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'run-1 ' || current_schema()
 """
@@ -58,9 +59,15 @@ def test_nobody_can_tell_while_the_server_is_out_of_reach_but_the_next_opening_c
 def test_a_commit_that_happened_before_the_store_was_taken_is_no_failure_but_the_last() -> None:
     with way_to_store() as (way, address, direct):
         taken: list[PostgreSQLStore] = []
-        store = open_store(address)
+
+        def take_over() -> None:
+            way.closed = True
+            taken.append(open_store(direct, THEY, evict=True))
+            way.closed = False
+
+        store = open_store(address, settings=PATIENT)
         store.commit(enqueued(0))
-        way.on_cut = lambda: taken.append(open_store(direct, THEY, evict=True))
+        way.on_cut = take_over
         way.lose_answer = True
         store.commit(enqueued(1))
         with pytest.raises(StoreError, match="taken over by broker 'broker-2'"):
@@ -73,9 +80,15 @@ def test_a_commit_that_happened_before_the_store_was_taken_is_no_failure_but_the
 def test_a_commit_that_did_not_happen_before_the_store_was_taken_is_refused() -> None:
     with way_to_store() as (way, address, direct):
         taken: list[PostgreSQLStore] = []
-        store = open_store(address)
+
+        def take_over() -> None:
+            way.closed = True
+            taken.append(open_store(direct, THEY, evict=True))
+            way.closed = False
+
+        store = open_store(address, settings=PATIENT)
         store.commit(enqueued(0))
-        way.on_cut = lambda: taken.append(open_store(direct, THEY, evict=True))
+        way.on_cut = take_over
         way.lose_request = True
         with pytest.raises(StoreFenced):
             store.commit(enqueued(1))
