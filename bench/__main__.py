@@ -142,10 +142,10 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
 
 
 def measure(parts: Sequence[str], run: Run) -> Rows:
-    """The rows of the parts; each says its part and the day."""
+    """The rows of the parts, each with the name of its part."""
     for part in parts:
         for row in PARTS[part](run):
-            yield row | {"part": part, "when": time.strftime("%Y-%m-%d")}
+            yield row | {"part": part}
 
 
 def main() -> int:
@@ -170,9 +170,9 @@ def main() -> int:
         parts = tuple(part for part in parts if part != "peers")
     whole = not (arguments.quick or arguments.only or arguments.no_peers)
     WORK.mkdir(parents=True, exist_ok=True)
-    machine: Row = {"machine": this_machine(WORK).as_dict() | {"when": time.strftime("%Y-%m-%d")}}
+    machine = this_machine(WORK).as_dict() | {"when": time.strftime("%Y-%m-%d")}
     rows: list[Row] = []
-    print(json.dumps(machine))
+    print(json.dumps({"machine": machine}))
     try:
         run = Run(
             build(WORK),

@@ -19,6 +19,8 @@ from partibus.bench.temporary import TemporaryBroker
 WINDOW_S = 600
 """The service's default."""
 _MIB = 2**20
+_PAIRS_MAX = 3
+"""With each number of ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +54,10 @@ def measure_duplicates(
         yield from compare("duplicates", "duplicates", *_sides(peer, "duplicates"), pairs=pairs, count=count)
         if sustained:
             kind = "duplicates, 20 s"
-            yield from compare("duplicates", kind, *_sides(peer, kind), pairs=1, count=sustained)
+            yield from compare("duplicates", kind, *_sides(peer, kind), pairs=1, count=sustained, runs=("send",))
     shutil.rmtree(directory)
     for number in ids:
-        yield _filled(directory, program, number, pairs=pairs, count=count)
+        yield _filled(directory, program, number, pairs=min(pairs, _PAIRS_MAX), count=count)
         shutil.rmtree(directory)
 
 

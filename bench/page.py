@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from bench.before import FOUNDATION
 from bench.duplicates import WINDOW_S
+from bench.results import Row, read
 from bench.sessions import SESSIONS, WARM_UP
 from bench.targets import verdicts
-
-Row = dict[str, Any]
 
 _HEAD = """\
 # Benchmarks
 
 Written by `make bench`; the numbers are in `bench/results.jsonl`. A quick look at a change: `python -m bench --quick`.
 
-**Machine.** {cpu}, {cores} cores, {memory_gib} GiB, {kernel}, {python}. Writing 16 KiB with fdatasync took
-{sync_ms} ms (median) when the run began. Measured on {days}.
+{machines}
 
 **How.** Brokers and load generators share the machine, over loopback, one broker at a time, each with a new data
 directory on the same disk. Messages are durable; a send counts when the broker has accepted it, a receive when the
@@ -32,16 +28,27 @@ before it sleeps, which counts as its CPU.
 """
 
 
+_MACHINE = """\
+**{title}.** {cpu}, {cores} cores, {memory_gib} GiB, {kernel}, {python}. Writing 16 KiB with fdatasync took
+{sync_ms} ms (median) when the run began. Measured on {when}.\
+"""
+
+
 def write_page(results: Path, page: Path) -> None:
-    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    runs, rows = read(results)
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text("\n".join(_sections(rows)))
+    page.write_text("\n".join(_sections(runs, rows)))
 
 
-def _sections(rows: Sequence[Row]) -> Iterator[str]:
-    machine = next(row["machine"] for row in rows if "machine" in row)
-    found = [row for row in rows if "scenario" in row]
-    yield _HEAD.format(**machine, days=_days(found) or machine["when"])
+def _machines(runs: Sequence[Row]) -> Iterator[str]:
+    """The machine, or, of several runs, each with the parts that were measured in it."""
+    for run in runs:
+        title = "Machine" if len(runs) == 1 else f"Machine of {', '.join(run['parts'])}"
+        yield _MACHINE.format(**run["machine"], title=title)
+
+
+def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
+    yield _HEAD.format(machines="\n\n".join(_machines(runs)))
     yield from _section("Targets", ("what", "target", "measured", ""), verdicts(found))
     for generator in dict.fromkeys(row["generator"] for row in found if row["scenario"] == "both"):
         title = "Throughput, foreign client" if "proton" in generator else "Throughput, own client"
@@ -53,17 +60,6 @@ def _sections(rows: Sequence[Row]) -> Iterator[str]:
     yield from _section("Message ids in the window", _FILLED, _filled(found), _FILLED_NOTE)
     yield from _section("The next session", _ACCEPT, _accept(found), _ACCEPT_NOTE)
     yield from _section("Sessions, deferred and scheduled messages by the million", _MANY, _many(found), _MANY_NOTE)
-
-
-def _days(rows: Sequence[Row]) -> str:
-    """The day, or each day with what was measured then."""
-    days: dict[str, list[str]] = {}
-    for row in rows:
-        if "when" in row and row["part"] not in days.setdefault(row["when"], []):
-            days[row["when"]].append(row["part"])
-    if len(days) < 2:
-        return next(iter(days), "")
-    return ", ".join(f"{day} ({', '.join(parts)})" for day, parts in sorted(days.items()))
 
 
 def _section(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> Iterator[str]:
@@ -140,7 +136,7 @@ medians of the ratios of all pairs.
         f"""\
 The same messages, one in turn for each of {SESSIONS:,} sessions: *base* is a plain queue, received on one link per
 connection, *other* a queue that requires sessions, received on {SESSIONS:,} links that each hold one and ask for 20
-messages at a time.
+messages at a time. Their CPU includes attaching and ending these links.
 """,
     ),
     "duplicates": (

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from partibus.bench.load import Generator
 from partibus.bench.scenarios import Result, Target, both, receive, send
 from partibus.bench.statistics import median
 
-RUNS = ("send", "receive", "both")
+
+class Run(Protocol):
+    """One of the scenarios."""
+
+    def __call__(
+        self, target: Target, generator: Generator, *, count: int, size_bytes: int = 1024, connections: int = 1
+    ) -> Result: ...
+
+
+RUNS: dict[str, Run] = {"send": send, "receive": receive, "both": both}
 
 
 class Side(NamedTuple):
@@ -48,26 +57,31 @@ class Pairs:
 
 
 def compare(
-    what: str, queue: str, base: Side, other: Side, *, pairs: int, count: int, connections: int = 1
+    what: str,
+    queue: str,
+    base: Side,
+    other: Side,
+    *,
+    pairs: int,
+    count: int,
+    connections: int = 1,
+    runs: Sequence[str] = tuple(RUNS),
 ) -> Iterator[Pairs]:
-    """Send, receive and both at once, each side on new queues; messages of 1 KB."""
+    """Send, receive and both at once, or the first of these; each side on new queues; messages of 1 KB."""
     found: list[tuple[dict[str, Result], dict[str, Result]]] = []
     for number in range(pairs):
         if number % 2:
-            of_other, of_base = _runs(other, count, connections), _runs(base, count, connections)
+            of_other, of_base = _runs(other, runs, count, connections), _runs(base, runs, count, connections)
         else:
-            of_base, of_other = _runs(base, count, connections), _runs(other, count, connections)
+            of_base, of_other = _runs(base, runs, count, connections), _runs(other, runs, count, connections)
         found.append((of_base, of_other))
-    for run in RUNS:
+    for run in runs:
         yield _summary(what, queue, run, [(of_base[run], of_other[run]) for of_base, of_other in found])
 
 
-def _runs(side: Side, count: int, connections: int) -> dict[str, Result]:
+def _runs(side: Side, runs: Sequence[str], count: int, connections: int) -> dict[str, Result]:
     target = side.new_queue()
-    return {
-        run: scenario(target, side.generator, count=count, connections=connections)
-        for run, scenario in (("send", send), ("receive", receive), ("both", both))
-    }
+    return {run: RUNS[run](target, side.generator, count=count, connections=connections) for run in runs}
 
 
 def _summary(what: str, queue: str, run: str, found: Sequence[tuple[Result, Result]]) -> Pairs:

@@ -22,7 +22,7 @@ class Scale:
     latency_s: int
     latency_runs: int
     latency_per_s: int = 1_000
-    pairs: int = 7
+    pairs: int = 5
     """Runs of each side where two things are compared."""
     pair_count: int = 100_000
     sustained: int = 1_000_000

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from bench.gil import parse_samples
 from bench.page import write_page
-from bench.results import keep, replace_all
+from bench.results import keep, read, replace_all
 from bench.targets import verdicts
 
 PROTON = "qpid-proton C++"
@@ -109,42 +108,45 @@ def test_page_has_a_table_for_each_part_of_a_whole_queue(tmp_path: Path) -> None
     assert "| 2,000,000 | scheduled | 0.50 | 4.00 | some work | 1,234 |  |  | 700 |" in lines
 
 
-def test_page_says_which_part_was_measured_when(tmp_path: Path) -> None:
-    of_one_day = [PAIRS | {"part": "before", "when": "2026-01-02"}]
-    assert any("Measured on 2026-01-02." in line for line in page_of(tmp_path, of_one_day))
-    of_two = [*of_one_day, PAIRS | {"part": "sessions", "when": "2026-01-01"}]
-    assert any("Measured on 2026-01-01 (sessions), 2026-01-02 (before)." in line for line in page_of(tmp_path, of_two))
+def test_page_says_which_part_was_measured_where_and_when(tmp_path: Path) -> None:
+    results, page = tmp_path / "results.jsonl", tmp_path / "page.md"
+    keep(results, machine("Old CPU", "2026-01-01"), [PAIRS | {"part": "before"}, MANY | {"part": "many"}])
+    write_page(results, page)
+    assert "**Machine.** Old CPU, 2 cores" in page.read_text()
+    keep(results, machine("New CPU", "2026-01-02"), [MANY | {"part": "many"}])
+    write_page(results, page)
+    assert "**Machine of before.** Old CPU" in page.read_text()
+    assert "**Machine of many.** New CPU" in page.read_text()
+    keep(results, machine("New CPU", "2026-01-03"), [PAIRS | {"part": "before"}])
+    write_page(results, page)
+    assert "Old CPU" not in page.read_text()
+
+
+def machine(cpu: str, when: str) -> dict[str, Any]:
+    return {
+        "cpu": cpu, "cores": 2, "memory_gib": 4, "kernel": "Linux 6", "python": "CPython 3", "sync_ms": 0.3,
+        "when": when,
+    }  # fmt: skip
 
 
 def page_of(tmp_path: Path, rows: list[dict[str, Any]]) -> list[str]:
     results, page = tmp_path / "results.jsonl", tmp_path / "page.md"
-    machine = dict.fromkeys(("cpu", "cores", "memory_gib", "kernel", "python", "sync_ms", "when"), "x")
-    replace_all(results, {"machine": machine}, rows)
+    replace_all(results, machine("Some CPU", "2026-01-01"), [row | {"part": "some"} for row in rows])
     write_page(results, page)
     return page.read_text().splitlines()
 
 
 def test_kept_rows_take_the_place_of_their_part_only(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
-    keep(results, {"machine": 1}, [{"part": "life", "value": 1}, {"part": "many", "value": 2}])
-    keep(results, {"machine": 2}, [{"part": "many", "value": 3}, {"part": "many", "value": 4}])
-    assert [json.loads(line) for line in results.read_text().splitlines()] == [
-        {"machine": 2},
-        {"part": "life", "value": 1},
-        {"part": "many", "value": 3},
-        {"part": "many", "value": 4},
-    ]
+    keep(results, {"n": 1}, [{"part": "life", "value": 1}, {"part": "many", "value": 2}])
+    keep(results, {"n": 2}, [{"part": "many", "value": 3}, {"part": "many", "value": 4}])
+    runs, rows = read(results)
+    assert runs == [{"machine": {"n": 1}, "parts": ["life"]}, {"machine": {"n": 2}, "parts": ["many"]}]
+    assert [row["value"] for row in rows] == [1, 3, 4]
 
 
 def test_page_has_the_machine_and_a_line_per_queue(tmp_path: Path) -> None:
-    machine = {
-        "cpu": "Some CPU", "cores": 2, "memory_gib": 4, "kernel": "Linux 6", "python": "CPython 3", "sync_ms": 0.3,
-        "when": "2026-01-01",
-    }  # fmt: skip
-    results, page = tmp_path / "results.jsonl", tmp_path / "page.md"
-    results.write_text("".join(json.dumps(one) + "\n" for one in [{"machine": machine}, *RESULTS]))
-    write_page(results, page)
-    lines = page.read_text().splitlines()
+    lines = page_of(tmp_path, RESULTS)
     assert any("Some CPU, 2 cores" in line for line in lines)
     assert "| partibus | plain | 1,024 | 1 | 50,000 |  | 30,000 | 28,000 | 20.0 |  | 61.0 |" in lines
     assert "| RabbitMQ 3 | quorum | 1,024 | 1 |  |  | 20,000 | 8,000 |  |  | 150 |" in lines
@@ -153,12 +155,10 @@ def test_page_has_the_machine_and_a_line_per_queue(tmp_path: Path) -> None:
 
 
 def test_page_of_a_run_without_some_part_has_no_empty_table(tmp_path: Path) -> None:
-    results, page = tmp_path / "results.jsonl", tmp_path / "page.md"
-    machine = dict.fromkeys(("cpu", "cores", "memory_gib", "kernel", "python", "sync_ms", "when"), "x")
-    results.write_text(json.dumps({"machine": machine}) + "\n" + json.dumps(RESULTS[0]) + "\n")
-    write_page(results, page)
-    assert "Latency" not in page.read_text()
-    assert "backlog" not in page.read_text()
+    text = "\n".join(page_of(tmp_path, RESULTS[:1]))
+    assert "Latency" not in text
+    assert "backlog" not in text
+    assert "sessions" not in text
 
 
 def test_samples_are_summed_over_stacks() -> None:

@@ -6,9 +6,8 @@ from itertools import count
 
 import pytest
 
-import bench.pairs
-from bench.pairs import Side, compare
-from partibus.bench.load import Job, OwnGenerator, Running
+from bench.pairs import RUNS, Run, Side, compare
+from partibus.bench.load import Generator, Job, OwnGenerator, Running
 from partibus.bench.scenarios import Result, Target
 
 
@@ -30,8 +29,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     in the first pair, the same in the others."""
     made: list[tuple[str, str]] = []
 
-    def scenario(name: str) -> object:
-        def run(target: Target, generator: object, *, count: int, connections: int) -> Result:
+    def scenario(name: str) -> Run:
+        def run(
+            target: Target, generator: Generator, *, count: int, size_bytes: int = 1024, connections: int = 1
+        ) -> Result:
             made.append((name, target.address))
             side_name, number = target.address.split("-")
             rate = 1000.0 * int(number) * (0.5 if (side_name, number) == ("other", "1") else 1)
@@ -40,7 +41,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
                 broker="partibus",
                 queue="plain",
                 generator="none",
-                size_bytes=1024,
+                size_bytes=size_bytes,
                 connections=connections,
                 messages=count,
                 send_per_s=rate if name != "receive" else None,
@@ -51,7 +52,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return run
 
     for name in ("send", "receive", "both"):
-        monkeypatch.setattr(bench.pairs, name, scenario(name))
+        monkeypatch.setitem(RUNS, name, scenario(name))
     return made
 
 
@@ -73,3 +74,9 @@ def test_result_is_the_median_of_ratios_and_of_the_lower_rate(made: list[tuple[s
     }
     assert {row.cpu_ratio for row in found} == {1.5}
     assert len(made) == 18
+
+
+def test_only_the_runs_that_are_asked_for(made: list[tuple[str, str]]) -> None:
+    (found,) = compare("this", "plain", side("base"), side("other"), pairs=1, count=10, runs=("send",))
+    assert found.run == "send"
+    assert made == [("send", "base-1"), ("send", "other-1")]
