@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient as AzureClient
 from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
+from azure.servicebus.aio._base_handler_async import BaseHandler
 from azure.servicebus.exceptions import ServiceBusError
 
 from tests.conformance.clients.azure_python import OPTIONS, from_azure, to_azure, to_ms, to_time, trouble
@@ -193,7 +194,7 @@ class PythonAsyncio:
             raise trouble(error) from error
 
 
-async def _close(link: ServiceBusSender | ServiceBusReceiver) -> None:
+async def _close(link: BaseHandler) -> None:
     with suppress(AttributeError):  # the library's own, where the broker has ended a connection or a session
         await link.close()
 
