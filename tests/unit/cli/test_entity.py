@@ -93,17 +93,20 @@ def test_what_is_not_there_yet_is_refused_by_name(broker: TinyBroker, run: Run, 
     assert broker.requests == []
 
 
+@pytest.mark.row("A3", "A4")
 def test_list_and_show_as_tables_and_as_json(broker: TinyBroker, run: Run) -> None:
-    away = {key: value for key, value in QUEUE.items() if key not in ("messages", "dead-letter-messages", "size-bytes")}
-    limited = {**away, "name": "limited", "availability": "Limited"}
+    limited = {**QUEUE, "name": "limited", "availability": "Limited", "partitions-away": [3, 11]}
     broker.answers["partibus:list-entities"] = lambda body: (200, None, "", {"entities": [QUEUE, limited]})
     broker.answers["partibus:get-entity"] = lambda body: (200, None, "", QUEUE)
     lines = [line.split() for line in run("entity", "list").output.splitlines()]
     assert ["orders", "queue", "16", "3", "1", "4.0", "KiB", "Active", "Available"] in lines
-    assert ["limited", "queue", "16", "-", "-", "-", "Active", "Limited"] in lines
+    assert ["limited", "queue", "16", ">=", "3", ">=", "1", ">=", "4.0", "KiB", "Active", "Limited"] in lines
     first, second = map(json.loads, run("entity", "list", "--json").output.splitlines())
-    assert "messages" not in first
+    assert first["partitions_away"] == [3, 11]
     assert second["dead_letter_messages"] == 1
+    broker.answers["partibus:get-entity"] = lambda body: (200, None, "", limited)
+    assert "partitions 3, 11 are away, counts are partial" in run("entity", "show", "limited").output
+    broker.answers["partibus:get-entity"] = lambda body: (200, None, "", QUEUE)
     assert ["LockDuration", "PT1M"] in [line.split() for line in run("entity", "show", "orders").output.splitlines()]
     assert json.loads(run("entity", "show", "orders", "--json").output)["properties"] == {"LockDuration": "PT1M"}
 

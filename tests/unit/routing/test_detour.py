@@ -136,7 +136,7 @@ def test_receivers_are_told_at_once_and_have_the_store_again_afterwards(scene: S
 
 def test_what_only_gives_back_reaches_the_store_even_so(scene: Scene) -> None:
     scene.detour(FAILS)
-    give_back = [
+    give_back: list[c.Command] = [
         c.ReturnReserved(0, [(1, 1)]),
         c.ReleaseSession(5),
         c.CancelReceive(0, 0, 10),

@@ -2,7 +2,8 @@
 
 A partitioned entity has no oldest message of all. A peek answers from one partition: the first, counted from the one
 that ``from-sequence-number`` names, that has something; who goes on from the last number seen sees every partition. A
-peek at one session asks the session's partition alone.
+partition whose store is away is passed over: a peek answers from what is there, and fails only when none of those that
+it asks is. A peek at one session asks the session's partition alone.
 """
 
 from typing import Any
@@ -52,23 +53,30 @@ class _Peek:
         self._last = last
         """The last partition to try."""
         self._with_body = with_body
+        self._answered = False
+        """A partition was there."""
         self._trouble: PartibusError | None = None
-        """A partition whose store is away is passed over if another one has something."""
+        """Of one that was not."""
 
     def at(self, partition_id: int, counter: int) -> None:
         """Look at one partition."""
         request = self._request
         if partition_id > self._last:
-            request.respond(no_content() if self._trouble is None else failure(self._trouble))
+            if self._trouble is None or self._answered:
+                request.respond(no_content())
+            else:
+                request.respond(failure(self._trouble))
             return
         route = request.entity.route
 
         def answered(reply: Any) -> None:
             if isinstance(reply, Failed):
                 self._trouble = error_of(reply, request.entity.queue.name)
-            elif reply.rows:
-                self._reply(partition_id, reply.rows)
-                return
+            else:
+                self._answered = True
+                if reply.rows:
+                    self._reply(partition_id, reply.rows)
+                    return
             self.at(partition_id + 1, 0)
 
         command = Peek(route.numbers.next(), request.kind, counter, self._count, self._session)
