@@ -232,6 +232,23 @@ class PartitionMachine(RuleBasedStateMachine):
                 commands.append(c.Enqueue(0, self.draw_messages(data, 3)))
         self.both.ask(c.Transact(0, commands))
 
+    @rule(
+        chance=st.integers(0, 3),
+        changes=st.fixed_dictionaries(
+            {},
+            optional={
+                "lock_duration_ms": st.sampled_from([30, 2_000]),
+                "max_delivery_count": st.integers(1, 4),
+                "default_ttl_ms": st.sampled_from([None, 100]),
+                "dead_letter_on_expiration": st.booleans(),
+                "size_bytes_max": st.sampled_from([None, 200, 600]),
+            },
+        ),
+    )
+    def update(self, chance: int, changes: dict[str, Any]) -> None:
+        if chance == 0:
+            self.both.update(**changes)
+
     @rule(ms=st.sampled_from([1, 10, 60, 1_000]))
     def advance(self, ms: int) -> None:
         self.both.advance(ms)

@@ -54,13 +54,16 @@ def dead_letter_used_up(state: PartitionState, kind: int, entries: list[Entry], 
 
 def dead_letter_doomed(state: PartitionState, kind: int, step: Step) -> None:
     """Move what is to go and has its body; the machine has the other bodies read."""
-    doomed = state.subqueues[kind].doomed
+    subqueue = state.subqueues[kind]
+    doomed = subqueue.doomed
     whole = [entry for entry in doomed.values() if entry.data is not None]
     for entry in whole:
         del doomed[entry.pos]
+        if subqueue.sweep is not None and entry.session is not None:
+            subqueue.released.add(entry.session)
     dead_letter_used_up(state, kind, whole, step)
     if doomed:
-        step.change(state.subqueues[kind])
+        step.change(subqueue)
 
 
 def is_expired(kind: int, entry: Entry, now_ms: int) -> bool:

@@ -35,7 +35,7 @@ class Subqueue(Lane):
         self.sweeps: deque[Sweep] = deque()
         """Those that wait for their turn."""
         self.released: set[str] = set()
-        """Sessions released since `sweep` began: what it read of them may have been settled."""
+        """Sessions released since `sweep` began, or with messages used up since: what it read of them may be gone."""
 
     @property
     def has_more(self) -> bool:

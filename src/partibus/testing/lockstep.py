@@ -9,7 +9,7 @@ somebody commits them. `crash` throws memory away and goes on from the store, th
 import pickle
 from collections import Counter
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from partibus.message import Message, pack
@@ -168,6 +168,11 @@ class Lockstep:
         self._forget_demands_of(lock_id)
         self.step(c.ReleaseSession(lock_id))
 
+    def update(self, **changes: Any) -> None:
+        """The entity's properties change."""
+        self.options = self.model.options = replace(self.options, **changes)
+        self.slot.follow(self.options)
+
     def advance(self, ms: int) -> None:
         """Let time pass, with a tick as the runtime would give it."""
         self.now_ms += ms
@@ -228,6 +233,7 @@ class Lockstep:
         self.demands.clear()
         self.taken.clear()
         self.model = deepcopy(self.durable_model)
+        self.model.options = self.options
         self.model.forget_memory()
         self.machine = Partition(ROW, self.options, self.store.load_partition(ROW))
         self.slot = self._new_slot()
@@ -386,7 +392,8 @@ class Lockstep:
                     item = self.model.activate(old.sequence, new.sequence, self.now_ms)
                     assert (new.pos, new.enqueued_ms) == (item.pos, item.enqueued_ms)
                 else:
-                    item = self.model.dead_letter(event.kind, old.sequence, new.pos, self.now_ms)
+                    assert new.data is not None
+                    item = self.model.dead_letter(event.kind, old.sequence, new.pos, new.data, self.now_ms)
                 assert new.data == item.data
         elif isinstance(event, Removed):
             for entry in event.entries:
@@ -508,7 +515,7 @@ class Lockstep:
                     for sequence in command.sequences
                     if asked_for[command.kind, sequence] > 1
                     or not model.is_to_be_had_by_number(command.kind, sequence, session)
-                    or model.is_expired(command.kind, model.find(command.kind, sequence), self.now_ms)
+                    or model.is_spent(command.kind, model.find(command.kind, sequence), self.now_ms)
                 )
             elif isinstance(command, c.AcceptSession):
                 # One that others wait for is as good as theirs.

@@ -212,8 +212,9 @@ class Model:
         return items
 
     def _hand_out(self, kind: int, items: list[Item], hold: int, until_ms: int, now_ms: int, state: str) -> None:
-        limit = self.options.max_delivery_count if kind == ACTIVE else None
         for item in items:
+            # A reservation was good when it was made.
+            limit = self.options.max_delivery_count if kind == ACTIVE and item.state != RESERVED else None
             assert not self.is_expired(kind, item, now_ms), f"handed out after its time to live: {item}"
             i.i05_never_after_complete(item.name, self.fates)
             i.i07_delivery_count_never_falls(item.name, item.delivery_count, item.delivery_count, limit)
@@ -355,18 +356,22 @@ class Model:
         assert not self.options.dead_letter_on_expiration, f"dropped, not dead-lettered: {item}"
         self.remove(kind, item, "expired")
 
-    def dead_letter(self, kind: int, sequence: int, pos: int, now_ms: int) -> Item:
-        """A message went to the end of the dead-letter sub-queue."""
+    def dead_letter(self, kind: int, sequence: int, pos: int, data: bytes, now_ms: int) -> Item:
+        """A message went to the end of the dead-letter sub-queue; with ``data``, which says why."""
         item = self.find(kind, sequence)
-        if item.state in (READY, RESERVED, DEFERRED, DELAYED):
-            assert self.is_expired(kind, item, now_ms), f"dead-lettered for no reason: {item}"
-            assert self.options.dead_letter_on_expiration, f"dead-lettered, not dropped: {item}"
-            item.reason = ("TTLExpiredException", "The message expired and was dead lettered.")
-        else:
-            assert item.state == DOOMED, f"dead-lettered while {item.state}: {item}"
-        assert item.reason is not None
+        reasons: list[Reason] = [] if item.reason is None else [item.reason]
+        if item.state in (READY, DEFERRED) and self.is_used_up(kind, item):
+            reasons.append(self._used_up_reason())  # since the entity was updated
+        if item.state in (READY, RESERVED, DEFERRED, DELAYED) and self.is_expired(kind, item, now_ms):
+            assert self.options.dead_letter_on_expiration or reasons, f"dead-lettered, not dropped: {item}"
+            reasons.append(("TTLExpiredException", "The message expired and was dead lettered."))
+        assert reasons, f"dead-lettered for no reason: {item}"
         names = ("DeadLetterReason", "DeadLetterErrorDescription")
-        changes: dict[str, object] = {n: text for n, text in zip(names, item.reason, strict=True) if text is not None}
+        changes: dict[str, object] = {}
+        for reason in reasons:
+            changes = {name: text for name, text in zip(names, reason, strict=True) if text is not None}
+            if data == (with_application_properties(item.data, changes) if changes else item.data):
+                break
         if changes:
             self._change(item, changes)
         self.queues[kind].remove(item)
@@ -389,7 +394,7 @@ class Model:
             item.session
             for item in self.queues[ACTIVE]
             if item.state == READY
-            and not self.is_expired(ACTIVE, item, now_ms)
+            and not self.is_spent(ACTIVE, item, now_ms)
             and item.session is not None
             and self.holder(item.session, now_ms) is None
         }
@@ -472,6 +477,14 @@ class Model:
         """Time to live counts in the active sub-queue only."""
         return kind == ACTIVE and item.expires_ms is not None and item.expires_ms <= now_ms
 
+    def is_used_up(self, kind: int, item: Item) -> bool:
+        """Delivered as often as the entity allows, which counts in the active sub-queue only."""
+        return kind == ACTIVE and item.delivery_count >= self.options.max_delivery_count
+
+    def is_spent(self, kind: int, item: Item, now_ms: int) -> bool:
+        """Nobody may get it any more."""
+        return self.is_expired(kind, item, now_ms) or self.is_used_up(kind, item)
+
     def _find(self, kind: int, state: str, tokens: list[LockToken], now_ms: int) -> list[Item]:
         by_token = {(item.hold, item.pos): item for item in self.held(kind, state) if item.until_ms > now_ms}
         return [by_token[token] for token in dict.fromkeys(tokens) if token in by_token]
@@ -483,6 +496,9 @@ class Model:
     def _give_back(self, kind: int, item: Item, *, counted: bool) -> None:
         item.state = DEFERRED if item.deferred else READY
         item.delivery_count += counted
-        if kind == ACTIVE and item.delivery_count >= self.options.max_delivery_count:
-            text = f"Message could not be consumed after {self.options.max_delivery_count} delivery attempts."
-            item.state, item.reason = DOOMED, ("MaxDeliveryCountExceeded", text)
+        if self.is_used_up(kind, item):
+            item.state, item.reason = DOOMED, self._used_up_reason()
+
+    def _used_up_reason(self) -> Reason:
+        text = f"Message could not be consumed after {self.options.max_delivery_count} delivery attempts."
+        return "MaxDeliveryCountExceeded", text

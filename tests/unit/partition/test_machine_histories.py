@@ -118,3 +118,23 @@ def test_a_deferred_message_that_was_used_up_before_a_crash_is_dead_lettered_whe
     both.check_at_rest()
     assert not both.model.queues[0]
     assert [item.sequence for item in both.model.queues[1]] == [1]
+
+
+def test_a_sweep_that_has_read_a_used_up_message_of_a_session_passes_it_over() -> None:
+    both = queue(requires_session=True)
+    lock_id = accept(both, "a")
+    both.update(max_delivery_count=1)
+    both.enqueue([both.message(session_id="a", ttl_ms=30)])
+    both.settle_down()
+    both.receive_in_session(lock_id, 1, 0)
+    both.settle_down()
+    both.advance(60)
+    both.begin_commit()
+    both.end_commit()
+    while both.runnable():
+        both.run_load(0)
+    by_age = sorted(range(len(both.answers)), key=lambda index: isinstance(both.answers[index].load, c.SweepLoad))
+    for answer in [both.answers[index] for index in by_age]:
+        both.answer(both.answers.index(answer))
+    both.check_at_rest()
+    assert [item.sequence for item in both.model.queues[1]] == [1]
