@@ -1,0 +1,298 @@
+"""Channels over real sockets: what a peer may do, and what ends the channel."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partibus.cluster import channel as channel_module
+from partibus.cluster.channel import BATCH_BYTES_MAX, Channel
+from partibus.cluster.handshake import Handshake, Identity
+from partibus.cluster.outbox import HEAD_BYTES
+from partibus.cluster.sockets import connect, listen
+from partibus.cluster.wire import Drop, Dropped, WireError, read_answers, read_questions
+from tests.unit.cluster.loops import on_loop
+
+SECRET = b"s" * 32
+GUEST, OWNER = Identity("broker-0", "a1"), Identity("broker-1", "b2")
+
+
+class End:
+    """One end, and what came to it."""
+
+    def __init__(self, *, asks: bool, secret: bytes = SECRET) -> None:
+        us, expected = (GUEST, OWNER) if asks else (OWNER, None)
+        shaking = Handshake(us, secret, us.incarnation.encode() * 16, expected=expected)
+        loop = asyncio.get_running_loop()
+        self.frames: list[Any] = []
+        self.opened = asyncio.Event()
+        self.arrived = asyncio.Event()
+        self.over = asyncio.Event()
+        self.whys: list[str] = []
+        self.fails: Exception | None = None
+        self._read = read_answers if asks else read_questions
+        self.channel = Channel(loop, shaking, self._open, self._lost, asks=asks)
+
+    def _open(self, channel: Channel) -> Any:
+        self.opened.set()
+        return self._receive
+
+    def _receive(self, batch: bytes | memoryview) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.frames += self._read(batch)
+        self.arrived.set()
+
+    def _lost(self, why: str) -> None:
+        self.whys.append(why)
+        self.over.set()
+
+    async def got(self, count: int) -> list[Any]:
+        while len(self.frames) < count:
+            self.arrived.clear()
+            await self.arrived.wait()
+        return self.frames
+
+
+@asynccontextmanager
+async def pair(path: Path, secret: bytes = SECRET) -> AsyncIterator[tuple[End, End]]:
+    """A guest's end and an owner's, connected."""
+    guest, owner = End(asks=True), End(asks=False, secret=secret)
+    loop = asyncio.get_running_loop()
+    server = await listen(path, lambda: owner.channel, loop)
+    try:
+        await connect(path, lambda: guest.channel, loop)
+        yield guest, owner
+    finally:
+        guest.channel.close("the test is over")
+        owner.channel.close("the test is over")
+        server.close()
+
+
+@asynccontextmanager
+async def stranger(path: Path) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, End]]:
+    """An owner's end and somebody who writes what he likes."""
+    owner = End(asks=False)
+    server = await listen(path, lambda: owner.channel, asyncio.get_running_loop())
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    try:
+        yield reader, writer, owner
+    finally:
+        writer.close()
+        owner.channel.close("the test is over")
+        server.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "broker-1.sock"
+
+
+@on_loop
+async def test_frames_go_both_ways_in_order(path: Path) -> None:
+    async with pair(path) as (guest, owner):
+        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
+        for row in range(1_000):
+            guest.channel.outbox.put(Drop(1, row))
+            owner.channel.outbox.put(Dropped(1, row))
+        assert await owner.got(1_000) == [Drop(1, row) for row in range(1_000)]
+        assert await guest.got(1_000) == [Dropped(1, row) for row in range(1_000)]
+        assert guest.channel.outbox.left == 1, "one write for all that a turn of the loop brings"
+        assert guest.channel.handshake.peer == OWNER
+
+
+@on_loop
+async def test_socket_is_for_its_owner_only(path: Path) -> None:
+    async with pair(path):
+        modes = [stat.S_IMODE(os.stat(place).st_mode) for place in (path, path.parent)]
+        assert modes == [0o600, 0o700]
+
+
+@on_loop
+async def test_directory_may_lie_deep(tmp_path: Path) -> None:
+    async with pair(tmp_path / ("d" * 100) / ("e" * 100) / "broker-1.sock") as (guest, owner):
+        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
+
+
+@on_loop
+async def test_large_frames_come_in_pieces(path: Path) -> None:
+    async with pair(path) as (guest, owner):
+        await guest.opened.wait()
+        batches: list[int] = []
+        owner._read = lambda batch: batches.append(len(batch)) or [len(batch)]  # type: ignore[func-returns-value]
+        for size in (5_000_000, 1, 300_000):
+            guest.channel._write(bytearray(HEAD_BYTES + size))
+        await owner.got(3)
+        assert batches == [5_000_000, 1, 300_000]
+
+
+@on_loop
+async def test_wrong_secret_ends_both_ends_with_a_reason(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        async with pair(path, secret=b"x" * 32) as (guest, owner):
+            await asyncio.gather(guest.over.wait(), owner.over.wait())
+            assert "does not know this namespace's secret" in guest.whys[0]
+            assert owner.whys == [f"the peer refuses: {guest.whys[0]}"]
+            assert not guest.opened.is_set()
+            assert not owner.opened.is_set()
+    assert "secret" in caplog.text
+
+
+@on_loop
+async def test_close_sends_what_is_to_be_sent_and_is_told_once(path: Path) -> None:
+    async with pair(path) as (guest, owner):
+        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
+        guest.channel.outbox.put(Drop(1, 2))
+        guest.channel.close("enough")
+        guest.channel.close("more than enough")
+        await owner.over.wait()
+        assert owner.frames == [Drop(1, 2)]
+        assert (guest.whys, owner.whys) == (["enough"], ["the peer has closed the connection"])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "the peer sends 1195725856 bytes at once, at most 4096 can be"),
+        (b"\x00\x00\x00\x03abc", "does not begin as a broker does"),
+        (b"\x00\x00\x00\x00", "does not begin as a broker does"),
+    ],
+)
+@on_loop
+async def test_stranger_is_sent_away(path: Path, data: bytes, reason: str) -> None:
+    async with stranger(path) as (reader, writer, owner):
+        writer.write(data)
+        await reader.read()
+        assert reason in owner.whys[0]
+
+
+@on_loop
+async def test_stranger_who_says_nothing_is_sent_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "HANDSHAKE_S", 0.01)
+    async with stranger(path) as (reader, _, owner):
+        assert await reader.read() == b""
+        assert "has not proved itself" in owner.whys[0]
+
+
+@on_loop
+async def test_garbage_ends_the_channel_with_a_reason(path: Path) -> None:
+    async with pair(path) as (guest, owner):
+        await guest.opened.wait()
+        guest.channel._write(bytearray(HEAD_BYTES) + b"\x91\x92\x2a\x00")
+        await asyncio.gather(guest.over.wait(), owner.over.wait())
+        assert owner.whys == [
+            "a batch of 4 bytes is not what a broker that asks sends: Invalid value 42 - at `$[0][0]`"
+        ]
+
+
+@on_loop
+async def test_length_is_bounded_both_ways(path: Path) -> None:
+    async with pair(path) as (guest, owner):
+        await guest.opened.wait()
+        guest.channel._transport.write((BATCH_BYTES_MAX + 1).to_bytes(4, "big"))
+        await owner.over.wait()
+        assert f"sends {BATCH_BYTES_MAX + 1} bytes at once, at most {BATCH_BYTES_MAX}" in owner.whys[0]
+        guest.whys.clear()
+        if not guest.over.is_set():
+            guest.channel._write(bytearray(HEAD_BYTES + BATCH_BYTES_MAX + 1))
+            await guest.over.wait()
+
+
+@on_loop
+async def test_error_inside_ends_the_channel_and_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with pair(path) as (guest, owner):
+        await guest.opened.wait()
+        owner.fails = KeyError("a mistake of ours")
+        guest.channel.outbox.put(Drop(1, 2))
+        await owner.over.wait()
+        assert owner.whys == ["an error inside of the broker"]
+        assert "a mistake of ours" in caplog.text
+
+
+@on_loop
+async def test_error_of_the_peer_is_not_logged_as_ours(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with pair(path) as (guest, owner):
+        await guest.opened.wait()
+        owner.fails = WireError("nonsense")
+        guest.channel.outbox.put(Drop(1, 2))
+        await owner.over.wait()
+        assert owner.whys == ["nonsense"]
+        assert "Traceback" not in caplog.text
+
+
+# -- a peer that does not read, or says nothing ------------------------------------------------------------------------
+
+
+@on_loop
+async def test_who_does_not_take_answers_is_asked_no_more_and_then_lost(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_module, "UNSENT_BYTES_READING", 100_000)
+    monkeypatch.setattr(channel_module, "UNSENT_BYTES_MAX", 3_000_000)
+    async with pair(path) as (guest, owner):
+        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
+        guest.channel._transport.pause_reading()
+        while owner.channel._transport.is_reading():
+            owner.channel._write(bytearray(100_000))
+        guest.channel.outbox.put(Drop(1, 2))
+        guest.channel.outbox.flush()
+        while not owner.over.is_set():
+            owner.channel._write(bytearray(100_000))
+        assert "the peer does not take what it is sent" in owner.whys[0]
+        assert owner.frames == [], "its questions stay where they are"
+
+
+@on_loop
+async def test_answers_that_are_taken_again_let_questions_in_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "UNSENT_BYTES_READING", 100_000)
+    async with pair(path) as (guest, owner):
+        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
+        guest._read = lambda batch: []
+        guest.channel._transport.pause_reading()
+        while owner.channel._transport.is_reading():
+            owner.channel._write(bytearray(100_000))
+        guest.channel.outbox.put(Drop(1, 2))
+        guest.channel._transport.resume_reading()
+        assert await owner.got(1) == [Drop(1, 2)]
+
+
+@on_loop
+async def test_quiet_peer_says_that_it_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "HEARTBEAT_S", 0.01)
+    async with pair(path) as (guest, owner):
+        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
+        for channel in (guest.channel, owner.channel):
+            heard_s = channel._heard_s
+            while channel._heard_s == heard_s:  # noqa: ASYNC110 (a heartbeat is nobody's event)
+                await asyncio.sleep(0.001)
+
+
+@on_loop
+async def test_silent_peer_is_lost(path: Path) -> None:
+    async with pair(path) as (guest, owner):
+        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
+        owner.channel._heard_s -= channel_module.SILENCE_S + 1
+        owner.channel._beat()
+        assert owner.whys == ["the peer has said nothing for 5 seconds"]
+        await guest.over.wait()
+
+
+@on_loop
+async def test_who_stood_still_does_not_blame_the_peer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair(path) as (guest, owner):
+        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
+        owner.channel._heard_s -= 60
+        owner.channel._beat_s -= 60
+        owner.channel._beat()
+        assert not owner.over.is_set()
+        owner.channel._heard_s -= 60
+        owner.channel._beat()
+        assert owner.over.is_set()

@@ -1,0 +1,325 @@
+"""Brokers in one process that reach each other's stores over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partibus.clock import SystemClock
+from partibus.cluster.handshake import Identity
+from partibus.cluster.peers import PeerChannels
+from partibus.cluster.secret import load_secret
+from partibus.cluster.serving import Serving
+from partibus.cluster.sockets import Address, TcpAddress, listen, listen_tls
+from partibus.errors import UnusableFile
+from partibus.message import Message, pack
+from partibus.node.host import AsyncioHost
+from partibus.partition import commands as c
+from partibus.partition.options import PartitionOptions
+from partibus.partition.ports import Store
+from partibus.partition.runtime import StoreRuntime
+from partibus.routing.entity import EntityRoute
+from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.routing.send import send
+from partibus.routing.store_access import StoreRoute
+from partibus.store.memory import MemoryDisk, MemoryStore
+from tests.unit.cluster.loops import on_loop
+
+OPTIONS = PartitionOptions()
+STORES = 2
+SECRET = b"s" * 32
+
+
+class Broker:
+    """Stores, channels and routes, without a supervisor."""
+
+    def __init__(self, name: str, directory: Path, incarnation: str = "1") -> None:
+        self.identity = Identity(name, incarnation)
+        self.directory = directory
+        self.loop = asyncio.get_running_loop()
+        self.host = AsyncioHost(self.loop)
+        self.serving = Serving()
+        self.runtimes: dict[int, StoreRuntime] = {}
+        self.disks: dict[int, MemoryDisk] = {}
+        self.routes = [StoreRoute(f"store-{number:02}", self.host.call_soon) for number in range(STORES)]
+        self.peers = PeerChannels(self.identity, SECRET, self.address_of, self.serving, self.loop)
+        self.numbers = Numbers()
+        self.server: asyncio.Server | None = None
+
+    def address_of(self, owner: Identity) -> Address:
+        return self.directory / f"{owner.broker}.sock"
+
+    async def start(self) -> None:
+        path = self.address_of(self.identity)
+        assert isinstance(path, Path)
+        self.server = await listen(path, self.peers.make_answering, self.loop)
+
+    def own(self, number: int, disk: MemoryDisk | None = None) -> None:
+        disk = self.disks[number] = disk or MemoryDisk()
+
+        def open_store() -> Store:
+            return MemoryStore(disk)
+
+        runtime = self.runtimes[number] = StoreRuntime(open_store, self.host, SystemClock())
+        runtime.open()
+        self.serving.open(number, runtime)
+        self.routes[number].lead_to(runtime)
+
+    async def ask(self, number: int, make: Callable[[int], c.Command], row: int = 1) -> Any:
+        answer: asyncio.Future[Any] = self.loop.create_future()
+        self.routes[number].submit(row, OPTIONS, make(self.numbers.next()), answer.set_result)
+        return await answer
+
+    async def send(self, number: int) -> Any:
+        return await self.ask(number, lambda request: c.Enqueue(request, [Message(pack(rest=b"body"))]))
+
+    async def reached(self, number: int) -> None:
+        back = asyncio.Event()
+        route = self.routes[number]
+        while route.failure is not None:
+            back.clear()
+            route.when_usable(back.set)
+            await back.wait()
+
+    def drop_guests(self) -> None:
+        """The channels on which this broker answers break."""
+        for channel in list(self.peers._answering):
+            channel._transport.abort()
+
+    async def stop(self) -> None:
+        if self.server is not None:
+            self.server.close()
+        self.peers.close()
+        for runtime in self.runtimes.values():
+            closed = asyncio.Event()
+            runtime.close(closed.set)
+            await closed.wait()
+        self.host.stop()
+
+
+@contextlib.asynccontextmanager
+async def brokers(directory: Path, *names: str) -> AsyncIterator[list[Broker]]:
+    made = [Broker(name, directory) for name in names]
+    try:
+        for broker in made:
+            await broker.start()
+        yield made
+    finally:
+        for broker in made:
+            await broker.stop()
+
+
+async def eventually(look: Callable[[], bool]) -> None:
+    while not look():  # noqa: ASYNC110 (what is looked at is nobody's event)
+        await asyncio.sleep(0.001)
+
+
+@on_loop
+async def test_store_of_another_broker_is_reached(tmp_path: Path) -> None:
+    async with brokers(tmp_path, "a", "b") as (a, b):
+        b.own(1)
+        a.peers.lead(a.routes[1], b.identity, 1)
+        refused = await a.send(1)
+        assert (refused.executed, refused.message) == (False, "store-01 is b's, which is not reached yet")
+        await a.reached(1)
+        assert (await a.send(1)).first_sequence == 1
+        assert (await b.send(1)).first_sequence == 2, "its own requests have numbers of their own"
+        assert (await a.send(1)).first_sequence == 3
+
+
+@pytest.mark.row("K2")
+@on_loop
+async def test_partitions_on_two_brokers_are_one_queue(tmp_path: Path) -> None:
+    async with brokers(tmp_path, "a", "b") as (a, b):
+        a.own(0)
+        b.own(1)
+        a.peers.lead(a.routes[1], b.identity, 1)
+        await a.reached(1)
+        handles = [PartitionHandle(i, i + 1, a.routes[i], OPTIONS, batched=True) for i in range(STORES)]
+        queue = EntityRoute("q", handles, a.numbers, 0)
+        for number in range(20):
+            sent: asyncio.Future[Any] = a.loop.create_future()
+            message = Message(pack(rest=bytes([number])), partition_key=str(number))
+            send(queue, [[message]], sent.set_result)
+            assert await sent is None
+        got: list[bytes] = []
+        full = asyncio.Event()
+
+        def granted(partition: PartitionHandle, grant: c.Granted) -> None:
+            got.extend(entry.data[-1:] for entry in grant.entries if entry.data)
+            tokens = [(grant.lock_id, entry.pos) for entry in grant.entries]
+            partition.submit(c.Settle(0, 0, c.Outcome.COMPLETE, tokens))
+            if len(got) == 20:
+                full.set()
+
+        source = queue.source(0, delete=False, on_granted=granted, on_failed=lambda error: None)
+        source.ask(20, 1 << 20)
+        await full.wait()
+        assert sorted(got) == [bytes([number]) for number in range(20)]
+        assert len(b.disks[1].durable.entries) < 20
+
+
+@on_loop
+async def test_channel_that_breaks_is_made_anew_and_receivers_go_on(tmp_path: Path) -> None:
+    async with brokers(tmp_path, "a", "b") as (a, b):
+        b.own(1)
+        a.peers.lead(a.routes[1], b.identity, 1)
+        await a.reached(1)
+        queue = EntityRoute(
+            "q", [PartitionHandle(i, i + 1, a.routes[1], OPTIONS, batched=True) for i in range(2)], a.numbers, 0
+        )
+        got: list[int] = []
+        came = asyncio.Event()
+
+        def granted(partition: PartitionHandle, grant: c.Granted) -> None:
+            got.extend(entry.sequence for entry in grant.entries)
+            came.set()
+
+        queue.source(0, delete=True, on_granted=granted, on_failed=lambda error: None).ask(100, 1 << 20)
+        for number in range(3):
+            b.drop_guests()
+            await eventually(lambda: a.routes[1].failure is not None)
+            await a.reached(1)
+            came.clear()
+            await b.send(1)
+            await came.wait()
+            assert len(got) == number + 1
+
+
+@on_loop
+async def test_another_run_of_the_owner_is_not_taken_for_it(tmp_path: Path) -> None:
+    async with brokers(tmp_path, "a") as (a,):
+        old, new = Identity("b", "1"), Broker("b", tmp_path, "2")
+        await new.start()
+        new.own(1)
+        a.peers.lead(a.routes[1], old, 1)
+        await eventually(lambda: "started again" in (a.routes[1].failure or ""))
+        a.peers.keep({new.identity})
+        a.peers.lead(a.routes[1], new.identity, 1)
+        await a.reached(1)
+        assert (await a.send(1)).first_sequence == 1
+        await new.stop()
+
+
+@on_loop
+async def test_owner_that_starts_late_is_reached_then(tmp_path: Path) -> None:
+    async with brokers(tmp_path, "a") as (a,):
+        late = Broker("b", tmp_path)
+        a.peers.lead(a.routes[1], late.identity, 1)
+        assert a.routes[1].failure is not None
+        await late.start()
+        late.own(1)
+        await a.reached(1)
+        assert (await a.send(1)).first_sequence == 1
+        await late.stop()
+
+
+@on_loop
+async def test_store_that_this_broker_takes_itself_is_not_led_away_again(tmp_path: Path) -> None:
+    async with brokers(tmp_path, "a", "b") as (a, b):
+        b.own(0)
+        b.own(1)
+        a.peers.lead(a.routes[0], b.identity, 0)
+        a.peers.lead(a.routes[1], b.identity, 1)
+        await a.reached(1)
+        a.own(1)
+        b.drop_guests()
+        await eventually(lambda: a.routes[0].failure is not None)
+        await a.reached(0)
+        assert a.routes[1].access is a.runtimes[1]
+
+
+@on_loop
+async def test_owner_that_has_nothing_more_still_answers_what_it_was_asked(tmp_path: Path) -> None:
+    async with brokers(tmp_path, "a", "b") as (a, b):
+        b.own(1)
+        a.peers.lead(a.routes[1], b.identity, 1)
+        await a.reached(1)
+        answers = [asyncio.ensure_future(a.send(1)) for _ in range(20)]
+        await asyncio.sleep(0)
+        a.peers.keep(set())
+        assert [isinstance(answer, c.Accepted) for answer in await asyncio.gather(*answers)] == [True] * 20
+        await eventually(lambda: not b.peers._answering)
+        assert a.peers._links == {}
+
+
+@on_loop
+async def test_handed_over_store_is_reached_at_its_next_owner(tmp_path: Path) -> None:
+    async with brokers(tmp_path, "a", "b", "d") as (a, b, d):
+        b.own(1)
+        a.peers.lead(a.routes[1], b.identity, 1)
+        await a.reached(1)
+        await a.send(1)
+        b.serving.close(1, "handed over")
+        closed = asyncio.Event()
+        runtime = b.runtimes.pop(1)
+        runtime.close(closed.set)
+        await closed.wait()
+        refused = await a.send(1)
+        assert (refused.executed, refused.message) == (False, "handed over")
+        d.own(1, b.disks[1])
+        a.peers.lead(a.routes[1], d.identity, 1)
+        await a.reached(1)
+        assert (await a.send(1)).first_sequence == 2
+
+
+@on_loop
+async def test_brokers_on_other_machines_are_reached_over_tls(tmp_path: Path) -> None:
+    pem = Path(__file__).with_name("certificate.pem")
+    certificate = ssl.PEM_cert_to_DER_cert(pem.read_text()[pem.read_text().index("-----BEGIN CERT") :])
+    inbound = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    inbound.load_cert_chain(pem)
+    outbound = ssl.create_default_context()
+    outbound.check_hostname = False
+    outbound.verify_mode = ssl.CERT_NONE
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    async def reached(shown: bytes) -> tuple[Broker, Broker, asyncio.Server]:
+        a, b = Broker("a", tmp_path), Broker("b", tmp_path)
+        b.own(1)
+        server = await listen_tls("127.0.0.1", port, lambda: b.peers.make_answering(shown), inbound, b.loop)
+        a.peers._address_of = lambda owner: TcpAddress("127.0.0.1", port, outbound)
+        a.peers.lead(a.routes[1], b.identity, 1)
+        return a, b, server
+
+    a, b, server = await reached(certificate)
+    await a.reached(1)
+    assert (await a.send(1)).first_sequence == 1
+    server.close()
+    await asyncio.gather(a.stop(), b.stop())
+    # Somebody in between shows a certificate that is not the owner's.
+    a, b, server = await reached(b"another certificate")
+    await eventually(lambda: "secret" in (a.routes[1].failure or ""))
+    server.close()
+    await asyncio.gather(a.stop(), b.stop())
+
+
+# -- the secret --------------------------------------------------------------------------------------------------------
+
+
+def test_secret_is_made_once_and_is_for_its_owner_only(tmp_path: Path) -> None:
+    first = load_secret(tmp_path)
+    assert load_secret(tmp_path) == first
+    assert len(first) >= 32
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o640)
+    with pytest.raises(UnusableFile, match="chmod 600"):
+        load_secret(tmp_path)
+    file.chmod(0o600)
+    file.write_bytes(b"short\n")
+    with pytest.raises(UnusableFile, match="has 5 bytes, a secret has 32 at least"):
+        load_secret(tmp_path)
+
+
+def test_secret_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    with pytest.raises(UnusableFile, match="can't be used"):
+        load_secret(tmp_path / "missing")
