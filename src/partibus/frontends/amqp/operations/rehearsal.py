@@ -1,5 +1,5 @@
 """`partibus:rehearse-failure` and what belongs to it: partitions that are away or slow on purpose, on the `$management`
-node that belongs to no entity.
+node that belongs to no entity. Answered when every broker of the namespace goes by it.
 
 A request names either ``store`` or ``entity``; with an entity, ``partitions`` may name some of its partitions.
 """
