@@ -283,6 +283,30 @@ def test_receiver_that_waits_for_a_session_gets_it_when_a_message_comes(
     assert (session.id, [message.body for message in session.receive()]) == ("new", bodies("new", 1))
 
 
+def test_session_is_not_given_to_a_receiver_that_is_gone(clients: Clients, rhea: Rhea, queue: str) -> None:
+    """One that waited, and whose process ended."""
+    gone = cast(JavaScriptServiceBus, clients.another("javascript"))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(gone.accept_session, queue, None)
+        with pytest.raises(StillRunning):
+            waiting.result(QUIET_S)
+        gone.kill()
+        with pytest.raises(AssertionError, match="ended with exit code"):
+            waiting.result(WAIT_S)
+    rhea.send(queue, *numbered("a", 1))
+    accepted = rhea.accept_session(queue, None)
+    assert [message.delivery_count for message in receive_all(rhea, accepted["link"], 1)] == [0]
+
+
+def test_session_is_pushed_to_a_handler(
+    javascript: JavaScriptServiceBus, queue: str, messages_in: CountMessages
+) -> None:
+    javascript.send_list(queue, numbered("a", 20))
+    session = javascript.accept_session(queue, "a")
+    assert [message.body for message in javascript.subscribe(session.link, 20)] == bodies("a", 20)
+    assert messages_in(queue) == 0
+
+
 def test_receiver_that_waits_inside_a_session_gets_what_comes(
     broker: BrokerProcess, clients: Clients, sdk: ServiceBusClient, queue: str
 ) -> None:
@@ -396,17 +420,26 @@ def test_list_of_sessions_of_an_empty_queue_is_empty(python: PythonSync, queue: 
 
 
 @pytest.mark.parametrize("wanted", ["a", None])
-@pytest.mark.parametrize("described", [False, True], ids=["plain filter", "filter as from Go"])
+@pytest.mark.parametrize("form", ["plain", "go"])
 def test_session_filter_is_answered_in_the_form_in_which_it_came(
-    broker: BrokerProcess, rhea: Rhea, queue: str, wanted: str | None, described: bool
+    broker: BrokerProcess, rhea: Rhea, queue: str, wanted: str | None, form: str
 ) -> None:
     rhea.send(queue, *numbered("a", 1))
-    accepted = rhea.accept_session(queue, wanted, described=described)
+    accepted = rhea.accept_session(queue, wanted, form=form)
     assert accepted["session"] == "a"
-    assert accepted["descriptor"] == (str(GO_SESSION_FILTER) if described else "")
+    assert accepted["descriptor"] == (str(GO_SESSION_FILTER) if form == "go" else "")
     assert (int(accepted["ticks"]) - EPOCH_TICKS) // 10_000 == broker.now_ms() + LOCK_MS
     (message,) = receive_all(rhea, accepted["link"], 1)
     rhea.complete(accepted["link"], message)
+
+
+@pytest.mark.parametrize("form", ["number", "shared"])
+def test_session_filter_that_is_no_session_id_is_refused(rhea: Rhea, queue: str, form: str) -> None:
+    """Also sessions that several receivers share, whose client has a name for servers without them."""
+    with pytest.raises(ClientTrouble) as refused:
+        rhea.accept_session(queue, "a", form=form)
+    assert refused.value.kind in (Trouble.ARGUMENT, Trouble.NOT_IMPLEMENTED)
+    assert rhea.accept_session(queue, "a")["session"] == "a"
 
 
 def test_empty_text_is_the_id_of_a_session(rhea: Rhea, queue: str) -> None:

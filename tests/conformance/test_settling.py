@@ -126,3 +126,26 @@ def test_message_that_comes_after_credit_was_taken_back_is_free_for_others(
     python.send(queue, Outgoing(b"second"))
     (message,) = receive_all(python, queue, 1)
     assert (message.body, message.delivery_count) == (b"second", 0)
+
+
+@pytest.mark.row("P15")
+@pytest.mark.parametrize("concurrent", [1, 10])
+def test_messages_are_pushed_to_a_handler_and_completed_when_it_returns(
+    javascript: JavaScriptServiceBus, queue: str, messages_in: CountMessages, concurrent: int
+) -> None:
+    javascript.send_list(queue, [Outgoing(b"%d" % i, partition_key=str(i)) for i in range(50)])
+    found = javascript.subscribe(queue, 50, concurrent=concurrent)
+    assert sorted(int(message.body) for message in found) == list(range(50))
+    assert messages_in(queue) == 0
+
+
+@pytest.mark.row("P15")
+def test_receiver_is_iterated_over(python: PythonSync, queue: str, messages_in: CountMessages) -> None:
+    python.send_list(queue, [Outgoing(b"%d" % i, partition_key="k") for i in range(20)])
+    with python.azure.get_queue_receiver(queue, max_wait_time=QUIET_S, prefetch_count=5) as receiver:
+        found = []
+        for message in receiver:
+            found.append(b"".join(message.body))
+            receiver.complete_message(message)
+    assert found == [b"%d" % i for i in range(20)]
+    assert messages_in(queue) == 0

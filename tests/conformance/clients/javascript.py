@@ -70,6 +70,10 @@ class JavaScriptAgent:
     def defer(self, entity: str, message: Received) -> None:
         self.request("defer", entity=entity, token=message.token)
 
+    def kill(self) -> None:
+        """End the process as a crash would."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the process: the agent ends with its input."""
         assert self._process.stdin
@@ -154,6 +158,11 @@ class JavaScriptServiceBus(JavaScriptAgent):
     def close_link(self, link: str) -> None:
         self.request("close_link", entity=link)
 
+    def subscribe(self, entity: str, count: int, *, concurrent: int = 1) -> list[Received]:
+        """Have messages pushed to a handler until there are so many, completed by the library when it returns."""
+        found = self.request("subscribe", entity=entity, count=count, concurrent=concurrent)
+        return [from_json(message) for message in found]
+
     def abandon_with(self, entity: str, message: Received, properties: Mapping[str, Any]) -> None:
         """Abandon, and set application properties."""
         self.request("abandon", entity=entity, token=message.token, properties=dict(properties))
@@ -204,13 +213,12 @@ class Rhea(JavaScriptAgent):
         )
 
     def accept_session(
-        self, entity: str, session: str | None, *, described: bool = False, wait_s: float = WAIT_S
+        self, entity: str, session: str | None, *, form: str = "plain", wait_s: float = WAIT_S
     ) -> dict[str, Any]:
         """``link`` takes the place of an entity's name from then on; ``session``, ``descriptor`` and ``ticks`` are what
-        the broker's attach says. ``described``: the filter in the form that the client for Go sends."""
-        answer = self.request(
-            "accept_session", entity=entity, session=session, described=described, wait_ms=int(wait_s * 1000)
-        )
+        the broker's attach says. ``form`` is that of the filter: ``plain``, ``go`` as the client for Go sends it, and
+        others that some clients or none send."""
+        answer = self.request("accept_session", entity=entity, session=session, form=form, wait_ms=int(wait_s * 1000))
         assert isinstance(answer, dict)
         return answer
 

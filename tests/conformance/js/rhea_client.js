@@ -88,7 +88,13 @@ async function attach(key, source, remove, options) {
 }
 
 const SESSION_FILTER = "com.microsoft:session-filter";
-const GO_SESSION_FILTER = 0x137000000c;
+const SESSION_FILTERS = {
+  plain: (session) => session,
+  go: (session) => rhea.types.wrap_described(session, 0x137000000c),
+  // Sessions that several receivers share: no lock token yet.
+  shared: (session) => rhea.types.wrap_described(rhea.types.wrap_list([session, null]), 0x137000000e),
+  number: () => rhea.types.wrap_uint(7),
+};
 
 async function sendOne(link, message) {
   const annotations = {};
@@ -203,9 +209,9 @@ serve(
     async abandon({ entity, token }) {
       await settle(entity, token, rhea.message.modified({ delivery_failed: true }).described());
     },
-    async accept_session({ entity, session, described, wait_ms }) {
+    async accept_session({ entity, session, form, wait_ms }) {
       await opened;
-      const value = described ? rhea.types.wrap_described(session, GO_SESSION_FILTER) : session;
+      const value = SESSION_FILTERS[form](session);
       const link = `${entity} session ${++lastToken}`;
       const { link: attached } = await attach(`false ${link}`, { address: entity, filter: { [SESSION_FILTER]: value } }, false, {
         properties: { "com.microsoft:timeout": rhea.types.wrap_uint(wait_ms) },

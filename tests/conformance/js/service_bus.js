@@ -96,6 +96,24 @@ serve(
       const messages = await receiver(entity, remove).receiveMessages(count, { maxWaitTimeInMs: wait_ms });
       return messages.map(fromAzure);
     },
+    async subscribe({ entity, count, concurrent }) {
+      const found = [];
+      return await new Promise((resolve, reject) => {
+        const subscription = receiver(entity, false).subscribe(
+          {
+            async processMessage(message) {
+              found.push(fromAzure(message));
+              // Later, when the library has completed this one.
+              if (found.length === count) setImmediate(() => subscription.close().then(() => resolve(found), reject));
+            },
+            async processError({ error }) {
+              reject(error);
+            },
+          },
+          { maxConcurrentCalls: concurrent },
+        );
+      });
+    },
     async complete({ entity, token }) {
       await receiver(entity, false).completeMessage(received.get(token));
     },
