@@ -312,7 +312,9 @@ class StoreRuntime:
             case c.Granted():
                 self._handle(slot, c.CancelReceive(0, reply.kind, reply.receiver), True)
                 tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
+                # Locked or reserved: no message is both, and what the other command names is not found.
                 self._handle(slot, c.Settle(0, reply.kind, c.Outcome.RELEASE, tokens), True)
+                self._handle(slot, c.ReturnReserved(reply.kind, tokens), True)
             case c.SessionAccepted():
                 self._handle(slot, c.ReleaseSession(reply.lock_id), True)
 
