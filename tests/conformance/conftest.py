@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import TypeVar, cast
@@ -91,6 +92,8 @@ class Clients:
 
 
 AHEAD_MS = 3_600_000
+BROKERS = os.environ.get("PARTIBUS_TEST_BROKERS", "1")
+"""Processes of the broker: what clients see must be the same with several, whichever they hit."""
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +104,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     ahead, since some libraries look at the machine's clock too, and must never find that a lock has run out.
     """
     clock = getattr(request.module, "CLOCK", "real")
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), arguments=("--clock", clock)) as broker:
+    arguments = ("--clock", clock, "--brokers", BROKERS)
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), arguments=arguments) as broker:
         if clock == "manual":
             broker.advance(AHEAD_MS)
         yield broker

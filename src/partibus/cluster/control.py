@@ -88,7 +88,6 @@ class ControlChannel:
         """Idempotent."""
         self._on_lost = _nothing
         self._lose()
-        self._writer.close()
 
     def _send(self, line: dict[str, Any]) -> None:
         self._writer.write(json.dumps(line).encode() + b"\n")
@@ -135,6 +134,7 @@ class ControlChannel:
         if self._lost:
             return
         self._lost = True
+        self._writer.close()
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(ControlLost("the other end of the control channel is gone"))

@@ -1,0 +1,116 @@
+"""The line between a supervisor and a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused, Handle
+
+
+async def nothing(op: str, body: Body) -> Body | None:
+    return None
+
+
+def play(scene: Callable[[ControlChannel, ControlChannel, list[str]], Awaitable[None]], handle: Handle) -> None:
+    """``scene`` gets both ends, the second with ``handle``, and who was told that the other end is gone."""
+
+    async def run() -> None:
+        lost: list[str] = []
+        first, second = socket.socketpair()
+        asking = await ControlChannel.open(first, nothing, lambda: lost.append("asking"))
+        answering = await ControlChannel.open(second, handle, lambda: lost.append("answering"))
+        await asyncio.wait_for(scene(asking, answering, lost), 20)
+        asking.close()
+        answering.close()
+
+    asyncio.run(run())
+
+
+def test_questions_are_answered_each_by_itself() -> None:
+    gate = asyncio.Event()
+
+    async def handle(op: str, body: Body) -> Body | None:
+        if op == "slow":
+            await gate.wait()
+        else:
+            gate.set()
+        return {"op": op, "twice": body["number"] * 2}
+
+    async def scene(asking: ControlChannel, answering: ControlChannel, lost: list[str]) -> None:
+        answers = await asyncio.gather(asking.ask("slow", number=1), asking.ask("fast", number=2))
+        assert list(answers) == [{"op": "slow", "twice": 2}, {"op": "fast", "twice": 4}]
+
+    play(scene, handle)
+
+
+def test_what_is_said_is_begun_in_order() -> None:
+    heard: list[int] = []
+
+    async def handle(op: str, body: Body) -> Body | None:
+        heard.append(body["number"])
+        await asyncio.sleep(0)
+        return None
+
+    async def scene(asking: ControlChannel, answering: ControlChannel, lost: list[str]) -> None:
+        for number in range(100):
+            asking.tell("note", number=number)
+        await asking.ask("note", number=100)
+        assert heard == list(range(101))
+
+    play(scene, handle)
+
+
+def test_a_refusal_says_why_and_a_bug_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def handle(op: str, body: Body) -> Body | None:
+        if op == "refuse":
+            raise ControlRefused("not today")
+        if op == "break":
+            raise KeyError("bug")
+        return None
+
+    async def scene(asking: ControlChannel, answering: ControlChannel, lost: list[str]) -> None:
+        with pytest.raises(ControlRefused, match="not today"):
+            await asking.ask("refuse")
+        with pytest.raises(ControlRefused, match="an error inside"):
+            await asking.ask("break")
+        assert await asking.ask("anything") == {}
+
+    play(scene, handle)
+    assert "bug" in caplog.text
+
+
+def test_when_the_other_end_is_gone_whoever_waits_is_told() -> None:
+    never = asyncio.Event()
+
+    async def handle(op: str, body: Body) -> Body | None:
+        await never.wait()
+        return None
+
+    async def scene(asking: ControlChannel, answering: ControlChannel, lost: list[str]) -> None:
+        waiting = asyncio.ensure_future(asking.ask("wait"))
+        await asyncio.sleep(0)
+        answering.close()
+        with pytest.raises(ControlLost):
+            await waiting
+        with pytest.raises(ControlLost):
+            await asking.ask("anything")
+        asking.tell("anything")
+        assert lost == ["asking"]
+
+    play(scene, handle)
+
+
+def test_garbage_ends_the_line() -> None:
+    async def run() -> None:
+        gone = asyncio.Event()
+        ours, theirs = socket.socketpair()
+        await ControlChannel.open(ours, nothing, gone.set)
+        theirs.sendall(b"no JSON\n")
+        await asyncio.wait_for(gone.wait(), 20)
+        theirs.close()
+
+    asyncio.run(run())
