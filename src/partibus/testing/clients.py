@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from partibus.partition import commands as c
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
-from partibus.testing.invariants import BrokenPromise
+from partibus.testing.invariants import BrokenPromise, i09_expired_lock_cannot_settle
 from partibus.testing.oracle import name_of
 
 if TYPE_CHECKING:
@@ -286,8 +286,8 @@ class Consumer(Client):
             for index, entry in enumerate(entries):
                 until_ms = held[index]
                 if index not in reply.lost:
-                    if until_ms is not None and until_ms <= asked_ms:
-                        raise BrokenPromise(f"message {names[index]} was settled after the end of its lock, {until_ms}")
+                    if until_ms is not None or session:
+                        i09_expired_lock_cannot_settle(f"message {names[index]}", until_ms, asked_ms)
                     self._confirmed(entry, outcome)
                 elif until_ms is not None and until_ms > world.timeline.now_ms() and self._session == session:
                     raise BrokenPromise(f"the lock of message {names[index]} was lost before its end at {until_ms} ms")

@@ -83,7 +83,7 @@ class Lockstep:
         """Every (kind, token) ever granted under lock, so that late settlements can be tried."""
         self.reserved: list[tuple[int, c.LockToken]] = []
         self.sessions: list[int] = []
-        """The lock id of every session ever accepted."""
+        """The lock id of every session accepted since the last crash."""
         self.taken: list[tuple[int, int]] = []
         """(first, count) of numbers taken for messages to come."""
         self.requests: dict[int, Pending] = {}
@@ -232,6 +232,7 @@ class Lockstep:
         self.requests.clear()
         self.demands.clear()
         self.taken.clear()
+        self.sessions.clear()  # their holders were links to the process
         self.model = deepcopy(self.durable_model)
         self.model.options = self.options
         self.model.forget_memory()
