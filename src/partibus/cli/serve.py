@@ -9,7 +9,6 @@ _LATER = {
     "amqps_port": "AMQP over TLS",
     "https_port": "HTTPS",
     "catalog": "a catalog outside of the data directory",
-    "store": "messaging stores outside of the data directory",
 }
 """Options that have their name already."""
 
@@ -48,7 +47,14 @@ def _later(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     help="Config.json of the emulator: entities to create.",
 )
 @click.option("--catalog", callback=_later, expose_value=False, help="Not in this version.")
-@click.option("--store", multiple=True, callback=_later, expose_value=False, help="Not in this version.")
+@click.option(
+    "--store",
+    "stores",
+    multiple=True,
+    metavar="URL",
+    help="postgresql://USER@HOST/DATABASE[?schema=NAME][&stores=N]: a store, or N, in a database instead of files in "
+    "the data directory; repeat it for more, add sqlite:N for N files beside. Passwords may come from PGPASSFILE.",
+)
 @click.option(
     "--clock",
     type=click.Choice(["real", "manual"]),
@@ -78,6 +84,7 @@ def serve(
     config: Path | None,
     clock: str,
     lock_cached: bool,
+    stores: tuple[str, ...],
     ready_file: Path | None,
 ) -> None:
     """Run a broker, or several, until SIGTERM or SIGINT.
@@ -98,6 +105,7 @@ def serve(
         config=config,
         ready_file=ready_file,
         manual_clock=clock == "manual",
+        stores=stores,
         limits=Limits(cache_locks=lock_cached),
     )
     ctx.exit(serve_node(settings))

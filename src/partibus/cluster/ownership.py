@@ -19,7 +19,7 @@ from partibus.routing.store_access import StoreAccess, StoreRoute
 OpenStore = Callable[[int], Store]
 """Opens the store with a number; blocks. Raises `partibus.partition.ports.StoreError`."""
 
-MakeRuntime = Callable[[Callable[[], Store]], StoreRuntime]
+MakeRuntime = Callable[[int, Callable[[], Store]], StoreRuntime]
 """A runtime for a store that is not open yet."""
 
 
@@ -82,7 +82,7 @@ class Stores:
     def take(self, store_no: int, taken: Callable[[StoreRuntime], None]) -> None:
         """Open a store, off the loop, and have its partitions run here. ``taken`` is called when that was tried: a
         store that can't be opened is owned all the same, its `failure` says why, and opening goes on being tried."""
-        runtime = self._make_runtime(partial(self._open_store, store_no))
+        runtime = self._make_runtime(store_no, partial(self._open_store, store_no))
         self.runtimes[store_no] = runtime
 
         def begun() -> None:

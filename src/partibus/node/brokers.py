@@ -7,7 +7,6 @@ chosen here and held as long as the supervisor lives.
 import os
 import socket
 import sys
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -20,8 +19,9 @@ from partibus.namespace.keys_file import load_policies
 from partibus.namespace.namespace import Namespace
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings, settings_to_plain
-from partibus.store.sqlite.directory import lock_data_directory, make_stores
-from partibus.store.sqlite.owner import Owner
+from partibus.store.opening import find_stores
+from partibus.store.owner import Owner
+from partibus.store.sqlite.directory import lock_data_directory
 
 CHILD = (sys.executable, "-m", "partibus.node.member")
 
@@ -35,10 +35,10 @@ class Brokers:
         self._settings = settings
         clock = SystemClock()
         self._lock = lock_data_directory(settings.data, Owner("supervisor", token_hex(8)))
-        self._paths = make_stores(settings.data, created_ms=clock.now_ms())
+        self._places = find_stores(settings.data, settings.stores, created_ms=clock.now_ms())
         self._access = load_policies(settings.data, emulator=settings.emulator)
         load_secret(settings.data)
-        catalog = Catalog(settings.data, len(self._paths))
+        catalog = Catalog(settings.data, len(self._places))
         namespace = Namespace(catalog, clock)
         if settings.config is not None:
             namespace.apply(read_config_json(settings.config))
@@ -47,7 +47,7 @@ class Brokers:
         self._ports = (self._held[0].getsockname()[1], self._held[1].getsockname()[1])
         now_ms = clock.now_ms() if settings.manual_clock else None
         self._supervisor = Supervisor(
-            CHILD, settings.brokers, [path.stem for path in self._paths], self._start_of, now_ms
+            CHILD, settings.brokers, [place.store_id for place in self._places], self._start_of, now_ms
         )
 
     async def start(self) -> None:
@@ -69,7 +69,7 @@ class Brokers:
             "settings": settings_to_plain(self._settings),
             "amqp_port": self._ports[0],
             "http_port": self._ports[1],
-            "store_paths": [str(Path(path).absolute()) for path in self._paths],
+            "store_places": [list(place) for place in self._places],
         }
 
 

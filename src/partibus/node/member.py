@@ -31,12 +31,12 @@ from partibus.namespace.broker import Change
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.keys_file import load_policies
 from partibus.node.front import Front
-from partibus.node.host import AsyncioHost
+from partibus.node.host import StoreHosts
 from partibus.node.settings import settings_from_plain
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
-from partibus.store.sqlite.directory import open_store
-from partibus.store.sqlite.owner import Owner as StoreOwner
+from partibus.store.opening import Opener, StorePlace
+from partibus.store.owner import Owner as StoreOwner
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +100,11 @@ class Member:
         self._ports = (int(body["amqp_port"]), int(body["http_port"]))
         now_ms = body["now_ms"]
         self._clock: Clock = SystemClock() if now_ms is None else ManualClock(now_ms)
-        self._host = AsyncioHost(self._loop)
+        self._hosts = StoreHosts(self._loop)
         names = body["store_names"]
-        self._paths = [Path(path) for path in body["store_paths"]]
+        places = [StorePlace(*place) for place in body["store_places"]]
+        self._openers = [Opener(place, StoreOwner(*self._us)) for place in places]
+        self._places = places
         self._serving = Serving()
         self._peers = PeerChannels(
             Identity(*self._us),
@@ -112,7 +114,7 @@ class Member:
             self._loop,
         )
         self.stores = Stores(
-            names, self._us, self._host, self._peers, self._serving, self._open_store, self._make_runtime
+            names, self._us, self._hosts.near, self._peers, self._serving, self._open_store, self._make_runtime
         )
         self.front = Front(
             settings,
@@ -149,7 +151,7 @@ class Member:
         await closed.wait()
         self._peers.close()
         self._sockets.close()
-        self._host.stop()
+        self._hosts.stop()
         self.front.close()
         self._loop.call_soon(self.ended.set)
 
@@ -184,13 +186,14 @@ class Member:
         await given.wait()
 
     def _open_store(self, store_no: int) -> Store:
-        return open_store(self._paths[store_no], owner=StoreOwner(*self._us))
+        return self._openers[store_no]()
 
-    def _make_runtime(self, open_one: Callable[[], Store]) -> StoreRuntime:
+    def _make_runtime(self, store_no: int, open_one: Callable[[], Store]) -> StoreRuntime:
         def wake(partition_rows: list[int]) -> None:
             self.front.wake(partition_rows)
 
-        return StoreRuntime(open_one, self._host, self._clock, self._settings.limits.store, wake=wake)
+        host = self._hosts.of(self._places[store_no])
+        return StoreRuntime(open_one, host, self._clock, self._settings.limits.store, wake=wake)
 
     # -- as one of the whole -----------------------------------------------------------------------------------------
 

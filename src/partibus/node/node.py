@@ -3,8 +3,6 @@
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
-from functools import partial
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -15,14 +13,14 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.config_json import read_config_json
 from partibus.namespace.keys_file import load_policies
 from partibus.node.front import Front
-from partibus.node.host import AsyncioHost
+from partibus.node.host import StoreHosts
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
-from partibus.partition.ports import StoreError
+from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
-from partibus.store.sqlite.directory import lock_data_directory, make_stores, open_each, open_store
-from partibus.store.sqlite.owner import Owner
-from partibus.store.sqlite.store import SQLiteStore
+from partibus.store.opening import Opener, StorePlace, find_stores, open_each
+from partibus.store.owner import Owner
+from partibus.store.sqlite.directory import lock_data_directory
 
 BROKER = "broker-0"
 
@@ -40,14 +38,18 @@ class Node:
         self.clock: Clock = ManualClock(SystemClock().now_ms()) if settings.manual_clock else SystemClock()
         self._owner = Owner(BROKER, token_hex(8))
         self._lock = lock_data_directory(settings.data, self._owner)
-        self._paths = make_stores(settings.data, created_ms=self.clock.now_ms())
-        opened = open_each(self._paths, owner=self._owner)
+        self._places = find_stores(settings.data, settings.stores, created_ms=self.clock.now_ms())
+        openers = [Opener(place, self._owner) for place in self._places]
+        opened = open_each(openers)
         failures = [store for store in opened if isinstance(store, StoreError)]
         if len(failures) == len(opened):
             raise failures[0]
-        self._host = AsyncioHost(loop)
-        self.runtimes = [self._runtime(path, store) for path, store in zip(self._paths, opened, strict=True)]
-        catalog = Catalog(settings.data, len(self._paths))
+        self._hosts = StoreHosts(loop)
+        self.runtimes = [
+            self._runtime(place, opener, store)
+            for place, opener, store in zip(self._places, openers, opened, strict=True)
+        ]
+        catalog = Catalog(settings.data, len(self._places))
         self._access = load_policies(settings.data, emulator=settings.emulator)
         self._front = Front(
             settings,
@@ -55,7 +57,7 @@ class Node:
             self.clock,
             catalog,
             self._access,
-            {path.stem: runtime for path, runtime in zip(self._paths, self.runtimes, strict=True)},
+            {place.store_id: runtime for place, runtime in zip(self._places, self.runtimes, strict=True)},
             lambda: self.runtimes,
             self,
         )
@@ -84,7 +86,7 @@ class Node:
         """Take no more connections, tell clients to go, commit what is pending, close the stores."""
         await self._front.drain()
         await asyncio.gather(*(self._closed(runtime) for runtime in self.runtimes))
-        self._host.stop()
+        self._hosts.stop()
         self._front.close()
         self._lock.release()
 
@@ -93,13 +95,13 @@ class Node:
         runtime.close(closed.set)
         await closed.wait()
 
-    def _runtime(self, path: Path, store: SQLiteStore | StoreError) -> StoreRuntime:
+    def _runtime(self, place: StorePlace, opener: Opener, store: Store | StoreError) -> StoreRuntime:
         def wake(partition_rows: list[int]) -> None:
             self._front.wake(partition_rows)
 
-        opened = store if isinstance(store, SQLiteStore) else None
-        open_again = partial(open_store, path, owner=self._owner)
-        runtime = StoreRuntime(open_again, self._host, self.clock, self._settings.limits.store, opened, wake)
+        opened = None if isinstance(store, StoreError) else store
+        host = self._hosts.of(place)
+        runtime = StoreRuntime(opener, host, self.clock, self._settings.limits.store, opened, wake)
         if isinstance(store, StoreError):
             runtime.begin(lambda: None)
             runtime.failure = str(store)
@@ -110,7 +112,9 @@ class Node:
     announce = staticmethod(nobody_else)
 
     async def health(self) -> Mapping[str, str]:
-        return {path.stem: runtime.trouble or "ok" for path, runtime in zip(self._paths, self.runtimes, strict=True)}
+        return {
+            place.store_id: runtime.trouble or "ok" for place, runtime in zip(self._places, self.runtimes, strict=True)
+        }
 
     async def status(self) -> dict[str, Any]:
         broker = {
@@ -124,8 +128,8 @@ class Node:
             "lag_ms": 0.0,
         }
         stores = [
-            {"name": path.stem, "owner": BROKER, **facts_of(runtime)}
-            for path, runtime in zip(self._paths, self.runtimes, strict=True)
+            {"name": place.store_id, "owner": BROKER, **facts_of(runtime)}
+            for place, runtime in zip(self._places, self.runtimes, strict=True)
         ]
         return {"brokers": [broker], "stores": stores}
 

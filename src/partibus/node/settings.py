@@ -25,6 +25,8 @@ class Settings:
     config: Path | None = None
     ready_file: Path | None = None
     manual_clock: bool = False
+    stores: tuple[str, ...] = ()
+    """URLs of stores in databases, and ``sqlite:N``; none: files in the data directory. See `store.opening`."""
     limits: Limits = field(default_factory=Limits)
 
 

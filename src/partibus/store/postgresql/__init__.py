@@ -1,8 +1,8 @@
 """Messaging stores in PostgreSQL databases, a schema each; see `store` for layout, sync points and what may be lost."""
 
 from partibus.store.postgresql.address import Address, parse_address
-from partibus.store.postgresql.creation import identity_of, make_store
+from partibus.store.postgresql.creation import Identity, identity_of, make_store
 from partibus.store.postgresql.settings import PostgreSQLSettings
 from partibus.store.postgresql.store import PostgreSQLStore
 
-__all__ = ["Address", "PostgreSQLSettings", "PostgreSQLStore", "identity_of", "make_store", "parse_address"]
+__all__ = ["Address", "Identity", "PostgreSQLSettings", "PostgreSQLStore", "identity_of", "make_store", "parse_address"]

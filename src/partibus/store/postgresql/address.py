@@ -30,6 +30,8 @@ class Address(NamedTuple):
     schema: str
     name: str
     """The URL without its password: for people, and to know the place again."""
+    url: str
+    """Means this store alone; with the password."""
 
 
 def parse_address(url: str) -> list[Address]:
@@ -54,7 +56,11 @@ def parse_address(url: str) -> list[Address]:
     # A server that only reads (a standby) is no place for a commit: libpq goes on to the next host.
     words.setdefault("target_session_attrs", "read-write")
     place = _without_password(words)
-    return [Address(make_conninfo("", **words), schema, f"{place}?schema={schema}") for schema in schemas]
+    conninfo = make_conninfo("", **words)
+    return [
+        Address(conninfo, schema, f"{place}?schema={schema}", f"{base}?{urlencode([*theirs, ('schema', schema)])}")
+        for schema in schemas
+    ]
 
 
 def _without_password(words: Mapping[str, object]) -> str:

@@ -1,0 +1,104 @@
+"""A backup: a directory with copies of stores and of the catalog, and the list of them that is written last.
+
+```text
+ BACKUP/stores/store-00.db ...   each the state of one store at one moment
+ BACKUP/catalog.db               copied last
+ BACKUP/backup.json              the list; without it the directory is no backup
+```
+
+The places are those of a data directory, so a copy of a whole backup can be served. The catalog comes last: it knows
+every number that was given out for what is in the stores, so none is given out again. What was created meanwhile is in
+it and empty; what was deleted meanwhile has left rows, which it names or nobody reaches.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Event
+from typing import Any, NamedTuple
+
+from partibus.partition.ports import StoreError
+from partibus.store.sqlite.backup import check_directory, copy_database
+from partibus.store.sqlite.creation import sync_directory, sync_file
+
+LIST = "backup.json"
+CATALOG = "catalog.db"
+STORES = "stores"
+FORMAT = 1
+
+
+class Backup(NamedTuple):
+    """What a backup says of itself."""
+
+    began_ms: int
+    stores: dict[str, int]
+    """Bytes of the copy, by name of the store."""
+    left_out: list[str]
+    """Stores that were not wanted, or are in a database that has its own means."""
+
+
+def back_up(
+    files: Mapping[str, Path], catalog: Path, directory: Path, left_out: list[str], now_ms: int, stop: Event
+) -> Backup:
+    """Copy stores, by name, and the catalog into a new or empty directory; blocks. ``now_ms`` is noted as its time.
+
+    Raises `StoreError`, and `BackupStopped` soon after ``stop`` is set; then the directory is no backup.
+    """
+    check_directory(directory)
+    target = directory / STORES
+    try:
+        target.mkdir(mode=0o700)
+    except OSError as error:
+        raise StoreError(f"{target}: can't be made: {error.strerror}", executed=False) from error
+    sizes = {name: copy_database(path, target / path.name, stop) for name, path in files.items()}
+    copy_database(catalog, directory / CATALOG, stop)
+    backup = Backup(now_ms, sizes, left_out)
+    _write_list(directory, backup)
+    return backup
+
+
+def read_backup(directory: Path) -> Backup:
+    """Raises `StoreError` for a directory that is no backup, of a newer version, or not as it was written."""
+    path = directory / LIST
+    try:
+        document: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        if document["format"] != FORMAT:
+            raise StoreError(
+                f"{path}: has format {document['format']}, and this version reads format {FORMAT}; use the version of "
+                "partibus that wrote it",
+                executed=False,
+            )
+        backup = Backup(
+            int(document["began_ms"]),
+            {str(name): int(size) for name, size in document["stores"].items()},
+            [str(name) for name in document["left_out"]],
+        )
+    except FileNotFoundError:
+        raise StoreError(
+            f"{directory}: is no backup, or one that was not finished: it has no {LIST}", executed=False
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(f"{path}: can't be read ({error})", executed=False) from error
+    for name, size_bytes in backup.stores.items():
+        copy = store_file(directory, name)
+        if not copy.is_file() or copy.stat().st_size != size_bytes:
+            raise StoreError(f"{copy}: is not the copy of {size_bytes} bytes that {path} names", executed=False)
+    return backup
+
+
+def store_file(directory: Path, name: str) -> Path:
+    """Where a backup has the copy of a store."""
+    return directory / STORES / f"{name}.db"
+
+
+def _write_list(directory: Path, backup: Backup) -> None:
+    document = {"format": FORMAT, **backup._asdict()}
+    part = directory / f"{LIST}.part"
+    try:
+        part.touch(mode=0o600)
+        part.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+        sync_file(part)
+        part.replace(directory / LIST)
+        sync_directory(directory)
+    except OSError as error:
+        raise StoreError(f"{directory}: its list can't be written: {error.strerror}", executed=False) from error

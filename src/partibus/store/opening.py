@@ -1,0 +1,245 @@
+"""All stores of a data directory: those in its files, and those that ``--store`` names, in PostgreSQL databases.
+
+Partitions are placed by the number of their store, so a number must mean the same store for ever. Files carry it in
+their names; ``DATA/stores.json`` says which database has which. Stores in files have the first numbers. A store knows
+its number and whose it is as well, so one that was moved to another server is known again.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from partibus.partition.ports import Store, StoreError
+from partibus.store.owner import Owner
+from partibus.store.sqlite.directory import STORES_DEFAULT, make_stores, open_store, store_id
+
+if TYPE_CHECKING:
+    from partibus.store.postgresql import Address, PostgreSQLStore
+
+LISTING = "stores.json"
+IN_FILES = "sqlite:"
+"""``sqlite:10``: ten stores in the data directory, beside those in databases."""
+
+_OPENED_AT_ONCE = 4
+
+
+def _refused(reason: str) -> StoreError:
+    return StoreError(reason, executed=False)
+
+
+class StorePlace(NamedTuple):
+    """Where one store is, in plain values that can be told another process."""
+
+    store_id: str
+    location: str
+    """A path, or a URL of PostgreSQL with its password."""
+    cluster: str = ""
+    """Whose store it is; of a store in a database."""
+
+    @property
+    def is_distant(self) -> bool:
+        """Behind a network: it answers late, or not at all."""
+        return "://" in self.location
+
+
+class Opener:
+    """Opens one store for one run of a broker, again and again: what was acknowledged must be there each time."""
+
+    def __init__(self, place: StorePlace, owner: Owner) -> None:
+        self._place = place
+        self._owner = owner
+        self._before: PostgreSQLStore | None = None
+
+    def __call__(self) -> Store:
+        """Open it and take it over. The caller knows that whoever of this data directory had it is gone (D19). Raises
+        `StoreError`."""
+        place = self._place
+        if not place.is_distant:
+            return open_store(Path(place.location), owner=self._owner)
+        from partibus.store.postgresql import PostgreSQLStore, parse_address
+
+        if self._before is None:
+            (address,) = parse_address(place.location)
+            self._before = PostgreSQLStore.open(
+                address, store_id=place.store_id, owner=self._owner, cluster=place.cluster, evict=True
+            )
+        else:
+            self._before = self._before.reopen()
+        return self._before
+
+
+def open_each(openers: Sequence[Callable[[], Store]]) -> list[Store | StoreError]:
+    """Open several at once: for each the store, or why it can't be opened."""
+
+    def opened(opener: Callable[[], Store]) -> Store | StoreError:
+        try:
+            return opener()
+        except StoreError as error:
+            return error
+
+    with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
+        return list(pool.map(opened, openers))
+
+
+def find_stores(data_dir: Path, stores: Sequence[str], *, created_ms: int) -> list[StorePlace]:
+    """Every store by its number; missing ones are made. ``stores``: as given with ``--store``, URLs and ``sqlite:N``;
+    without any there are `STORES_DEFAULT` files.
+
+    A database that is in the list already is not asked for now: when it can't be reached, only its own partitions are
+    away. Raises `StoreError`: what is new can't be reached or is another's, what is known is not among ``stores``.
+    """
+    listing = _Listing(data_dir)
+    count = STORES_DEFAULT if not stores and not listing.places else _files_wanted(stores)
+    urls = [store for store in stores if not store.startswith(IN_FILES)]
+    if not urls and not listing.places:
+        return _in_files(data_dir, count, created_ms)
+    first = listing.first_number()
+    if first is not None and count > first:
+        raise _refused(
+            f"{listing.path}: {store_id(first)} is in a database, so {first} stores can be in files, not {count}; "
+            f"give --store {IN_FILES}{first}, and more databases if more stores are wanted"
+        )
+    files = _in_files(data_dir, count, created_ms)
+    if first is not None and len(files) > first:
+        raise _refused(
+            f"{files[first].location}: has the number of a store in a database ({listing.path}); take the file away"
+        )
+    return files + _in_databases(listing, urls, len(files), created_ms)
+
+
+def _files_wanted(stores: Sequence[str]) -> int:
+    counts = [store.removeprefix(IN_FILES) for store in stores if store.startswith(IN_FILES)]
+    if not counts:
+        return 0
+    if len(counts) > 1 or not counts[0].isdecimal():
+        raise _refused(f"{IN_FILES}{counts[-1]}: give {IN_FILES}N once, N the number of stores in files")
+    return int(counts[0])
+
+
+def _in_files(data_dir: Path, count: int, created_ms: int) -> list[StorePlace]:
+    paths = make_stores(data_dir, created_ms=created_ms, count=count)
+    return [StorePlace(path.stem, str(path.absolute())) for path in paths]
+
+
+def _in_databases(listing: "_Listing", urls: Sequence[str], first: int, created_ms: int) -> list[StorePlace]:
+    found: dict[str, Address] = {}
+    new: list[Address] = []
+    for address in _addresses(urls):
+        known = listing.store_at(address.name) or _look_up(address, listing)
+        if known is None:
+            new.append(address)
+        elif known in found:
+            raise _refused(f"{address.name}: is {known}, and so is {found[known].name}; give one of them")
+        else:
+            found[known] = address
+            listing.add(known, address.name)
+    for address in new:
+        known = store_id(first + len(listing.places))
+        listing.save()  # who we are, before a store says so
+        _make(address, known, listing.cluster, created_ms)
+        found[known] = address
+        listing.add(known, address.name)
+    for known, name in listing.places.items():
+        if known not in found:
+            raise _refused(
+                f"{name}: holds {known} of this data directory and is not among --store; add it, or the place that it "
+                "has been moved to"
+            )
+    return [StorePlace(known, found[known].url, listing.cluster) for known in sorted(found, key=_number)]
+
+
+def _addresses(urls: Sequence[str]) -> "list[Address]":
+    for url in urls:
+        if not url.startswith(("postgresql://", "postgres://")):
+            kind = url.partition(":")[0]
+            raise _refused(
+                f"{kind}:...: is no kind of store; give postgresql://USER:PASSWORD@HOST/DATABASE, or {IN_FILES}N"
+            )
+    try:
+        from partibus.store.postgresql import parse_address
+    except ImportError as error:
+        raise _refused(f"stores in PostgreSQL need its driver ({error}); install partibus[postgresql]") from error
+    addresses = [address for url in urls for address in parse_address(url)]
+    names = [address.name for address in addresses]
+    for name in names:
+        if names.count(name) > 1:
+            raise _refused(f"{name}: is given twice; give each store once (?schema=NAME tells them apart)")
+    return addresses
+
+
+def _look_up(address: "Address", listing: "_Listing") -> str | None:
+    """Which of our stores is there; None when there is none at all."""
+    from partibus.store.postgresql import identity_of
+
+    identity = identity_of(address)
+    if identity is None:
+        return None
+    if identity.cluster != listing.cluster:
+        raise _refused(
+            f"{address.name}: is {identity.store_id} of another data directory; choose another schema (?schema=NAME), "
+            "or serve from that directory"
+        )
+    return identity.store_id
+
+
+def _make(address: "Address", known: str, cluster: str, created_ms: int) -> None:
+    from partibus.store.postgresql import Identity, make_store
+
+    make_store(address, Identity(known, cluster), created_ms)
+
+
+def _number(known: str) -> int:
+    return int(known.removeprefix("store-"))
+
+
+class _Listing:
+    """``DATA/stores.json``: who we are, and where each store in a database is (without passwords)."""
+
+    def __init__(self, data_dir: Path) -> None:
+        """Read it, or begin an empty one. Raises `StoreError`."""
+        self.path = data_dir / LISTING
+        self.cluster = ""
+        self.places: dict[str, str] = {}
+        """Store id -> URL without password."""
+        try:
+            document = json.loads(self.path.read_text())
+            self.cluster = str(document["cluster"])
+            self.places = {str(known): str(name) for known, name in document["stores"].items()}
+        except FileNotFoundError:
+            self.cluster = os.urandom(8).hex()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _refused(
+                f"{self.path}: can't be read ({error}); put it back from a copy: it says which store is where"
+            ) from error
+
+    def first_number(self) -> int | None:
+        """Of the stores in databases."""
+        return min(map(_number, self.places), default=None)
+
+    def store_at(self, name: str) -> str | None:
+        """Which store is at that place."""
+        return next((known for known, place in self.places.items() if place == name), None)
+
+    def add(self, known: str, name: str) -> None:
+        """Note where a store is. Raises `StoreError`."""
+        if self.places.get(known) != name:
+            self.places[known] = name
+            self.save()
+
+    def save(self) -> None:
+        """Durably. Raises `StoreError`."""
+        document = {"cluster": self.cluster, "stores": dict(sorted(self.places.items()))}
+        part = self.path.with_suffix(".part")
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with part.open("w") as file:
+                json.dump(document, file, indent=2)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self.path)
+        except OSError as error:
+            raise _refused(f"{self.path}: can't be written: {error.strerror}") from error

@@ -1,0 +1,86 @@
+"""Copies of SQLite files that are in use: whole, checked, and under their names only then.
+
+The source is read in one read transaction, so the copy is the state at one moment, its last commit; commits go on
+meanwhile, and the write-ahead log grows until the copy is done. The copy is made in steps with a pause after each, lest
+it takes the disk from the commits. It is written beside its place, checked and synced; whatever ends the process before
+leaves a ``.part`` that nobody takes for a copy.
+
+Only the process that owns a store commits to it, but any process of the machine may copy it.
+"""
+
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from threading import Event
+
+from partibus.partition.ports import StoreError
+from partibus.store.sqlite.connection import PAGE_BYTES, connect
+from partibus.store.sqlite.creation import publish, sync_directory, sync_file
+from partibus.store.sqlite.failure import refused, store_error
+from partibus.store.sqlite.settings import DEFAULTS
+
+STEP_PAGES = 128
+"""2 MiB: what a disk writes in the time of a few commits."""
+PAUSE_S = 0.002
+_CACHE_BYTES = 8 * PAGE_BYTES
+
+
+class BackupStopped(Exception):
+    """Somebody ended it before it was whole."""
+
+
+def copy_database(source: Path, target: Path, stop: Event) -> int:
+    """Copy a database to a name that does not exist yet; blocks. The size of the copy in bytes.
+
+    Raises `StoreError`, and `BackupStopped` soon after ``stop`` is set; then there is no ``target``.
+    """
+    part = target.with_name(f"{target.name}.part")
+    try:
+        part.unlink(missing_ok=True)
+        _copy(source, part, stop)
+        size_bytes = part.stat().st_size
+        sync_file(part)
+        publish(part, target)
+        sync_directory(target.parent)
+    except (sqlite3.Error, OSError) as error:
+        raise store_error(error, source, f"copying it to {target}", executed=False) from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+    return size_bytes
+
+
+def _copy(source: Path, part: Path, stop: Event) -> None:
+    def step_done(status: int, remaining: int, total: int) -> None:
+        if stop.wait(PAUSE_S):
+            raise BackupStopped
+
+    # Made first, for its owner only: it holds messages, or the names of entities.
+    part.touch(mode=0o600, exist_ok=False)
+    with (
+        closing(connect(source, _CACHE_BYTES, DEFAULTS, pragmas="PRAGMA query_only = ON;")) as reading,
+        closing(sqlite3.connect(part, isolation_level=None)) as writing,
+    ):
+        writing.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
+        reading.execute("BEGIN")  # else each commit to the source would make the copy begin again
+        reading.backup(writing, pages=STEP_PAGES, progress=step_done)
+        reading.execute("ROLLBACK")
+        ((verdict,),) = writing.execute("PRAGMA quick_check(1)").fetchall()
+        if verdict != "ok":
+            raise refused(source, f"its copy is damaged, and so is it: {verdict}")
+
+
+def check_directory(directory: Path) -> None:
+    """Make a directory for copies. Raises `StoreError` unless it is new or empty: copies of different times in one
+    directory would belong to nothing."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise StoreError(
+                f"{directory}: is not empty; choose a directory that is, or one that does not exist", executed=False
+            )
+    except OSError as error:
+        raise StoreError(
+            f"{directory}: can't be used: {error.strerror}; choose a directory that this user can write to",
+            executed=False,
+        ) from error
