@@ -96,11 +96,13 @@ class Stores:
     def give_up(self, store_no: int, given: Callable[[], None]) -> None:
         """Commit what is pending and close a store; then call. Who uses it here is told to wait for the next owner."""
         runtime = self.runtimes[store_no]
-        self.routes[store_no].lead_nowhere(f"{self.names[store_no]} is being handed over to another broker")
+        why = f"{self.names[store_no]} is being handed over to another broker"
+        self.routes[store_no].lead_nowhere(why)
+        # Peers that went on asking could keep the runtime from ever having nothing to commit.
+        self._serving.close(store_no, why)
 
         def closed() -> None:
             del self.runtimes[store_no]
-            self._serving.close(store_no, f"{self.names[store_no]} was handed over to another broker")
             given()
 
         runtime.close(closed)

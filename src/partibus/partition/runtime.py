@@ -401,6 +401,7 @@ class StoreRuntime:
         way when a load fails.
         """
         self.failure = str(error) or type(error).__name__
+        self._release_waiting()  # nothing is in the way of who uses other stores besides
         self._generation += 1
         committing = self._queue.under_way is not None and not of_commit
         touched, untouched = self._queue.fail()

@@ -321,6 +321,21 @@ def test_receivers_are_told_and_the_store_is_opened_again() -> None:
     assert accepted.first_sequence == 2, "what failed took no number"
 
 
+def test_who_waits_for_relief_is_told_of_a_failure_and_who_waits_for_the_store_is_not() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    relieved: list[str | None] = []
+    back: list[str | None] = []
+    broker.runtime.when_usable(lambda: relieved.append(broker.failure()))
+    broker.runtime.register(9, lambda _: broker.runtime.when_usable(lambda: back.append(broker.failure())))
+    broker.stores[-1].commit_fails = StoreError("disk on fire", executed=False)
+    broker.send()
+    broker.run_until(lambda: relieved)
+    assert (relieved, back) == (["disk on fire"], [])
+    broker.rest()
+    assert (relieved, back) == (["disk on fire"], [None])
+
+
 def test_failed_load_does_not_vouch_for_the_commit_beside_it() -> None:
     outcomes = []
     for seed in range(20):
