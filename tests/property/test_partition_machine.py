@@ -276,6 +276,10 @@ class PartitionMachine(RuleBasedStateMachine):
         if chance == 0:
             self.both.crash(commit_survives=commit_survives)
 
+    @rule()
+    def inspect(self) -> None:
+        self.both.ask(c.Inspect(0))
+
     # -- at rest -----------------------------------------------------------------------------------------------------
 
     @rule()

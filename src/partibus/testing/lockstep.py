@@ -23,7 +23,7 @@ from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import EntryRow, EntryState, Store, Writes
 from partibus.partition.reading import read
 from partibus.partition.slot import Slot
-from partibus.testing.invariants import body_of, i08_no_lock_ends_early, i16_state_is_the_last_written, name_in
+from partibus.testing.invariants import body_of, i08_no_lock_ends_early, i16_state_is_the_last_written
 from partibus.testing.machine_memory import check_memory, check_rows
 from partibus.testing.model import DELAYED, LOCKED, READY, RESERVED, SCHEDULED, Item, Model
 
@@ -102,7 +102,7 @@ class Lockstep:
     # -- commands ----------------------------------------------------------------------------------------------------
 
     def message(self, size: int = 0, ttl_ms: int | None = None, **keys: Any) -> Message:
-        """A message with a name of its own."""
+        """A message with a body of its own."""
         self._name += 1
         return Message(pack(ttl_ms=ttl_ms, rest=body_of(self._name) + bytes(size)), ttl_ms=ttl_ms, **keys)
 
@@ -150,7 +150,7 @@ class Lockstep:
         self, kind: int, outcome: c.Outcome, tokens: list[c.LockToken], reason: str | None = None, **more: Any
     ) -> None:
         """Settle; takes effect now, or when the bodies that it needs have been read."""
-        self.ask(c.Settle(0, kind, outcome, tokens, reason, None, **more))
+        self.ask(c.Settle(0, kind, outcome, tokens, reason, **more))
 
     def lock_reserved(self, kind: int, receiver: int, tokens: list[c.LockToken], *, delete: bool = False) -> None:
         """Hand out from the cache."""
@@ -269,13 +269,7 @@ class Lockstep:
                 self.pending.counts[subqueue] = (messages, size_bytes)
             self.slot.wrote(self.commit_number, waited_for=waited_for)
         self.loads += [(self.slot.needed_by(load, self.durable), load) for load in loads]
-        kept = {
-            name_in(entry.data): entry.sequence
-            for event in events
-            if isinstance(event, Enqueued)
-            for entry in event.entries
-            if entry.data is not None
-        }
+        kept = {entry.sequence for event in events if isinstance(event, Enqueued) for entry in event.entries}
         for reply in self.replies:
             if not isinstance(reply, c.Granted | c.DeferredGranted):
                 self._answered(reply, kept)
@@ -292,7 +286,7 @@ class Lockstep:
         check_memory(self.machine, self.model)
         self.is_broken = False
 
-    def _answered(self, reply: Any, kept: dict[int, int]) -> None:
+    def _answered(self, reply: Any, kept: set[int]) -> None:
         """Do in the model what the machine says it has done."""
         model, now_ms = self.model, self.now_ms
         if isinstance(reply, c.SessionEnded):
@@ -372,6 +366,13 @@ class Lockstep:
                 assert refused == reply.index, f"refused because of {reply.index}, the model says {refused}: {command}"
             case c.ListSessions(), c.Sessions():
                 self.names[reply.request] = reply.sessions
+            case c.Inspect(), c.Inspected():
+                for kind in KINDS:
+                    queue, info = model.queues[kind], reply.subqueues[kind]
+                    assert (info.messages, info.size_bytes) == (len(queue), sum(len(item.data) for item in queue))
+                    assert info.locked == len(model.held(kind, LOCKED))
+                assert reply.end_pos == model.next_sequence
+                assert reply.has_scheduled or not model.held(SubqueueKind.ACTIVE, SCHEDULED)
             case ((c.Peek() | c.Browse()), c.Rows()):
                 self.rows[reply.request] = reply.rows
             case _:

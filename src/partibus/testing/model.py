@@ -6,11 +6,11 @@ message is noticed) the model is told what it chose and raises `AssertionError` 
 promises of `partibus.testing.invariants` where it is one of those.
 
 A sequence counter is unique in a partition and survives dead-lettering; a scheduled message gets a new one when it is
-activated. So a message is known by its *name*, which is in its body.
+activated. So a message is known by its *name*: the first number that it was given.
 """
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Collection
 from copy import deepcopy
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -20,7 +20,6 @@ from partibus.partition.commands import Enqueue, LockToken, Outcome, Settle
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.options import PartitionOptions
 from partibus.testing import invariants as i
-from partibus.testing.invariants import name_in
 
 READY, RESERVED, LOCKED, DOOMED = "ready", "reserved", "locked", "doomed"
 DEFERRED, SCHEDULED, DELAYED = "deferred", "scheduled", "delayed"
@@ -100,29 +99,28 @@ class Model:
         return first
 
     def enqueue(
-        self, messages: list[Message], kept: Mapping[int, int], now_ms: int, first_sequence: int | None = None
+        self, messages: list[Message], kept: Collection[int], now_ms: int, first_sequence: int | None = None
     ) -> int:
-        """Store messages; the sequence counter of the first. ``kept`` are the names of those that were stored, and
-        their numbers: a duplicate takes a number and is dropped. ``first_sequence`` was taken before; it goes to
-        messages that have to wait for their time, one that is active at once gets its place at the end."""
+        """Store messages; the sequence counter of the first. ``kept`` are the numbers of those that were stored: a
+        duplicate takes a number and is dropped. ``first_sequence`` was taken before; it goes to messages that have to
+        wait for their time, one that is active at once gets its place at the end."""
         first = self.take_numbers(len(messages)) if first_sequence is None else first_sequence
-        for number, message in enumerate(messages, first):
-            name = name_in(message.data)
+        for name, message in enumerate(messages, first):
             self.accepted.append(name)
-            self._remember_id(name, message, now_ms, dropped=name not in kept)
-            if name not in kept:
+            waits = message.scheduled_ms is not None and message.scheduled_ms > now_ms
+            number = name if waits or first_sequence is None else self.next_sequence
+            self._remember_id(name, message, now_ms, dropped=number not in kept)
+            if number not in kept:
                 self.fates[name] = "dropped as a duplicate"
                 continue
+            self.next_sequence = max(self.next_sequence, number + 1)
             item = Item(
                 name, number, number, message.data, message.data, message.session_id, message.ttl_ms, now_ms, None
             )
-            if message.scheduled_ms is not None and message.scheduled_ms > now_ms:
+            if waits:
                 item.state, item.due_ms = SCHEDULED, message.scheduled_ms
             else:
                 item.expires_ms = self._expiry(item)
-                if first_sequence is not None:
-                    item.sequence = item.pos = self.take_numbers(1)
-            assert kept[name] == item.sequence, f"{kept[name]} is the number of {item}"
             insort(self.queues[ACTIVE], item, key=attrgetter("pos"))
         return first
 
@@ -296,7 +294,7 @@ class Model:
         assert session is None or item.session == session, f"purged, and not of session {session!r}: {item}"
         self.remove(kind, item, "purged")
 
-    def transact(self, commands: list[Enqueue | Settle], kept: Mapping[int, int], now_ms: int) -> None:
+    def transact(self, commands: list[Enqueue | Settle], kept: Collection[int], now_ms: int) -> None:
         """Do all of it."""
         for command in commands:
             if isinstance(command, Enqueue):

@@ -280,9 +280,7 @@ def test_dead_lettered_message_carries_reason_and_description_and_keeps_the_rest
     both = start()
     both.enqueue([message(b"body")])
     ((token, _),) = take(both)
-    command = c.Settle(both.new_request(), ACTIVE, Outcome.DEAD_LETTER, [token], "Broken", "no such customer")
-    both.settling[command.request] = command
-    both.step(command)
+    both.ask(c.Settle(0, ACTIVE, Outcome.DEAD_LETTER, [token], "Broken", "no such customer"))
     both.settle_down()
     (item,) = both.model.queues[DEAD]
     assert properties_of(item.data) == {
@@ -357,8 +355,7 @@ def test_smaller_time_to_live_of_message_and_entity_counts() -> None:
     both = start(default_ttl_ms=100)
     both.enqueue([message(), message(ttl_ms=50), message(ttl_ms=500)])
     assert [item.expires_ms for item in both.model.queues[ACTIVE]] == [100, 50, 100]
-    both.settle_down()
-    both.check_rows()
+    both.check_at_rest()
 
 
 # -- memory and pages --------------------------------------------------------------------------------------------------
@@ -423,7 +420,7 @@ def test_message_whose_body_the_store_has_lost_harms_nobody_else(outcome: Outcom
     taken = take(both)
     store = both.store
     assert isinstance(store, MemoryStore)
-    store.disk.durable.bodies.pop(both.machine.state.subqueues[ACTIVE].locks.find(taken[0][0][0], 0).entries[1].body)  # type: ignore[union-attr]
+    store.disk.durable.bodies.pop(both.machine.state.subqueues[ACTIVE].locks.find(taken[0][0][0]).entries[1].body)  # type: ignore[union-attr]
     machine, now_ms = both.machine, both.now_ms
     work: list[c.Command] = [
         c.Settle(1, ACTIVE, outcome, tokens(taken)), c.Receive(ACTIVE, 1, 5, 10_000),
@@ -446,7 +443,7 @@ def test_message_whose_body_the_store_has_lost_harms_nobody_else(outcome: Outcom
 def test_full_partition_refuses_and_stores_nothing() -> None:
     both = start(size_bytes_max=100)
     send(both, 1, size_bytes=200)
-    both.step(c.Enqueue(900, [message()]))
+    both.ask(c.Enqueue(0, [message()]))
     (refused,) = both.replies
     assert isinstance(refused, c.Refused)
     assert (refused.size_bytes_max, refused.size_bytes > 200) == (100, True)
@@ -496,7 +493,7 @@ def test_inspect_tells_counts_and_ends() -> None:
     both = start()
     send(both, 3)
     take(both)
-    both.step(c.Inspect(70))
+    both.ask(c.Inspect(0))
     (info,) = replies(both, c.Inspected)
     assert info.end_pos == 4
     assert (info.subqueues[ACTIVE].messages, info.subqueues[ACTIVE].locked) == (3, 1)
