@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,10 +19,13 @@ _POLL_S: Final = 0.002
 class TemporaryBroker:
     """`partibus serve` on free ports with its data in ``directory``, which stays. Stopped when it is left."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
-        """``environment``: more variables than this process has."""
+    def __init__(
+        self, directory: Path, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+    ) -> None:
+        """``environment``: more variables than this process has. ``arguments``: more flags of ``serve``."""
         self.directory = directory
         self._environment = environment or {}
+        self._arguments = list(arguments)
         self._ready_file = directory / "ready.json"
         self._log = directory / "serve.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -47,7 +50,7 @@ class TemporaryBroker:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._ready_file.unlink(missing_ok=True)
         arguments = ["--data", str(self.directory / "data"), "--amqp-port", "0", "--http-port", "0"]
-        arguments += ["--ready-file", str(self._ready_file)]
+        arguments += ["--ready-file", str(self._ready_file), *self._arguments]
         started = time.monotonic()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

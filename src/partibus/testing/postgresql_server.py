@@ -128,6 +128,12 @@ class PostgreSQLServer:
             break
         raise RuntimeError(f"PostgreSQL did not start:\n{log.read_text(errors='replace')[-2_000:]}")
 
+    @property
+    def pid(self) -> int:
+        """Of the process that all others are children of."""
+        assert self._process is not None, "running"
+        return self._process.pid
+
     def stop(self) -> None:
         """Stop it in order, sessions ended first. Idempotent."""
         self._end(signal.SIGINT)
