@@ -159,14 +159,23 @@ def only_said(state: PartitionState, subqueue: Subqueue, sweep: c.CancelSchedule
     step.replies.append(c.Done(sweep.request))
 
 
-def known_for_long(duplicates: DuplicateIds, message_id: bytes, now_ms: int) -> bool:
+ACCEPT = DuplicateIds.accept
+
+
+def known_for_ever(duplicates: DuplicateIds, ids: list[bytes | None], now_ms: int) -> tuple[list[bool], list[bytes]]:
     """The window is longer than it is said to be."""
-    return message_id in duplicates._recent or duplicates.answered.get(message_id) is not None
+    window_ms, duplicates._window_ms = duplicates._window_ms, 1 << 40
+    try:
+        return ACCEPT(duplicates, ids, now_ms)
+    finally:
+        duplicates._window_ms = window_ms
 
 
-def forgotten_at_once(duplicates: DuplicateIds, message_id: bytes, now_ms: int) -> bool:
+def forgotten_at_once(duplicates: DuplicateIds, ids: list[bytes | None], now_ms: int) -> tuple[list[bool], list[bytes]]:
     """Nothing is a duplicate."""
-    return False
+    duplicates._recent.clear()
+    duplicates.answered.clear()
+    return ACCEPT(duplicates, ids, now_ms)
 
 
 def run_all(seeds: Iterable[int]) -> None:
@@ -192,8 +201,8 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
     "renews sessions in words only": (Sessions, "hold", holds_no_longer, "lost before its end|it is held until"),
     "forgets session states": (runtime, "record", forgets("session_states"), "has state"),
     "forgets message ids": (runtime, "record", forgets("duplicate_ids"), "was kept at"),
-    "sees no duplicates": (DuplicateIds, "is_duplicate", forgotten_at_once, "was kept at"),
-    "sees too many duplicates": (DuplicateIds, "is_duplicate", known_for_long, "acknowledged and are gone"),
+    "sees no duplicates": (DuplicateIds, "accept", forgotten_at_once, "was kept at"),
+    "sees too many duplicates": (DuplicateIds, "accept", known_for_long, "acknowledged and are gone"),
     "does transactions in part": (
         transactions,
         "_refusal",

@@ -1,16 +1,17 @@
 """Duplicate detection: which message ids were accepted inside of the window (rows K7-K9).
 
-Every accepted id goes to the store, in time buckets of an eighth of the window, so that what is out of it can be
-removed by range. Memory has the latest ids, and a filter over all of them that says "surely not" for nearly every new
-id: one byte per cell, two cells per id, each with the number of the latest bucket that used it. So the filter forgets
-by itself, and it grows by repeating itself, without knowing the ids. Only when it says "perhaps" the store is asked,
-for a batch of ids at a time; commands behind keep their order.
+Every accepted id goes to the store, in buckets of an eighth of the window or 32,768 ids, so that what is out of it can
+be removed by range and the ids of a commit fall on few pages. Memory has the latest ids, and a filter over all of them
+that says "surely not" for nearly every new id: one byte per cell, two cells per id, each with the eighth of a window in
+which it was used last. So the filter forgets by itself, and it grows by repeating itself, without knowing the ids. Only
+when it says "perhaps" the store is asked, for a batch of ids at a time; commands behind keep their order.
 
-The filter's size is bounded. Past some 1.5 million ids in the window of one partition it says "perhaps" more often than
+The filter's size is bounded. Past some 3 million ids in the window of one partition it says "perhaps" more often than
 for one id in ten, and detection costs a look-up in the store for those (docs/benchmarks.md).
 """
 
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Iterable
 from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
@@ -21,16 +22,17 @@ from partibus.partition.events import IdsForgotten
 from partibus.partition.step import Step
 
 ID_BYTES = 16
-BUCKETS = 8
+GENERATIONS_PER_WINDOW = 8
+BUCKET_IDS = 1 << 15
 RECENT_MAX = 1 << 15
 """Ids in memory: some 3 MB."""
 CELLS_MIN = 1 << 16
-CELLS_MAX = 1 << 23
+CELLS_MAX = 1 << 24
 CELLS_PER_ID = 16
 GROWTH = 4
 """What is in the filter stays in every copy of it until it is out of the window, so few large steps beat many small."""
 GENERATIONS = 251
-"""Bucket numbers in a cell are taken modulo this, and one is added: 0 is a cell that nobody used."""
+"""Eighths of a window are numbered modulo this, and one is added: 0 is a cell that nobody used."""
 SCAN_IDS = 5_000
 TRIM_IDS = 2_000
 TRIM_PAUSE_MS = 20
@@ -49,12 +51,14 @@ class DuplicateIds:
     """The ids of one partition."""
 
     __slots__ = (
-        "_bucket_ms",
+        "_bucket",
         "_cells",
         "_counts",
+        "_generation_ms",
         "_longest_ms",
         "_mask",
         "_recent",
+        "_stored",
         "_to_trim",
         "_trim_ms",
         "_window_ms",
@@ -67,16 +71,20 @@ class DuplicateIds:
 
     def __init__(self, window_ms: int, *, is_known: bool) -> None:
         """``is_known``: nothing was accepted before."""
-        self._recent: dict[bytes, int] = {}
+        self._recent: OrderedDict[bytes, int] = OrderedDict()
         self._cells = bytearray(CELLS_MIN)
         self._mask = CELLS_MIN - 1
         self._counts: dict[int, int] = {}
         """Bucket -> ids that it has in the store."""
+        self._stored = 0
+        """Ids in all of them."""
+        self._bucket = 0
+        """The one that ids go to now."""
         self._to_trim = 0
         """Ids in the store whose bucket is out of the window."""
         self._trim_ms: int | None = None
         self._longest_ms = 0
-        """The longest buckets that there may be."""
+        """What the longest buckets that there may be cover."""
         self._follow(window_ms)
         self.is_known = is_known
         """The filter knows every id in the store."""
@@ -89,90 +97,114 @@ class DuplicateIds:
 
     def _follow(self, window_ms: int) -> None:
         self._window_ms = window_ms
-        self._bucket_ms = max(1, window_ms // BUCKETS)
-        self._longest_ms = max(self._longest_ms, self._bucket_ms)
+        self._generation_ms = max(1, window_ms // GENERATIONS_PER_WINDOW)
+        self._longest_ms = max(self._longest_ms, self._generation_ms)
 
     def change_window(self, window_ms: int) -> None:
-        """The entity was updated: the filter's bucket numbers mean other times, so it is made anew."""
+        """The entity was updated: what the filter's cells say means other times, so it is made anew."""
         if window_ms != self._window_ms:
             self._follow(window_ms)
             self._cells = bytearray(len(self._cells))
             self.is_known = False
 
-    def bucket(self, at_ms: int) -> int:
-        """The bucket of a time: when it began, in ms. Buckets made for another window stay comparable that way."""
-        return at_ms - at_ms % self._bucket_ms
-
     def first_bucket(self, now_ms: int) -> int:
         """No bucket before this one has ids inside of the window."""
         return max(0, now_ms - self._window_ms - self._longest_ms)
 
-    def needs_look(self, message_id: bytes, now_ms: int) -> bool:
-        """Only the store can say whether this id was accepted."""
-        if message_id in self._recent or message_id in self.answered:
-            return False
+    def unknown(self, ids: Iterable[bytes | None], now_ms: int) -> list[bytes]:
+        """Those of which only the store can say whether they were accepted."""
+        recent, answered = self._recent, self.answered
+        new = [item for item in ids if item is not None and item not in recent and item not in answered]
         if not self.is_known:
-            return True
-        first, second = _CELLS.unpack_from(message_id)
-        one: int = self._cells[first & self._mask]
-        other: int = self._cells[second & self._mask]
-        if not one or not other:
-            return False
-        current = now_ms // self._bucket_ms
-        oldest = current - max(0, now_ms - self._window_ms) // self._bucket_ms
-        return (current - one + 1) % GENERATIONS <= oldest and (current - other + 1) % GENERATIONS <= oldest
+            return new
+        cells, mask = self._cells, self._mask
+        current = now_ms // self._generation_ms
+        oldest = current - max(0, now_ms - self._window_ms) // self._generation_ms
+        found = []
+        for item in new:
+            first, second = _CELLS.unpack_from(item)
+            one, other = cells[first & mask], cells[second & mask]
+            if (
+                one
+                and other
+                and (current - one + 1) % GENERATIONS <= oldest
+                and (current - other + 1) % GENERATIONS <= oldest
+            ):
+                found.append(item)
+        return found
 
-    def is_duplicate(self, message_id: bytes, now_ms: int) -> bool:
-        """Accepted inside of the window."""
-        accepted_ms = self._recent.get(message_id)
-        if accepted_ms is None:
-            accepted_ms = self.answered.get(message_id)
-        return accepted_ms is not None and now_ms - accepted_ms < self._window_ms
+    def accept(self, ids: Iterable[bytes | None], now_ms: int) -> tuple[list[bool], list[bytes]]:
+        """Take ids of which everything is known: for each whether it is a duplicate, and those that are new."""
+        recent, answered = self._recent, self.answered
+        after_ms = now_ms - self._window_ms
+        duplicate: list[bool] = []
+        accepted: list[bytes] = []
+        for item in ids:
+            if item is None:
+                duplicate.append(False)
+                continue
+            accepted_ms = recent.get(item)
+            if accepted_ms is None and answered:
+                accepted_ms = answered.get(item)
+            if accepted_ms is not None and accepted_ms > after_ms:
+                duplicate.append(True)
+                continue
+            duplicate.append(False)
+            accepted.append(item)
+            recent[item] = now_ms
+            recent.move_to_end(item)
+        while len(recent) > RECENT_MAX:
+            recent.popitem(last=False)
+        self._mark(accepted, now_ms, now_ms)
+        return duplicate, accepted
 
-    def remember(self, message_id: bytes, now_ms: int) -> int:
-        """An id is accepted; its bucket."""
-        bucket = self.bucket(now_ms)
-        recent = self._recent
-        recent.pop(message_id, None)
-        recent[message_id] = now_ms
-        if len(recent) > RECENT_MAX:
-            del recent[next(iter(recent))]
-        self._count(bucket)
-        self._mark(message_id, now_ms, now_ms)
+    def bucket_for(self, count: int, now_ms: int) -> int:
+        """The bucket in which ``count`` ids are stored now: when it was begun, in ms."""
+        bucket = self._bucket
+        if now_ms - bucket >= self._generation_ms or self._counts.get(bucket, 0) >= BUCKET_IDS:
+            bucket = self._bucket = max(now_ms, bucket + 1)
+        self._count(bucket, count)
         return bucket
 
     def take_scanned(self, rows: list[tuple[int, bytes, int]], now_ms: int) -> None:
         """Ids that were accepted before: (bucket, id, accepted ms)."""
         for bucket, message_id, accepted_ms in rows:
-            self._count(bucket)
+            self._count(bucket, 1)
             if now_ms - accepted_ms < self._window_ms:
-                self._mark(message_id, accepted_ms, now_ms)
+                self._mark([message_id], accepted_ms, now_ms)
 
-    def _count(self, bucket: int) -> None:
+    def _count(self, bucket: int, count: int) -> None:
         counts = self._counts
-        counts[bucket] = count = counts.get(bucket, 0) + 1
+        counts[bucket] = counts.get(bucket, 0) + count
+        self._stored += count
         if self._trim_ms is None:
             self._trim_ms = self._out_of_window_ms(bucket)
-        if not count & 0x3FF and CELLS_PER_ID * sum(counts.values()) > len(self._cells):
+        while CELLS_PER_ID * self._stored > len(self._cells) < CELLS_MAX:
             self._grow()
 
-    def _mark(self, message_id: bytes, accepted_ms: int, now_ms: int) -> None:
-        """Note the latest bucket in an id's cells."""
-        number = accepted_ms // self._bucket_ms
+    def _mark(self, ids: list[bytes], accepted_ms: int, now_ms: int) -> None:
+        """Note the latest generation in the ids' cells."""
+        number = accepted_ms // self._generation_ms
         generation = number % GENERATIONS + 1
-        current = now_ms // self._bucket_ms
-        first, second = _CELLS.unpack_from(message_id)
+        age = now_ms // self._generation_ms - number
+        newest = generation + age
         cells, mask = self._cells, self._mask
-        for cell in (first & mask, second & mask):
-            known = cells[cell]
-            if not known or (current - known + 1) % GENERATIONS > current - number:
-                cells[cell] = generation
+        for item in ids:
+            first, second = _CELLS.unpack_from(item)
+            first &= mask
+            second &= mask
+            if not age:
+                cells[first] = cells[second] = generation
+                continue
+            for cell in (first, second):
+                known = cells[cell]
+                if not known or (newest - known) % GENERATIONS > age:
+                    cells[cell] = generation
 
     def _grow(self) -> None:
         """More cells: an id's cell is where it was, or behind it by a multiple of what the number of cells was."""
-        if len(self._cells) < CELLS_MAX:
-            self._cells = self._cells * min(GROWTH, CELLS_MAX // len(self._cells))
-            self._mask = len(self._cells) - 1
+        self._cells = self._cells * min(GROWTH, CELLS_MAX // len(self._cells))
+        self._mask = len(self._cells) - 1
 
     def _out_of_window_ms(self, bucket: int) -> int:
         return bucket + self._longest_ms + self._window_ms + 1
@@ -189,7 +221,9 @@ class DuplicateIds:
             return
         first = self.first_bucket(now_ms)
         for bucket in [bucket for bucket in self._counts if bucket < first]:
-            self._to_trim += self._counts.pop(bucket)
+            count = self._counts.pop(bucket)
+            self._stored -= count
+            self._to_trim += count
         if self._to_trim > 0:
             step.events.append(IdsForgotten(first, TRIM_IDS))
             self._to_trim -= TRIM_IDS

@@ -1,6 +1,7 @@
 """Messages in: numbered, screened for duplicates where the entity asks for it, put at the end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from partibus.message import Message
 from partibus.partition.commands import (
@@ -24,13 +25,15 @@ LOOKED_UP_MAX = 8_192
 """Ids that one load looks up."""
 
 
-def enqueue(state: PartitionState, command: Enqueue, now_ms: int, step: Step) -> None:
-    """Store the messages, now or when the store has said which of them are duplicates."""
+def enqueue(
+    state: PartitionState, command: Enqueue, now_ms: int, step: Step, ids: Iterator[bytes | None] | None = None
+) -> None:
+    """Store the messages. ``ids``: theirs, on an entity with duplicate detection."""
     refused = over_quota(state, command)
     if refused is not None:
         step.replies.append(refused)
     else:
-        step.replies.append(store(state, command, now_ms, step))
+        step.replies.append(store(state, command, now_ms, step, ids))
 
 
 def over_quota(state: PartitionState, command: Enqueue) -> Refused | None:
@@ -49,7 +52,9 @@ def take_numbers(state: PartitionState, command: TakeNumbers, now_ms: int, step:
     step.replies.append(Accepted(command.request, first))
 
 
-def store(state: PartitionState, command: Enqueue, now_ms: int, step: Step) -> Accepted:
+def store(
+    state: PartitionState, command: Enqueue, now_ms: int, step: Step, ids: Iterator[bytes | None] | None = None
+) -> Accepted:
     """Give the messages their sequence counters and put them at the end of the active sub-queue; those that are not
     due yet wait in the store."""
     messages: Sequence[Message | None] = command.messages
@@ -58,8 +63,8 @@ def store(state: PartitionState, command: Enqueue, now_ms: int, step: Step) -> A
     if first is None:
         first = state.next_sequence
         state.next_sequence += len(messages)
-    if state.duplicates is not None:
-        messages = _without_duplicates(state.duplicates, command.messages, now_ms, step)
+    if state.duplicates is not None and ids is not None:
+        messages = _without_duplicates(state.duplicates, command.messages, ids, now_ms, step)
     base = body_key(state.row, 0)
     default_ttl = state.options.default_ttl_ms
     with_session = state.sessions is not None
@@ -135,7 +140,7 @@ def screen(state: PartitionState, command: Enqueue | Transact, now_ms: int, step
         step.loads.append(DuplicateScan((-1, b""), SCAN_IDS))
 
 
-def next_screened(state: PartitionState, now_ms: int, step: Step) -> Enqueue | Transact | None:
+def next_screened(state: PartitionState, now_ms: int, step: Step) -> Waiting | None:
     """Take the next command of which everything is known. None: none waits, or the store has been asked."""
     duplicates = _duplicates(state)
     if duplicates.loading:
@@ -143,19 +148,16 @@ def next_screened(state: PartitionState, now_ms: int, step: Step) -> Enqueue | T
     if not duplicates.waiting:
         duplicates.answered.clear()
         return None
-    head = duplicates.waiting[0]
-    if any(item is not None and duplicates.needs_look(item, now_ms) for item in head.ids):
+    if duplicates.unknown(duplicates.waiting[0].ids, now_ms):
         unknown: dict[bytes, None] = {}
         for waiting in duplicates.waiting:
-            unknown.update(
-                (item, None) for item in waiting.ids if item is not None and duplicates.needs_look(item, now_ms)
-            )
+            unknown.update((item, None) for item in duplicates.unknown(waiting.ids, now_ms))
             if len(unknown) >= LOOKED_UP_MAX:
                 break
         duplicates.loading = True
         step.loads.append(DuplicateLoad(duplicates.first_bucket(now_ms), list(unknown)))
         return None
-    return duplicates.waiting.popleft().command
+    return duplicates.waiting.popleft()
 
 
 def duplicates_found(state: PartitionState, load: DuplicateLoad, found: dict[bytes, int]) -> None:
@@ -178,22 +180,16 @@ def duplicates_scanned(state: PartitionState, rows: list[tuple[int, bytes, int]]
 
 
 def _without_duplicates(
-    duplicates: DuplicateIds, messages: list[Message], now_ms: int, step: Step
-) -> list[Message | None]:
+    duplicates: DuplicateIds, messages: list[Message], ids: Iterator[bytes | None], now_ms: int, step: Step
+) -> Sequence[Message | None]:
     """None in place of each message that was accepted before; the others are remembered."""
-    kept: list[Message | None] = []
-    remembered = []
-    for message in messages:
-        item = id_of(message)
-        if item is not None and duplicates.is_duplicate(item, now_ms):
-            kept.append(None)
-            continue
-        if item is not None:
-            remembered.append((duplicates.remember(item, now_ms), item, now_ms))
-        kept.append(message)
-    if remembered:
-        step.events.append(IdsRemembered(remembered))
-    return kept
+    duplicate, accepted = duplicates.accept(islice(ids, len(messages)), now_ms)
+    if accepted:
+        bucket = duplicates.bucket_for(len(accepted), now_ms)
+        step.events.append(IdsRemembered(bucket, now_ms, accepted))
+    if len(accepted) == len(messages):  # the usual case
+        return messages
+    return [None if known else message for message, known in zip(messages, duplicate, strict=True)]
 
 
 def _duplicates(state: PartitionState) -> DuplicateIds:

@@ -92,9 +92,11 @@ class SessionStateSet:
 
 @dataclass(slots=True)
 class IdsRemembered:
-    """Message ids were accepted, for the duplicate detection: (bucket, id, accepted ms)."""
+    """Message ids were accepted, for the duplicate detection."""
 
-    ids: list[tuple[int, bytes, int]]
+    bucket: int
+    accepted_ms: int
+    ids: list[bytes]
 
 
 @dataclass(slots=True)

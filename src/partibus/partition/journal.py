@@ -85,7 +85,8 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
             writes.operations += 1
             writes.size_bytes += len(event.state or b"")
         case IdsRemembered():
-            for bucket, message_id, accepted_ms in event.ids:
+            bucket, accepted_ms = event.bucket, event.accepted_ms
+            for message_id in event.ids:
                 writes.duplicate_ids += (partition_row, bucket, message_id, accepted_ms)
         case IdsForgotten():
             writes.forgotten_duplicates.append((partition_row, event.bucket, event.most))

@@ -16,10 +16,11 @@ from partibus.partition.commands import (
     SessionStateLoad,
     Settle,
     SweepLoad,
+    Transact,
 )
 from partibus.partition.dead_letter import dead_letter_doomed
 from partibus.partition.deferred import deferred_loaded
-from partibus.partition.enqueue import duplicates_found, duplicates_scanned
+from partibus.partition.enqueue import duplicates_found, duplicates_scanned, screen
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
 from partibus.partition.ports import EntryRow
@@ -83,7 +84,7 @@ def _bodies_loaded(state: PartitionState, load: BodyLoad, bodies: list[bytes | N
         if isinstance(load.then, Settle):
             settle(state, load.then, now_ms, step)
         else:
-            transact(state, load.then, now_ms, step)
+            _transact(state, load.then, now_ms, step)
         return
     lane = _lane(state, load)
     if lane is None:
@@ -104,3 +105,11 @@ def _bodies_loaded(state: PartitionState, load: BodyLoad, bodies: list[bytes | N
         dead_letter_doomed(state, load.kind, step)
     state.remove(load.kind, lost, step)
     step.change(lane)
+
+
+def _transact(state: PartitionState, command: Transact, now_ms: int, step: Step) -> None:
+    """Go on with a transaction. What it sends was screened for duplicates, and others have sent since."""
+    if state.duplicates is None:
+        transact(state, command, now_ms, step)
+    else:
+        screen(state, command, now_ms, step)

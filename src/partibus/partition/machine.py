@@ -98,7 +98,7 @@ class Partition:
         else:
             _HANDLERS[type(command)](self.state, command, now_ms, step)
         while (screened := next_screened(self.state, now_ms, step)) is not None:
-            _HANDLERS[type(screened)](self.state, screened, now_ms, step)
+            _HANDLERS[type(screened.command)](self.state, screened.command, now_ms, step, iter(screened.ids))
 
     def follow(self, options: PartitionOptions) -> None:
         """The entity was updated."""

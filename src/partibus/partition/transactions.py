@@ -3,6 +3,8 @@
 Everything is checked before anything is done, and all that is done is one step: its rows are in one commit.
 """
 
+from collections.abc import Iterator
+
 from partibus.partition.commands import (
     Enqueue,
     Refused,
@@ -19,8 +21,11 @@ from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 
 
-def transact(state: PartitionState, command: Transact, now_ms: int, step: Step) -> None:
-    """Do all or nothing, now or when the bodies that it needs are there."""
+def transact(
+    state: PartitionState, command: Transact, now_ms: int, step: Step, ids: Iterator[bytes | None] | None = None
+) -> None:
+    """Do all or nothing, now or when the bodies that it needs are there. ``ids``: those of its messages, on an entity
+    with duplicate detection."""
     for part in command.commands:
         missing = bodies_missing(state, part, now_ms) if isinstance(part, Settle) else []
         if missing:
@@ -35,7 +40,7 @@ def transact(state: PartitionState, command: Transact, now_ms: int, step: Step) 
     step.replies = []  # the parts' own answers are nobody's
     for part in command.commands:
         if isinstance(part, Enqueue):
-            store(state, part, now_ms, step)
+            store(state, part, now_ms, step, ids)
         else:
             apply_settlement(state, part, now_ms, step)
     step.replies = [*answers, Transacted(command.request)]

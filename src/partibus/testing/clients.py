@@ -145,6 +145,8 @@ class Consumer(Client):
         self._delete = delete
         self._reserve = reserve
         self._receiver = 0
+        self._renewing: set[tuple[int, int]] = set()
+        """(lock id, name) of renewals without an answer: their locks may hold longer than anybody was told."""
         self._credit = 0
         self._session = 0
         """The lock id of the session that it holds."""
@@ -231,12 +233,19 @@ class Consumer(Client):
         world = self._world
         names = [name_of(entry) for entry in entries]
 
+        asked = {(lock_id, name) for name in names}
+
         def answered(reply: c.LocksRenewed | c.Settled | c.Failed) -> None:
             if isinstance(reply, c.LocksRenewed):
+                self._renewing -= asked
                 world.oracle.renewed(self._row, lock_id, names, min(reply.until_ms))
 
+        def ask() -> None:
+            self._renewing |= asked
+            self._ask(c.RenewLocks(0, self._kind, tokens), answered)
+
         tokens = [(lock_id, entry.pos) for entry in entries]
-        self._later(100, lambda: self._ask(c.RenewLocks(0, self._kind, tokens), answered))
+        self._later(100, ask)
 
     def _settle_later(self, lock_id: int, entries: list[Entry]) -> None:
         outcome = self._world.random.choice(OUTCOMES)
@@ -286,7 +295,7 @@ class Consumer(Client):
             for index, entry in enumerate(entries):
                 until_ms = held[index]
                 if index not in reply.lost:
-                    if until_ms is not None or session:
+                    if (until_ms is not None or session) and (lock_id, names[index]) not in self._renewing:
                         i09_expired_lock_cannot_settle(f"message {names[index]}", until_ms, asked_ms)
                     self._confirmed(entry, outcome)
                 elif until_ms is not None and until_ms > world.timeline.now_ms() and self._session == session:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from partibus.message import Message
 from partibus.partition import duplicates
-from partibus.partition.duplicates import BUCKETS, TRIM_IDS, DuplicateIds, id_of
+from partibus.partition.duplicates import BUCKET_IDS, GENERATIONS_PER_WINDOW, TRIM_IDS, DuplicateIds, id_of
 from partibus.partition.events import IdsForgotten
 from partibus.partition.step import Step
 
@@ -23,6 +23,13 @@ def name(number: int) -> bytes:
     return item
 
 
+def remember(ids: DuplicateIds, now_ms: int, *numbers: int) -> int:
+    """Accept the ids with these numbers, which are new; the bucket that they are stored in."""
+    _, accepted = ids.accept(map(name, numbers), now_ms)
+    assert len(accepted) == len(numbers)
+    return ids.bucket_for(len(accepted), now_ms)
+
+
 @pytest.mark.row("K9")
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 9_000)), max_size=60))
 def test_duplicate_is_what_was_accepted_less_than_a_window_ago(sends: list[tuple[int, int]]) -> None:
@@ -32,11 +39,11 @@ def test_duplicate_is_what_was_accepted_less_than_a_window_ago(sends: list[tuple
     for number, later_ms in sends:
         now_ms += later_ms
         expected = number in accepted and now_ms - accepted[number] < WINDOW_MS
-        if ids.needs_look(name(number), now_ms):  # the filter may only be wrong in this direction
+        if ids.unknown([name(number)], now_ms):  # the filter may only be wrong in this direction
             ids.answered[name(number)] = accepted.get(number)
-        assert ids.is_duplicate(name(number), now_ms) == expected
+        assert ids.accept([name(number)], now_ms) == ([expected], [] if expected else [name(number)])
+        ids.answered.clear()
         if not expected:
-            ids.remember(name(number), now_ms)
             accepted[number] = now_ms
 
 
@@ -50,51 +57,48 @@ def test_filter_never_forgets_an_id_of_the_window(monkeypatch: pytest.MonkeyPatc
     random = Random(5)
     for number in range(30_000):
         now_ms += random.randrange(2)
-        ids.remember(name(number), now_ms)
+        remember(ids, now_ms, number)
         accepted[number] = now_ms
     inside = [number for number, at_ms in accepted.items() if now_ms - at_ms < WINDOW_MS]
     assert len(inside) > 10_000
-    assert all(ids.is_duplicate(name(n), now_ms) or ids.needs_look(name(n), now_ms) for n in inside)
+    unknown = set(ids.unknown(map(name, inside), now_ms))
+    assert all(name(n) in unknown or name(n) in ids._recent for n in inside)
 
 
 def test_new_ids_seldom_need_the_store() -> None:
     ids = DuplicateIds(WINDOW_MS, is_known=True)
-    for number in range(50_000):
-        ids.remember(name(number), 1_000_000)
-    asked = sum(ids.needs_look(name(number), 1_000_000) for number in range(1_000_000, 1_010_000))
-    assert asked < 1_000, f"{asked} of 10,000 new ids"
+    for start in range(0, 50_000, 500):
+        remember(ids, 1_000_000, *range(start, start + 500))
+    asked = ids.unknown(map(name, range(1_000_000, 1_010_000)), 1_000_000)
+    assert len(asked) < 1_000, f"{len(asked)} of 10,000 new ids"
 
 
 def test_filter_forgets_what_is_out_of_the_window() -> None:
     ids = DuplicateIds(WINDOW_MS, is_known=True)
-    for number in range(40_000):
-        ids.remember(name(number), 1_000_000)
-    later_ms = 1_000_000 + WINDOW_MS + WINDOW_MS // BUCKETS + 1
-    assert not any(ids.needs_look(name(number), later_ms) for number in range(7_000))
+    remember(ids, 1_000_000, *range(40_000))
+    later_ms = 1_000_000 + WINDOW_MS + WINDOW_MS // GENERATIONS_PER_WINDOW + 1
+    assert not ids.unknown(map(name, range(7_000)), later_ms)
 
 
 def test_memory_is_bounded_whatever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "CELLS_MAX", 1 << 17)
     ids = DuplicateIds(WINDOW_MS, is_known=True)
-    for number in range(60_000):
-        ids.remember(name(number), 1_000_000)
+    remember(ids, 1_000_000, *range(60_000))
     assert len(ids._cells) == 1 << 17
     assert len(ids._recent) == duplicates.RECENT_MAX
 
 
 def test_after_a_restart_the_store_is_asked_until_every_id_was_seen() -> None:
     ids = DuplicateIds(WINDOW_MS, is_known=False)
-    assert ids.needs_look(name(1), 50_000)
-    ids.take_scanned([(ids.bucket(45_000), name(1), 45_000)], 50_000)
+    assert ids.unknown([name(1), None, name(2)], 50_000) == [name(1), name(2)]
+    ids.take_scanned([(44_000, name(1), 45_000)], 50_000)
     ids.is_known = True
-    assert ids.needs_look(name(1), 50_000)
-    assert not ids.needs_look(name(2), 50_000)
+    assert ids.unknown([name(1), None, name(2)], 50_000) == [name(1)]
 
 
 def test_ids_out_of_the_window_are_removed_in_slices() -> None:
     ids = DuplicateIds(WINDOW_MS, is_known=True)
-    for number in range(2 * TRIM_IDS + 1):
-        ids.remember(name(number), 1_000_000)
+    remember(ids, 1_000_000, *range(2 * TRIM_IDS + 1))
     due_ms = ids.next_deadline_ms()
     assert due_ms is not None
     assert due_ms >= 1_000_000 + WINDOW_MS
@@ -114,3 +118,17 @@ def test_the_key_is_part_of_the_identity() -> None:
     assert id_of(keyed) == id_of(session)
     assert id_of(Message(b"", message_id="b", partition_key="a")) != id_of(Message(b"", message_id="ab"))
     assert id_of(Message(b"")) is None
+
+
+def test_buckets_end_with_their_time_or_their_number_of_ids() -> None:
+    ids = DuplicateIds(WINDOW_MS, is_known=True)
+    first = remember(ids, 1_000_000, 1)
+    assert remember(ids, 1_000_001, 2) == first
+    assert remember(ids, 1_000_000 + WINDOW_MS // GENERATIONS_PER_WINDOW, 3) > first
+    second = remember(ids, 1_010_000, *range(10, 10 + BUCKET_IDS))
+    assert remember(ids, 1_010_000, 4) > second, "in the same millisecond, too"
+
+
+def test_duplicate_in_one_batch_is_dropped() -> None:
+    ids = DuplicateIds(WINDOW_MS, is_known=True)
+    assert ids.accept([name(1), None, name(1), name(2)], 5) == ([False, False, True, False], [name(1), name(2)])
