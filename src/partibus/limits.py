@@ -80,6 +80,25 @@ class TransactionLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerLimits:
+    """Bounds on one channel between two brokers (ADR 0006)."""
+
+    unanswered_bytes: int = 4 * MIB
+    """Messages for one store that its owner has not answered; a quarter of what a store may have waiting. At 50,000
+    messages of 1 KiB a second and 10 ms until the answer, half a megabyte is on its way."""
+    unsent_reading_bytes: int = MIB
+    """Answers that a peer does not take, past which none of its questions is read."""
+    unsent_bytes_max: int = 64 * MIB
+    """Unsent bytes past which a peer is lost. Who answers stops reading long before; who asks is bounded by the credit
+    of its clients and by ``unanswered_bytes``."""
+    handshake_s: float = 5.0
+    heartbeat_s: float = 1.0
+    silence_s: float = 5.0
+    """A peer that says nothing for so long is lost: a machine without power, a cable. A process that ends is noticed
+    at once by its connection."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """All limits of a broker."""
 
@@ -87,6 +106,7 @@ class Limits:
     store: StoreLimits = StoreLimits()
     connection: ConnectionLimits = ConnectionLimits()
     transaction: TransactionLimits = TransactionLimits()
+    peer: PeerLimits = PeerLimits()
     receivers_max: int = 5_000
     """Receivers of one entity, on all connections; receivers that wait for a session count."""
     cache_ms: int = 5_000

@@ -19,21 +19,12 @@ from typing import Any
 from partibus.cluster.handshake import MESSAGE_BYTES_MAX, Handshake, HandshakeError
 from partibus.cluster.outbox import BATCH_BYTES, HEAD_BYTES, Outbox
 from partibus.cluster.wire import FRAME_BYTES_MAX, WireError
+from partibus.limits import PeerLimits
 
 log = logging.getLogger(__name__)
 
 BATCH_BYTES_MAX = FRAME_BYTES_MAX + 2 * BATCH_BYTES
 """A batch leaves when it is large enough, so one more frame is all that can be in it besides."""
-UNSENT_BYTES_MAX = 64 * 1024 * 1024
-"""Written and not taken by the peer. Who answers is stopped long before, by not reading; who asks is bounded by the
-credit of its clients and by `partibus.cluster.remote_store.BULK_BYTES`."""
-UNSENT_BYTES_READING = 1024 * 1024
-"""Who answers reads no more questions while more than this is not taken."""
-HANDSHAKE_S = 5.0
-HEARTBEAT_S = 1.0
-SILENCE_S = 5.0
-"""A peer that says nothing for so long is lost: a machine without power, a cable. A process that ends is noticed at
-once by its connection."""
 LINGER_S = 1.0
 """So long the peer has to take what was written last."""
 
@@ -53,6 +44,7 @@ class Channel(asyncio.Protocol):
         on_lost: Callable[[str], None],
         *,
         asks: bool,
+        limits: PeerLimits,
     ) -> None:
         self.handshake = handshake
         self.outbox = Outbox(self._write, loop.call_soon)
@@ -60,6 +52,7 @@ class Channel(asyncio.Protocol):
         self._on_open = on_open
         self._on_lost = on_lost
         self._asks = asks
+        self._limits = limits
         self._transport: Any = None
         self._receive: Receive | None = None
         self._unread = bytearray()
@@ -77,8 +70,8 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_READING)
-        self._timer = self._loop.call_later(HANDSHAKE_S, self._too_late)
+        self._transport.set_write_buffer_limits(high=self._limits.unsent_reading_bytes)
+        self._timer = self._loop.call_later(self._limits.handshake_s, self._too_late)
         if (first := self.handshake.first()) is not None:
             self._write_message(first)
 
@@ -148,8 +141,8 @@ class Channel(asyncio.Protocol):
         if done:
             if self._timer is not None:
                 self._timer.cancel()
-            self._beat_s = self._loop.time() + HEARTBEAT_S
-            self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
+            self._beat_s = self._loop.time() + self._limits.heartbeat_s
+            self._timer = self._loop.call_later(self._limits.heartbeat_s, self._beat)
             self._receive = self._on_open(self)
 
     # -- the way out -------------------------------------------------------------------------------------------------
@@ -165,8 +158,9 @@ class Channel(asyncio.Protocol):
         self._spoke_s = self._loop.time()
         self._transport.write(batch)
         unsent_bytes = self._transport.get_write_buffer_size()
-        if unsent_bytes > UNSENT_BYTES_MAX:
-            self._fail(f"the peer does not take what it is sent: {unsent_bytes} bytes wait, at most {UNSENT_BYTES_MAX}")
+        most = self._limits.unsent_bytes_max
+        if unsent_bytes > most:
+            self._fail(f"the peer does not take what it is sent: {unsent_bytes} bytes wait, at most {most} may")
 
     def _write_message(self, message: bytes) -> None:
         self._write(bytearray(bytes(HEAD_BYTES) + message))
@@ -174,15 +168,15 @@ class Channel(asyncio.Protocol):
     def _beat(self) -> None:
         """Say that this broker is there, and look whether the peer is."""
         now_s = self._loop.time()
-        if now_s > self._beat_s + HEARTBEAT_S:
+        if now_s > self._beat_s + self._limits.heartbeat_s:
             self._heard_s = now_s  # this process itself stood still: what the peer said meanwhile is still to be read
-        if now_s - self._heard_s > SILENCE_S:
-            self._fail(f"the peer has said nothing for {SILENCE_S:g} seconds")
+        if now_s - self._heard_s > self._limits.silence_s:
+            self._fail(f"the peer has said nothing for {self._limits.silence_s:g} seconds")
             return
-        if now_s - self._spoke_s >= HEARTBEAT_S / 2:
+        if now_s - self._spoke_s >= self._limits.heartbeat_s / 2:
             self._write_message(b"")
-        self._beat_s = now_s + HEARTBEAT_S
-        self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
+        self._beat_s = now_s + self._limits.heartbeat_s
+        self._timer = self._loop.call_later(self._limits.heartbeat_s, self._beat)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +187,7 @@ class Channel(asyncio.Protocol):
             self._end(why)
 
     def _too_late(self) -> None:
-        self._fail(f"the peer has not proved itself within {HANDSHAKE_S:g} seconds")
+        self._fail(f"the peer has not proved itself within {self._limits.handshake_s:g} seconds")
 
     def _fail(self, why: str) -> None:
         log.warning("channel to %s ended: %s", self.handshake.peer, why)

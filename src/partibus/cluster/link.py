@@ -9,6 +9,7 @@ from partibus.cluster.handshake import Handshake, Identity
 from partibus.cluster.remote_store import RemoteBroker
 from partibus.cluster.sockets import Address, TcpAddress, binding_of, connect
 from partibus.cluster.wire import read_answers
+from partibus.limits import PeerLimits
 from partibus.routing.store_access import StoreRoute
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Link:
         make_handshake: MakeHandshake,
         on_over: "Callable[[Link], None]",
         loop: asyncio.AbstractEventLoop,
+        limits: PeerLimits,
     ) -> None:
         self.owner = owner
         self.leaving = False
@@ -41,6 +43,7 @@ class Link:
         self._make_handshake = make_handshake
         self._on_over = on_over
         self._loop = loop
+        self._limits = limits
         self._routes: dict[int, StoreRoute] = {}
         self._channel: Channel | None = None
         self._remote: RemoteBroker | None = None
@@ -106,11 +109,18 @@ class Link:
         def binding() -> bytes:
             return binding_of(channel.peer_certificate) if isinstance(self._address, TcpAddress) else b""
 
-        channel = Channel(self._loop, self._make_handshake(self.owner, binding), self._opened, self._lost, asks=True)
+        channel = Channel(
+            self._loop,
+            self._make_handshake(self.owner, binding),
+            self._opened,
+            self._lost,
+            asks=True,
+            limits=self._limits,
+        )
         return channel
 
     def _opened(self, channel: Channel) -> Receive:
-        remote = self._remote = RemoteBroker(self.owner.broker, channel.outbox, self._loop.call_soon)
+        remote = self._remote = RemoteBroker(self.owner.broker, channel.outbox, self._loop.call_soon, self._limits)
         self._retry_s = RETRY_S
         for store_no, route in self._routes.items():
             if route.access is None:  # else this broker has taken the store itself

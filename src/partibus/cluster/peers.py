@@ -12,6 +12,7 @@ from partibus.cluster.link import Link
 from partibus.cluster.serving import Guest, Serving
 from partibus.cluster.sockets import Address, binding_of
 from partibus.cluster.wire import read_questions
+from partibus.limits import PeerLimits
 from partibus.routing.store_access import StoreRoute
 
 AddressOf = Callable[[Identity], Address]
@@ -27,12 +28,14 @@ class PeerChannels:
         address_of: AddressOf,
         serving: Serving,
         loop: asyncio.AbstractEventLoop,
+        limits: PeerLimits | None = None,
     ) -> None:
         self._us = Identity(*us)
         self._secret = secret
         self._address_of = address_of
         self._serving = serving
         self._loop = loop
+        self._limits = limits or PeerLimits()
         self._links: dict[Identity, Link] = {}
         self._answering: set[Channel] = set()
 
@@ -45,7 +48,9 @@ class PeerChannels:
             link.let_go(store_no)
         existing = self._links.get(identity)
         if existing is None or existing.leaving:
-            existing = Link(identity, self._address_of(identity), self._asking_handshake, self._over, self._loop)
+            existing = Link(
+                identity, self._address_of(identity), self._asking_handshake, self._over, self._loop, self._limits
+            )
             self._links[identity] = existing
         existing.lead(store_no, route)
 
@@ -81,7 +86,7 @@ class PeerChannels:
                 guest.lost()
 
         handshake = Handshake(self._us, self._secret, os.urandom(NONCE_BYTES), binding=binding)
-        channel = Channel(self._loop, handshake, opened, lost, asks=False)
+        channel = Channel(self._loop, handshake, opened, lost, asks=False, limits=self._limits)
         self._answering.add(channel)
         return channel
 

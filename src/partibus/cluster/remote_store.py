@@ -1,7 +1,7 @@
 """The stores of another broker, reached over a channel: `partibus.routing.store_access.StoreAccess` on the other side.
 
 ```text
- submit ─┬─▶ stores messages: at most BULK_BYTES of a store unanswered, the rest is held ─┬─▶ Outbox ─▶ peer
+ submit ─┬─▶ stores messages: a bounded part of it unanswered, the rest is held   ─┬─▶ Outbox ─▶ peer
          └─▶ everything else, settlements among it: at once (their own lane, D22) ────────┘
  answers ─▶ who waits for the request, or the receiver
 ```
@@ -30,14 +30,12 @@ from partibus.cluster.wire import (
     encode_options,
     value_of,
 )
+from partibus.limits import PeerLimits
 from partibus.partition import commands as c
 from partibus.partition.answers import OnReply
 from partibus.partition.options import PartitionOptions
 from partibus.routing.store_access import StoreRoute
 
-BULK_BYTES = 4 * 1024 * 1024
-"""Of messages for one store that its owner has not answered: a quarter of what a store may have waiting (D24). At
-50,000 messages of 1 KiB a second and 10 ms until the answer, half a megabyte is on its way."""
 _OPTIONS_KEPT_MAX = 4_096
 _LEAVES_NOTHING = frozenset(
     (
@@ -80,8 +78,11 @@ class _Held(NamedTuple):
 class RemoteBroker:
     """One peer as the owner of stores, over one channel. All on the loop."""
 
-    def __init__(self, name: str, outbox: Outbox, call_soon: Callable[[Callable[[], None]], Any]) -> None:
+    def __init__(
+        self, name: str, outbox: Outbox, call_soon: Callable[[Callable[[], None]], Any], limits: PeerLimits
+    ) -> None:
         self.name = name
+        self.limits = limits
         self.outbox = outbox
         self.call_soon = call_soon
         self.lost_because: str | None = None
@@ -178,6 +179,7 @@ class RemoteStore:
         self._number = number
         self._route = route
         self._owner_overloaded = False
+        self._bulk_bytes_max = broker.limits.unanswered_bytes
         self._bulk_bytes = 0
         """Sent and not answered."""
         self._held: deque[_Held] = deque()
@@ -189,7 +191,9 @@ class RemoteStore:
 
     @property
     def overloaded(self) -> bool:
-        return self.failure is None and (self._owner_overloaded or self._bulk_bytes + self._held_bytes > BULK_BYTES)
+        return self.failure is None and (
+            self._owner_overloaded or self._bulk_bytes + self._held_bytes > self._bulk_bytes_max
+        )
 
     def when_usable(self, call: Callable[[], None]) -> None:
         if self.failure is not None:
@@ -231,7 +235,7 @@ class RemoteStore:
     def _submit_bulk(self, request: int, frame: bytes, on_reply: OnReply | None) -> None:
         broker = self._broker
         size_bytes = len(frame)
-        if self._held or (self._bulk_bytes and self._bulk_bytes + size_bytes > BULK_BYTES):
+        if self._held or (self._bulk_bytes and self._bulk_bytes + size_bytes > self._bulk_bytes_max):
             if on_reply is not None:
                 broker.requests[request] = _Asked(on_reply, self, _NEVER, 0)
             self._held.append(_Held(frame, request if on_reply is not None else 0))
@@ -298,7 +302,7 @@ class RemoteStore:
     def go_on(self) -> None:
         """Send what was held as far as there is room, and tell who waited for what has come."""
         held, requests, outbox = self._held, self._broker.requests, self._broker.outbox
-        while held and (not self._bulk_bytes or self._bulk_bytes + len(held[0].frame) <= BULK_BYTES):
+        while held and (not self._bulk_bytes or self._bulk_bytes + len(held[0].frame) <= self._bulk_bytes_max):
             frame, request = held.popleft()
             size_bytes = len(frame)
             self._held_bytes -= size_bytes

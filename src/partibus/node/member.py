@@ -112,6 +112,7 @@ class Member:
             lambda peer: _socket_path(settings.data, peer),
             self._serving,
             self._loop,
+            settings.limits.peer,
         )
         self.stores = Stores(
             names, self._us, self._hosts.near, self._peers, self._serving, self._open_store, self._make_runtime

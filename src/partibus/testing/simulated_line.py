@@ -7,6 +7,7 @@ from partibus.cluster.outbox import HEAD_BYTES, Outbox
 from partibus.cluster.remote_store import RemoteBroker
 from partibus.cluster.serving import Serving
 from partibus.cluster.wire import read_answers, read_questions
+from partibus.limits import PeerLimits
 from partibus.testing.simulated_host import SimulatedHost, Timeline
 
 DELAY_MS_MAX = 3.0
@@ -38,13 +39,20 @@ class SimulatedLine:
     """A guest's end (`remote`) and an owner's. ``host`` is the guest's, which may crash on its own."""
 
     def __init__(
-        self, timeline: Timeline, random: Random, host: SimulatedHost, owner: SimulatedHost, serving: Serving
+        self,
+        timeline: Timeline,
+        random: Random,
+        host: SimulatedHost,
+        owner: SimulatedHost,
+        serving: Serving,
+        limits: PeerLimits | None = None,
     ) -> None:
         self._timeline = timeline
         self._random = random
         self._questions = _Way(timeline, random, lambda batch: self.guest.receive(read_questions(batch)))
         self._answers = _Way(timeline, random, lambda batch: self.remote.receive(read_answers(batch)))
-        self.remote = RemoteBroker("far", Outbox(self._questions.write, host.call_soon), host.call_soon)
+        outbox = Outbox(self._questions.write, host.call_soon)
+        self.remote = RemoteBroker("far", outbox, host.call_soon, limits or PeerLimits())
         self.guest = serving.guest(Outbox(self._answers.write, owner.call_soon))
 
     def cut(self) -> None:

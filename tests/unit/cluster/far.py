@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from partibus.cluster.serving import Serving
+from partibus.limits import PeerLimits
 from partibus.partition import commands as c
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import StoreError
@@ -39,8 +40,9 @@ class _Through:
 class FarBroker(test_runtime.Broker):
     """As `test_runtime.Broker`, with its runtime (`near`) at the end of a line; ``route`` is the guest's way there."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, limits: PeerLimits | None = None) -> None:
         super().__init__(seed)
+        self.limits = limits
         self.near = self.runtime
         self.random = Random(seed)
         self.owner_host = SimulatedHost(self.timeline, self.random)
@@ -55,7 +57,7 @@ class FarBroker(test_runtime.Broker):
 
     def connect(self) -> None:
         """Over a new line."""
-        line = SimulatedLine(self.timeline, self.random, self.guest_host, self.owner_host, self.serving)
+        line = SimulatedLine(self.timeline, self.random, self.guest_host, self.owner_host, self.serving, self.limits)
         self.lines.append(line)
         self.route.lead_to(line.remote.store(STORE, self.route))
 

@@ -13,22 +13,23 @@ from typing import Any
 
 import pytest
 
-from partibus.cluster import channel as channel_module
 from partibus.cluster.channel import BATCH_BYTES_MAX, Channel
 from partibus.cluster.handshake import Handshake, Identity
 from partibus.cluster.outbox import HEAD_BYTES
 from partibus.cluster.sockets import connect, listen
 from partibus.cluster.wire import Drop, Dropped, WireError, read_answers, read_questions
+from partibus.limits import PeerLimits
 from tests.unit.cluster.loops import on_loop
 
 SECRET = b"s" * 32
+LIMITS = PeerLimits()
 GUEST, OWNER = Identity("broker-0", "a1"), Identity("broker-1", "b2")
 
 
 class End:
     """One end, and what came to it."""
 
-    def __init__(self, *, asks: bool, secret: bytes = SECRET) -> None:
+    def __init__(self, *, asks: bool, secret: bytes = SECRET, limits: PeerLimits = LIMITS) -> None:
         us, expected = (GUEST, OWNER) if asks else (OWNER, None)
         shaking = Handshake(us, secret, us.incarnation.encode() * 16, expected=expected)
         loop = asyncio.get_running_loop()
@@ -39,7 +40,7 @@ class End:
         self.whys: list[str] = []
         self.fails: Exception | None = None
         self._read = read_answers if asks else read_questions
-        self.channel = Channel(loop, shaking, self._open, self._lost, asks=asks)
+        self.channel = Channel(loop, shaking, self._open, self._lost, asks=asks, limits=limits)
 
     def _open(self, channel: Channel) -> Any:
         self.opened.set()
@@ -63,9 +64,9 @@ class End:
 
 
 @asynccontextmanager
-async def pair(path: Path, secret: bytes = SECRET) -> AsyncIterator[tuple[End, End]]:
+async def pair(path: Path, secret: bytes = SECRET, limits: PeerLimits = LIMITS) -> AsyncIterator[tuple[End, End]]:
     """A guest's end and an owner's, connected."""
-    guest, owner = End(asks=True), End(asks=False, secret=secret)
+    guest, owner = End(asks=True, limits=limits), End(asks=False, secret=secret, limits=limits)
     loop = asyncio.get_running_loop()
     server = await listen(path, lambda: owner.channel, loop)
     try:
@@ -78,9 +79,11 @@ async def pair(path: Path, secret: bytes = SECRET) -> AsyncIterator[tuple[End, E
 
 
 @asynccontextmanager
-async def stranger(path: Path) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, End]]:
+async def stranger(
+    path: Path, limits: PeerLimits = LIMITS
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, End]]:
     """An owner's end and somebody who writes what he likes."""
-    owner = End(asks=False)
+    owner = End(asks=False, limits=limits)
     server = await listen(path, lambda: owner.channel, asyncio.get_running_loop())
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
@@ -175,9 +178,8 @@ async def test_stranger_is_sent_away(path: Path, data: bytes, reason: str) -> No
 
 
 @on_loop
-async def test_stranger_who_says_nothing_is_sent_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "HANDSHAKE_S", 0.01)
-    async with stranger(path) as (reader, _, owner):
+async def test_stranger_who_says_nothing_is_sent_away(path: Path) -> None:
+    async with stranger(path, PeerLimits(handshake_s=0.01)) as (reader, _, owner):
         assert await reader.read() == b""
         assert "has not proved itself" in owner.whys[0]
 
@@ -232,12 +234,9 @@ async def test_error_of_the_peer_is_not_logged_as_ours(path: Path, caplog: pytes
 
 
 @on_loop
-async def test_who_does_not_take_answers_is_asked_no_more_and_then_lost(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(channel_module, "UNSENT_BYTES_READING", 100_000)
-    monkeypatch.setattr(channel_module, "UNSENT_BYTES_MAX", 3_000_000)
-    async with pair(path) as (guest, owner):
+async def test_who_does_not_take_answers_is_asked_no_more_and_then_lost(path: Path) -> None:
+    limits = PeerLimits(unsent_reading_bytes=100_000, unsent_bytes_max=3_000_000)
+    async with pair(path, limits=limits) as (guest, owner):
         await asyncio.gather(guest.opened.wait(), owner.opened.wait())
         guest.channel._transport.pause_reading()
         while owner.channel._transport.is_reading():
@@ -251,9 +250,8 @@ async def test_who_does_not_take_answers_is_asked_no_more_and_then_lost(
 
 
 @on_loop
-async def test_answers_that_are_taken_again_let_questions_in_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "UNSENT_BYTES_READING", 100_000)
-    async with pair(path) as (guest, owner):
+async def test_answers_that_are_taken_again_let_questions_in_again(path: Path) -> None:
+    async with pair(path, limits=PeerLimits(unsent_reading_bytes=100_000)) as (guest, owner):
         await asyncio.gather(guest.opened.wait(), owner.opened.wait())
         guest._read = lambda batch: []
         guest.channel._transport.pause_reading()
@@ -265,9 +263,8 @@ async def test_answers_that_are_taken_again_let_questions_in_again(path: Path, m
 
 
 @on_loop
-async def test_quiet_peer_says_that_it_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "HEARTBEAT_S", 0.01)
-    async with pair(path) as (guest, owner):
+async def test_quiet_peer_says_that_it_is_there(path: Path) -> None:
+    async with pair(path, limits=PeerLimits(heartbeat_s=0.01)) as (guest, owner):
         await asyncio.gather(guest.opened.wait(), owner.opened.wait())
         for channel in (guest.channel, owner.channel):
             heard_s = channel._heard_s
@@ -279,14 +276,14 @@ async def test_quiet_peer_says_that_it_is_there(path: Path, monkeypatch: pytest.
 async def test_silent_peer_is_lost(path: Path) -> None:
     async with pair(path) as (guest, owner):
         await asyncio.gather(guest.opened.wait(), owner.opened.wait())
-        owner.channel._heard_s -= channel_module.SILENCE_S + 1
+        owner.channel._heard_s -= LIMITS.silence_s + 1
         owner.channel._beat()
         assert owner.whys == ["the peer has said nothing for 5 seconds"]
         await guest.over.wait()
 
 
 @on_loop
-async def test_who_stood_still_does_not_blame_the_peer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_stood_still_does_not_blame_the_peer(path: Path) -> None:
     async with pair(path) as (guest, owner):
         await asyncio.gather(guest.opened.wait(), owner.opened.wait())
         owner.channel._heard_s -= 60

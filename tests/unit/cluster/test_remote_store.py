@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from partibus.cluster import remote_store
+from partibus.limits import PeerLimits
 from partibus.message import Message, pack
 from partibus.partition import commands as c
 from partibus.partition.commands import Outcome
@@ -125,8 +125,7 @@ def test_who_asks_whether_a_good_store_is_usable_is_told_but_not_at_once() -> No
 
 
 def test_more_than_the_bound_is_held_while_settlements_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_store, "BULK_BYTES", 10_000)
-    broker = FarBroker()
+    broker = FarBroker(limits=PeerLimits(unanswered_bytes=10_000))
     broker.answered(broker.send())
     broker.receive(900, 1)
     grant = broker.granted()
@@ -157,16 +156,14 @@ def test_more_than_the_bound_is_held_while_settlements_pass(monkeypatch: pytest.
     assert relieved == [True]
 
 
-def test_what_is_larger_than_the_bound_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_store, "BULK_BYTES", 1_000)
-    broker = FarBroker()
+def test_what_is_larger_than_the_bound_goes_alone() -> None:
+    broker = FarBroker(limits=PeerLimits(unanswered_bytes=1_000))
     requests = [broker.ask(lambda request: c.Enqueue(request, messages(1, 5_000))) for _ in range(3)]
     assert [answer.first_sequence for answer in broker.answered(*requests)] == [1, 2, 3]
 
 
-def test_partition_is_dropped_behind_what_is_held_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_store, "BULK_BYTES", 1_000)
-    broker = FarBroker()
+def test_partition_is_dropped_behind_what_is_held_for_it() -> None:
+    broker = FarBroker(limits=PeerLimits(unanswered_bytes=1_000))
     for _ in range(3):
         broker.ask(lambda request: c.Enqueue(request, messages(1, 5_000)))
     dropped: list[int] = []
@@ -213,9 +210,8 @@ def test_reading_may_be_asked_again() -> None:
     assert failed.executed is False
 
 
-def test_what_is_held_was_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_store, "BULK_BYTES", 1_000)
-    broker = FarBroker()
+def test_what_is_held_was_not_executed() -> None:
+    broker = FarBroker(limits=PeerLimits(unanswered_bytes=1_000))
     requests = [broker.ask(lambda request: c.Enqueue(request, messages(1, 900))) for _ in range(3)]
     broker.turn()
     broker.lines[-1].remote.lost("cut")
@@ -308,9 +304,8 @@ def test_old_owner_still_answers_what_it_was_asked() -> None:
     assert (refused.executed, refused.message) == (False, "handed over")
 
 
-def test_what_is_held_for_a_store_that_has_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_store, "BULK_BYTES", 1_000)
-    broker = FarBroker()
+def test_what_is_held_for_a_store_that_has_gone_is_refused() -> None:
+    broker = FarBroker(limits=PeerLimits(unanswered_bytes=1_000))
     broker.answered(broker.send())
     requests = [broker.ask(lambda request: c.Enqueue(request, messages(1, 900))) for _ in range(3)]
     broker.route.lead_nowhere("handed over")
