@@ -249,6 +249,11 @@ class PartitionMachine(RuleBasedStateMachine):
         if chance == 0:
             self.both.update(**changes)
 
+    @rule(window_ms=st.sampled_from([20, 200, 2_000]), chance=st.integers(0, 3))
+    def change_window(self, window_ms: int, chance: int) -> None:
+        if chance == 0 and self.both.options.duplicate_window_ms is not None:
+            self.both.update(duplicate_window_ms=window_ms)
+
     @rule(ms=st.sampled_from([1, 10, 60, 1_000]))
     def advance(self, ms: int) -> None:
         self.both.advance(ms)

@@ -202,7 +202,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
     "forgets session states": (runtime, "record", forgets("session_states"), "has state"),
     "forgets message ids": (runtime, "record", forgets("duplicate_ids"), "was kept at"),
     "sees no duplicates": (DuplicateIds, "accept", forgotten_at_once, "was kept at"),
-    "sees too many duplicates": (DuplicateIds, "accept", known_for_long, "acknowledged and are gone"),
+    "sees too many duplicates": (DuplicateIds, "accept", known_for_ever, "acknowledged and are gone"),
     "does transactions in part": (
         transactions,
         "_refusal",

@@ -358,8 +358,8 @@ class Model:
         """A message went to the end of the dead-letter sub-queue; with ``data``, which says why."""
         item = self.find(kind, sequence)
         reasons: list[Reason] = [] if item.reason is None else [item.reason]
-        if item.state in (READY, DEFERRED) and self.is_used_up(kind, item):
-            reasons.append(self._used_up_reason())  # since the entity was updated
+        if item.state == DOOMED or (item.state in (READY, DEFERRED) and self.is_used_up(kind, item)):
+            reasons.append(self._used_up_reason())  # as the entity is now: it may have been updated
         if item.state in (READY, RESERVED, DEFERRED, DELAYED) and self.is_expired(kind, item, now_ms):
             assert self.options.dead_letter_on_expiration or reasons, f"dead-lettered, not dropped: {item}"
             reasons.append(("TTLExpiredException", "The message expired and was dead lettered."))
