@@ -147,6 +147,8 @@ class Consumer(Client):
         self._receiver = 0
         self._renewing: set[tuple[int, int]] = set()
         """(lock id, name) of renewals without an answer: their locks may hold longer than anybody was told."""
+        self._renewing_sessions: set[int] = set()
+        """Lock ids, the same."""
         self._credit = 0
         self._session = 0
         """The lock id of the session that it holds."""
@@ -276,6 +278,7 @@ class Consumer(Client):
         names = [name_of(entry) for entry in entries]
         asked_ms = world.timeline.now_ms()
         held = [oracle.holds(name, lock_id) for name in names]
+        renewing = [self._renews(lock_id, name) for name in names]
         oracle.unlocked(names, lock_id)
         session = self._session
         for entry, name in zip(entries, names, strict=True):
@@ -295,13 +298,16 @@ class Consumer(Client):
             for index, entry in enumerate(entries):
                 until_ms = held[index]
                 if index not in reply.lost:
-                    if (until_ms is not None or session) and (lock_id, names[index]) not in self._renewing:
+                    if (until_ms is not None or session) and not renewing[index]:
                         i09_expired_lock_cannot_settle(f"message {names[index]}", until_ms, asked_ms)
                     self._confirmed(entry, outcome)
                 elif until_ms is not None and until_ms > world.timeline.now_ms() and self._session == session:
                     raise BrokenPromise(f"the lock of message {names[index]} was lost before its end at {until_ms} ms")
 
         self._ask(settle, settled, unknown)
+
+    def _renews(self, lock_id: int, name: int) -> bool:
+        return lock_id in self._renewing_sessions or (lock_id, name) in self._renewing
 
     def _confirmed(self, entry: Entry, outcome: c.Outcome) -> None:
         oracle = self._world.oracle

@@ -100,6 +100,7 @@ class SessionConsumer(Consumer):
 
         def renewed(reply: c.SessionRenewed | c.SessionLost | c.Failed) -> None:
             if isinstance(reply, c.SessionRenewed):
+                self._renewing_sessions.discard(lock_id)
                 oracle.renewed(session, lock_id, reply.until_ms)
                 world.oracle.renewed(self._row, lock_id, None, reply.until_ms)
             elif isinstance(reply, c.SessionLost):
@@ -123,6 +124,7 @@ class SessionConsumer(Consumer):
 
         chosen = world.random.random()
         if chosen < 0.4:
+            self._renewing_sessions.add(lock_id)
             self._ask(c.RenewSession(0, lock_id), renewed)
         elif chosen < 0.7:
             self._ask(c.GetSessionState(0, lock_id), read)
