@@ -13,6 +13,8 @@ COMMANDS = {
     "peek": Lazy("partibus.cli.peek", "peek", "Look at messages without receiving them."),
     "partition": Lazy("partibus.cli.partition", "partition", "Rehearse the loss of partitions and stores."),
     "cluster": Lazy("partibus.cli.cluster", "cluster", "Show brokers and the stores that they own."),
+    "backup": Lazy("partibus.cli.backup", "backup", "Copy the stores of a running broker."),
+    "restore": Lazy("partibus.cli.restore", "restore", "Send the messages of a backup to another queue."),
     "clock": Lazy("partibus.cli.clock", "clock", "Show or move the clock of a broker."),
     "bench": Lazy("partibus.cli.bench", "bench", "Measure a broker."),
     "demo": Lazy("partibus.cli.demo", "demo", "Real flights through the broker, Spark over its partitions, a report."),

@@ -1,10 +1,10 @@
 """Entities with their routes: what a front end needs to serve requests, whatever the protocol."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
 
 from partibus.clock import Clock, SystemClock
-from partibus.errors import EntityDisabled, EntityNotFound
+from partibus.errors import EntityDisabled, EntityNotFound, PartibusError, Unsupported
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies
 from partibus.namespace.dropping import DroppedPartition
@@ -29,6 +29,13 @@ Announce = Callable[[Change, Callable[[], None]], None]
 
 AskStatus = Callable[[Callable[[dict[object, object]], None]], None]
 """Gets the brokers and stores of the namespace as they are now: ``brokers`` and ``stores``, lists of maps."""
+
+BackUp = Callable[[str, Sequence[str], Callable[[Mapping[str, object] | PartibusError], None]], None]
+"""Copies stores of these names, all for none, to a directory, and calls with what it did or why not. May raise, too."""
+
+
+def _no_backups(directory: str, stores: Sequence[str], answer: object) -> NoReturn:
+    raise Unsupported("A backup", "Ask a broker that has its stores in files.")
 
 
 def nobody_else(change: Change, followed: Callable[[], None]) -> None:
@@ -139,6 +146,7 @@ class Broker:
         self._announced = _Announcement()
         """The last change; `when_followed` is asked right after it."""
         self._announced.end()
+        self.back_up: BackUp = _no_backups
         self.ask_status: AskStatus = lambda answer: answer({"brokers": [], "stores": []})
         """Whoever runs the broker knows better."""
         self._entities: dict[int, Entity] = {}

@@ -13,6 +13,7 @@ from partibus.namespace.broker import Broker, Change
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.placement import Placement
+from partibus.node.backups import Backups
 from partibus.node.clock_hand import ClockHand
 from partibus.node.http_server import HttpServer
 from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
@@ -85,6 +86,8 @@ class Front:
             lambda delay_ms, call: loop.call_later(delay_ms / 1000, call),
         )
         self.broker.ask_status = self._ask_status
+        self._backups = Backups(settings.data, list(stores), loop)
+        self.broker.back_up = self._backups.begin
         self.idle = IdleQueues(self.broker)
         self._idle_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -119,6 +122,7 @@ class Front:
 
     def close(self) -> None:
         """The stores are closed."""
+        self._backups.stop()
         for task in self._tasks:
             task.cancel()
         self.catalog.close()

@@ -11,6 +11,7 @@ from partibus.errors import EntityNotFound, InvalidOperation, PartibusError, Uns
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.node import Request, Respond
 from partibus.frontends.amqp.operations import (
+    backup,
     batch_delete,
     browse,
     cancel_scheduled,
@@ -68,6 +69,7 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     entities.UPDATE: entities.update,
     entities.DELETE: entities.delete,
     cluster.STATUS: cluster.status,
+    backup.BACK_UP: backup.back_up,
     rehearsal.FAIL: rehearsal.fail,
     rehearsal.SLOW: rehearsal.slow,
     rehearsal.HEAL: rehearsal.heal,

@@ -62,7 +62,9 @@ def _copy(source: Path, part: Path, stop: Event) -> None:
         closing(sqlite3.connect(part, isolation_level=None)) as writing,
     ):
         writing.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
-        reading.execute("BEGIN")  # else each commit to the source would make the copy begin again
+        # The transaction begins with what it reads first. Without it each commit would make the copy begin again.
+        reading.execute("BEGIN")
+        reading.execute("SELECT count(*) FROM sqlite_master").fetchall()
         reading.backup(writing, pages=STEP_PAGES, progress=step_done)
         reading.execute("ROLLBACK")
         ((verdict,),) = writing.execute("PRAGMA quick_check(1)").fetchall()

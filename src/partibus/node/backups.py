@@ -1,0 +1,69 @@
+"""Backups of a running broker, on a thread of their own: commits and the loop go on (`partibus.store.backup`)."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+
+from partibus.clock import SystemClock
+from partibus.errors import ArgumentError, InvalidOperation, PartibusError, StoreUnavailable
+from partibus.namespace.catalog import FILE_NAME
+from partibus.partition.ports import StoreError
+from partibus.store.backup import Backup, back_up, store_file
+from partibus.store.sqlite.backup import BackupStopped
+
+Answer = Callable[[Mapping[str, object] | PartibusError], None]
+
+
+class Backups:
+    """Makes one at a time."""
+
+    def __init__(self, data: Path, store_names: Sequence[str], loop: asyncio.AbstractEventLoop) -> None:
+        self._data = data
+        self._store_names = store_names
+        self._loop = loop
+        self._stop = Event()
+        self._thread: Thread | None = None
+
+    def begin(self, directory: str, stores: Sequence[str], answer: Answer) -> None:
+        """Copy some stores, or all for none named, and the catalog; ``answer`` gets what the backup says of itself,
+        or why there is none. Raises `ArgumentError`, and `InvalidOperation` while another one is under way."""
+        target = Path(directory)
+        if not target.is_absolute():
+            raise ArgumentError("directory", directory, "an absolute path on the broker's machine")
+        if self._thread is not None:
+            raise InvalidOperation("A backup is under way. Wait for its end.")
+        files = self._files(stores)
+        left_out = [name for name in self._store_names if name not in files]
+
+        def run() -> None:
+            result: Backup | PartibusError
+            try:
+                now_ms = SystemClock().now_ms()
+                result = back_up(files, self._data / FILE_NAME, target, left_out, now_ms, self._stop)
+            except StoreError as error:
+                result = InvalidOperation(f"There is no backup: {error}.")
+            except BackupStopped:
+                result = StoreUnavailable("There is no backup: the broker is stopping.")
+            with suppress(RuntimeError):  # the loop has ended, and who waited with it
+                self._loop.call_soon_threadsafe(ended, result)
+
+        def ended(result: Backup | PartibusError) -> None:
+            self._thread = None
+            answer(result._asdict() if isinstance(result, Backup) else result)
+
+        self._thread = Thread(target=run, name="backup", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """One that is under way ends without a backup."""
+        self._stop.set()
+
+    def _files(self, stores: Sequence[str]) -> dict[str, Path]:
+        in_files = {name: store_file(self._data, name) for name in self._store_names}
+        in_files = {name: path for name, path in in_files.items() if path.exists()}
+        for name in stores:
+            if name not in in_files:
+                raise ArgumentError("stores", name, f"one of those in files: {', '.join(in_files)}")
+        return {name: path for name, path in in_files.items() if not stores or name in stores}

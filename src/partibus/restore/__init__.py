@@ -1,0 +1,1 @@
+"""Messages of a backup, sent to another queue through the client library."""

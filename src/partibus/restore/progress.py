@@ -1,0 +1,61 @@
+"""How far a restore has come: a small file, replaced whole after each run of messages that the broker has stored.
+
+A restore that was cut short goes on there. What was sent and not answered when it ended is sent again, one run of one
+sub-queue at most.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from partibus.errors import InvalidOperation
+
+
+class Progress:
+    """Next positions by partition and sub-queue, of one restore."""
+
+    def __init__(self, path: Path, restore: dict[str, str]) -> None:
+        """``restore`` says of what and to where it is. Raises `InvalidOperation` when the file is that of another one,
+        or none."""
+        self._path = path
+        self._document: dict[str, object] = dict(restore)
+        self._next: dict[str, int] = {}
+        self.sent = 0
+        """Messages, those of former runs included."""
+        if path.exists():
+            self._read(restore)
+
+    @property
+    def begun(self) -> bool:
+        """A former run has sent something."""
+        return bool(self._next)
+
+    def next_pos(self, partition_id: int, kind: int) -> int:
+        """Where to go on."""
+        return self._next.get(f"{partition_id}/{kind}", 0)
+
+    def note(self, partition_id: int, kind: int, next_pos: int, sent: int) -> None:
+        """Everything below a position is stored in its new place; ``sent`` messages more than before."""
+        self._next[f"{partition_id}/{kind}"] = next_pos
+        self.sent += sent
+        part = self._path.with_name(f"{self._path.name}.part")
+        with part.open("w", encoding="utf-8") as file:
+            json.dump(self._document | {"sent": self.sent, "next": self._next}, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._path)
+
+    def _read(self, restore: dict[str, str]) -> None:
+        try:
+            found = json.loads(self._path.read_text("utf-8"))
+            is_ours = all(found.get(key) == value for key, value in restore.items())
+            self.sent = int(found["sent"])
+            self._next = {str(place): int(pos) for place, pos in found["next"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidOperation(
+                f"{self._path} is no progress of a restore ({error}). Give another file, or take it away."
+            ) from error
+        if not is_ours:
+            raise InvalidOperation(
+                f"{self._path} is the progress of another restore. Give another file, or take it away to begin anew."
+            )

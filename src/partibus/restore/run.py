@@ -1,0 +1,129 @@
+"""Restoring: an entity's messages out of a backup into a queue of a running broker.
+
+Partition by partition, first the messages of the queue, then its dead letters, each in order of arrival; so the order
+within a key or session is kept. Nothing is served from the backup and nothing in it is changed.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from partibus.client import Client
+from partibus.client.entities import Entities
+from partibus.client.errors import NotFound, SendFailed
+from partibus.client.sender import Sender
+from partibus.errors import InvalidOperation
+from partibus.namespace.catalog import Catalog, EntityRecord
+from partibus.namespace.durations import UNLIMITED_TEXT
+from partibus.namespace.properties import queue_properties
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.ports import EntryRow
+from partibus.restore.messages import outgoing
+from partibus.restore.progress import Progress
+from partibus.store.backup import CATALOG, read_backup, store_file
+from partibus.store.sqlite.copies import StoreCopy
+
+RUN = 200
+"""Messages that are sent before their answers are waited for and the progress is written down."""
+_COUNTER_BITS = 48
+_STORES_MAX = 10_000
+"""The catalog wants to know how many stores there are only to deal partitions."""
+DEAD_LETTER = "/$DeadLetterQueue"
+KINDS = {"active": (SubqueueKind.ACTIVE,), "dead-letter": (SubqueueKind.DEAD_LETTER,)}
+"""Which sub-queues; all for anything else."""
+
+OnSent = Callable[[int], None]
+"""Gets the number of messages sent until now."""
+
+
+class Source(NamedTuple):
+    """An entity in a backup."""
+
+    record: EntityRecord
+    files: dict[int, Path]
+    """Copies of stores by number."""
+
+
+def find(backup: Path, name: str) -> Source:
+    """Look an entity up. Raises `EntityNotFound`, `partibus.partition.ports.StoreError` when the directory is no backup,
+    and `InvalidOperation` when a store that has messages of the entity is not in the backup."""
+    stores = read_backup(backup).stores
+    with TemporaryDirectory() as folder:
+        # A catalog is opened to be written: of a copy, the backup may be on a medium that can't be.
+        shutil.copyfile(backup / CATALOG, Path(folder) / CATALOG)
+        catalog = Catalog(Path(folder), _STORES_MAX)
+        try:
+            record = catalog.get(name)
+        finally:
+            catalog.close()
+    numbers = {int(store.removeprefix("store-")): store for store in stores}
+    missing = sorted({place.store_no for place in record.placements} - set(numbers))
+    if missing:
+        raise InvalidOperation(
+            f"'{record.description.name}' has partitions in the stores {', '.join(map(str, missing))}, which are not "
+            f"in {backup}. Use a backup of all stores."
+        )
+    return Source(record, {number: store_file(backup, store) for number, store in numbers.items()})
+
+
+def make_side_entity(client: Client, source: Source, into: str) -> bool:
+    """Make the queue that messages are restored into, like the one in the backup; False when it is there already.
+
+    What would take messages away again is left out of it: times to live, deletion when idle, forwarding; and duplicate
+    detection, since messages that were apart then may have the same id. Raises `InvalidOperation` when it is there and
+    requires sessions where the one in the backup does not.
+    """
+    entities = Entities(client)
+    options = source.record.description.options
+    try:
+        requires_session = entities.get(into).properties.get("RequiresSession") is True
+    except NotFound:
+        properties = dict(queue_properties(options)) | {
+            "DefaultMessageTimeToLive": UNLIMITED_TEXT,
+            "AutoDeleteOnIdle": UNLIMITED_TEXT,
+            "RequiresDuplicateDetection": False,
+            "ForwardTo": "",
+            "ForwardDeadLetteredMessagesTo": "",
+            "Status": "Active",
+        }
+        entities.create_queue(into, properties)
+        return True
+    if requires_session and not options.requires_session:
+        raise InvalidOperation(
+            f"'{into}' requires sessions, and '{source.record.description.name}' does not: its messages may have none. "
+            "Restore into another queue."
+        )
+    return False
+
+
+def restore(source: Source, sender: Sender, progress: Progress, which: str, on_sent: OnSent) -> int:
+    """Send what is not sent yet; how many messages that were. Raises `SendFailed` and other kinds of `ClientError`,
+    then another run goes on where this one was."""
+    before = progress.sent
+    name = source.record.description.name
+    for place in source.record.placements:
+        with StoreCopy(source.files[place.store_no]) as copy:
+            for kind in KINDS.get(which, (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER)):
+                origin = name + (DEAD_LETTER if kind == SubqueueKind.DEAD_LETTER else "")
+                first = progress.next_pos(place.partition_no, kind)
+                for page in copy.pages(place.partition_row, kind, first):
+                    for start in range(0, len(page), RUN):
+                        _send(page[start : start + RUN], origin, place.partition_no, kind, sender, progress)
+                        on_sent(progress.sent)
+    return progress.sent - before
+
+
+def _send(
+    rows: Sequence[EntryRow], origin: str, partition_id: int, kind: int, sender: Sender, progress: Progress
+) -> None:
+    messages = [outgoing(row.data, origin, partition_id << _COUNTER_BITS | row.sequence) for row in rows]
+    try:
+        sender.send(messages)
+    except SendFailed as error:
+        stored = error.failures[0][0]  # what comes after the first that failed is sent again
+        if stored:
+            progress.note(partition_id, kind, rows[stored - 1].pos + 1, stored)
+        raise
+    progress.note(partition_id, kind, rows[-1].pos + 1, len(rows))

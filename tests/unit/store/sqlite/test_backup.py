@@ -1,0 +1,220 @@
+"""Copies of stores: of one moment while commits go on, and whole under their names or not there at all."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.ports import StoreError, Writes
+from partibus.store.backup import LIST, Backup, back_up, read_backup, store_file
+from partibus.store.sqlite.backup import BackupStopped, copy_database
+from partibus.store.sqlite.copies import StoreCopy
+from partibus.store.sqlite.store import SQLiteStore
+from tests.contract.stores import PARTITION, enqueue
+from tests.unit.store.sqlite.places import open_store
+
+BODY = b"x" * 20_000
+MESSAGES = 200
+"""Two pages each: a few steps of a copy."""
+
+
+class Steps(Event):
+    """The ``stop`` of a copy, which asks it after each step."""
+
+    def __init__(self, after_step: Callable[[int], bool]) -> None:
+        super().__init__()
+        self._after_step = after_step
+        self.steps = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.steps += 1
+        return self._after_step(self.steps)
+
+
+def commit(store: SQLiteStore, first: int, count: int) -> None:
+    writes = Writes()
+    for pos in range(first, first + count):
+        enqueue(writes, pos, BODY)
+    store.commit(writes)
+
+
+def positions(copy: Path) -> list[int]:
+    with StoreCopy(copy) as reading:
+        return [row.pos for page in reading.pages(PARTITION, SubqueueKind.ACTIVE, 0) for row in page]
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    (tmp_path / "live").mkdir()
+    store = open_store(tmp_path / "live")
+    commit(store, 1, MESSAGES)
+    store.close()
+    return tmp_path / "live" / "store-00.db"
+
+
+def test_a_copy_is_of_the_moment_at_which_it_began(filled: Path, tmp_path: Path) -> None:
+    store = open_store(filled.parent)
+    target = tmp_path / "copy.db"
+
+    def commit_meanwhile(step: int) -> bool:
+        commit(store, MESSAGES + step, 1)
+        return False
+
+    steps = Steps(commit_meanwhile)
+    assert copy_database(filled, target, steps) == target.stat().st_size
+    assert steps.steps > 1
+    store.close()
+    assert positions(target) == list(range(1, MESSAGES + 1))
+    assert target.stat().st_mode & 0o077 == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.db", "live"]
+
+
+def test_what_is_only_in_the_log_is_in_the_copy(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    commit(store, 1, 3)
+    copy_database(tmp_path / "store-00.db", tmp_path / "copy.db", Event())
+    store.close()
+    assert positions(tmp_path / "copy.db") == [1, 2, 3]
+
+
+def test_a_copy_can_be_served(filled: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    copy_database(filled, tmp_path / "other" / "store-00.db", Event())
+    store = open_store(tmp_path / "other")
+    commit(store, MESSAGES + 1, 1)
+    store.close()
+    assert positions(tmp_path / "other" / "store-00.db")[-1] == MESSAGES + 1
+
+
+def test_who_reads_a_copy_writes_nothing_beside_it(filled: Path, tmp_path: Path) -> None:
+    (tmp_path / "copies").mkdir()
+    copy_database(filled, tmp_path / "copies" / "store-00.db", Event())
+    before = (tmp_path / "copies" / "store-00.db").read_bytes()
+    (tmp_path / "copies" / "store-00.db").chmod(0o400)
+    with StoreCopy(tmp_path / "copies" / "store-00.db") as copy:
+        pages = list(copy.pages(PARTITION, SubqueueKind.ACTIVE, 150))
+    assert [row.pos for page in pages for row in page] == list(range(150, MESSAGES + 1))
+    assert len(pages) == 1
+    assert [path.name for path in (tmp_path / "copies").iterdir()] == ["store-00.db"]
+    assert (tmp_path / "copies" / "store-00.db").read_bytes() == before
+
+
+def test_a_copy_that_is_stopped_is_not_there(filled: Path, tmp_path: Path) -> None:
+    with pytest.raises(BackupStopped):
+        copy_database(filled, tmp_path / "copy.db", Steps(lambda step: step == 2))
+    assert [path.name for path in tmp_path.iterdir()] == ["live"]
+
+
+def test_a_damaged_store_has_no_copy(filled: Path, tmp_path: Path) -> None:
+    with filled.open("r+b") as file:
+        file.seek(16_384)
+        file.write(b"\xff" * 16_384 * 3)
+    with pytest.raises(StoreError, match=r"damaged|malformed"):
+        copy_database(filled, tmp_path / "copy.db", Event())
+    assert [path.name for path in tmp_path.iterdir()] == ["live"]
+
+
+def test_a_store_that_is_gone_has_no_copy(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="store-00"):
+        copy_database(tmp_path / "store-00.db", tmp_path / "copy.db", Event())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_of_another_format_is_refused(filled: Path) -> None:
+    with closing(sqlite3.connect(filled)) as connection, connection:
+        connection.execute("UPDATE meta SET format_version = 99")
+    with pytest.raises(StoreError, match="format version 99"):
+        StoreCopy(filled)
+
+
+# -- whole backups -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Path:
+    path = tmp_path / "catalog.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE entity (name TEXT)")
+    return path
+
+
+def make(filled: Path, catalog: Path, directory: Path, stop: Event | None = None) -> Backup:
+    files = {"store-00": filled, "store-01": filled}
+    return back_up(files, catalog, directory, ["store-02"], 1_000, stop or Event())
+
+
+def test_a_backup_says_what_is_in_it(filled: Path, catalog: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "backup"
+    backup = make(filled, catalog, directory)
+    assert backup == read_backup(directory)
+    assert (backup.began_ms, backup.left_out, list(backup.stores)) == (1_000, ["store-02"], ["store-00", "store-01"])
+    assert positions(store_file(directory, "store-00")) == list(range(1, MESSAGES + 1))
+    assert directory.stat().st_mode & 0o077 == 0
+
+
+def test_a_directory_with_something_in_it_is_refused(filled: Path, catalog: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is not empty"):
+        make(filled, catalog, tmp_path)
+
+
+def test_a_backup_that_lacks_something_is_none(filled: Path, catalog: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "backup"
+    make(filled, catalog, directory)
+    copy = store_file(directory, "store-01")
+    copy.write_bytes(copy.read_bytes()[:-1])
+    with pytest.raises(StoreError, match="store-01"):
+        read_backup(directory)
+    document = json.loads((directory / LIST).read_text())
+    (directory / LIST).write_text(json.dumps(document | {"format": 2}))
+    with pytest.raises(StoreError, match="format 2"):
+        read_backup(directory)
+    (directory / LIST).write_text("{}")
+    with pytest.raises(StoreError, match="can't be read"):
+        read_backup(directory)
+    (directory / LIST).unlink()
+    with pytest.raises(StoreError, match="was not finished"):
+        read_backup(directory)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from threading import Event
+from partibus.store.backup import back_up
+
+class Killed(Event):
+    steps = 0
+    def wait(self, timeout=None):
+        self.steps += 1
+        if self.steps == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return False
+
+store, catalog, directory = map(Path, sys.argv[2:])
+back_up({"store-00": store, "store-01": store}, catalog, directory, [], 0, Killed())
+"""
+
+
+@pytest.mark.parametrize("step", [1, 2, 4, 5])
+def test_a_process_that_is_killed_leaves_nothing_that_looks_whole(
+    filled: Path, catalog: Path, tmp_path: Path, step: int
+) -> None:
+    directory = tmp_path / "backup"
+    command = [sys.executable, "-c", KILLED, str(step), str(filled), str(catalog), str(directory)]
+    assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
+    with pytest.raises(StoreError, match="was not finished"):
+        read_backup(directory)
+    for copy in (directory / "stores").glob("*.db"):
+        assert positions(copy) == list(range(1, MESSAGES + 1))
+    with pytest.raises(StoreError, match="is not empty"):
+        make(filled, catalog, directory)
