@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import TypeVar, cast
@@ -94,6 +96,15 @@ class Clients:
 AHEAD_MS = 3_600_000
 BROKERS = os.environ.get("PARTIBUS_TEST_BROKERS", "1")
 """Processes of the broker: what clients see must be the same with several, whichever they hit."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sockets_of_broken_connections() -> Iterator[None]:
+    """The libraries for Python leave them to the garbage collector, which would warn in some test of another file."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="module")

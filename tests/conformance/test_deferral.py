@@ -158,16 +158,21 @@ def test_deferring_keeps_the_place_of_others(sdk: ServiceBusClient, queue: str) 
     assert [message.body for message in receive_all(sdk, queue, 2, delete=True)] == [b"1", b"2"]
 
 
-def test_time_to_live_does_not_touch_deferred_messages(
+def test_deferred_message_expires_when_somebody_asks_for_it_after_its_time(
     broker: BrokerProcess, python: PythonSync, make_queue: MakeQueue
 ) -> None:
+    """Not on its own: until then it is there."""
     queue = make_queue(DeadLetteringOnMessageExpiration=True)
     python.send(queue, Outgoing(b"x", ttl_ms=1_000))
     (message,) = receive_all(python, queue, 1)
     python.defer(queue, message)
     broker.advance(10_000)
-    (deferred,) = python.receive_deferred(queue, [message.number])
-    assert deferred.body == b"x"
+    assert [peeked.state for peeked in peek_all(python, queue)] == ["deferred"]
+    with pytest.raises(ClientTrouble) as expired:
+        python.receive_deferred(queue, [message.number])
+    assert expired.value.kind is Trouble.MESSAGE_NOT_FOUND
+    (dead,) = receive_all(python, queue + DEAD_LETTER, 1)
+    assert (dead.body, dead.dead_letter_reason) == (b"x", "TTLExpiredException")
 
 
 @pytest.mark.parametrize("how", ["defer", "abandon", "dead-letter"])
