@@ -92,12 +92,16 @@ class RemoteBroker:
         """Receivers that are gone, until the owner says that nothing more comes: they give back what still does."""
         self.drops: dict[tuple[int, int], Callable[[Any], None]] = {}
         self._stores: dict[int, RemoteStore] = {}
+        self._conditions: dict[int, Condition] = {}
+        """What the owner has said last: it says no more while that stays true, whoever asks."""
         self._options: dict[int, tuple[PartitionOptions, bytes]] = {}
         """By identity; what an entity's partitions go by changes rarely."""
 
     def store(self, number: int, route: StoreRoute) -> "RemoteStore":
         """The way to one of the peer's stores, for ``route`` to lead to. One at a time for each number."""
         store = self._stores[number] = RemoteStore(self, number, route)
+        if number in self._conditions:
+            store.follow(self._conditions[number])
         if self.lost_because is not None:
             store.failure = self.lost_because
         return store
@@ -117,6 +121,7 @@ class RemoteBroker:
         for frame in frames:
             match frame:
                 case Condition():
+                    self._conditions[frame.store] = frame
                     if (store := self._stores.get(frame.store)) is not None:
                         store.follow(frame)
                         touched[store] = None

@@ -99,6 +99,20 @@ def test_guest_knows_of_the_failure_before_its_receivers_do_and_of_the_return() 
     assert back == [None]
 
 
+def test_way_that_is_made_anew_over_the_same_line_knows_what_the_owner_has_said() -> None:
+    broker = FarBroker()
+    broker.answered(broker.send())
+    broker.serving.close(STORE, "handed over")
+    broker.answered(broker.send())
+    broker.route.lead_nowhere("no owner")
+    broker.route.lead_to(broker.lines[-1].remote.store(STORE, broker.route))
+    seen = [broker.route.failure]
+    broker.serving.open(STORE, broker.near)
+    broker.run()
+    seen.append(broker.route.failure)
+    assert seen == ["handed over", None]
+
+
 def test_overload_of_the_owner_is_known_to_the_guest_until_it_is_over() -> None:
     broker = FarBroker()
     broker.answered(broker.send())
