@@ -146,11 +146,12 @@ class _Kind:
     form: type[msgspec.Struct]
     pack: Callable[[Any], Form]
     unpack: Callable[[Form], Any]
-    numbers: tuple[str, ...]
 
 
 _OF_VALUE: dict[type, _Kind] = {}
 _OF_FORM: dict[type, _Kind] = {}
+_NUMBERS_IN: dict[type, tuple[str, ...]] = {}
+"""Of both."""
 
 
 def to_form(value: c.Command | c.Reply | PartitionOptions) -> Form:
@@ -163,10 +164,12 @@ def from_form(form: Form) -> Any:
     return _OF_FORM[type(form)].unpack(form)
 
 
-def numbers_of(value: type) -> tuple[str, ...]:
-    """The fields of a command, a reply or a form that hold numbers of the asker's; 0 in them says nobody."""
-    kind = _OF_FORM.get(value) or _OF_VALUE[value]
-    return kind.numbers
+def renumber(value: Any, by: int) -> None:
+    """Shift the numbers of the asker's in a command, a reply or a form; 0 says nobody and stays."""
+    for name in _NUMBERS_IN[type(value)]:
+        number = getattr(value, name)
+        if number:
+            setattr(value, name, number + by)
 
 
 def _define(tag: int | None, value: type) -> None:
@@ -183,8 +186,8 @@ def _define(tag: int | None, value: type) -> None:
     )
     packs = [(index, shape.pack) for index, shape in shapes.items()]
     unpacks = [(index, shape.unpack) for index, shape in shapes.items()]
-    numbers = tuple(name for name in _NUMBERS if name in names)
-    kind = _Kind(form, _mapper(names, form, packs), _mapper(names, value, unpacks), numbers)
+    _NUMBERS_IN[value] = _NUMBERS_IN[form] = tuple(name for name in _NUMBERS if name in names)
+    kind = _Kind(form, _mapper(names, form, packs), _mapper(names, value, unpacks))
     _OF_VALUE[value] = _OF_FORM[form] = kind
 
 

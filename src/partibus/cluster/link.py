@@ -48,6 +48,7 @@ class Link:
         self._channel: Channel | None = None
         self._remote: RemoteBroker | None = None
         self._retry_s = RETRY_S
+        self._opened_s = 0.0
         self._task = loop.create_task(self._connect())
 
     def lead(self, store_no: int, route: StoreRoute) -> None:
@@ -121,7 +122,7 @@ class Link:
 
     def _opened(self, channel: Channel) -> Receive:
         remote = self._remote = RemoteBroker(self.owner.broker, channel.outbox, self._loop.call_soon, self._limits)
-        self._retry_s = RETRY_S
+        self._opened_s = self._loop.time()
         for store_no, route in self._routes.items():
             if route.access is None:  # else this broker has taken the store itself
                 route.lead_to(remote.store(store_no, route))
@@ -129,6 +130,8 @@ class Link:
 
     def _lost(self, why: str) -> None:
         remote, self._remote, self._channel = self._remote, None, None
+        if remote is not None and self._loop.time() > self._opened_s + RETRY_MAX_S:
+            self._retry_s = RETRY_S  # it was good for a while
         why = f"{self.owner.broker} is not reached: {why}"
         if remote is not None:
             remote.lost(why)

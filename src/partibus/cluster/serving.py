@@ -10,7 +10,7 @@ sessions are free. Message locks stay: consumers can settle through another brok
 from functools import lru_cache
 from typing import Any
 
-from partibus.cluster.forms import numbers_of, to_form
+from partibus.cluster.forms import renumber, to_form
 from partibus.cluster.outbox import Outbox
 from partibus.cluster.wire import (
     Ask,
@@ -85,6 +85,8 @@ class Guest:
         """What the guest has sent. Raises `WireError`."""
         touched: dict[_Table, None] = {}
         for frame in frames:
+            if self.gone:
+                return
             table = self._table(frame.store)
             touched[table] = None
             match frame:
@@ -131,10 +133,7 @@ class Guest:
         """An answer, with the guest's own numbers."""
         try:
             form = to_form(reply)
-            for name in numbers_of(type(form)):
-                number = getattr(form, name)
-                if number:
-                    setattr(form, name, number - self.base)
+            renumber(form, -self.base)
             self.outbox.put(form)
         except (ValueError, TypeError) as error:
             number = getattr(reply, "request", 0) or getattr(reply, "receiver", 0)
@@ -177,16 +176,16 @@ class _Table:
         """A command. Raises `WireError`."""
         command = value_of(frame.command)
         options = options_of(frame.options)
-        base = self.guest.base
-        for name in numbers_of(type(command)):
-            number = getattr(command, name)
-            if number:
-                setattr(command, name, number + base)
+        renumber(command, self.guest.base)
         row = frame.row
         if self.store is None:
             self._refuse(command, awaited=frame.awaited)
             return
         on_reply: OnReply | None = self.reply if frame.awaited else None
+        kind = type(command)
+        if kind is c.Settle or kind is c.Enqueue:  # most are, and nothing is to be remembered of them
+            self.store.submit(row, options, command, on_reply, holdable=frame.holdable)
+            return
         match command:
             case c.Receive() | c.LockReserved():
                 receiver = self._receivers.get(command.receiver)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partibus.cluster import wire
-from partibus.cluster.forms import COMMANDS, REPLIES, from_form, numbers_of, to_form
+from partibus.cluster.forms import COMMANDS, REPLIES, from_form, renumber, to_form
 from partibus.partition import commands as c
 from partibus.partition.options import PartitionOptions
 from tests.unit.cluster.values import of, plain
@@ -72,11 +72,21 @@ def test_other_frames_survive(frame: object) -> None:
         (wire.read_answers if asks else wire.read_questions)(batch)
 
 
-def test_numbers_of_the_asker_are_known() -> None:
-    assert numbers_of(c.AcceptSession) == ("request", "receiver")
-    assert numbers_of(c.CancelAccept) == ("request", "accept")
-    assert numbers_of(type(to_form(c.SessionEnded(1, 2)))) == ("receiver",)
-    assert numbers_of(c.Tick) == ()
+@pytest.mark.parametrize(
+    ("value", "shifted"),
+    [
+        (c.AcceptSession(1, 2, "s"), c.AcceptSession(101, 102, "s")),
+        (c.CancelAccept(0, 2), c.CancelAccept(0, 102)),
+        (c.SessionEnded(1, 2), c.SessionEnded(101, 2)),
+        (c.Tick(), c.Tick()),
+    ],
+)
+def test_numbers_of_the_asker_can_be_shifted(value: c.Command | c.Reply, shifted: object) -> None:
+    form = to_form(value)
+    renumber(form, 100)
+    assert from_form(form) == shifted
+    renumber(value, 100)
+    assert value == shifted
 
 
 @given(st.binary(max_size=200))
