@@ -289,3 +289,12 @@ def change_file(tmp_path: Path, statement: str) -> None:
     connection.execute(statement)
     connection.commit()
     connection.close()
+
+
+@pytest.mark.row("A2")
+def test_nothing_is_made_when_too_many_stores_are_away(catalog: Catalog) -> None:
+    with pytest.raises(StoreUnavailable, match="of 16 stores 1 can't be used"):
+        catalog.create(QueueDescription("q", PARTITIONED), 0, away=frozenset({3}))
+    assert catalog.list_entities() == []
+    assert catalog.create(QueueDescription("q"), 0, away=frozenset({0, 1})).placements[0].store_no == 2
+    assert len(catalog.create(QueueDescription("p", PARTITIONED), 0).placements) == STORES

@@ -28,3 +28,9 @@ def test_many_entities_fill_all_stores_alike(partition_count: int, store_count: 
     assert len(loads) == store_count
     assert max(loads.values()) - min(loads.values()) <= 1
     assert len(starts) > 1 or store_count == 1
+
+
+@pytest.mark.row("A2")
+def test_stores_that_are_away_are_passed_over_in_turn() -> None:
+    assert [place.store_no for place in deal(3, 5, 3, 1, away={4, 0})] == [3, 1, 2]
+    assert [place.store_no for place in deal(1, 5, 4, 1, away={4})] == [0]

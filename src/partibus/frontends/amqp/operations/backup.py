@@ -21,6 +21,6 @@ def back_up(broker: Broker, body: object, respond: Respond) -> None:
         raise ArgumentError("stores", stores, "a list of names of stores")
 
     def answer(result: Mapping[str, object] | PartibusError) -> None:
-        respond(failure(result) if isinstance(result, PartibusError) else success({**result}))
+        respond(failure(result) if isinstance(result, PartibusError) else success({key: value for key, value in result.items()}))
 
     broker.back_up(text(arguments, "directory"), names, answer)
