@@ -59,8 +59,10 @@ def dead_letter_doomed(state: PartitionState, kind: int, step: Step) -> None:
     whole = [entry for entry in doomed.values() if entry.data is not None]
     for entry in whole:
         del doomed[entry.pos]
-        if subqueue.sweep is not None and entry.session is not None:
-            subqueue.released.add(entry.session)
+        if entry.session is not None and state.sessions is not None:
+            state.sessions.note_changed(entry.session)
+            if subqueue.sweep is not None:
+                subqueue.released.add(entry.session)
     dead_letter_used_up(state, kind, whole, step)
     if doomed:
         step.change(subqueue)

@@ -59,7 +59,16 @@ class Lane:
         "tail_from",
     )
 
-    def __init__(self, kind: int, *, end_pos: int, is_empty: bool, session: str | None = None, holder: int = 0) -> None:
+    def __init__(
+        self,
+        kind: int,
+        *,
+        end_pos: int,
+        is_empty: bool,
+        session: str | None = None,
+        holder: int = 0,
+        edited: bool = False,
+    ) -> None:
         self.kind = kind
         self.session = session
         self.holder = holder
@@ -75,9 +84,8 @@ class Lane:
         self.tail: deque[Entry] = deque()
         self.tail_bytes = 0
         self.above: set[int] = set()
-        self.edited = session is not None
-        """The next page has to see everything that was written: the gap was changed, or a session's last holder has
-        just gone."""
+        self.edited = edited
+        """The next page has to see everything that was written: the gap was changed."""
         self.loading_page = False
         self.loading_bodies = False
 

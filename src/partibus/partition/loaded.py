@@ -68,6 +68,8 @@ def _lane(state: PartitionState, load: PageLoad | BodyLoad) -> Lane | None:
 
 
 def _page_loaded(state: PartitionState, load: PageLoad, rows: list[EntryRow], step: Step) -> None:
+    if load.edited and state.sessions is not None:
+        state.sessions.end_drain(load.holder)
     lane = _lane(state, load)
     if lane is None:
         return

@@ -33,6 +33,8 @@ def read_ahead(state: PartitionState, lane: Lane, step: Step) -> None:
     low = 2 * len(ready) < limits.window_entries and 2 * ready.size_bytes < limits.window_bytes
     if lane.session is not None:
         low = 2 * len(ready) < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
+        # Somebody who takes one message and leaves is not read ahead for.
+        low = low and (bool(lane.demands) or not lane.paged_up_to)
     sessions_page_apart = state.sessions is not None and lane.session is None and lane.kind == SubqueueKind.ACTIVE
     if not lane.loading_page and (low or blocked) and not sessions_page_apart:
         if lane.in_memory:
@@ -56,6 +58,8 @@ def _load_page(state: PartitionState, lane: Lane, step: Step) -> None:
     load = PageLoad(
         lane.kind, lane.paged_up_to, lane.tail_from, most, size_bytes, lane.session, lane.holder, edited=lane.edited
     )
+    if lane.edited and state.sessions is not None:
+        state.sessions.begin_drain(lane.holder)
     lane.edited = False
     step.loads.append(load)
 

@@ -202,7 +202,8 @@ def _sessions(state: PartitionState) -> Sessions:
 
 def _open(state: PartitionState, name: str, asked: AcceptSession | None) -> Session:
     subqueue = state.subqueues[SubqueueKind.ACTIVE]
-    session = Session(name, state.take_number(), subqueue.end_pos, asked)
+    edited = _sessions(state).is_changed(name)
+    session = Session(name, state.take_number(), subqueue.end_pos, asked, edited=edited)
     # What is to be dead-lettered once its body is there is still active in the store.
     session.lane.above.update(pos for pos, entry in subqueue.doomed.items() if entry.session == name)
     _sessions(state).open(session)
@@ -228,6 +229,7 @@ def _close(state: PartitionState, session: Session, step: Step) -> None:
     """Forget a session's lane: the store has what is in it, and the next holder reads it there."""
     sessions = _sessions(state)
     sessions.close(session)
+    sessions.note_changed(session.name)
     subqueue = state.subqueues[SubqueueKind.ACTIVE]
     if subqueue.sweep is not None:
         subqueue.released.add(session.name)

@@ -8,7 +8,7 @@ his (*probing*).
 A session's lock is in memory only: its holder is a link to this process and ends with it.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from heapq import heappop, heappush
 
 from partibus.limits import PartitionLimits
@@ -20,6 +20,7 @@ from partibus.partition.lock_table import LockBatch
 from partibus.partition.step import Step
 
 CANDIDATES_MAX = 4_096
+CHANGED_MAX = 4_096
 SCANNED_MAX = 256
 """Names that one scan of the store brings."""
 
@@ -29,10 +30,12 @@ class Session:
 
     __slots__ = ("asked", "lane", "lock_id", "name", "receiver", "state", "state_known", "until_ms")
 
-    def __init__(self, name: str, lock_id: int, end_pos: int, asked: AcceptSession | None) -> None:
+    def __init__(self, name: str, lock_id: int, end_pos: int, asked: AcceptSession | None, *, edited: bool) -> None:
         self.name = name
         self.lock_id = lock_id
-        self.lane = Lane(int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=False, session=name, holder=lock_id)
+        self.lane = Lane(
+            int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=False, session=name, holder=lock_id, edited=edited
+        )
         self.asked = asked
         """Who gets it if it has messages; None once it is held."""
         self.receiver = 0
@@ -61,7 +64,10 @@ class Sessions:
     """Held sessions, candidates, and who waits for one."""
 
     __slots__ = (
+        "_changed",
         "_deadlines",
+        "_drained_by",
+        "_draining",
         "_receivers",
         "by_lock",
         "candidates",
@@ -79,7 +85,7 @@ class Sessions:
         self.by_lock: dict[int, Session] = {}
         self._receivers: dict[int, Session] = {}
         self._deadlines: list[tuple[int, int]] = []
-        self.candidates: dict[str, None] = {}
+        self.candidates: OrderedDict[str, None] = OrderedDict()
         """In order of their becoming one."""
         self.waiting: deque[AcceptSession] = deque()
         self.may_have_more = may_have_more
@@ -88,6 +94,9 @@ class Sessions:
         self.scanned_to: str | None = None
         self.overflowed = False
         """A name was left out since the scan that goes on began at the first one."""
+        self._changed: set[str] = set()
+        self._draining: set[str] = set()
+        self._drained_by = 0
 
     def find(self, lock_id: int, now_ms: int) -> Session | None:
         """The session held under a lock id, while the lock holds."""
@@ -128,11 +137,36 @@ class Sessions:
         elif name not in self.candidates:
             self.may_have_more = self.overflowed = True
 
+    # -- what a new holder must not read before it is written -------------------------------------------------------
+
+    def note_changed(self, name: str) -> None:
+        """Entries of a session that nobody holds were changed, perhaps not durably yet."""
+        if len(self._changed) < CHANGED_MAX:
+            self._changed.add(name)
+
+    def is_changed(self, name: str) -> bool:
+        """The first page of the session's next holder has to wait for what was written; past a number of sessions that
+        is said of all, until somebody has waited."""
+        return name in self._changed or name in self._draining or len(self._changed) >= CHANGED_MAX
+
+    def begin_drain(self, lock_id: int) -> None:
+        """A page is asked for that waits for all that was written until now."""
+        if not self._drained_by:
+            self._draining, self._changed = self._changed, set()
+            self._drained_by = lock_id
+
+    def end_drain(self, lock_id: int) -> None:
+        """The page came."""
+        if self._drained_by == lock_id:
+            self._draining.clear()
+            self._drained_by = 0
+
+    # -- candidates --------------------------------------------------------------------------------------------------
+
     def next_candidate(self) -> str | None:
         """Take a name that nobody holds."""
         while self.candidates:
-            name = next(iter(self.candidates))
-            del self.candidates[name]
+            name, _ = self.candidates.popitem(last=False)
             if name not in self.held:
                 return name
         return None

@@ -131,6 +131,9 @@ def _take_waiting(
     for lane, of_lane in lanes.items():
         taken += lane.take_out(lane.waiting(of_lane)[: None if most is None else most - len(taken)])
     taken += free[: None if most is None else most - len(taken)]
+    if state.sessions is not None:
+        for entry in taken:
+            state.sessions.note_changed(entry.session or "")
     for entry in taken:
         entry.data = data[entry.pos]  # memory may have let it go
     return taken

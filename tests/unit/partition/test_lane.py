@@ -131,9 +131,8 @@ def test_page_that_was_read_before_the_gap_was_changed_brings_nothing_back() -> 
     assert not lane.ready
 
 
-def test_lane_of_a_session_reads_behind_its_last_holder() -> None:
+def test_lane_of_a_session_is_exhausted_when_nothing_was_found() -> None:
     lane = Lane(0, end_pos=9, is_empty=False, session="s", holder=3)
-    assert lane.edited
     assert not lane.is_exhausted
     lane.page_in([], up_to=9)
     assert lane.is_exhausted
