@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -23,6 +24,7 @@ from partibus.store.memory import MemoryStore
 from partibus.testing.lockstep import ROW, Lockstep
 from partibus.testing.model import DEFERRED, LOCKED, READY, SCHEDULED
 
+pytestmark = pytest.mark.timeout(420)  # a failure is shrunk for up to five minutes
 TIMES = int(os.environ.get("PARTIBUS_PROPERTY_EXAMPLES", "1"))
 ACTIVE = SubqueueKind.ACTIVE
 KINDS = st.sampled_from([ACTIVE, ACTIVE, ACTIVE, SubqueueKind.DEAD_LETTER])

@@ -269,7 +269,8 @@ class Lockstep:
                 self.pending.counts[subqueue] = (messages, size_bytes)
             self.slot.wrote(self.commit_number, waited_for=waited_for)
         self.loads += [(self.slot.needed_by(load, self.durable), load) for load in loads]
-        kept = {entry.sequence for event in events if isinstance(event, Enqueued) for entry in event.entries}
+        enqueued = [entry for event in events if isinstance(event, Enqueued) for entry in event.entries]
+        kept = {entry.sequence: entry.data for entry in enqueued if entry.data is not None}
         for reply in self.replies:
             if not isinstance(reply, c.Granted | c.DeferredGranted):
                 self._answered(reply, kept)
@@ -286,7 +287,7 @@ class Lockstep:
         check_memory(self.machine, self.model)
         self.is_broken = False
 
-    def _answered(self, reply: Any, kept: set[int]) -> None:
+    def _answered(self, reply: Any, kept: dict[int, bytes]) -> None:
         """Do in the model what the machine says it has done."""
         model, now_ms = self.model, self.now_ms
         if isinstance(reply, c.SessionEnded):

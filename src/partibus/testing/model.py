@@ -10,7 +10,7 @@ activated. So a message is known by its *name*: the first number that it was giv
 """
 
 from bisect import insort
-from collections.abc import Collection
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -99,18 +99,19 @@ class Model:
         return first
 
     def enqueue(
-        self, messages: list[Message], kept: Collection[int], now_ms: int, first_sequence: int | None = None
+        self, messages: list[Message], kept: Mapping[int, bytes], now_ms: int, first_sequence: int | None = None
     ) -> int:
-        """Store messages; the sequence counter of the first. ``kept`` are the numbers of those that were stored: a
-        duplicate takes a number and is dropped. ``first_sequence`` was taken before; it goes to messages that have to
-        wait for their time, one that is active at once gets its place at the end."""
+        """Store messages; the sequence counter of the first. ``kept`` is what was stored, by number: a duplicate
+        takes a number and is dropped. ``first_sequence`` was taken before; it goes to messages that have to wait for
+        their time, one that is active at once gets its place at the end."""
         first = self.take_numbers(len(messages)) if first_sequence is None else first_sequence
         for name, message in enumerate(messages, first):
             self.accepted.append(name)
             waits = message.scheduled_ms is not None and message.scheduled_ms > now_ms
             number = name if waits or first_sequence is None else self.next_sequence
-            self._remember_id(name, message, now_ms, dropped=number not in kept)
-            if number not in kept:
+            dropped = kept.get(number) != message.data
+            self._remember_id(name, message, now_ms, dropped=dropped)
+            if dropped:
                 self.fates[name] = "dropped as a duplicate"
                 continue
             self.next_sequence = max(self.next_sequence, number + 1)
@@ -294,7 +295,7 @@ class Model:
         assert session is None or item.session == session, f"purged, and not of session {session!r}: {item}"
         self.remove(kind, item, "purged")
 
-    def transact(self, commands: list[Enqueue | Settle], kept: Collection[int], now_ms: int) -> None:
+    def transact(self, commands: list[Enqueue | Settle], kept: Mapping[int, bytes], now_ms: int) -> None:
         """Do all of it."""
         for command in commands:
             if isinstance(command, Enqueue):
