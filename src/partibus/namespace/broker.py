@@ -13,6 +13,7 @@ from partibus.namespace.placement import Placement
 from partibus.namespace.properties import changed_options, queue_options
 from partibus.routing.detour import CallLater
 from partibus.routing.entity import EntityRoute
+from partibus.routing.front_end_cache import CallIdle
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.rehearsals import Place, Rehearsals, from_plain, to_plain
 from partibus.routing.store_access import StoreAccess
@@ -30,7 +31,7 @@ Announce = Callable[[Change, Callable[[], None]], None]
 AskStatus = Callable[[Callable[[dict[object, object]], None]], None]
 """Gets the brokers and stores of the namespace as they are now: ``brokers`` and ``stores``, lists of maps."""
 
-BackUp = Callable[[str, Sequence[str], Callable[[Mapping[str, object] | PartibusError], None]], None]
+BackUp = Callable[[str, Sequence[str], Callable[[dict[object, object] | PartibusError], None]], None]
 """Copies stores of these names, all for none, to a directory, and calls with what it did or why not. May raise, too."""
 
 
@@ -133,7 +134,10 @@ class Broker:
         call_later: CallLater | None = None,
     ) -> None:
         """``stores``: the ways to all stores by name, in the order of their numbers. ``call_later`` is needed for
-        rehearsals only."""
+        rehearsals, and beside other brokers."""
+        self._call_idle: CallIdle | None = None
+        if call_later is not None and announce is not nobody_else:
+            self._call_idle = lambda call: call_later(limits.cache_idle_ms, call)
         self.namespace = namespace
         self.access = access
         self.clock = clock
@@ -283,7 +287,14 @@ class Broker:
             partitions = [self._make_handle(queue, placement) for placement in queue.partitions]
             # Entities begin their turns at different partitions, so that many of little traffic fill all alike.
             first_turn = queue.entity_id % len(partitions)
-            route = EntityRoute(queue.name, partitions, self.numbers, first_turn, lock_kept=self.limits.cache_locks)
+            route = EntityRoute(
+                queue.name,
+                partitions,
+                self.numbers,
+                first_turn,
+                lock_kept=self.limits.cache_locks,
+                call_idle=self._call_idle,
+            )
             entity = self._entities[queue.entity_id] = Entity(queue, route)
             self.rehearsals.join(self.places_of(entity))
         return entity

@@ -13,12 +13,13 @@ from partibus.routing.partitions import Numbers, PartitionHandle
 class DroppedPartition:
     """One of them. A store that fails in between is asked again when it is back (row A2)."""
 
-    __slots__ = ("_on_gone", "_partition", "_receiver")
+    __slots__ = ("_numbers", "_on_gone", "_partition", "_receiver")
 
     def __init__(self, partition: PartitionHandle, numbers: Numbers, on_gone: Callable[[int], None]) -> None:
         """``on_gone`` gets the row when nothing is left."""
         self._partition = partition
-        self._receiver = numbers.next()
+        self._numbers = numbers
+        self._receiver = 0
         """Waits for no messages: that its store fails is told to receivers."""
         self._on_gone = on_gone
 
@@ -27,6 +28,7 @@ class DroppedPartition:
         if not self._partition.available:
             self._partition.when_usable(self.start)
             return
+        self._receiver = self._numbers.next()
         self._partition.register(self._receiver, self._failed)
         self._partition.drop(self._gone)
 

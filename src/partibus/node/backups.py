@@ -1,7 +1,7 @@
 """Backups of a running broker, on a thread of their own: commits and the loop go on (`partibus.store.backup`)."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -13,7 +13,7 @@ from partibus.partition.ports import StoreError
 from partibus.store.backup import Backup, back_up, store_file
 from partibus.store.sqlite.backup import BackupStopped
 
-Answer = Callable[[Mapping[str, object] | PartibusError], None]
+Answer = Callable[[dict[object, object] | PartibusError], None]
 
 
 class Backups:
@@ -51,7 +51,10 @@ class Backups:
 
         def ended(result: Backup | PartibusError) -> None:
             self._thread = None
-            answer(result._asdict() if isinstance(result, Backup) else result)
+            if isinstance(result, PartibusError):
+                answer(result)
+            else:
+                answer({"began_ms": result.began_ms, "stores": dict(result.stores), "left_out": result.left_out})
 
         self._thread = Thread(target=run, name="backup", daemon=True)
         self._thread.start()

@@ -47,7 +47,7 @@ class Source(NamedTuple):
 
 
 def find(backup: Path, name: str) -> Source:
-    """Look an entity up. Raises `EntityNotFound`, `partibus.partition.ports.StoreError` when the directory is no backup,
+    """Look an entity up. Raises `EntityNotFound`; `partibus.partition.ports.StoreError` when the directory is none;
     and `InvalidOperation` when a store that has messages of the entity is not in the backup."""
     stores = read_backup(backup).stores
     with TemporaryDirectory() as folder:

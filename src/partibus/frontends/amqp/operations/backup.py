@@ -1,8 +1,6 @@
 """`partibus:back-up`: copy stores and the catalog to a directory of the broker's machine, on the `$management` node
 that belongs to no entity. Answered when the copy is whole and synced, which may take minutes."""
 
-from collections.abc import Mapping
-
 from partibus.errors import ArgumentError, PartibusError
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.arguments import body_of, items, text
@@ -20,7 +18,7 @@ def back_up(broker: Broker, body: object, respond: Respond) -> None:
     if len(names) != len(stores):
         raise ArgumentError("stores", stores, "a list of names of stores")
 
-    def answer(result: Mapping[str, object] | PartibusError) -> None:
-        respond(failure(result) if isinstance(result, PartibusError) else success({key: value for key, value in result.items()}))
+    def answer(result: dict[object, object] | PartibusError) -> None:
+        respond(failure(result) if isinstance(result, PartibusError) else success(result))
 
     broker.back_up(text(arguments, "directory"), names, answer)
