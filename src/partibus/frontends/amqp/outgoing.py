@@ -14,8 +14,10 @@ from partibus.errors import (
     PartibusError,
     SessionLockLost,
 )
+from partibus.frontends.amqp.completions import Completions
 from partibus.frontends.amqp.egress import encoder_for
 from partibus.frontends.amqp.errors import amqp_error
+from partibus.frontends.amqp.held_back import HeldBack
 from partibus.frontends.amqp.lock_tokens import delivery_tag, tag_start
 from partibus.frontends.amqp.outcomes import Settlement, check_delay, settlement_of
 from partibus.limits import ConnectionLimits
@@ -50,7 +52,8 @@ class OutgoingLink:
         transactions: Transactions,
         limits: ConnectionLimits,
         flush: Callable[[], None],
-        congested: Callable[[], bool],
+        held_back: HeldBack,
+        completions: Completions,
         *,
         delete: bool,
         make_source: MakeSource | None = None,
@@ -64,7 +67,8 @@ class OutgoingLink:
         self._transactions = transactions
         self._ordered = entity.queue.requires_session and kind == SubqueueKind.ACTIVE
         self._limits = limits
-        self._congested = congested
+        self._held_back = held_back
+        self._completions = completions
         self._delete = delete
         self._asked = 0
         """Messages that the source still owes."""
@@ -99,7 +103,7 @@ class OutgoingLink:
                 # Credit that came with the drain: what is at hand is to come before the answer (section 4.5).
                 self._ask(wanted)
             self._source.stop(self._stopped)
-        elif wanted > self._asked and not self._congested():
+        elif wanted > self._asked and not self._held_back.holds_back(self):
             self._ask(wanted)
 
     def _ask(self, wanted: int) -> None:
@@ -165,6 +169,7 @@ class OutgoingLink:
             taken = self._send(items)
             if taken < len(items):
                 self._held.extend(items[taken:])
+                self._held_back.wait(self)
         self._flush()
         if not self._stopping:
             self.on_credit()
@@ -188,6 +193,8 @@ class OutgoingLink:
             taken = self._send(list(held))
             for _ in range(taken):
                 held.popleft()
+            if held:
+                self._held_back.wait(self)
 
     def _on_failed(self, error: PartibusError) -> None:
         self._end(amqp_error(error) if isinstance(error, SessionLockLost) else AmqpError(DETACH_FORCED, str(error)))
@@ -233,13 +240,19 @@ class OutgoingLink:
         settlement: Settlement,
         settled: bool,
     ) -> None:
-        command = self._command(0 if settled else self._entity.route.numbers.next(), tokens, settlement)
         if settled:
-            partition.submit(command, more=True)
+            partition.submit(self._command(0, tokens, settlement), more=True)
+            return
+        more = self._settling > 0
+        self._settling += 1
+
+        def answered(reply: Any) -> None:
+            self._answer(delivery_ids, settlement, reply)
+
+        if settlement.outcome is Outcome.COMPLETE:
+            self._completions.add(partition, self._kind, tokens, answered, more=more)
         else:
-            more = self._settling > 0
-            self._settling += 1
-            partition.submit(command, lambda reply: self._answer(delivery_ids, settlement, reply), more=more)
+            partition.submit(self._command(self._entity.route.numbers.next(), tokens, settlement), answered, more=more)
 
     def _settle_in_transaction(self, event: Disposed, state: TransactionalState) -> None:
         """To be settled with the commit; under lock until then (section 8). Raises what refuses it."""
@@ -299,6 +312,7 @@ class OutgoingLink:
         if self._closed:
             return
         self._closed = True
+        self._held_back.forget(self)
         self._entity.leave(self)
         self._source.close()
         self._release_held(keep=0)

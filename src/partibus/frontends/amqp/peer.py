@@ -41,7 +41,9 @@ from partibus.errors import (
     Unsupported,
 )
 from partibus.frontends.amqp.claims import CbsNode, Claims
+from partibus.frontends.amqp.completions import Completions
 from partibus.frontends.amqp.errors import amqp_error
+from partibus.frontends.amqp.held_back import HeldBack
 from partibus.frontends.amqp.incoming import IncomingLink
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.management import EntityManagement, NamespaceManagement
@@ -112,7 +114,8 @@ class Peer:
         self._broker = broker
         self._ingress = ingress
         self._flush = flush
-        self._congested = congested
+        self._held_back = HeldBack(congested)
+        self._completions = Completions(broker.numbers)
         self._call_later = call_later
         self._claims = Claims(broker.access, broker.wall_clock)
         self._sessions = Holds()
@@ -172,8 +175,7 @@ class Peer:
     def resume(self) -> None:
         """There is room again on the connection: send replies, ask for more messages."""
         self._replies.resume()
-        for link in self._outgoing.values():
-            link.on_credit()
+        self._held_back.resume()
 
     def close(self, error: AmqpError | None) -> None:
         """End the connection from our side."""
@@ -182,6 +184,7 @@ class Peer:
 
     def on_lost(self) -> None:
         """The connection is gone, with all that was on it."""
+        self._completions.flush()
         for link in [*self._incoming, *self._outgoing]:
             self._on_detached(link)
 
@@ -201,6 +204,7 @@ class Peer:
                 case Attached():
                     self._on_attached(event.link)
                 case Detached():
+                    self._completions.flush()  # before a session is given up with its link
                     self._on_detached(event.link)
                 case WindowOpened():
                     self.resume()
@@ -209,11 +213,13 @@ class Peer:
                 case PlainLogin():
                     self._on_login(event)
                 case SessionClosed():
+                    self._completions.flush()
                     for link in [*self._incoming, *self._outgoing]:
                         if link.session is event.session:
                             self._on_detached(link)
                 case Closed():
                     self.on_lost()
+        self._completions.flush()
 
     def _on_login(self, login: PlainLogin) -> None:
         try:
@@ -309,7 +315,8 @@ class Peer:
                 self._transactions,
                 self._broker.limits.connection,
                 self._flush,
-                self._congested,
+                self._held_back,
+                self._completions,
                 delete=link.snd_settle_mode == SETTLED,
             )
         else:
@@ -321,7 +328,8 @@ class Peer:
                 self._transactions,
                 self._broker.limits.connection,
                 self._flush,
-                self._congested,
+                self._held_back,
+                self._completions,
                 self._call_later,
                 wait_ms=wait_ms,
                 delete=link.snd_settle_mode == SETTLED,

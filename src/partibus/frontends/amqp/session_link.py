@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping
 from partibus.amqp import Disposed, Sender, Source
 from partibus.amqp.codec.types import Symbol
 from partibus.errors import ArgumentError, EntityDisabled, EntityNotFound, PartibusError, SessionLockLost
+from partibus.frontends.amqp.completions import Completions
 from partibus.frontends.amqp.errors import amqp_error
+from partibus.frontends.amqp.held_back import HeldBack
 from partibus.frontends.amqp.operations.request import HeldSession
 from partibus.frontends.amqp.outgoing import OutgoingLink
 from partibus.frontends.amqp.session_filter import SessionFilter
@@ -90,7 +92,8 @@ class SessionLink:
         transactions: Transactions,
         limits: ConnectionLimits,
         flush: Callable[[], None],
-        congested: Callable[[], bool],
+        held_back: HeldBack,
+        completions: Completions,
         call_later: CallLater,
         *,
         wait_ms: float,
@@ -103,7 +106,8 @@ class SessionLink:
         self._transactions = transactions
         self._limits = limits
         self._flush = flush
-        self._congested = congested
+        self._held_back = held_back
+        self._completions = completions
         self._delete = delete
         self._hold: SessionHold | None = None
         self._outgoing: OutgoingLink | None = None
@@ -158,7 +162,8 @@ class SessionLink:
             self._transactions,
             self._limits,
             self._flush,
-            self._congested,
+            self._held_back,
+            self._completions,
             delete=self._delete,
             make_source=self._make_source,
             lost=SessionLockLost(self._entity.queue.name, found.session),

@@ -1,0 +1,67 @@
+"""Completions that came in one read, gathered: one command for each partition instead of one for each link.
+
+A client with a thousand sessions has a thousand links, and what it completes comes as a disposition for each. Only
+completions are gathered: what puts a message back has to be seen before the same link asks for more.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any
+
+from partibus.partition.commands import Failed, LockToken, Outcome, Settle, Settled
+from partibus.routing.partitions import Numbers, PartitionHandle
+
+OnSettled = Callable[[Settled | Failed], None]
+"""As the answer to a `Settle` with the link's own tokens."""
+
+
+class _Batch:
+    __slots__ = ("more", "parts", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens: list[LockToken] = []
+        self.parts: list[tuple[int, OnSettled]] = []
+        """Index of a part's first token, and who made it."""
+        self.more = False
+
+    def answered(self, reply: Any) -> None:
+        """Tell each what became of its tokens."""
+        if isinstance(reply, Failed) or not reply.lost:
+            for _, on_settled in self.parts:
+                on_settled(reply)
+            return
+        lost = sorted(reply.lost)
+        ends = [start for start, _ in self.parts[1:]] + [len(self.tokens)]
+        for (start, on_settled), end in zip(self.parts, ends, strict=True):
+            mine = lost[bisect_left(lost, start) : bisect_left(lost, end)]
+            on_settled(Settled(reply.request, [index - start for index in mine]))
+
+
+class Completions:
+    """Of one connection and one read."""
+
+    __slots__ = ("_batches", "_numbers")
+
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+        self._batches: dict[tuple[PartitionHandle, int], _Batch] = {}
+
+    def add(
+        self, partition: PartitionHandle, kind: int, tokens: list[LockToken], on_settled: OnSettled, *, more: bool
+    ) -> None:
+        """Complete messages when `flush` is called. ``more``: who waits has other requests under way."""
+        batch = self._batches.get((partition, kind))
+        if batch is None:
+            batch = self._batches[partition, kind] = _Batch()
+        batch.parts.append((len(batch.tokens), on_settled))
+        batch.tokens += tokens
+        batch.more = batch.more or more
+
+    def flush(self) -> None:
+        """Everything that was gathered goes to its partition."""
+        if not self._batches:
+            return
+        batches, self._batches = self._batches, {}
+        for (partition, kind), batch in batches.items():
+            command = Settle(self._numbers.next(), kind, Outcome.COMPLETE, batch.tokens)
+            partition.submit(command, batch.answered, more=batch.more or len(batch.parts) > 1)
