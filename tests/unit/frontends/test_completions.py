@@ -24,13 +24,17 @@ def handle(partition: Partition) -> PartitionHandle:
 
 
 def test_links_hear_of_their_own_tokens() -> None:
-    partition, heard = Partition(), {}
+    partition = Partition()
+    heard: dict[str, list[int]] = {}
     completions = Completions(Numbers())
     for name, count in (("a", 2), ("b", 1), ("c", 3)):
         tokens = [(ord(name), pos) for pos in range(count)]
-        completions.add(
-            handle(partition), 0, tokens, lambda reply, name=name: heard.update({name: reply.lost}), more=False
-        )
+
+        def settled(reply: Settled | Failed, name: str = name) -> None:
+            assert isinstance(reply, Settled)
+            heard[name] = reply.lost
+
+        completions.add(handle(partition), 0, tokens, settled, more=False)
     assert partition.asked == []
     completions.flush()
     ((command, answer, more),) = partition.asked
@@ -52,7 +56,8 @@ def test_partitions_and_subqueues_are_asked_apart() -> None:
 
 
 def test_failure_is_everybodys() -> None:
-    partition, heard = Partition(), []
+    partition = Partition()
+    heard: list[Settled | Failed] = []
     completions = Completions(Numbers())
     for _ in range(2):
         completions.add(handle(partition), 0, [(1, 1)], heard.append, more=True)
