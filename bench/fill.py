@@ -15,7 +15,7 @@ from pathlib import Path
 from partibus.amqp.section_encoding import encode_data, encode_properties
 from partibus.message import pack
 from partibus.namespace.catalog import Catalog
-from partibus.partition.duplicates import BUCKETS, ID_BYTES
+from partibus.partition.duplicates import BUCKET_IDS, GENERATIONS_PER_WINDOW, ID_BYTES
 from partibus.partition.keys import SubqueueKind, body_key, entry_key, subqueue_key
 from partibus.partition.ports import EntryState, Writes
 from partibus.store.sqlite import Owner, SQLiteStore
@@ -78,13 +78,16 @@ def fill_messages(
 def fill_ids(data: Path, queue: str, count: int, window_ms: int) -> None:
     """``count`` message ids, accepted in equal distances in the latest half of the window."""
     now_ms = int(time.time() * 1000)
-    bucket_ms = window_ms // BUCKETS
     step_ms = window_ms / 2 / count
     rows = []
+    bucket = in_bucket = 0
     for number in range(count):
-        accepted_ms = now_ms - int(number * step_ms)
+        accepted_ms = now_ms - int((count - number) * step_ms)
+        if accepted_ms - bucket >= window_ms // GENERATIONS_PER_WINDOW or in_bucket >= BUCKET_IDS:
+            bucket, in_bucket = max(accepted_ms, bucket + 1), 0
+        in_bucket += 1
         digest = blake2b(number.to_bytes(8), digest_size=ID_BYTES).digest()
-        rows.append((accepted_ms - accepted_ms % bucket_ms, digest, accepted_ms))
+        rows.append((bucket, digest, accepted_ms))
     rows.sort()
     with store_of(data, queue) as (store, row):
         for first in range(0, count, _RUN):
