@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 from partibus.client import Client as OwnClient
 from partibus.client import connect
 from partibus.client.entities import Entities
-from partibus.client.errors import Busy, NotFound, TimedOut
+from partibus.client.errors import Busy, InvalidRequest, NotFound, TimedOut
 from partibus.client.rehearsals import Rehearsals
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
@@ -321,3 +321,19 @@ def places(broker: BrokerProcess, queue: str) -> list[tuple[int, int]]:
         return catalog.execute(
             "SELECT partition_no, store_no FROM placement JOIN entity USING (entity_id) WHERE name = ?", (queue,)
         ).fetchall()
+
+
+def test_what_can_not_be_rehearsed_is_refused_and_nothing_begins(rehearsals: Rehearsals, partitioned: str) -> None:
+    with pytest.raises(InvalidRequest, match="store-00, store-01"):
+        rehearsals.fail(store="store-99")
+    with pytest.raises(InvalidRequest, match="0 to 15"):
+        rehearsals.fail(entity=partitioned, partitions=[3, 16])
+    with pytest.raises(InvalidRequest, match="delay-ms"):
+        rehearsals.slow(0, entity=partitioned)
+    for begin in (rehearsals.fail, rehearsals.heal):
+        with pytest.raises(NotFound):
+            begin(entity="nobody")
+    with pytest.raises(InvalidRequest, match="no store is named"):
+        rehearsals.fail()
+    assert rehearsals.all() == []
+    assert rehearsals.heal(entity=partitioned) == 0
