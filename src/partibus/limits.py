@@ -111,6 +111,9 @@ class Limits:
     """Receivers of one entity, on all connections; receivers that wait for a session count."""
     cache_ms: int = 5_000
     """Longest life of a reservation in a front end's cache (D10)."""
+    cache_idle_ms: int = 250
+    """How long a front end keeps reservations of which nobody asks for any, where other brokers could have them: a
+    receiver that asks for one message after another profits from the cache as long as it comes back within that."""
     cache_locks: bool = False
     """Lock what a front end caches, as the service does, instead of reserving it (row P14)."""
     message_bytes_max: int = 256 * KIB

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from partibus.routing.front_end_cache import FrontEndCache
+from partibus.routing.front_end_cache import CallIdle, FrontEndCache
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.receive import DirectSource, OnFailed, OnGranted, Source
 from partibus.routing.session_list import SessionList
@@ -20,7 +20,9 @@ class EntityRoute:
         first_turn: int,
         *,
         lock_kept: bool = False,
+        call_idle: CallIdle | None = None,
     ) -> None:
+        """``lock_kept`` and ``call_idle`` are for the front end's caches."""
         self.name = name
         self.partitions = partitions
         self.numbers = numbers
@@ -31,6 +33,7 @@ class EntityRoute:
         self.session_list = SessionList(name, partitions, numbers)
         self._lock_kept = lock_kept
         """Cached messages are locked, as the service does it (row P14)."""
+        self._call_idle = call_idle
         self._caches: dict[int, FrontEndCache] = {}
 
     @property
@@ -86,5 +89,7 @@ class EntityRoute:
             )
         cache = self._caches.get(kind)
         if cache is None:
-            cache = self._caches[kind] = FrontEndCache(self.partitions, kind, self.numbers, lock_kept=self._lock_kept)
+            cache = self._caches[kind] = FrontEndCache(
+                self.partitions, kind, self.numbers, lock_kept=self._lock_kept, call_idle=self._call_idle
+            )
         return cache.source(delete=delete, on_granted=on_granted)

@@ -13,9 +13,13 @@ such locks can run out unseen; ``lock_kept`` restores that for who tests against
 Partitions take turns. Every eighth hand-out goes to the one whose oldest kept message is the oldest of all, so that a
 partition with little traffic is not starved by busy ones. A partition whose store fails is passed over until it is
 back.
+
+Beside other front ends, what is kept goes back as soon as nobody has asked this one for a while (``call_idle``): their
+receivers may be hungry, and would otherwise wait until the reservations lapse.
 """
 
 from collections import deque
+from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -41,6 +45,9 @@ ASK_MAX = 256
 ASK_BYTES = 64 * 1024
 """Bytes that one partition may send ahead per ask: sixteen of them fill 1 MB."""
 OLDEST_EVERY = 8
+
+CallIdle = Callable[[Callable[[], None]], Any]
+"""Calls after the time for which an idle front end keeps what others could have."""
 
 
 class _Kept:
@@ -73,8 +80,19 @@ class FrontEndCache:
     """One per sub-queue of a partitioned entity and broker process."""
 
     def __init__(
-        self, partitions: list[PartitionHandle], kind: int, numbers: Numbers, *, lock_kept: bool = False
+        self,
+        partitions: list[PartitionHandle],
+        kind: int,
+        numbers: Numbers,
+        *,
+        lock_kept: bool = False,
+        call_idle: CallIdle | None = None,
     ) -> None:
+        """``call_idle``: where there are other front ends. Locked messages are kept in spite of them, as the service
+        does it."""
+        self._call_idle = None if lock_kept else call_idle
+        self._idle_since: int | None = None
+        """Hand-outs until the look at whether anybody asks; None: nobody looks."""
         self._kind = kind
         self._numbers = numbers
         self._lock_kept = lock_kept
@@ -111,6 +129,21 @@ class FrontEndCache:
             self._ask(wanted)
         else:
             self._ask_no_more()
+            if self._call_idle is not None and self._idle_since is None:
+                self._watch(self._call_idle)
+
+    def _watch(self, call_idle: CallIdle) -> None:
+        """Return what is kept, unless somebody asks for some of it before."""
+        if any(kept.entries for kept in self._kept):
+            self._idle_since = self._hand_outs
+            call_idle(self._look)
+
+    def _look(self) -> None:
+        since, self._idle_since = self._idle_since, None
+        if since == self._hand_outs:
+            self.give_back()
+        elif self._call_idle is not None:
+            self._watch(self._call_idle)
 
     # -- handing out -------------------------------------------------------------------------------------------------
 

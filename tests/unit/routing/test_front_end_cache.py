@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -330,3 +331,53 @@ class TestLockedWhileKept:
         source.close()
         (settle,) = front.partitions[0].taken(c.Settle)
         assert (settle.outcome, settle.tokens) == (c.Outcome.RELEASE, [(1, 2), (1, 3)])
+
+
+class TestBesideOtherFrontEnds:
+    """What one front end keeps without need, receivers of another one may wait for."""
+
+    def front(self) -> tuple[Front, list[Callable[[], None]]]:
+        front = Front()
+        idle: list[Callable[[], None]] = []
+        front.route = EntityRoute("q", [*front.partitions], Numbers(), 0, call_idle=idle.append)
+        return front, idle
+
+    @pytest.mark.row("P14", "A5")
+    def test_what_nobody_asks_for_goes_back_while_the_receiver_stays(self) -> None:
+        front, idle = self.front()
+        source, _ = front.receiver()
+        source.ask(1, ROOM)
+        front.partitions[0].reserve(1)
+        front.partitions[1].reserve(2)
+        (look,) = idle
+        assert front.partitions[1].taken(c.ReturnReserved) == []
+        look()
+        (returned,) = front.partitions[1].taken(c.ReturnReserved)
+        assert [pos for _, pos in returned.tokens] == [1, 2]
+        source.ask(1, ROOM)
+        assert front.partitions[1].taken(c.LockReserved) == []
+
+    @pytest.mark.row("A6")
+    def test_it_stays_as_long_as_somebody_comes_back_for_some(self) -> None:
+        front, idle = self.front()
+        source, got = front.receiver()
+        source.ask(1, ROOM)
+        front.partitions[0].reserve(4)
+        front.partitions[0].lock()
+        for _ in range(2):
+            source.ask(1, ROOM)
+            front.partitions[0].lock()
+            idle.pop()()
+            assert front.partitions[0].taken(c.ReturnReserved) == []
+        assert [pos for _, pos in got] == [1, 2, 3]
+        idle.pop()()
+        assert len(front.partitions[0].taken(c.ReturnReserved)) == 1
+        assert idle == []
+
+    def test_what_is_locked_while_it_is_kept_stays_as_in_the_service(self) -> None:
+        front, idle = self.front()
+        front.route = EntityRoute("q", [*front.partitions], Numbers(), 0, lock_kept=True, call_idle=idle.append)
+        source, _ = front.receiver()
+        source.ask(1, ROOM)
+        front.partitions[0].reserve(3)
+        assert idle == []

@@ -1,0 +1,416 @@
+"""Several brokers behind one port: clients see one namespace whichever they hit, and lose nothing with one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Any, cast
+from urllib.request import urlopen
+
+import pytest
+from azure.servicebus import ServiceBusClient as AzureClient
+from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
+from azure.servicebus.exceptions import ServiceBusError, SessionLockLostError
+
+from partibus.client import connect
+from partibus.client.cluster import ClusterStatus, cluster_status
+from partibus.client.errors import ClientError
+from partibus.testing.broker_process import BrokerProcess, run_to_the_end
+from tests.conformance.clients.interface import ClientTrouble, Outgoing, ServiceBusClient, Trouble, receive_all
+from tests.conformance.conftest import LIBRARIES
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+"""The Python library leaves the sockets of broken connections to the garbage collector, which warns."""
+
+BROKERS = 3
+WAIT_S = 20.0
+"""For what must come: much longer than it takes, on a machine that has a lot else to do."""
+CONNECTIONS = 9
+"""The kernel deals connections out by chance; with so many, each broker has one in all but a few of a hundred runs, and
+the rest of them are no less right."""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path, arguments=("--brokers", str(BROKERS))) as broker:
+        yield broker
+
+
+def eventually(what: str, holds: Callable[[], bool]) -> None:
+    """Look until it does; an answer that can't be had right now is no answer."""
+    end_s = time.monotonic() + WAIT_S
+    while time.monotonic() < end_s:
+        with suppress(OSError, ClientError):
+            if holds():
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"not within {WAIT_S} s: {what}")
+
+
+def status(broker: BrokerProcess) -> ClusterStatus:
+    with connect(broker.connection_string) as client:
+        return cluster_status(client)
+
+
+def all_well(broker: BrokerProcess) -> bool:
+    """Every broker serves, every store has an owner, shares are even."""
+    found = status(broker)
+    shares = [one.stores for one in found.brokers]
+    return (
+        all(one.state == "serving" for one in found.brokers)
+        and all(one.owner is not None and one.trouble is None for one in found.stores)
+        and max(shares) - min(shares) <= 1
+    )
+
+
+def pids(broker: BrokerProcess) -> dict[str, int]:
+    return {one.id: one.pid for one in status(broker).brokers if one.pid is not None}
+
+
+def is_running(pid: int) -> bool:
+    """It exists, and not only as a process that nobody has asked for its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class Load:
+    """Senders on connections of their own, until it ends; what was accepted is noted."""
+
+    def __init__(self, broker: BrokerProcess, queue: str, senders: int, *, keyed: bool) -> None:
+        self.accepted: list[str] = []
+        self._connection_string = broker.connection_string
+        self._queue = queue
+        self._keyed = keyed
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._send, args=(number,)) for number in range(senders)]
+
+    def _send(self, number: int) -> None:
+        with AzureClient.from_connection_string(self._connection_string) as client:
+            sender = client.get_queue_sender(self._queue)
+            count = 0
+            while not self._stopping.is_set():
+                body = f"{number}-{count}"
+                count += 1
+                key = str(count % 50) if self._keyed else None
+                with suppress(ServiceBusError):  # not accepted
+                    sender.send_messages(ServiceBusMessage(body, partition_key=key))
+                    self.accepted.append(body)
+
+    def wait_for_more(self, count: int = 20) -> None:
+        goal = len(self.accepted) + count
+        eventually(f"{count} more sends are accepted", lambda: len(self.accepted) >= goal)
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def drain(broker: BrokerProcess, queue: str) -> list[str]:
+    """All messages of a queue, taken out; the counts say when that is all."""
+    bodies: list[str] = []
+    with AzureClient.from_connection_string(broker.connection_string) as client:
+        receiver = client.get_queue_receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+        with receiver:
+            while (came := receiver.receive_messages(500, max_wait_time=1)) or broker.describe(queue).messages:
+                bodies += map(str, came)
+    return bodies
+
+
+def connections(broker: BrokerProcess, library: str, count: int, stack: ExitStack) -> list[ServiceBusClient]:
+    return [
+        stack.enter_context(closing(cast(ServiceBusClient, LIBRARIES[library](broker.connection_string))))
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.row("P1", "P11")
+def test_stores_and_partitions_are_spread_over_the_brokers(broker: BrokerProcess) -> None:
+    assert [(one["id"], one["stores"]) for one in broker.ready["brokers"]] == [
+        ("broker-0", 6),
+        ("broker-1", 5),
+        ("broker-2", 5),
+    ]
+    assert len({one["pid"] for one in broker.ready["brokers"]} | {broker.ready["pid"]}) == BROKERS + 1
+    found = status(broker)
+    assert {one.id: one.pid for one in found.brokers} == {one["id"]: one["pid"] for one in broker.ready["brokers"]}
+    assert len({one.owner for one in found.stores[:BROKERS]}) == BROKERS
+
+
+@pytest.mark.row("P1", "P13", "A3")
+@pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
+def test_a_queue_is_the_same_through_every_connection(broker: BrokerProcess, partitioned: bool) -> None:
+    queue = broker.create_queue("q", EnablePartitioning=partitioned)
+    with ExitStack() as stack:
+        clients = connections(broker, "rhea", CONNECTIONS, stack)
+        for number, client in enumerate(clients):
+            client.send(queue, *(Outgoing(b"%d.%d" % (number, count)) for count in range(8)))
+        assert broker.describe(queue).messages == 8 * CONNECTIONS
+        bodies = []
+        for client in reversed(clients):
+            found = receive_all(client, queue, 8)
+            bodies += [message.body for message in found]
+            for message in found:
+                client.complete(queue, message)
+    assert sorted(bodies) == sorted(b"%d.%d" % (n, c) for n in range(CONNECTIONS) for c in range(8))
+    eventually("all are completed", lambda: broker.describe(queue).messages == 0)
+
+
+@pytest.mark.row("A2")
+def test_a_change_is_answered_when_every_broker_goes_by_it(broker: BrokerProcess) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connect(broker.connection_string)) for _ in range(CONNECTIONS)]
+
+        def ask(number: int, operation: str, **body: object) -> dict[str, Any]:
+            return clients[number % CONNECTIONS].management().request(f"partibus:{operation}-entity", body)
+
+        for number in range(CONNECTIONS):
+            queue = f"q{number}"
+            ask(number, "create", name=queue, properties={"EnablePartitioning": number % 2 == 0})
+            for other in range(CONNECTIONS):
+                assert ask(other, "get", name=queue)["name"] == queue
+            ask(number + 1, "update", name=queue, properties={"MaxDeliveryCount": 3})
+            ask(number + 2, "update", name=queue, properties={"UserMetadata": "x"})
+            for other in range(CONNECTIONS):
+                properties = ask(other, "get", name=queue)["properties"]
+                assert (properties["MaxDeliveryCount"], properties["UserMetadata"]) == (3, "x")
+            ask(number + 3, "delete", name=queue)
+            for other in range(CONNECTIONS):
+                with pytest.raises(ClientError, match="could not be found"):
+                    ask(other, "get", name=queue)
+            ask(number + 4, "create", name=queue, properties={})
+            assert {ask(other, "get", name=queue)["partitions"] for other in range(CONNECTIONS)} == {1}
+
+
+@pytest.mark.row("P4")
+def test_a_session_is_held_once_whichever_broker_is_asked(broker: BrokerProcess) -> None:
+    queue = broker.create_queue("q", EnablePartitioning=True, RequiresSession=True)
+    with ExitStack() as stack:
+        clients = connections(broker, "javascript", 5, stack)
+        for number, client in enumerate(clients):
+            client.send(queue, *(Outgoing(b"%d" % count, session_id=f"s{number}") for count in range(4)))
+        held = [client.accept_session(queue, None) for client in clients]
+        assert sorted(session.id for session in held) == [f"s{number}" for number in range(5)]
+        with pytest.raises(ClientTrouble) as refused:
+            clients[0].accept_session(queue, held[1].id, wait_s=2)
+        assert refused.value.kind is Trouble.SESSION_HELD
+        for session in held:
+            found = session.receive(4)
+            assert [message.body for message in found] == [b"0", b"1", b"2", b"3"]
+            session.complete(*found)
+            assert session.nothing_left()
+
+
+@pytest.mark.row("P3", "K12", "K14", "C2")
+def test_nothing_accepted_is_lost_with_a_broker(broker: BrokerProcess) -> None:
+    unkeyed = broker.create_queue("unkeyed", EnablePartitioning=True)
+    keyed = broker.create_queue("keyed", EnablePartitioning=True)
+    with Load(broker, unkeyed, 4, keyed=False) as free, Load(broker, keyed, 4, keyed=True) as bound:
+        for victim in ("broker-1", "broker-2"):
+            free.wait_for_more()
+            bound.wait_for_more()
+            os.kill(pids(broker)[victim], signal.SIGKILL)
+            free.wait_for_more()
+            bound.wait_for_more(200)
+            eventually("the broker is back with its share", lambda: all_well(broker))
+    assert {one.restarts for one in status(broker).brokers} == {0, 1}
+    for queue, load in ((unkeyed, free), (keyed, bound)):
+        assert set(load.accepted) <= set(drain(broker, queue))
+
+
+@pytest.mark.row("P3", "K12")
+def test_a_broker_that_stands_still_is_replaced(broker: BrokerProcess) -> None:
+    queue = broker.create_queue("q", EnablePartitioning=True)
+    with Load(broker, queue, 6, keyed=False) as load:
+        load.wait_for_more()
+        stopped = pids(broker)["broker-0"]
+        os.kill(stopped, signal.SIGSTOP)
+        eventually("it is killed", lambda: not is_running(stopped))
+        load.wait_for_more(60)
+        eventually("another one runs in its place", lambda: all_well(broker))
+    assert pids(broker)["broker-0"] != stopped
+    assert "has not answered" in broker.log
+    assert set(load.accepted) <= set(drain(broker, queue))
+
+
+@pytest.mark.row("A7")
+def test_a_message_lock_outlives_the_owner_of_its_store(broker: BrokerProcess) -> None:
+    queue = broker.create_queue("q", EnablePartitioning=True)
+    with ExitStack() as stack:
+        clients = connections(broker, "rhea", 4, stack)
+        clients[0].send(queue, *(Outgoing(b"%d" % number, partition_key=str(number)) for number in range(60)))
+        held = [(client, message) for client in clients for message in receive_all(client, queue, 15)]
+        # Locks are written with the next commit: this is one for every store.
+        clients[0].send(queue, *(Outgoing(b"later", partition_key=str(number)) for number in range(60)))
+        victim = pids(broker)["broker-2"]
+        os.kill(victim, signal.SIGKILL)
+        eventually("its stores have another owner", lambda: all_well(broker))
+        completed = set()
+        for client, message in held:
+            with suppress(ClientTrouble, OSError):  # the connection may have been the dead broker's
+                client.complete(queue, message)
+                completed.add(message.sequence_number)
+    assert completed
+    with closing(LIBRARIES["rhea"](broker.connection_string)) as another:
+        left = {message.sequence_number for message in receive_all(another, queue, 60)}
+    assert not left & {message.sequence_number for _, message in held}, "what is locked or completed came again"
+
+
+@pytest.mark.row("P4")
+def test_sessions_are_free_again_when_the_owner_of_their_store_is_gone(broker: BrokerProcess) -> None:
+    queue = broker.create_queue("q", RequiresSession=True)
+    owner = status(broker).stores[0].owner  # the first entity's partition is in the first store
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(AzureClient.from_connection_string(broker.connection_string)) for _ in range(2)
+        )
+        with first.get_queue_sender(queue) as sender:
+            sender.send_messages([ServiceBusMessage(str(number), session_id="s") for number in range(3)])
+        receiver = stack.enter_context(first.get_queue_receiver(queue, session_id="s"))
+        (message,) = receiver.receive_messages(1, max_wait_time=WAIT_S)
+        os.kill(pids(broker)[str(owner)], signal.SIGKILL)
+        eventually("the store has another owner", lambda: all_well(broker))
+        with pytest.raises((SessionLockLostError, ServiceBusError)):
+            receiver.complete_message(message)
+        with second.get_queue_receiver(queue, session_id="s") as again:
+            bodies: list[str] = []
+            while len(bodies) < 3:
+                for one in again.receive_messages(3, max_wait_time=WAIT_S):
+                    again.complete_message(one)
+                    bodies.append(str(one))
+    assert bodies == ["0", "1", "2"]
+
+
+def test_health_is_that_of_the_whole(broker: BrokerProcess) -> None:
+    for _ in range(CONNECTIONS):
+        with urlopen(f"{broker.http_url}/health", timeout=WAIT_S) as response:
+            health = json.load(response)
+        assert health["status"] == "healthy"
+        assert list(health["stores"]) == [f"store-{number:02}" for number in range(16)]
+
+
+def test_the_clock_moves_everywhere(tmp_path: Path) -> None:
+    arguments = ("--brokers", str(BROKERS), "--clock", "manual")
+    with BrokerProcess(tmp_path, arguments=arguments) as broker, ExitStack() as stack:
+        # Plain ones, since what one front end caches of a partitioned queue others get when the clock moves on.
+        queues = [broker.create_queue(f"q{number}", LockDuration="PT1M") for number in range(CONNECTIONS)]
+        idle = broker.create_queue("idle", EnablePartitioning=True, AutoDeleteOnIdle="PT5M")
+        used = broker.create_queue("used", EnablePartitioning=True, AutoDeleteOnIdle="PT5M")
+        clients = connections(broker, "javascript", CONNECTIONS, stack)
+        start_ms = broker.now_ms()
+        for client, queue in zip(clients, queues, strict=True):
+            client.send(queue, Outgoing(b"0"), Outgoing(b"1"))
+            client.schedule(queue, [Outgoing(b"2")], start_ms + 30_000)
+            assert len(receive_all(client, queue, 2)) == 2
+        assert broker.advance(30_000) == start_ms + 30_000
+        assert broker.advance(30_000) == start_ms + 60_000
+        assert {broker.now_ms() for _ in range(CONNECTIONS)} == {start_ms + 60_000}
+        for client, queue in zip(clients[1:] + clients[:1], queues, strict=True):
+            found = receive_all(client, queue, 3)
+            assert [(message.body, message.delivery_count) for message in found] == [(b"0", 1), (b"1", 1), (b"2", 0)]
+        for client in clients:  # through one broker after the other, the last time four minutes before the end
+            client.send(used, Outgoing(b"x"))
+            broker.advance(60_000 // CONNECTIONS)
+        broker.advance(4 * 60_000 - 1_000)
+        with connect(broker.connection_string) as client_of_ours:
+            listed = client_of_ours.management().request("partibus:list-entities", {})["entities"]
+        assert isinstance(listed, list)
+        names = {entity["name"] for entity in listed}
+        assert idle not in names
+        assert used in names
+        os.kill(pids(broker)["broker-1"], signal.SIGKILL)
+        eventually("it runs again", lambda: all_well(broker))
+        assert len({broker.now_ms() for _ in range(CONNECTIONS)}) == 1
+
+
+def test_a_graceful_stop_ends_all_and_a_start_finds_all(broker: BrokerProcess) -> None:
+    queue = broker.create_queue("q", EnablePartitioning=True)
+    with closing(LIBRARIES["rhea"](broker.connection_string)) as client:
+        client.send(queue, *(Outgoing(b"x") for _ in range(50)))
+    children = pids(broker).values()
+    broker.stop()
+    assert not any(map(is_running, children))
+    assert not list((broker.data / "stores").glob("*-wal")), "every store was closed"
+    broker.start()
+    assert broker.describe(queue).messages == 50
+
+
+def test_children_end_with_their_supervisor(broker: BrokerProcess) -> None:
+    queue = broker.create_queue("q", EnablePartitioning=True)
+    with closing(LIBRARIES["rhea"](broker.connection_string)) as client:
+        client.send(queue, *(Outgoing(b"x") for _ in range(50)))
+    children = list(pids(broker).values())
+    broker.kill()
+    eventually("they have ended", lambda: not any(map(is_running, children)))
+    broker.start()
+    assert broker.describe(queue).messages == 50
+
+
+def test_one_broker_can_be_told_to_end_and_hands_over(broker: BrokerProcess) -> None:
+    queue = broker.create_queue("q", EnablePartitioning=True)
+    with Load(broker, queue, 4, keyed=True) as load:
+        load.wait_for_more()
+        os.kill(pids(broker)["broker-1"], signal.SIGTERM)
+        load.wait_for_more(100)
+        eventually("it runs again", lambda: all_well(broker))
+    assert set(load.accepted) <= set(drain(broker, queue))
+
+
+def serve_beside(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_to_the_end("serve", *arguments, "--brokers", "2")
+
+
+def test_a_second_supervisor_on_the_same_data_is_refused(broker: BrokerProcess) -> None:
+    ended = serve_beside(broker, "--data", str(broker.data), "--amqp-port", "0", "--http-port", "0")
+    assert ended.returncode == 1
+    assert str(broker.ready["pid"]) in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert all_well(broker)
+
+
+@pytest.mark.parametrize("brokers", ["1", "2"])
+def test_ports_are_shared_with_nobody_else(broker: BrokerProcess, tmp_path: Path, brokers: str) -> None:
+    data, port = str(tmp_path / "other"), str(broker.port)
+    ended = run_to_the_end("serve", "--data", data, "--amqp-port", port, "--http-port", "0", "--brokers", brokers)
+    assert ended.returncode == 1
+    assert "in use" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def damage(stores: Sequence[Path]) -> None:
+    for store in stores:
+        store.write_bytes(b"this is no database" * 1_000)
+
+
+@pytest.mark.row("P3", "A4")
+@pytest.mark.parametrize("brokers", ["1", "3"])
+def test_a_damaged_store_holds_up_no_other(tmp_path: Path, brokers: str) -> None:
+    with BrokerProcess(tmp_path, arguments=("--brokers", brokers)) as broker:
+        queue = broker.create_queue("q", EnablePartitioning=True)
+        broker.stop()
+        good = (broker.data / "stores" / "store-03.db").read_bytes()
+        damage([broker.data / "stores" / "store-03.db"])
+        broker.start()
+        with closing(LIBRARIES["rhea"](broker.connection_string)) as client:
+            client.send(queue, *(Outgoing(b"x") for _ in range(40)))
+        assert broker.describe(queue).availability == "Limited"
+        troubled = {one.name: one.trouble for one in status(broker).stores if one.trouble is not None}
+        assert list(troubled) == ["store-03"]
+        assert "store-03.db" in troubled["store-03"]
+        (broker.data / "stores" / "store-03.db").write_bytes(good)
+        eventually("the store is used again", lambda: broker.describe(queue).availability == "Available")
+        assert broker.describe(queue).messages == 40
