@@ -267,7 +267,7 @@ class Supervisor:
         if self._stopping:
             return
         for step in self._plan.next_steps():
-            self._spawn(self._do(step))
+            self._spawn(self._do(step, self._children[step.broker]))
         self._version += 1
         owners = [self._owner(broker) for broker in self._plan.owners]
         janitor = min((child.broker for child in self._children.values() if child.joined), default=None)
@@ -281,8 +281,7 @@ class Supervisor:
         child = self._children.get(broker) if broker is not None else None
         return None if child is None else (child.broker, child.incarnation)
 
-    async def _do(self, step: Take | GiveUp) -> None:
-        child = self._children[step.broker]
+    async def _do(self, step: Take | GiveUp, child: Child) -> None:
         with suppress(ControlLost):  # then it is dead, and its end says the rest
             if isinstance(step, Take):
                 await child.channel.ask("take", store_no=step.store_no)

@@ -56,7 +56,10 @@ class Member:
         self.ended = asyncio.Event()
         self.channel: ControlChannel
         self._loop = loop
+        self._made = False
         self._drained = False
+        self._closing = False
+        self._sockets: asyncio.Server | None = None
         self._janitor = False
         self._operations: dict[str, Callable[[Body], Awaitable[Body | None]]] = {
             "start": self._start,
@@ -128,6 +131,7 @@ class Member:
             self,
         )
         self.front.broker.follow(body["changes"])
+        self._made = True
 
     async def _ping(self, body: Body) -> None:
         """To be answered is all."""
@@ -141,19 +145,25 @@ class Member:
 
     async def _drain(self, body: Body) -> None:
         """Tell the clients to go."""
-        if not self._drained:
+        if self._made and not self._drained:
             self._drained = True
             await self.front.drain()
 
     async def _close(self, body: Body) -> None:
         """Close the stores, then end."""
-        closed = asyncio.Event()
-        self.stores.close(closed.set)
-        await closed.wait()
-        self._peers.close()
-        self._sockets.close()
-        self._hosts.stop()
-        self.front.close()
+        if self._closing:
+            await self.ended.wait()
+            return
+        self._closing = True
+        if self._made:
+            closed = asyncio.Event()
+            self.stores.close(closed.set)
+            await closed.wait()
+            self._peers.close()
+            if self._sockets is not None:
+                self._sockets.close()
+            self._hosts.stop()
+            self.front.close()
         self._loop.call_soon(self.ended.set)
 
     async def leave(self) -> None:
