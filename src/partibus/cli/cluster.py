@@ -9,7 +9,7 @@ from partibus.cli.output import number_text, print_json, print_table
 from partibus.client.cluster import BrokerInfo, StoreInfo, cluster_status
 
 _BROKER_COLUMNS = ("broker", "state", "process", "stores", "connections", "restarts", "lag")
-_STORE_COLUMNS = ("store", "owner", "epoch", "last commit", "trouble")
+_STORE_COLUMNS = ("store", "owner", "epoch", "last commit", "copies", "trouble")
 
 
 @click.group()
@@ -44,4 +44,4 @@ def _broker_row(one: BrokerInfo) -> list[object]:
 
 
 def _store_row(one: StoreInfo) -> list[object]:
-    return [one.name, one.owner, number_text(one.epoch), number_text(one.last_commit), one.trouble]
+    return [one.name, one.owner, number_text(one.epoch), number_text(one.last_commit), one.durability, one.trouble]

@@ -35,6 +35,8 @@ class StoreInfo:
     epoch: int | None
     """How often it was taken over; None while it can't be used, as ``last_commit``."""
     last_commit: int | None
+    durability: str | None
+    """Where a commit is once it is acknowledged: "1 copy", "2 copies, synchronous"."""
     trouble: str | None
     """Why sends or receives do not work right now; None when both do."""
 
@@ -70,6 +72,7 @@ def cluster_status(client: Client) -> ClusterStatus:
                 _text(one, "owner"),
                 _number(one, "epoch"),
                 _number(one, "last_commit"),
+                _text(one, "durability"),
                 _text(one, "trouble"),
             )
             for one in maps(body, "stores")

@@ -200,6 +200,16 @@ class Store(Protocol):
         """False while commits that bring messages would be refused with `StoreFull`."""
         ...
 
+    @property
+    def is_held(self) -> bool:
+        """True while surely nobody else owns the store (D19): without that, nothing may be handed out (D20)."""
+        ...
+
+    @property
+    def durability(self) -> str:
+        """Where a commit is once it is done, for people: "1 copy", "2 copies, synchronous"."""
+        ...
+
     def commit(self, writes: Writes) -> None:
         """Make all rows durable, or none. Returns after the sync."""
         ...

@@ -183,6 +183,7 @@ class StoreRuntime:
     ) -> None:
         """Give a command to a partition. ``on_reply`` gets the reply to ``command.request``, perhaps before this
         returns. ``holdable``: its rows may wait a little for company (rows C13, C14)."""
+        self._check_held()
         if on_reply is not None:
             self._answers.expect(command.request, on_reply)  # type: ignore[union-attr]
         store = self._store
@@ -207,6 +208,13 @@ class StoreRuntime:
         else:
             self._handle(slot, command, holdable)
             self._answers.deliver()
+
+    def _check_held(self) -> None:
+        """Without a lease nothing is decided: another broker may decide otherwise (D20). What is in memory is
+        forgotten, and the store opened anew, which shows whose it is."""
+        store = self._store
+        if store is not None and not store.is_held:
+            self._fail(StoreError(f"{store.name}: the lease has run out, so another broker may have the store"))
 
     def _count_waiting(self, command: c.Command, sign: int) -> None:
         messages = _stored_by(command)
@@ -233,6 +241,7 @@ class StoreRuntime:
 
     def run_due(self) -> None:
         """Let every partition whose deadline has passed run out what is due; the clock's hand moves this one too."""
+        self._check_held()
         now_ms = self._clock.now_ms()
         for deadline_ms, row in self._deadlines.due(now_ms):
             slot = self._slots.get(row)

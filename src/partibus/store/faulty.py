@@ -132,6 +132,16 @@ class FaultyStore:
         """What the store inside says."""
         return self.inner.has_room
 
+    @property
+    def is_held(self) -> bool:
+        """What the store inside says."""
+        return self.inner.is_held
+
+    @property
+    def durability(self) -> str:
+        """What the store inside says."""
+        return self.inner.durability
+
     def commit(self, writes: Writes) -> None:
         """See the port, and the table above."""
         self._source.before()

@@ -75,6 +75,16 @@ class MemoryStore:
         """Always: the bound is the process's memory."""
         return True
 
+    @property
+    def is_held(self) -> bool:
+        """Always: it is this process's memory."""
+        return True
+
+    @property
+    def durability(self) -> str:
+        """Gone with the process."""
+        return "no copy"
+
     def reopen(self) -> "MemoryStore":
         """Close and open the same disk anew."""
         self.close()

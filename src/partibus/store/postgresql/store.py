@@ -138,6 +138,11 @@ class PostgreSQLStore:
         return self._writer.ownership.held_until_ms - boot_ms()
 
     @property
+    def is_held(self) -> bool:
+        """Whether the lease is surely valid."""
+        return self.lease_left_ms > 0
+
+    @property
     def has_room(self) -> bool:
         """False for a while after the server had no room; then the next commit tries again."""
         return boot_ms() >= self._full_until_ms

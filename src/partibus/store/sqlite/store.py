@@ -120,6 +120,17 @@ class SQLiteStore:
         return not self._room.is_full
 
     @property
+    def is_held(self) -> bool:
+        """Always: the lock file keeps others out for as long as this process lives, and the owner row whoever it fails
+        to keep out from committing."""
+        return True
+
+    @property
+    def durability(self) -> str:
+        """On this machine's disk."""
+        return "1 copy"
+
+    @property
     def checkpoint_error(self) -> str | None:
         """Why the log could not be copied last time; None when it could. Nothing is lost, but the log grows."""
         error = self._checkpoints.last_error

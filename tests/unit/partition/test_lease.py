@@ -1,0 +1,104 @@
+"""A runtime whose store's lease has run out decides nothing until the store is opened anew (D20)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from partibus.message import Message, pack
+from partibus.partition import commands as c
+from partibus.partition.options import PartitionOptions
+from partibus.partition.runtime import StoreRuntime
+from partibus.store.memory import MemoryDisk, MemoryStore
+from partibus.testing.simulated_host import SimulatedHost, Timeline
+
+OPTIONS = PartitionOptions(lock_duration_ms=1_000)
+ROW = 3
+
+
+class LeasedStore(MemoryStore):
+    held = True
+
+    @property
+    def is_held(self) -> bool:
+        return self.held
+
+
+@pytest.fixture
+def timeline() -> Timeline:
+    return Timeline()
+
+
+class Broker:
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.disk = MemoryDisk()
+        self.stores: list[LeasedStore] = []
+        self.runtime = StoreRuntime(self.open, SimulatedHost(timeline, Random(1)), self)
+        self.runtime.open()
+        self.answers: list[Any] = []
+
+    def now_ms(self) -> int:
+        return self.timeline.now_ms()
+
+    def open(self) -> LeasedStore:
+        self.stores.append(LeasedStore(self.disk))
+        return self.stores[-1]
+
+    def send(self, request: int) -> None:
+        messages = [Message(pack(rest=b"body"))]
+        self.runtime.submit(ROW, OPTIONS, c.Enqueue(request, messages), self.answers.append)
+
+    def receive(self, receiver: int) -> None:
+        self.runtime.register(receiver, self.answers.append)
+        self.runtime.submit(ROW, OPTIONS, c.Receive(0, receiver, 10, 1 << 20, False))
+
+    def awaited(self, kind: type[Any]) -> Any:
+        """The next answer of a kind."""
+        while not (found := [answer for answer in self.answers if isinstance(answer, kind)]):
+            assert self.timeline, "nothing is left to happen"
+            self.timeline.run_next()
+        self.answers.clear()
+        return found[0]
+
+
+def test_nothing_is_handed_out_from_memory_and_the_next_opening_goes_on(timeline: Timeline) -> None:
+    broker = Broker(timeline)
+    broker.send(1)
+    broker.awaited(c.Accepted)
+    broker.stores[0].held = False
+
+    broker.receive(7)
+    assert [type(answer) for answer in broker.answers] == [c.Failed]
+    assert "the lease has run out" in str(broker.runtime.failure)
+    broker.answers.clear()
+    usable: list[bool] = []
+    broker.runtime.when_usable(lambda: usable.append(True))
+    while not usable:
+        timeline.run_next()
+
+    assert (len(broker.stores), broker.runtime.failure) == (2, None)
+    broker.receive(8)
+    assert len(broker.awaited(c.Granted).entries) == 1
+
+
+def test_what_falls_due_is_not_decided_either(timeline: Timeline) -> None:
+    broker = Broker(timeline)
+    broker.send(1)
+    broker.receive(7)
+    broker.awaited(c.Granted)
+    broker.stores[0].held = False
+    # The lock ends and the message would be granted again.
+    failed = broker.awaited(c.Failed)
+    assert "the lease has run out" in failed.message
+    assert timeline.now_ms() >= OPTIONS.lock_duration_ms
+
+
+def test_a_send_is_refused_and_not_stored(timeline: Timeline) -> None:
+    broker = Broker(timeline)
+    broker.stores[0].held = False
+    broker.send(1)
+    assert broker.awaited(c.Failed).executed is False
+    assert broker.disk.durable.entries == {}
