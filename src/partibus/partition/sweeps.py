@@ -127,15 +127,26 @@ def _take_waiting(
             free.append(entry)
         else:
             lanes.setdefault(lane, []).append(entry)
-    data = {entry.pos: entry.data for entry in entries}
+    rows = {entry.pos: entry for entry in entries}
     for lane, of_lane in lanes.items():
         taken += lane.take_out(lane.waiting(of_lane)[: None if most is None else most - len(taken)])
     taken += free[: None if most is None else most - len(taken)]
     if state.sessions is not None:
         for entry in taken:
             state.sessions.note_changed(entry.session or "")
+    stale: list[Entry] = []
     for entry in taken:
-        entry.data = data[entry.pos]  # memory may have let it go
+        if entry.data is None and entry.body == rows[entry.pos].body:
+            entry.data = rows[entry.pos].data  # memory has let it go
+        elif entry.data is None:
+            stale.append(entry)
+    for entry in stale:  # rewritten since the row was read
+        taken.remove(entry)
+        lane = state.lane_of(subqueue.kind, entry.session)
+        assert lane is not None, "memory knew it"
+        lane.ready.put_back(entry)
+        if entry.due_ms is not None:
+            subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
     return taken
 
 

@@ -138,3 +138,31 @@ def test_a_sweep_that_has_read_a_used_up_message_of_a_session_passes_it_over() -
         both.answer(both.answers.index(answer))
     both.check_at_rest()
     assert [item.sequence for item in both.model.queues[1]] == [1]
+
+
+def test_a_sweep_does_not_bring_back_the_properties_that_it_has_read() -> None:
+    for again in (False, True):
+        both = queue(dead_letter_on_expiration=True)
+        both.update(lock_duration_ms=1_000)
+        both.enqueue([both.message(ttl_ms=30)])
+        both.receive(0, 1, 1, 0)
+        both.settle_down()
+        both.begin_commit()
+        both.advance(40)
+        both.end_commit()
+        (index,) = [index for index in both.runnable() if isinstance(both.loads[index][1], c.SweepLoad)]
+        both.run_load(index)
+        sweep = both.answers[0]
+        both.settle(0, c.Outcome.ABANDON, [both.delivered[-1][1]], properties={"p": 1})
+        while both.runnable():
+            both.run_load(0)
+        for answer in [answer for answer in both.answers if answer is not sweep]:
+            both.answer(both.answers.index(answer))
+        if again:
+            (entry,) = both.machine.state.subqueues[0].ready._returned
+            entry[1].data = None  # as after another delivery
+            both.machine.state.subqueues[0].ready.size_bytes = 0
+        both.answer(both.answers.index(sweep))
+        both.check_at_rest()
+        (item,) = both.model.queues[1]
+        assert item.changes["p"] == 1
