@@ -83,11 +83,12 @@ class Partition:
             self._screen(command, now_ms, step)
         while True:
             while step.changed:
-                lane = step.changed.pop(0)
-                if lane.session is not None:
-                    look_after_probe(state, lane, now_ms, step)
-                serve(state, lane, now_ms, step)
-                read_ahead(state, lane, step)
+                lanes, step.changed = step.changed, {}
+                for lane in lanes:
+                    if lane.session is not None:
+                        look_after_probe(state, lane, now_ms, step)
+                    serve(state, lane, now_ms, step)
+                    read_ahead(state, lane, step)
             if state.sessions is None or not state.sessions.waiting or not offer(state, step):
                 return step
 

@@ -18,9 +18,8 @@ class Step:
         self.events: list[Event] = []
         self.replies: list[Reply] = []
         self.loads: list[Load] = []
-        self.changed: list[Lane] = []
+        self.changed: dict[Lane, None] = {}
 
     def change(self, lane: Lane) -> None:
         """Have a lane looked after."""
-        if lane not in self.changed:
-            self.changed.append(lane)
+        self.changed[lane] = None

@@ -103,7 +103,8 @@ class OutgoingLink:
                 # Credit that came with the drain: what is at hand is to come before the answer (section 4.5).
                 self._ask(wanted)
             self._source.stop(self._stopped)
-        elif wanted > self._asked and not self._held_back.holds_back(self):
+        elif wanted > 2 * self._asked and not self._held_back.holds_back(self):
+            # Not for each message that comes: half of what is wanted is still to come when more is asked for.
             self._ask(wanted)
 
     def _ask(self, wanted: int) -> None:
