@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import monotonic
 from typing import TypeVar
 
 from partibus.partition.ports import StoreFenced
@@ -15,6 +16,10 @@ from partibus.store.sqlite.sql import FORMAT_VERSION, OLDEST_VERSION, statement
 
 T = TypeVar("T")
 
+LOOK_S = 1.0
+"""How often a commit looks whether the file is still in its place: a call of the system each time would cost each
+commit a hand-over of the interpreter lock."""
+
 
 class Writer:
     """Used by one thread at a time: whoever holds the commit lock."""
@@ -23,6 +28,8 @@ class Writer:
         """Open the file and see that it is the store that it should be. Raises `sqlite3.Error`, `StoreError`."""
         self._path = path
         self.connection = connect_writer(path, settings)
+        self._file = _identity(path)
+        self._next_look_s = 0.0
         self._ownership: Ownership | None = None
         self._in_doubt = False
         self.dropped_partitions: list[int] = []
@@ -52,7 +59,8 @@ class Writer:
             ]
 
     def transact(self, change: Callable[[sqlite3.Connection], T]) -> T:
-        """Commit what ``change`` does, unless the store has another owner. Raises `StoreError`."""
+        """Commit what ``change`` does, unless the store has another owner or its file is gone. Raises `StoreError`."""
+        self._look_for_file()
         try:
             with self._transaction():
                 self.ownership.confirm(self.connection)
@@ -87,6 +95,21 @@ class Writer:
                     self.connection.execute("ROLLBACK")
             raise
 
+    def _look_for_file(self) -> None:
+        """A file that was deleted or replaced takes commits all the same, and they are gone with the last handle."""
+        now_s = monotonic()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_S
+        if _identity(self._path) != self._file:
+            error = refused(
+                self._path,
+                "was deleted, moved or replaced while it is in use; put the file back with its -wal, or restore it "
+                "from a backup",
+            )
+            self.refusal = str(error)
+            raise error
+
     def _check_identity(self, expected_id: str) -> None:
         try:
             rows = self.connection.execute(statement("select_meta")).fetchall()
@@ -106,3 +129,12 @@ class Writer:
         if store_id != expected_id:
             raise refused(self._path, f"is store {store_id!r}, not {expected_id!r}; give the file its own name back")
         self.format_version = version
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file has that name; None when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from partibus.partition.ports import StoreError
+from partibus.store.sqlite import writer
 from tests.contract.stores import QUEUE, enqueued, positions
 from tests.unit.store.sqlite.places import SETTINGS, open_store, rewrite, unprivileged_directory
 
@@ -168,3 +169,32 @@ def test_a_name_with_signs_that_mean_something_in_a_uri(tmp_path: Path) -> None:
     store = open_store(directory, SETTINGS)
     assert positions(store) == [1]
     store.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_goes_away_under_its_store_stops_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    monkeypatch.setattr(writer, "LOOK_S", 0.0)
+    store = open_store(tmp_path)
+    store.commit(enqueued(1))
+    path, aside = tmp_path / "store-00.db", tmp_path / "aside"
+    path.rename(aside)
+    if replaced:
+        path.write_bytes(aside.read_bytes())
+    for _ in range(2):
+        with pytest.raises(StoreError, match="put the file back") as caught:
+            store.commit(enqueued(2))
+        assert caught.value.executed is False
+    aside.rename(path)
+    again = store.reopen()
+    assert positions(again) == [1]
+    again.close()
+
+
+def test_a_store_whose_file_is_gone_is_not_opened_anew_as_an_empty_one(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    (tmp_path / "store-00.db").rename(tmp_path / "aside")
+    with pytest.raises(StoreError):
+        store.reopen()
+    assert not (tmp_path / "store-00.db").exists()
