@@ -3,7 +3,10 @@ than the partitions that are there."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -103,3 +106,21 @@ def drained_when_back(client: Client, awaited: set[int]) -> list[int]:
         if awaited <= set(found):
             return found
     raise AssertionError(f"missing: {sorted(awaited - set(found))}")
+
+
+@pytest.mark.row("P1", "P2", "P11")
+def test_the_stores_of_a_broker_that_is_killed_go_to_the_others(tmp_path: Path, server: PostgreSQLServer) -> None:
+    url = server.url(parameters="schema=many&stores=16")
+    with BrokerProcess(tmp_path, arguments=("--brokers", "3", "--store", url)) as broker:
+        broker.create_queue("orders", EnablePartitioning=True)
+        with client_of(broker) as client:
+            client.sender("orders").send([message(number, KEYS[number % 64]) for number in range(200)])
+        taken_over = broker.ready["brokers"][1]
+        os.kill(taken_over["pid"], signal.SIGKILL)
+        found: set[int] = set()
+        while len(found) < 200:
+            with suppress(ClientError), client_of(broker) as client:
+                found |= set(drained(client, "orders"))
+        assert found == set(range(200))
+        epochs = [server.sql(f"SELECT epoch FROM many_{index:02}.owner") for index in range(16)]
+        assert sum(epoch > ["1"] for epoch in epochs) >= taken_over["stores"]
