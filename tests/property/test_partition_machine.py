@@ -430,17 +430,17 @@ def quick(examples: int) -> settings:
 
 
 TestPartition = PartitionMachine.TestCase
-TestPartition.settings = quick(100)
+TestPartition.settings = quick(180)
 TestSessions = SessionMachine.TestCase
-TestSessions.settings = quick(120)
+TestSessions.settings = quick(220)
 TestDuplicates = DuplicateMachine.TestCase
-TestDuplicates.settings = quick(50)
+TestDuplicates.settings = quick(100)
 TestDuplicatesInSessions = DuplicateSessionMachine.TestCase
-TestDuplicatesInSessions.settings = quick(30)
+TestDuplicatesInSessions.settings = quick(70)
 TestPartitionBehindBytes = CopiedPartitionMachine.TestCase
-TestPartitionBehindBytes.settings = quick(30)
+TestPartitionBehindBytes.settings = quick(50)
 TestSessionsBehindBytes = CopiedSessionMachine.TestCase
-TestSessionsBehindBytes.settings = quick(30)
+TestSessionsBehindBytes.settings = quick(50)
 
 
 def test_entries_that_no_memory_has_seen_survive_any_number_of_crashes() -> None:

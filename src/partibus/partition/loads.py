@@ -34,7 +34,7 @@ def read_ahead(state: PartitionState, lane: Lane, step: Step) -> None:
     if lane.session is not None:
         low = 2 * len(ready) < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
         # Somebody who takes one message and leaves is not read ahead for.
-        low = low and (bool(lane.demands) or not lane.paged_up_to)
+        low = low and (bool(lane.demands) or not lane.paged_up_to or _is_probed(state, lane))
     sessions_page_apart = state.sessions is not None and lane.session is None and lane.kind == SubqueueKind.ACTIVE
     if not lane.loading_page and (low or blocked) and not sessions_page_apart:
         if lane.in_memory:
@@ -44,6 +44,12 @@ def read_ahead(state: PartitionState, lane: Lane, step: Step) -> None:
             _load_page(state, lane, step)
     if lane.demands or lane.doomed_waiting:
         _load_bodies(state, lane, step)
+
+
+def _is_probed(state: PartitionState, lane: Lane) -> bool:
+    """A session that is nobody's before a message of it was found."""
+    session = state.sessions.by_lock.get(lane.holder) if state.sessions is not None else None
+    return session is not None and session.asked is not None
 
 
 def _load_page(state: PartitionState, lane: Lane, step: Step) -> None:

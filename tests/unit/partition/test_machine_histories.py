@@ -1,4 +1,4 @@
-"""Short histories that once went wrong, found by the property tests and shrunk. `Lockstep` checks every step of them."""
+"""Short histories that once went wrong, found by the property tests and shrunk; `Lockstep` checks every step."""
 
 from __future__ import annotations
 
@@ -166,3 +166,19 @@ def test_a_sweep_does_not_bring_back_the_properties_that_it_has_read() -> None:
         both.check_at_rest()
         (item,) = both.model.queues[1]
         assert item.changes["p"] == 1
+
+
+def test_a_session_whose_first_page_has_run_out_meanwhile_keeps_nobody_waiting() -> None:
+    both = queue(requires_session=True)
+    both.enqueue([both.message(session_id="b", ttl_ms=30), both.message(session_id="a")])
+    both.settle_down()
+    both.ask(c.AcceptSession(0, both.new_request(), None))
+    both.run_load(both.runnable()[0])
+    page = both.answers[0]
+    both.advance(60)
+    while both.runnable():
+        both.run_load(0)
+    for answer in [answer for answer in both.answers if answer is not page]:
+        both.answer(both.answers.index(answer))
+    both.check_at_rest()
+    assert [lock.session for lock in both.model.sessions.values()] == ["a"]
