@@ -43,6 +43,13 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """For tests in which no process ends."""
+    with BrokerProcess(tmp_path_factory.mktemp("shared"), arguments=("--brokers", str(BROKERS))) as broker:
+        yield broker
+
+
 def eventually(what: str, holds: Callable[[], bool]) -> None:
     """Look until it does; an answer that can't be had right now is no answer."""
     end_s = time.monotonic() + WAIT_S
@@ -139,27 +146,27 @@ def connections(broker: BrokerProcess, library: str, count: int, stack: ExitStac
 
 
 @pytest.mark.row("P1", "P11")
-def test_stores_and_partitions_are_spread_over_the_brokers(broker: BrokerProcess) -> None:
-    assert [(one["id"], one["stores"]) for one in broker.ready["brokers"]] == [
+def test_stores_and_partitions_are_spread_over_the_brokers(shared: BrokerProcess) -> None:
+    assert [(one["id"], one["stores"]) for one in shared.ready["brokers"]] == [
         ("broker-0", 6),
         ("broker-1", 5),
         ("broker-2", 5),
     ]
-    assert len({one["pid"] for one in broker.ready["brokers"]} | {broker.ready["pid"]}) == BROKERS + 1
-    found = status(broker)
-    assert {one.id: one.pid for one in found.brokers} == {one["id"]: one["pid"] for one in broker.ready["brokers"]}
+    assert len({one["pid"] for one in shared.ready["brokers"]} | {shared.ready["pid"]}) == BROKERS + 1
+    found = status(shared)
+    assert {one.id: one.pid for one in found.brokers} == {one["id"]: one["pid"] for one in shared.ready["brokers"]}
     assert len({one.owner for one in found.stores[:BROKERS]}) == BROKERS
 
 
 @pytest.mark.row("P1", "P13", "A3")
 @pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
-def test_a_queue_is_the_same_through_every_connection(broker: BrokerProcess, partitioned: bool) -> None:
-    queue = broker.create_queue("q", EnablePartitioning=partitioned)
+def test_a_queue_is_the_same_through_every_connection(shared: BrokerProcess, partitioned: bool) -> None:
+    queue = shared.create_queue(f"same-{partitioned}", EnablePartitioning=partitioned)
     with ExitStack() as stack:
-        clients = connections(broker, "rhea", CONNECTIONS, stack)
+        clients = connections(shared, "rhea", CONNECTIONS, stack)
         for number, client in enumerate(clients):
             client.send(queue, *(Outgoing(b"%d.%d" % (number, count)) for count in range(8)))
-        assert broker.describe(queue).messages == 8 * CONNECTIONS
+        assert shared.describe(queue).messages == 8 * CONNECTIONS
         bodies = []
         for client in reversed(clients):
             found = receive_all(client, queue, 8)
@@ -167,19 +174,19 @@ def test_a_queue_is_the_same_through_every_connection(broker: BrokerProcess, par
             for message in found:
                 client.complete(queue, message)
     assert sorted(bodies) == sorted(b"%d.%d" % (n, c) for n in range(CONNECTIONS) for c in range(8))
-    eventually("all are completed", lambda: broker.describe(queue).messages == 0)
+    eventually("all are completed", lambda: shared.describe(queue).messages == 0)
 
 
 @pytest.mark.row("A2")
-def test_a_change_is_answered_when_every_broker_goes_by_it(broker: BrokerProcess) -> None:
+def test_a_change_is_answered_when_every_broker_goes_by_it(shared: BrokerProcess) -> None:
     with ExitStack() as stack:
-        clients = [stack.enter_context(connect(broker.connection_string)) for _ in range(CONNECTIONS)]
+        clients = [stack.enter_context(connect(shared.connection_string)) for _ in range(CONNECTIONS)]
 
         def ask(number: int, operation: str, **body: object) -> dict[str, Any]:
             return clients[number % CONNECTIONS].management().request(f"partibus:{operation}-entity", body)
 
         for number in range(CONNECTIONS):
-            queue = f"q{number}"
+            queue = f"changed-{number}"
             ask(number, "create", name=queue, properties={"EnablePartitioning": number % 2 == 0})
             for other in range(CONNECTIONS):
                 assert ask(other, "get", name=queue)["name"] == queue
@@ -197,10 +204,10 @@ def test_a_change_is_answered_when_every_broker_goes_by_it(broker: BrokerProcess
 
 
 @pytest.mark.row("P4")
-def test_a_session_is_held_once_whichever_broker_is_asked(broker: BrokerProcess) -> None:
-    queue = broker.create_queue("q", EnablePartitioning=True, RequiresSession=True)
+def test_a_session_is_held_once_whichever_broker_is_asked(shared: BrokerProcess) -> None:
+    queue = shared.create_queue("sessions", EnablePartitioning=True, RequiresSession=True)
     with ExitStack() as stack:
-        clients = connections(broker, "javascript", 5, stack)
+        clients = connections(shared, "javascript", 5, stack)
         for number, client in enumerate(clients):
             client.send(queue, *(Outgoing(b"%d" % count, session_id=f"s{number}") for count in range(4)))
         held = [client.accept_session(queue, None) for client in clients]
@@ -295,9 +302,9 @@ def test_sessions_are_free_again_when_the_owner_of_their_store_is_gone(broker: B
     assert bodies == ["0", "1", "2"]
 
 
-def test_health_is_that_of_the_whole(broker: BrokerProcess) -> None:
+def test_health_is_that_of_the_whole(shared: BrokerProcess) -> None:
     for _ in range(CONNECTIONS):
-        with urlopen(f"{broker.http_url}/health", timeout=WAIT_S) as response:
+        with urlopen(f"{shared.http_url}/health", timeout=WAIT_S) as response:
             health = json.load(response)
         assert health["status"] == "healthy"
         assert list(health["stores"]) == [f"store-{number:02}" for number in range(16)]
@@ -374,17 +381,17 @@ def serve_beside(broker: BrokerProcess, *arguments: str) -> subprocess.Completed
     return run_to_the_end("serve", *arguments, "--brokers", "2")
 
 
-def test_a_second_supervisor_on_the_same_data_is_refused(broker: BrokerProcess) -> None:
-    ended = serve_beside(broker, "--data", str(broker.data), "--amqp-port", "0", "--http-port", "0")
+def test_a_second_supervisor_on_the_same_data_is_refused(shared: BrokerProcess) -> None:
+    ended = serve_beside(shared, "--data", str(shared.data), "--amqp-port", "0", "--http-port", "0")
     assert ended.returncode == 1
-    assert str(broker.ready["pid"]) in ended.stderr
+    assert str(shared.ready["pid"]) in ended.stderr
     assert "Traceback" not in ended.stderr
-    assert all_well(broker)
+    assert all_well(shared)
 
 
 @pytest.mark.parametrize("brokers", ["1", "2"])
-def test_ports_are_shared_with_nobody_else(broker: BrokerProcess, tmp_path: Path, brokers: str) -> None:
-    data, port = str(tmp_path / "other"), str(broker.port)
+def test_ports_are_shared_with_nobody_else(shared: BrokerProcess, tmp_path: Path, brokers: str) -> None:
+    data, port = str(tmp_path / "other"), str(shared.port)
     ended = run_to_the_end("serve", "--data", data, "--amqp-port", port, "--http-port", "0", "--brokers", brokers)
     assert ended.returncode == 1
     assert "in use" in ended.stderr

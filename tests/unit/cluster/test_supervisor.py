@@ -1,0 +1,125 @@
+"""A supervisor over children that only pretend: what it does when they fail, end or say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from partibus.cluster.supervisor import Supervisor, SupervisorError
+
+NAMES = [f"store-{number:02}" for number in range(6)]
+
+CHILD = """
+import asyncio, os, socket, sys
+from partibus.cluster.control import ControlChannel, ControlRefused
+
+mode, said, end = sys.argv[1], sys.argv[2], socket.socket(fileno=int(sys.argv[3]))
+if mode == "ends":
+    sys.exit(3)
+
+async def main():
+    over, mine = asyncio.Event(), {}
+    async def handle(op, body):
+        if op == "start":
+            if mode == "refuses":
+                raise ControlRefused("no such thing as a catalog")
+            mine["broker"] = body["broker"]
+        elif op == "take":
+            mine[body["store_no"]] = body["store_no"]
+        elif op == "give-up":
+            del mine[body["store_no"]]
+        elif op == "facts":
+            stores = {f"store-{no:02}": {"trouble": None} for no in mine if no != "broker"}
+            return {"stores": stores, "connections": 0}
+        elif op == "take-used":
+            return {"entities": [len(mine), 77]}
+        elif op == "follow":
+            if body["change"].get("entity") == "deadly":
+                os._exit(9)
+        elif op == "ping" and mode == "mute" and mine["broker"] == "broker-1" and not os.path.exists(said):
+            open(said, "w").close()
+            await asyncio.Event().wait()
+        elif op == "close":
+            asyncio.get_running_loop().call_soon(over.set)
+    channel = await ControlChannel.open(end, handle, lambda: os._exit(1))
+    await over.wait()
+    await channel.finish()
+
+asyncio.run(main())
+"""
+
+Scene = Callable[[Supervisor], Awaitable[None]]
+
+
+def play(tmp_path: Path, mode: str, scene: Scene, brokers: int = 3) -> None:
+    async def run() -> None:
+        script = tmp_path / "child.py"
+        script.write_text(CHILD)
+        command = (sys.executable, str(script), mode, str(tmp_path / "said"))
+        supervisor = Supervisor(command, brokers, NAMES, lambda _: {}, 1_000)
+        await asyncio.wait_for(scene(supervisor), 60)
+        await asyncio.wait_for(supervisor.stop(), 60)
+
+    asyncio.run(run())
+
+
+async def at_rest(supervisor: Supervisor) -> None:
+    """Every broker serves and every store has an owner."""
+    while True:
+        status = await supervisor._status()
+        if all(one["state"] == "serving" for one in status["brokers"]) and all(
+            one["owner"] is not None for one in status["stores"]
+        ):
+            return
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(("mode", "why"), [("ends", "exit code 3"), ("refuses", "before it was ready")])
+def test_a_child_that_can_not_start_ends_the_start(tmp_path: Path, mode: str, why: str) -> None:
+    async def scene(supervisor: Supervisor) -> None:
+        with pytest.raises(SupervisorError, match=why):
+            await supervisor.start()
+        assert supervisor._children == {}
+
+    play(tmp_path, mode, scene)
+
+
+def test_stores_are_dealt_out_and_all_are_asked(tmp_path: Path) -> None:
+    async def scene(supervisor: Supervisor) -> None:
+        started = await supervisor.start()
+        assert [(one["id"], one["stores"]) for one in started] == [("broker-0", 2), ("broker-1", 2), ("broker-2", 2)]
+        assert await supervisor._health() == dict.fromkeys(NAMES, "ok")
+        assert await supervisor._used() == [3, 77]
+        assert await supervisor._advance(500) == 1_500
+
+    play(tmp_path, "well", scene)
+
+
+def test_a_child_that_dies_of_a_question_is_not_waited_for_and_comes_back(tmp_path: Path) -> None:
+    async def scene(supervisor: Supervisor) -> None:
+        await supervisor.start()
+        first = supervisor._children["broker-0"]
+        await supervisor._asked(first, "announce", {"change": {"entity": "deadly", "rehearsals": []}})
+        await at_rest(supervisor)
+        status = await supervisor._status()
+        assert [one["restarts"] for one in status["brokers"]] == [0, 1, 1]
+        assert sorted(one["stores"] for one in status["brokers"]) == [2, 2, 2]
+        assert await supervisor._health() == dict.fromkeys(NAMES, "ok")
+
+    play(tmp_path, "well", scene)
+
+
+def test_a_child_that_says_nothing_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(supervisor: Supervisor) -> None:
+        await supervisor.start()
+        mute = supervisor._children["broker-1"]
+        assert await mute.process.wait() == -9
+        await at_rest(supervisor)
+        assert supervisor._children["broker-1"].incarnation != mute.incarnation
+
+    play(tmp_path, "mute", scene)
+    assert "has not answered for 1.5 s" in caplog.text
