@@ -100,9 +100,19 @@ class PostgreSQLServer:
             return programs
         if _may_enter(programs):
             return programs
-        copy = self.directory / "programs"
-        shutil.copytree(programs.parent, copy, symlinks=True, ignore=shutil.ignore_patterns("include", "*.a"))
-        return copy / "bin"
+        # The wheel's libraries lie beside its package and are found from the programs by the way between them.
+        site = programs.parents[2]
+        copy = self.directory / "copy"
+        shutil.copytree(
+            programs.parent,
+            copy / programs.parent.relative_to(site),
+            symlinks=True,
+            ignore=shutil.ignore_patterns("include", "*.a"),
+        )
+        libraries = site / f"{programs.parents[1].name}.libs"
+        if libraries.is_dir():
+            shutil.copytree(libraries, copy / libraries.name)
+        return copy / programs.relative_to(site)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
