@@ -1,20 +1,22 @@
 -- Sessions that have active entries or a state, in order; see scan_sessions.
 WITH RECURSIVE found (session) AS (
-    SELECT min(session) FROM (
-        (SELECT session FROM entry WHERE key >> 40 = %(subqueue)s AND state = 0 AND session IS NOT NULL
-         ORDER BY session LIMIT 1)
-        UNION ALL
-        (SELECT session FROM session_state WHERE partition_row = %(partition_row)s ORDER BY session LIMIT 1)
+    SELECT * FROM (
+        SELECT session FROM (
+            (SELECT session FROM entry WHERE key >> 40 = %(subqueue)s AND state = 0 AND session IS NOT NULL
+             ORDER BY session LIMIT 1)
+            UNION ALL
+            (SELECT session FROM session_state WHERE partition_row = %(partition_row)s ORDER BY session LIMIT 1)
+        ) AS lowest ORDER BY session LIMIT 1
     ) AS lowest
     UNION ALL
     SELECT (
-        SELECT min(session) FROM (
+        SELECT session FROM (
             (SELECT session FROM entry WHERE key >> 40 = %(subqueue)s AND state = 0 AND session > found.session
              ORDER BY session LIMIT 1)
             UNION ALL
             (SELECT session FROM session_state WHERE partition_row = %(partition_row)s AND session > found.session
              ORDER BY session LIMIT 1)
-        ) AS next
+        ) AS next ORDER BY session LIMIT 1
     )
     FROM found WHERE found.session IS NOT NULL
 )
