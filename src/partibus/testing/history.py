@@ -1,0 +1,114 @@
+"""What clients of real brokers did and what came of it, in an order that rules can be held against.
+
+An operation is noted when its outcome is known. ``fail``: it was surely not done, the broker said so. ``unknown``: it
+may have been done, then or later: the connection broke, or nobody answered in time.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from partibus.client.errors import ClientError, ConnectionLost, LinkLost, SendFailed, TimedOut
+from partibus.clock import SystemClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Kind(StrEnum):
+    """What was done."""
+
+    SEND = "send"
+    """Of one message, whose body no other send has."""
+    DELIVER = "deliver"
+    """A message came; ends when the application has it."""
+    SETTLE = "settle"
+    LEFT = "left"
+    """A message was still in the queue at the end of the run."""
+    LOSS = "loss"
+    """A broker process ended: some time after ``began_ms``, when it was last seen."""
+    OUTAGE = "outage"
+    """No broker could be reached, by intent."""
+    LOAD = "load"
+    """The time in which clients sent."""
+
+
+class Outcome(StrEnum):
+    """What came of it."""
+
+    OK = "ok"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True, kw_only=True)
+class Operation:
+    """One, from its beginning to the moment when its outcome was known (ms since 1970, of this machine)."""
+
+    kind: Kind
+    began_ms: int
+    ended_ms: int
+    outcome: Outcome = Outcome.OK
+    who: str = ""
+    queue: str = ""
+    body: str = ""
+    """Names the message for its sender."""
+    key: str = ""
+    """Partition key or session id, "" without one."""
+    sequence: int = 0
+    """Names the message for the broker; the partition is in the bits from 48 on."""
+    delivery_count: int = 0
+    until_ms: int = 0
+    """The end of the lock."""
+    token: str = ""
+    """Of the lock, in hexadecimal digits."""
+    action: str = ""
+    """Of a settlement: ``complete`` or ``abandon``."""
+    note: str = ""
+    """The error's text, or the fault's name: for people."""
+
+
+class History:
+    """Operations in the order in which their outcomes became known. For any number of threads."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def add(self, *operations: Operation) -> None:
+        """Operations that have ended, in their order."""
+        with self._lock:
+            self.operations += operations
+
+    def accepted(self, queue: str) -> int:
+        """How many sends to a queue were acknowledged so far."""
+        with self._lock:
+            return sum(
+                one.kind is Kind.SEND and one.outcome is Outcome.OK and one.queue == queue for one in self.operations
+            )
+
+    def write(self, path: Path) -> None:
+        """One JSON object a line."""
+        path.write_text("".join(json.dumps(asdict(one)) + "\n" for one in self.operations))
+
+
+def read_history(path: Path) -> list[Operation]:
+    """What `History.write` wrote. Raises ValueError or TypeError for anything else."""
+    read = [json.loads(line) for line in path.read_text().splitlines()]
+    return [Operation(**one | {"kind": Kind(one["kind"]), "outcome": Outcome(one["outcome"])}) for one in read]
+
+
+def outcome_of(error: ClientError) -> Outcome:
+    """Of the operation that it ended. A message or settlement that the broker refuses by name was not taken, but for
+    its word that nobody can tell (`com.microsoft:timeout`)."""
+    if isinstance(error, SendFailed):
+        return outcome_of(error.failures[0][1])
+    return Outcome.UNKNOWN if isinstance(error, ConnectionLost | LinkLost | TimedOut) else Outcome.FAIL

@@ -1,0 +1,225 @@
+"""Clients that write down what they do: senders, receivers and workers on sessions, each a thread with a connection."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING
+
+from partibus.client import ABANDON, COMPLETE, NEXT_SESSION, OutgoingMessage, connect
+from partibus.client.errors import ClientError, TimedOut
+from partibus.testing.history import History, Kind, Operation, Outcome, outcome_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from random import Random
+
+    from partibus.client import Client, IncomingMessage, Receiver
+
+TIMEOUT_S = 10.0
+RECONNECT_S = 0.5
+"""More than the quarter of a second for which a message may be in the cache of a front end that lost its receiver."""
+_PAUSE_S = 0.01
+_BATCH = 8
+_LOOK_S = 0.5
+_NAP_S = 1.5
+"""Of a consumer at its longest; less than the shortest lock, of 5 s."""
+
+
+class Worker:
+    """Does its work over and over on a connection, and makes a new one when that is lost, until it is stopped."""
+
+    def __init__(self, name: str, connection_string: str, queue: str, history: History, random: Random) -> None:
+        self.name = name
+        self.queue = queue
+        self.history = history
+        self.random = random
+        self.stopping = threading.Event()
+        self.failure: BaseException | None = None
+        """What ended it, if it was no `ClientError`."""
+        self._connection_string = connection_string
+        self._thread = threading.Thread(target=self._run, name=name)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have it end, and wait. Raises what went wrong in it, other than what the broker answers."""
+        self.stopping.set()
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                # Whatever it is: a client that goes on is what tells whether the brokers do.
+                with suppress(ClientError), connect(self._connection_string, timeout_s=TIMEOUT_S) as client:
+                    self.work(client)
+                self.stopping.wait(RECONNECT_S)
+        except BaseException as error:  # noqa: BLE001 - raised again by `stop`, in the thread that waits
+            self.failure = error
+
+    def work(self, client: Client) -> None:
+        """Until it is stopped, or `ClientError`."""
+        raise NotImplementedError
+
+
+class Sending(Worker):
+    """Sends messages one by one, each with a body of its own, and never sends one again."""
+
+    def __init__(
+        self,
+        name: str,
+        connection_string: str,
+        queue: str,
+        history: History,
+        random: Random,
+        *,
+        keys: Sequence[str] = (),
+        sessions: bool = False,
+    ) -> None:
+        """``keys``: of partitions, or for ``sessions`` their ids; no other sender has them."""
+        super().__init__(name, connection_string, queue, history, random)
+        self._keys = keys
+        self._sessions = sessions
+        self._numbers = count()
+
+    def work(self, client: Client) -> None:
+        sender = client.sender(self.queue)
+        while not self.stopping.is_set():
+            key = self.random.choice(self._keys) if self._keys else ""
+            body = f"{self.name}-{next(self._numbers)}"
+            message = OutgoingMessage(
+                body=body.encode(),
+                partition_key=key if key and not self._sessions else None,
+                session_id=key if self._sessions else None,
+            )
+            began_ms = self.history.now_ms()
+            failure: ClientError | None = None
+            try:
+                sender.send([message])
+            except ClientError as error:
+                failure = error
+            outcome = outcome_of(failure) if failure else Outcome.OK
+            self.history.add(
+                Operation(
+                    kind=Kind.SEND,
+                    began_ms=began_ms,
+                    ended_ms=self.history.now_ms(),
+                    outcome=outcome,
+                    who=self.name,
+                    queue=self.queue,
+                    body=body,
+                    key=key,
+                    note=str(failure or ""),
+                )
+            )
+            if failure is not None and outcome is Outcome.UNKNOWN:
+                raise failure
+            self.stopping.wait(_PAUSE_S)
+
+
+class Receiving(Worker):
+    """Receives and settles: mostly completes at once, now and then later, gives back, or forgets."""
+
+    def __init__(self, name: str, connection_string: str, queue: str, history: History, random: Random) -> None:
+        super().__init__(name, connection_string, queue, history, random)
+        self.calm = threading.Event()
+        """Set: complete everything, at once."""
+
+    def work(self, client: Client) -> None:
+        receiver = client.receiver(self.queue)
+        while not self.stopping.is_set():
+            self.use(receiver, self.take(receiver))
+
+    def take(self, receiver: Receiver) -> list[IncomingMessage]:
+        """What is there, written down."""
+        began_ms = self.history.now_ms()
+        messages = receiver.receive(_BATCH, _LOOK_S)
+        now_ms = self.history.now_ms()
+        self.history.add(*(self._delivered(one, began_ms, now_ms) for one in messages))
+        return messages
+
+    def use(self, receiver: Receiver, messages: list[IncomingMessage]) -> None:
+        chance = 1.0 if self.calm.is_set() else self.random.random()
+        if chance < 0.04:
+            return  # their locks run out
+        if chance < 0.12:
+            self.stopping.wait(self.random.uniform(0, _NAP_S))
+        for message in messages:
+            self.settle(receiver, message, give_back=not self.calm.is_set() and self.random.random() < 0.05)
+
+    def settle(self, receiver: Receiver, message: IncomingMessage, *, give_back: bool = False) -> None:
+        """One message, written down. Raises what leaves its fate open."""
+        settlement = self._note(message, Kind.SETTLE, self.history.now_ms())
+        settlement.action = "abandon" if give_back else "complete"
+        try:
+            receiver.settle([message], ABANDON if give_back else COMPLETE)
+        except ClientError as error:
+            settlement.outcome = outcome_of(error)
+            settlement.note = str(error)
+            if settlement.outcome is Outcome.UNKNOWN:
+                raise
+        finally:
+            settlement.ended_ms = self.history.now_ms()
+            self.history.add(settlement)
+
+    def _delivered(self, message: IncomingMessage, began_ms: int, now_ms: int) -> Operation:
+        note = self._note(message, Kind.DELIVER, began_ms)
+        note.ended_ms = now_ms
+        return note
+
+    def _note(self, message: IncomingMessage, kind: Kind, began_ms: int) -> Operation:
+        return note_of(message, kind, self.queue, began_ms, self.name)
+
+
+class WorkingOnSessions(Receiving):
+    """Takes the next free session, some of its messages, and lets it go."""
+
+    def work(self, client: Client) -> None:
+        while not self.stopping.is_set():
+            try:
+                receiver = client.receiver(self.queue, session=NEXT_SESSION, session_wait_s=_LOOK_S)
+            except TimedOut:
+                continue  # no session has messages
+            for _ in range(self.random.randint(1, 6)):
+                messages = self.take(receiver)
+                if not messages or self.stopping.is_set():
+                    break
+                self.use(receiver, messages)
+            receiver.close()
+
+    def use(self, receiver: Receiver, messages: list[IncomingMessage]) -> None:
+        """Nothing is forgotten: the session goes on being held, and would wait for that message."""
+        if not self.calm.is_set() and self.random.random() < 0.1:
+            self.stopping.wait(self.random.uniform(0, _NAP_S))
+        for message in messages:
+            self.settle(receiver, message)
+
+
+def note_of(message: IncomingMessage, kind: Kind, queue: str, began_ms: int, who: str = "") -> Operation:
+    """What is known of a message that came or is there; its time is to be filled in."""
+    body = message.body
+    return Operation(
+        kind=kind,
+        began_ms=began_ms,
+        ended_ms=began_ms,
+        who=who,
+        queue=queue,
+        body=body.decode() if isinstance(body, bytes) else str(body),
+        sequence=message.sequence_number or 0,
+        delivery_count=message.delivery_count,
+        until_ms=message.locked_until_ms or 0,
+        token=message.delivery.tag.hex() if message.delivery is not None else "",
+    )
+
+
+def what_is_left(client: Client, queue: str, history: History) -> None:
+    """Write down every message of a queue that nobody sends to any more. Raises `ClientError`."""
+    node = client.management(queue)
+    next_number = 1
+    while page := node.peek(next_number, 100):
+        history.add(*(note_of(one, Kind.LEFT, queue, history.now_ms()) for one in page))
+        next_number = (page[-1].sequence_number or 0) + 1

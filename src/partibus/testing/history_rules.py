@@ -1,0 +1,246 @@
+"""What must hold in every history of clients and brokers, whatever was lost meanwhile (docs/loss.md).
+
+Each rule is a function from a history to what breaks it. What a rule lets pass is what the broker does not promise:
+
+- A message lock is written with the next commit and is not waited for (D12). When a broker process ends before another
+  settlement in that partition was acknowledged, the lock may be forgotten; the message is delivered again, and only the
+  new lock settles it.
+- A message whose delivery never reached the application comes later, with a higher delivery count: that was not its
+  first delivery, so it says nothing about order. In a session nothing comes before it even then.
+- A delivery that arrives after the end of its own lock was under way for that long, and says nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from partibus.testing.history import Kind, Operation, Outcome
+
+SLACK_MS = 100
+"""Clocks of two processes of one machine differ by less."""
+_PARTITION_SHIFT = 48
+
+Message = tuple[str, int]
+"""Queue and sequence number."""
+
+
+class Violation(NamedTuple):
+    """A rule by its name, and what broke it."""
+
+    rule: str
+    text: str
+
+
+class Queues(NamedTuple):
+    """Names of the queues in a history, by what is promised of them."""
+
+    unkeyed: str
+    """Sends without a key, to any number of receivers."""
+    keyed: str
+    """One receiver; each key has one sender, which waits for each answer."""
+    sessions: str
+    """As the keyed one, but any number of receivers."""
+
+
+def check(history: Sequence[Operation], queues: Queues, unavailable_max_ms: int) -> list[Violation]:
+    """All that is wrong. ``unavailable_max_ms``: how long sends without a key may wait for the next accepted one."""
+    return [
+        *lost(history),
+        *stored_twice(history),
+        *refused_but_stored(history),
+        *delivered_after_complete(history),
+        *second_live_lock(history, queues),
+        *settled_by_an_old_lock(history),
+        *out_of_order(history, queues),
+        *unavailable(history, queues, unavailable_max_ms),
+    ]
+
+
+def lost(history: Sequence[Operation]) -> Iterator[Violation]:
+    """What was acknowledged is completed, or may be, or is still there at the end."""
+    found = {(one.queue, one.body) for one in history if one.kind is Kind.LEFT}
+    found |= {(one.queue, one.body) for one in _completions(history) if one.outcome is not Outcome.FAIL}
+    for one in _sends(history, Outcome.OK):
+        if (one.queue, one.body) not in found:
+            yield Violation("lost", f"'{one.body}' was accepted by '{one.queue}' at {one.ended_ms} and is gone")
+
+
+def stored_twice(history: Sequence[Operation]) -> Iterator[Violation]:
+    """No client here repeats a send, so each body has one sequence number at most."""
+    numbers: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for one in _sightings(history):
+        numbers[one.queue, one.body].add(one.sequence)
+    for (queue, body), found in numbers.items():
+        if len(found) > 1:
+            yield Violation("stored twice", f"'{body}' was sent to '{queue}' once and has the numbers {sorted(found)}")
+
+
+def refused_but_stored(history: Sequence[Operation]) -> Iterator[Violation]:
+    """Who is refused may send again without a copy."""
+    seen = {(one.queue, one.body): one for one in _sightings(history)}
+    for one in _sends(history, Outcome.FAIL):
+        if (one.queue, one.body) in seen:
+            yield Violation("refused but stored", f"'{one.body}' is in '{one.queue}', which said: {one.note}")
+
+
+def delivered_after_complete(history: Sequence[Operation]) -> Iterator[Violation]:
+    """An acknowledged complete is the end of a message."""
+    completed: dict[Message, int] = {}
+    for one in _completions(history):
+        if one.outcome is Outcome.OK:
+            name = (one.queue, one.sequence)
+            completed[name] = min(one.ended_ms, completed.get(name, one.ended_ms))
+    for one in _sightings(history):
+        end_ms = completed.get((one.queue, one.sequence))
+        if end_ms is None:
+            continue
+        if one.kind is Kind.LEFT or end_ms < one.ended_ms <= one.until_ms:
+            yield Violation(
+                "delivered after complete",
+                f"'{one.body}' ({one.sequence}) of '{one.queue}', completed at {end_ms}, {one.kind} at {one.ended_ms}",
+            )
+
+
+def second_live_lock(history: Sequence[Operation], queues: Queues) -> Iterator[Violation]:
+    """Nobody is given a message while somebody else's lock runs. Sessions are locked as a whole and freed early."""
+    for first, second in _pairs(history):
+        if first.queue != queues.sessions and first.until_ms > second.ended_ms + SLACK_MS:
+            yield Violation(
+                "second live lock",
+                f"'{first.body}' ({first.sequence}) of '{first.queue}' is {first.who}'s until {first.until_ms} and was "
+                f"delivered to {second.who} at {second.ended_ms}",
+            )
+
+
+def forgotten_locks(history: Sequence[Operation], queues: Queues) -> int:
+    """How many locks were let pass because they may have been forgotten with a broker."""
+    every = sum(
+        first.queue != queues.sessions and first.until_ms > second.ended_ms + SLACK_MS
+        for first, second in _pairs(history, forgivable=True)
+    )
+    return every - sum(1 for _ in second_live_lock(history, queues))
+
+
+def settled_by_an_old_lock(history: Sequence[Operation]) -> Iterator[Violation]:
+    """Once a message was delivered under a new lock, the old one settles nothing any more."""
+    deliveries = _deliveries(history)
+    for one in history:
+        if one.kind is not Kind.SETTLE or one.outcome is not Outcome.OK:
+            continue
+        held = deliveries.get((one.queue, one.sequence), [])
+        mine_ms = next((delivery.ended_ms for delivery in held if delivery.token == one.token), None)
+        for other in held:
+            if mine_ms is not None and other.token != one.token and mine_ms < other.ended_ms < one.began_ms:
+                yield Violation(
+                    "settled by an old lock",
+                    f"'{one.body}' ({one.sequence}) of '{one.queue}': {one.who}'s {one.action} at {one.began_ms} was "
+                    f"taken, though {other.who} got the message at {other.ended_ms}",
+                )
+
+
+def out_of_order(history: Sequence[Operation], queues: Queues) -> Iterator[Violation]:
+    """What was acknowledged before the next send of its key began is delivered before it, the first time."""
+    places: dict[tuple[str, str], int] = {}
+    for place, one in enumerate(history):
+        if one.kind is Kind.DELIVER and (one.delivery_count == 0 or one.queue == queues.sessions):
+            places.setdefault((one.queue, one.body), place)
+    keys: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+    for one in _sends(history, Outcome.OK):
+        if one.queue in (queues.keyed, queues.sessions) and (one.queue, one.body) in places:
+            keys[one.queue, one.key].append(one)
+    for (queue, key), sent in keys.items():
+        for before, after in pairwise(sorted(sent, key=lambda one: one.began_ms)):
+            if before.ended_ms <= after.began_ms and places[queue, before.body] > places[queue, after.body]:
+                yield Violation(
+                    "out of order",
+                    f"'{after.body}' of '{key}' in '{queue}' was delivered before '{before.body}', sent before it",
+                )
+
+
+def unavailable(history: Sequence[Operation], queues: Queues, most_ms: int) -> Iterator[Violation]:
+    """Sends without a key are accepted all the time, but for times without any broker."""
+    outages = [(one.began_ms, one.ended_ms) for one in history if one.kind is Kind.OUTAGE]
+    accepted = sorted(one.ended_ms for one in _sends(history, Outcome.OK) if one.queue == queues.unkeyed)
+    for load in history:
+        if load.kind is not Kind.LOAD:
+            continue
+        inside = [at_ms for at_ms in accepted if load.began_ms <= at_ms <= load.ended_ms]
+        for start_ms, end_ms in pairwise([load.began_ms, *inside, load.ended_ms]):
+            away_ms = sum(max(0, min(end_ms, to_ms) - max(start_ms, from_ms)) for from_ms, to_ms in outages)
+            if end_ms - start_ms - away_ms > most_ms:
+                yield Violation(
+                    "unavailable",
+                    f"'{queues.unkeyed}' accepted nothing from {start_ms} to {end_ms}, {away_ms} ms of it without "
+                    f"brokers; {most_ms} ms are allowed",
+                )
+
+
+# -- inside --------------------------------------------------------------------------------------------------------
+
+
+def _sends(history: Iterable[Operation], outcome: Outcome) -> Iterator[Operation]:
+    return (one for one in history if one.kind is Kind.SEND and one.outcome is outcome)
+
+
+def _sightings(history: Iterable[Operation]) -> Iterator[Operation]:
+    return (one for one in history if one.kind in (Kind.DELIVER, Kind.LEFT))
+
+
+def _completions(history: Iterable[Operation]) -> Iterator[Operation]:
+    return (one for one in history if one.kind is Kind.SETTLE and one.action == "complete")
+
+
+def _deliveries(history: Iterable[Operation]) -> dict[Message, list[Operation]]:
+    """In the order of their times; without those that came after the end of their locks."""
+    found: dict[Message, list[Operation]] = defaultdict(list)
+    for one in history:
+        if one.kind is Kind.DELIVER and one.ended_ms <= one.until_ms:
+            found[one.queue, one.sequence].append(one)
+    for deliveries in found.values():
+        deliveries.sort(key=lambda one: one.ended_ms)
+    return found
+
+
+def _pairs(history: Sequence[Operation], *, forgivable: bool = False) -> Iterator[tuple[Operation, Operation]]:
+    """Two deliveries of one message in a row, of which the first was not given back before the second came.
+    ``forgivable``: also those where a broker may have forgotten the first one's lock."""
+    losses = [one for one in history if one.kind is Kind.LOSS]
+    settled: dict[tuple[str, str, int], Operation] = {}
+    """By queue, token and number: the tokens of different messages may be equal."""
+    committed: dict[tuple[str, int], list[Operation]] = defaultdict(list)
+    """Acknowledged settlements by queue and partition: what was decided before them is stored."""
+    for one in history:
+        if one.kind is Kind.SETTLE:
+            settled[one.queue, one.token, one.sequence] = one
+            if one.outcome is Outcome.OK:
+                committed[one.queue, one.sequence >> _PARTITION_SHIFT].append(one)
+    for (queue, sequence), deliveries in _deliveries(history).items():
+        for first, second in pairwise(deliveries):
+            end = settled.get((queue, first.token, sequence))
+            given_back = (
+                end is not None
+                and end.action != "complete"
+                and end.outcome is not Outcome.FAIL
+                and end.began_ms <= second.ended_ms
+            )
+            if given_back or first.token == second.token:
+                continue
+            if forgivable or not _may_be_forgotten(
+                first, second, losses, committed[queue, sequence >> _PARTITION_SHIFT]
+            ):
+                yield first, second
+
+
+def _may_be_forgotten(
+    first: Operation, second: Operation, losses: Iterable[Operation], commits: Sequence[Operation]
+) -> bool:
+    """Whether a broker ended between two deliveries, and nothing shows that the first lock was stored by then."""
+    return any(
+        first.began_ms <= loss.ended_ms
+        and loss.began_ms <= second.ended_ms
+        and not any(first.ended_ms <= one.began_ms and one.ended_ms <= loss.began_ms for one in commits)
+        for loss in losses
+    )
