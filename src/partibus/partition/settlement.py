@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 
-from partibus.partition.commands import BodyLoad, LockToken, Outcome, Settle, Settled, Transact
+from partibus.partition.commands import BodyLoad, Outcome, Settle, Settled, Transact
 from partibus.partition.dead_letter import dead_letter
 from partibus.partition.entry import Entry
 from partibus.partition.events import Updated
+from partibus.partition.lane import Lane
 from partibus.partition.loads import body_load
-from partibus.partition.lock_table import by_lock
+from partibus.partition.lock_table import LockBatch, by_lock
 from partibus.partition.ports import EntryState
 from partibus.partition.put_back import put_back
 from partibus.partition.state import PartitionState
@@ -27,17 +28,11 @@ def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: 
     """As `settle`, with every body there."""
     kind, outcome = command.kind, command.outcome
     gone = outcome is Outcome.COMPLETE or outcome is Outcome.DEAD_LETTER
-    lost: list[int] = []
+    held = _held(state, command, now_ms)
     settled: list[Entry] = []
-    for lock_id, positions in by_lock(command.tokens):
-        lane = state.lane_under(kind, lock_id, now_ms)
-        batch = None if lane is None else lane.locks.find(lock_id)
-        held = [] if batch is None else batch.held(positions, now_ms)
-        if len(held) != len(positions):
-            lost += _indexes(command.tokens, {(lock_id, pos) for pos in positions if pos not in held})
-        if lane is not None and batch is not None and held:
-            settled += [batch.entries[pos] for pos in held]
-            state.unlock(lane, batch, held, step, still_covered=not gone)
+    for lane, batch, positions in held:
+        settled += [batch.entries[pos] for pos in positions]
+        state.unlock(lane, batch, positions, step, still_covered=not gone)
     if outcome is Outcome.COMPLETE:
         state.remove(kind, settled, step)
     elif outcome is Outcome.DEAD_LETTER:
@@ -52,32 +47,20 @@ def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: 
             delay_ms = (command.delay_ms or None) if counted else 0
             rewritten = bool(command.properties)
             put_back(state, kind, settled, now_ms, step, counted=counted, delay_ms=delay_ms, rewritten=rewritten)
-    step.replies.append(Settled(command.request, lost))
+    step.replies.append(Settled(command.request, _lost(command, held)))
 
 
 def lost_tokens(state: PartitionState, command: Settle, now_ms: int) -> list[int]:
     """The indexes of tokens whose lock has ended."""
-    lost: list[int] = []
-    for lock_id, positions in by_lock(command.tokens):
-        lane = state.lane_under(command.kind, lock_id, now_ms)
-        batch = None if lane is None else lane.locks.find(lock_id)
-        held = [] if batch is None else batch.held(positions, now_ms)
-        if len(held) != len(positions):
-            lost += _indexes(command.tokens, {(lock_id, pos) for pos in positions if pos not in held})
-    return lost
+    return _lost(command, _held(state, command, now_ms))
 
 
 def bodies_missing(state: PartitionState, command: Settle, now_ms: int) -> list[Entry]:
     """Entries that a settlement rewrites or moves, and whose body was let go while they were locked."""
     if command.outcome is not Outcome.DEAD_LETTER and not command.properties:
         return []
-    missing = []
-    for lock_id, positions in by_lock(command.tokens):
-        lane = state.lane_under(command.kind, lock_id, now_ms)
-        batch = None if lane is None else lane.locks.find(lock_id)
-        if batch is not None:
-            missing += [batch.entries[pos] for pos in positions if pos in batch.entries]
-    return [entry for entry in missing if entry.data is None]
+    held = _held(state, command, now_ms)
+    return [entry for _, batch, positions in held for pos in positions if (entry := batch.entries[pos]).data is None]
 
 
 def take_bodies(state: PartitionState, load: BodyLoad, found: dict[int, bytes], now_ms: int, step: Step) -> None:
@@ -88,19 +71,33 @@ def take_bodies(state: PartitionState, load: BodyLoad, found: dict[int, bytes], 
     for command in commands:
         if not isinstance(command, Settle) or command.kind != load.kind:
             continue
-        for lock_id, positions in by_lock(command.tokens):
-            lane = state.lane_under(command.kind, lock_id, now_ms)
-            batch = None if lane is None else lane.locks.find(lock_id)
-            if lane is None or batch is None:
-                continue
-            waiting = [batch.entries[pos] for pos in positions if pos in batch.entries]
-            waiting = [entry for entry in waiting if entry.data is None]
+        for lane, batch, positions in _held(state, command, now_ms):
+            waiting = [batch.entries[pos] for pos in positions if batch.entries[pos].data is None]
             for entry in waiting:
                 entry.data = found.get(entry.pos)
             bodyless = [entry for entry in waiting if entry.data is None and entry.pos in load.positions]
             if bodyless:
                 state.unlock(lane, batch, [entry.pos for entry in bodyless], step, still_covered=False)
                 state.remove(command.kind, bodyless, step)
+
+
+def _held(state: PartitionState, command: Settle, now_ms: int) -> list[tuple[Lane, LockBatch, list[int]]]:
+    """What of a settlement's tokens is still under lock: positions by delivery batch."""
+    held = []
+    for lock_id, positions in by_lock(command.tokens):
+        lane = state.lane_under(command.kind, lock_id, now_ms)
+        batch = None if lane is None else lane.locks.find(lock_id)
+        if lane is not None and batch is not None and (found := batch.held(positions, now_ms)):
+            held.append((lane, batch, found))
+    return held
+
+
+def _lost(command: Settle, held: list[tuple[Lane, LockBatch, list[int]]]) -> list[int]:
+    """The indexes of the other tokens."""
+    if sum([len(positions) for _, _, positions in held]) == len(command.tokens):
+        return []
+    known = {(batch.lock_id, pos) for _, batch, positions in held for pos in positions}
+    return [index for index, token in enumerate(command.tokens) if token not in known]
 
 
 def _defer(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
@@ -117,7 +114,3 @@ def _with_reason(command: Settle) -> Mapping[str, object]:
     given = {"DeadLetterReason": command.reason, "DeadLetterErrorDescription": command.description}
     reasons = {name: text for name, text in given.items() if text is not None}
     return {**(command.properties or {}), **reasons}
-
-
-def _indexes(tokens: list[LockToken], wanted: set[LockToken]) -> list[int]:
-    return [index for index, token in enumerate(tokens) if token in wanted]
