@@ -12,10 +12,14 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# Of `make chaos`: what chance does, and for how long.
+SEED ?= 1
+SECONDS ?= 120
+
 # Rows of flight data that `make demo` replays; empty means all 336,776.
 ROWS ?=
 
-.PHONY: help setup demo test check format bench conformance lock clean
+.PHONY: help setup demo test check format bench chaos conformance lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +44,9 @@ format: setup ## put the code into the one format and fix what the linter can fi
 
 bench: setup ## measure, and write docs/benchmarks.md
 	$(PY) -m bench
+
+chaos: setup ## kill and stop brokers under clients' load and check what the clients saw (SEED=7 SECONDS=300)
+	$(PY) -m partibus.testing.chaos $(SEED) $(SECONDS) build/chaos
 
 # The page is written after failures too (status 1), not after a run that was cut short.
 conformance: setup $(NODE_MODULES) ## every test, then docs/conformance.md from what they showed

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from partibus.client.driver import LinkOwner
 from partibus.client.errors import Busy, ConnectionLost, LockLost, SendFailed, TimedOut
 from partibus.testing.chaos import QUEUES, UNAVAILABLE_MAX_MS, run
 from partibus.testing.history import History, Kind, Operation, Outcome, outcome_of, read_history
@@ -176,10 +177,13 @@ def test_sends_without_a_key_are_accepted_while_there_are_brokers() -> None:
 
 
 def test_what_an_error_says_about_its_operation() -> None:
-    assert outcome_of(SendFailed([(0, Busy("busy"))], 1)) is Outcome.FAIL
-    assert outcome_of(SendFailed([(0, TimedOut("who knows"))], 1)) is Outcome.UNKNOWN
-    assert outcome_of(ConnectionLost("gone")) is Outcome.UNKNOWN
-    assert outcome_of(LockLost("lost")) is Outcome.FAIL
+    link = LinkOwner("link")
+    assert outcome_of(SendFailed([(0, Busy("busy"))], 1), link) is Outcome.FAIL
+    assert outcome_of(SendFailed([(0, TimedOut("who knows"))], 1), link) is Outcome.UNKNOWN
+    assert outcome_of(ConnectionLost("gone"), link) is Outcome.UNKNOWN
+    assert outcome_of(LockLost("lost"), link) is Outcome.FAIL
+    link.on_over(LockLost("the session's lock is lost"))
+    assert outcome_of(LockLost("lost"), link) is Outcome.UNKNOWN, "the settlement may have been done before"
 
 
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def _load(
     began_ms = history.now_ms()
     planned = list(plan)
     while True:
-        pause.wait(random.uniform(0.5, 3))
+        pause.wait(random.uniform(0.3, 1) if plan else random.uniform(0.5, 3))
         if planned:
             nemesis.do(partial(planned.pop(0), nemesis))
         elif history.now_ms() - began_ms >= seconds * 1_000:

@@ -18,6 +18,8 @@ from partibus.clock import SystemClock
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from partibus.client.driver import LinkOwner
+
 
 class Kind(StrEnum):
     """What was done."""
@@ -106,9 +108,11 @@ def read_history(path: Path) -> list[Operation]:
     return [Operation(**one | {"kind": Kind(one["kind"]), "outcome": Outcome(one["outcome"])}) for one in read]
 
 
-def outcome_of(error: ClientError) -> Outcome:
-    """Of the operation that it ended. A message or settlement that the broker refuses by name was not taken, but for
-    its word that nobody can tell (`com.microsoft:timeout`)."""
+def outcome_of(error: ClientError, link: LinkOwner) -> Outcome:
+    """Of the send or settlement on a link that it ended. What the broker refuses by name was not done, but for its word
+    that nobody can tell (`com.microsoft:timeout`). A link that ended instead, for whatever reason, says nothing."""
     if isinstance(error, SendFailed):
-        return outcome_of(error.failures[0][1])
-    return Outcome.UNKNOWN if isinstance(error, ConnectionLost | LinkLost | TimedOut) else Outcome.FAIL
+        error = error.failures[0][1]
+    if link.error is not None or isinstance(error, ConnectionLost | LinkLost | TimedOut):
+        return Outcome.UNKNOWN
+    return Outcome.FAIL

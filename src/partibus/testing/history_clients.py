@@ -102,7 +102,7 @@ class Sending(Worker):
                 sender.send([message])
             except ClientError as error:
                 failure = error
-            outcome = outcome_of(failure) if failure else Outcome.OK
+            outcome = outcome_of(failure, sender) if failure else Outcome.OK
             self.history.add(
                 Operation(
                     kind=Kind.SEND,
@@ -158,7 +158,7 @@ class Receiving(Worker):
         try:
             receiver.settle([message], ABANDON if give_back else COMPLETE)
         except ClientError as error:
-            settlement.outcome = outcome_of(error)
+            settlement.outcome = outcome_of(error, receiver)
             settlement.note = str(error)
             if settlement.outcome is Outcome.UNKNOWN:
                 raise
