@@ -6,10 +6,11 @@ from itertools import count
 
 import pytest
 
-from partibus.amqp import DeliveryState
+from partibus.amqp import DeliveryState, Source, Target
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.performatives import Attach, Begin, Close, Disposition, End, Transfer
 from partibus.amqp.codec.states import ACCEPTED, Modified, Rejected
+from partibus.amqp.codec.types import Symbol
 from partibus.amqp.frames import frame
 from partibus.amqp.section_encoding import (
     encode_application_properties,
@@ -23,6 +24,8 @@ from partibus.client import ClientError, OutgoingMessage, connect, dead_letter
 from partibus.testing.broker_process import BrokerProcess
 from tests.robustness.raw import MIB, PATIENCE_S, RawPeer, flow, transfer
 
+RECEIVERS_MAX = 5_000
+"""Of one entity (section 7.4)."""
 BODY_64_KIB = encode_properties(message_id="m") + encode_data(bytes(60_000))
 
 
@@ -260,3 +263,30 @@ def test_sessions_that_begin_and_end(broker: BrokerProcess) -> None:
             peer.say(End(), channel=1)
         peer.say(Close())
         peer.read_until(Close)
+
+
+def test_a_burst_of_receivers_of_sessions(broker: BrokerProcess) -> None:
+    """Thousands of attaches come in one read: each is done, those past the limit are refused, and a second burst on a
+    queue that goes away in the middle leaves nothing behind."""
+    sessions, links = 26, 200
+    for name, is_deleted in (("burst", False), ("burst-deleted", True)):
+        broker.create_queue(name, RequiresSession=True)
+        attaches = b"".join(
+            frame(channel, Begin(next_outgoing_id=0, incoming_window=10, outgoing_window=10))
+            + b"".join(frame(channel, session_attach(name, f"{channel} {handle}", handle)) for handle in range(links))
+            for channel in range(1, 1 + sessions)
+        )
+        with RawPeer(broker) as peer:
+            peer.open()
+            peer.write(attaches)
+            if is_deleted:
+                broker.delete_queue(name)
+            answers = [peer.read_until(Attach) for _ in range(sessions * links)]
+            held = [attach for attach in answers if attach.source is not None]
+            assert is_deleted or len(held) == RECEIVERS_MAX
+    assert broker.describe("burst").messages == 0
+
+
+def session_attach(queue: str, session: str, handle: int) -> Attach:
+    wanted: dict[object, object] = {Symbol("com.microsoft:session-filter"): session}
+    return Attach(name=f"{handle}", handle=handle, role=True, source=Source(queue, filter=wanted), target=Target("raw"))

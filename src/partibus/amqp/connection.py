@@ -59,6 +59,8 @@ class Connection:
         """Links on all sessions, refused ones that the peer has not detached included."""
         self.partial_bytes = 0
         """Bytes of incomplete deliveries on all links."""
+        self.more_to_read = False
+        """Bytes that came are not read yet (`Limits.performatives_at_once`): call `receive_data` again, with none."""
         self._handshake = ServerHandshake() if server else ClientHandshake(login)
         self._channels = NumberPool()
         self._sessions_in: dict[int, Session] = {}
@@ -177,6 +179,7 @@ class Connection:
     def receive_data(self, data: bytes) -> list[Event]:
         """Take bytes from the peer and say what they mean. Never raises for what they are."""
         events: list[Event] = []
+        self.more_to_read = False
         if self.state is State.CLOSED:
             return events
         self._keep_alive.heard = True
@@ -216,6 +219,7 @@ class Connection:
         unpack = HEADER.unpack_from
         size_max = self.limits.max_frame_size
         sessions = self._sessions_in
+        left = self.limits.performatives_at_once
         while available - pos >= HEADER_BYTES:
             size, offset, kind, channel = unpack(data, pos)
             body = pos + offset * 4
@@ -246,6 +250,11 @@ class Connection:
                 events.append(SessionClosed(session, violation.error, by_peer=False))
             if self.state is State.CLOSED:
                 return available
+            if left is not None:
+                left -= 1
+                if left <= 0:
+                    self.more_to_read = pos < available
+                    break
         return pos
 
     def _on_performative(self, channel: int, session: Session | None, performative: Any, events: list[Event]) -> None:

@@ -37,5 +37,8 @@ class Limits:
     """Bytes of deliveries that wait in one session for the peer's window."""
     nesting_max: int = MAX_NESTING
     """Levels of compound values."""
+    performatives_at_once: int | None = None
+    """Frames other than transfers and dispositions that one call of `Connection.receive_data` reads; what is behind
+    them waits for the next call (`Connection.more_to_read`). None: all."""
     idle_timeout_ms: int = 240_000
     """Advertised; a connection that is silent for longer is closed. 0: never."""

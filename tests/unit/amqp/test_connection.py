@@ -235,3 +235,14 @@ def test_incomplete_frame_is_kept_but_no_more_than_one() -> None:
     assert of_type(Closed, scripted.connection.receive_data(b"\x00"))
     with pytest.raises(DecodeError):
         read_frames(data + b"\x00")
+
+
+def test_frames_behind_the_first_few_wait_for_the_next_call() -> None:
+    scripted = Scripted(limits=Limits(performatives_at_once=2))
+    scripted.open()
+    begins = b"".join(frame(channel, BEGIN) for channel in range(5))
+    opened = []
+    for data in (begins + frame(5, BEGIN)[:-1], b"", b"", frame(5, BEGIN)[-1:]):
+        events = scripted.connection.receive_data(data)
+        opened.append((len(of_type(SessionOpened, events)), scripted.connection.more_to_read))
+    assert opened == [(2, True), (2, True), (1, False), (1, False)]

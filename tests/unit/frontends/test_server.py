@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from partibus.amqp import Session
 from partibus.amqp.codec.performatives import Begin, Flow, Open
 from partibus.amqp.frames import AMQP_HEADER, frame
-from partibus.frontends.amqp.peer import Peer
+from partibus.frontends.amqp.peer import PERFORMATIVES_AT_ONCE, Peer
 from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
 from partibus.limits import Limits
 from tests.unit.frontends.harness import World
@@ -107,6 +108,10 @@ class Connected:
         self.protocol = PeerProtocol(server)
         self.protocol.connection_made(self.transport)
 
+    @property
+    def sessions(self) -> list[Session]:
+        return self.protocol._peer.connection.sessions
+
     def receive(self, data: bytes) -> None:
         self.protocol.data_received(data)
         self.loop.run()
@@ -159,6 +164,32 @@ def test_who_takes_no_answers_is_not_read_from(connected: Connected) -> None:
     connected.protocol.resume_writing()
     connected.loop.run()
     assert connected.transport.reading
+
+
+def test_others_have_their_turn_while_a_connection_does_what_one_read_brought(connected: Connected) -> None:
+    connected.open()
+    begin = Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)
+    channels = 3 * PERFORMATIVES_AT_ONCE
+    turns: list[int] = []
+    connected.protocol.data_received(b"".join(frame(1 + channel, begin) for channel in range(channels)))
+    while connected.loop.soon:
+        turns.append(len(connected.sessions) - 1)
+        assert turns[-1] == channels or not connected.transport.reading
+        call = connected.loop.soon.pop(0)
+        call()
+        connected.transport.unsent.clear()
+    assert sorted({*turns}) == [PERFORMATIVES_AT_ONCE, 2 * PERFORMATIVES_AT_ONCE, channels]
+    connected.receive(b"")
+    assert connected.transport.reading
+
+
+def test_what_is_still_unread_goes_with_its_connection(connected: Connected) -> None:
+    connected.open()
+    begin = Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)
+    connected.protocol.data_received(b"".join(frame(channel, begin) for channel in range(1, 1_000)))
+    connected.protocol.connection_lost(None)
+    connected.loop.run()
+    assert len(connected.sessions) == 1 + PERFORMATIVES_AT_ONCE
 
 
 def test_a_bug_of_ours_ends_the_connection_that_met_it_and_says_so(

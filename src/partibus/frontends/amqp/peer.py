@@ -65,6 +65,9 @@ log = logging.getLogger(__name__)
 CONTAINER_ID = "partibus"
 SETTLED = 1
 """snd-settle-mode of a link that receives and deletes (section 4.1)."""
+PERFORMATIVES_AT_ONCE = 64
+"""Attaches and the like that one connection may have done before others have their turn: the costliest, an attach that
+takes a session, is half a millisecond, and thousands of them fit into what one read of a socket brings."""
 
 
 class Incoming(Protocol):
@@ -141,6 +144,7 @@ class Peer:
                 partial_bytes_max=limits.incoming_bytes,
                 pending_bytes_max=limits.outgoing_bytes,
                 idle_timeout_ms=limits.idle_timeout_ms,
+                performatives_at_once=PERFORMATIVES_AT_ONCE,
             ),
         )
 

@@ -28,6 +28,7 @@ class PeerProtocol(asyncio.Protocol):
         self._held_back = False
         self._reading = True
         self._awaiting_relief = False
+        self._reading_on = False
         self._ticker: asyncio.TimerHandle | None = None
 
     # -- the transport's calls ---------------------------------------------------------------------------------------
@@ -45,8 +46,17 @@ class PeerProtocol(asyncio.Protocol):
         except Exception:  # a bug of ours: it ends this connection and no other
             log.exception("an error inside of the broker ends a connection")
             self._peer.close(AmqpError(INTERNAL_ERROR, "An error inside of the broker; its log says more."))
+        if self._peer.connection.more_to_read and not self._reading_on:
+            self._reading_on = True
+            self._loop.call_soon(self._read_on)
         self._balance_reading()
         self._flush_soon()
+
+    def _read_on(self) -> None:
+        """After the other connections' turn, the rest of what has come."""
+        self._reading_on = False
+        if self._transport is not None:
+            self.data_received(b"")
 
     def pause_writing(self) -> None:
         self._congested = True
@@ -111,7 +121,8 @@ class PeerProtocol(asyncio.Protocol):
             self._awaiting_relief = True
             self._peer.when_relieved(self._on_relieved)
         unsent_max = self._server.broker.limits.connection.unsent_bytes_max
-        reading = not overloaded and self._transport.get_write_buffer_size() <= unsent_max
+        unsent = self._transport.get_write_buffer_size()
+        reading = not overloaded and not self._reading_on and unsent <= unsent_max
         if reading is self._reading:
             return
         self._reading = reading
