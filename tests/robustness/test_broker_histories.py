@@ -144,6 +144,8 @@ def test_an_old_lock_settles_nothing(queue: str) -> None:
     assert broken(*history, settle(second, 1_100)) == []
     assert broken(*history, settle(first, 1_100, outcome=Outcome.FAIL), settle(second, 1_200)) == []
     assert broken(*history, settle(first, 1_100)) == ["settled by an old lock"]
+    assert broken(history[0], first, settle(first, first.until_ms + 50)) == []
+    assert broken(history[0], first, settle(first, first.until_ms + 150)) == ["settled by an old lock"]
 
 
 @BOTH_ORDERED

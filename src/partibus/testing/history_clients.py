@@ -8,7 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from partibus.client import ABANDON, COMPLETE, NEXT_SESSION, OutgoingMessage, connect
-from partibus.client.errors import ClientError, TimedOut
+from partibus.client.errors import ClientError, SendFailed, TimedOut
 from partibus.testing.history import History, Kind, Operation, Outcome, outcome_of
 
 if TYPE_CHECKING:
@@ -22,9 +22,13 @@ RECONNECT_S = 0.5
 """More than the quarter of a second for which a message may be in the cache of a front end that lost its receiver."""
 _PAUSE_S = 0.01
 _BATCH = 8
+_BURST_MAX = 12
 _LOOK_S = 0.5
 _NAP_S = 1.5
 """Of a consumer at its longest; less than the shortest lock, of 5 s."""
+
+_LATE_MS = 300
+"""After the end of a lock; another receiver has the message by then, mostly."""
 
 
 class Worker:
@@ -67,7 +71,8 @@ class Worker:
 
 
 class Sending(Worker):
-    """Sends messages one by one, each with a body of its own, and never sends one again."""
+    """Sends messages, each with a body of its own, and never sends one again: those with a key one by one, others some
+    at once, so that much is under way when a broker is lost."""
 
     def __init__(
         self,
@@ -89,49 +94,54 @@ class Sending(Worker):
     def work(self, client: Client) -> None:
         sender = client.sender(self.queue)
         while not self.stopping.is_set():
-            key = self.random.choice(self._keys) if self._keys else ""
-            body = f"{self.name}-{next(self._numbers)}"
-            message = OutgoingMessage(
-                body=body.encode(),
-                partition_key=key if key and not self._sessions else None,
-                session_id=key if self._sessions else None,
-            )
+            sent = [self._next() for _ in range(1 if self._keys else self.random.randint(1, _BURST_MAX))]
             began_ms = self.history.now_ms()
-            failure: ClientError | None = None
+            outcomes: dict[int, tuple[Outcome, str]] = {}
             try:
-                sender.send([message])
+                sender.send([message for message, _ in sent])
+            except SendFailed as error:
+                outcomes = {index: (outcome_of(why, sender), str(why)) for index, why in error.failures}
             except ClientError as error:
-                failure = error
-            outcome = outcome_of(failure, sender) if failure else Outcome.OK
-            self.history.add(
-                Operation(
-                    kind=Kind.SEND,
-                    began_ms=began_ms,
-                    ended_ms=self.history.now_ms(),
-                    outcome=outcome,
-                    who=self.name,
-                    queue=self.queue,
-                    body=body,
-                    key=key,
-                    note=str(failure or ""),
-                )
-            )
-            if failure is not None and outcome is Outcome.UNKNOWN:
-                raise failure
+                outcomes = dict.fromkeys(range(len(sent)), (Outcome.UNKNOWN, str(error)))
+                raise
+            finally:
+                ended_ms = self.history.now_ms()
+                for index, (_, operation) in enumerate(sent):
+                    operation.began_ms, operation.ended_ms = began_ms, ended_ms
+                    operation.outcome, operation.note = outcomes.get(index, (Outcome.OK, ""))
+                self.history.add(*(operation for _, operation in sent))
             self.stopping.wait(_PAUSE_S)
+
+    def _next(self) -> tuple[OutgoingMessage, Operation]:
+        """A message, and what is known of its sending before."""
+        key = self.random.choice(self._keys) if self._keys else ""
+        body = f"{self.name}-{next(self._numbers)}"
+        message = OutgoingMessage(
+            body=body.encode(),
+            partition_key=key if key and not self._sessions else None,
+            session_id=key if self._sessions else None,
+        )
+        operation = Operation(
+            kind=Kind.SEND, began_ms=0, ended_ms=0, who=self.name, queue=self.queue, body=body, key=key
+        )
+        return message, operation
 
 
 class Receiving(Worker):
-    """Receives and settles: mostly completes at once, now and then later, gives back, or forgets."""
+    """Receives and settles: mostly completes at once, now and then later or too late, or gives back."""
 
     def __init__(self, name: str, connection_string: str, queue: str, history: History, random: Random) -> None:
         super().__init__(name, connection_string, queue, history, random)
         self.calm = threading.Event()
         """Set: complete everything, at once."""
+        self._late: list[IncomingMessage] = []
+        """Left lying; to be settled when their locks have ended, which must not do anything."""
 
     def work(self, client: Client) -> None:
         receiver = client.receiver(self.queue)
+        self._late.clear()
         while not self.stopping.is_set():
+            self._settle_late(receiver)
             self.use(receiver, self.take(receiver))
 
     def take(self, receiver: Receiver) -> list[IncomingMessage]:
@@ -145,7 +155,8 @@ class Receiving(Worker):
     def use(self, receiver: Receiver, messages: list[IncomingMessage]) -> None:
         chance = 1.0 if self.calm.is_set() else self.random.random()
         if chance < 0.04:
-            return  # their locks run out
+            self._late += messages
+            return
         if chance < 0.12:
             self.stopping.wait(self.random.uniform(0, _NAP_S))
         for message in messages:
@@ -165,6 +176,11 @@ class Receiving(Worker):
         finally:
             settlement.ended_ms = self.history.now_ms()
             self.history.add(settlement)
+
+    def _settle_late(self, receiver: Receiver) -> None:
+        ended_ms = self.history.now_ms() - _LATE_MS
+        while self._late and (self._late[0].locked_until_ms or 0) < ended_ms:
+            self.settle(receiver, self._late.pop(0))
 
     def _delivered(self, message: IncomingMessage, began_ms: int, now_ms: int) -> Operation:
         note = self._note(message, Kind.DELIVER, began_ms)

@@ -125,15 +125,23 @@ def forgotten_locks(history: Sequence[Operation], queues: Queues) -> int:
 
 
 def settled_by_an_old_lock(history: Sequence[Operation]) -> Iterator[Violation]:
-    """Once a message was delivered under a new lock, the old one settles nothing any more."""
+    """Once a lock has ended it settles nothing any more, whether the message was delivered under a new one or not."""
     deliveries = _deliveries(history)
     for one in history:
         if one.kind is not Kind.SETTLE or one.outcome is not Outcome.OK:
             continue
         held = deliveries.get((one.queue, one.sequence), [])
-        mine_ms = next((delivery.ended_ms for delivery in held if delivery.token == one.token), None)
+        mine = next((delivery for delivery in held if delivery.token == one.token), None)
+        if mine is None:
+            continue
+        if one.began_ms > mine.until_ms + SLACK_MS:
+            yield Violation(
+                "settled by an old lock",
+                f"'{one.body}' ({one.sequence}) of '{one.queue}': {one.who}'s {one.action} at {one.began_ms} was "
+                f"taken, though the lock had ended at {mine.until_ms}",
+            )
         for other in held:
-            if mine_ms is not None and other.token != one.token and mine_ms < other.ended_ms < one.began_ms:
+            if other.token != one.token and mine.ended_ms < other.ended_ms < one.began_ms:
                 yield Violation(
                     "settled by an old lock",
                     f"'{one.body}' ({one.sequence}) of '{one.queue}': {one.who}'s {one.action} at {one.began_ms} was "
