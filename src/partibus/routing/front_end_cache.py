@@ -53,7 +53,7 @@ CallIdle = Callable[[Callable[[], None]], Any]
 class _Kept:
     """What is kept of one partition, what it was asked for, and hand-outs that it has not answered."""
 
-    __slots__ = ("asked", "entries", "handing_out", "lock_receiver", "partition", "receiver")
+    __slots__ = ("asked", "awaited", "entries", "handing_out", "lock_receiver", "partition", "receiver")
 
     def __init__(self, partition: PartitionHandle, numbers: Numbers) -> None:
         self.partition = partition
@@ -62,6 +62,8 @@ class _Kept:
         self.lock_receiver = numbers.next()
         """Gets what `LockReserved` made of it."""
         self.asked = 0
+        self.awaited = False
+        """Its store is away, and will tell when it is back."""
         self.entries: deque[tuple[int, int, Entry]] = deque()
         """(reservation or lock id, until ms, entry), oldest first."""
         self.handing_out: deque[tuple[CachedSource, int]] = deque()
@@ -203,12 +205,26 @@ class FrontEndCache:
     def _ask(self, wanted: int) -> None:
         """Every partition owes as much as is wanted: whichever has messages first serves first."""
         for kept in self._kept:
-            if 2 * kept.asked <= wanted and kept.partition.available:
+            if not kept.partition.available:
+                self._await(kept)
+            elif 2 * kept.asked <= wanted:
                 missing = wanted - kept.asked
                 kept.asked = wanted
                 kept.partition.submit(
                     Receive(self._kind, kept.receiver, missing, ASK_BYTES, reserve=not self._lock_kept)
                 )
+
+    def _await(self, kept: _Kept) -> None:
+        """Ask a partition when its store is back: receivers that have asked already do not ask again."""
+        if kept.awaited:
+            return
+        kept.awaited = True
+
+        def usable() -> None:
+            kept.awaited = False
+            self.pump()
+
+        kept.partition.when_usable(usable)
 
     def _ask_no_more(self) -> None:
         """Nobody waits: take back what partitions were asked for; with no receiver left, give back what is kept."""
@@ -245,7 +261,7 @@ class FrontEndCache:
                 if kept.entries:
                     # Void when the store has failed; when only the way to it is cut, others need not wait.
                     self._give_back(kept)
-                kept.partition.when_usable(self.pump)
+                self._await(kept)
                 return
             granted: Granted = reply
             kept.asked = 0 if granted.ended else max(0, kept.asked - len(granted.entries))

@@ -258,6 +258,17 @@ class TestAPartitionThatFails:
         front.partitions[0].lock()
         assert got == [(0, 1)]
 
+    def test_one_that_was_away_when_a_receiver_asked_is_asked_when_it_is_back(self) -> None:
+        """The receiver, which waits already, will not ask again."""
+        front = Front()
+        front.partitions[2].fail()
+        source, _ = front.receiver()
+        source.ask(3, ROOM)
+        source.ask(1, ROOM)
+        assert front.asked() == [3, 3, 0, 3]
+        front.partitions[2].recover()
+        assert front.asked() == [0, 0, 4, 0]
+
     def test_what_was_handed_out_of_it_is_wanted_from_the_others(self) -> None:
         front = Front()
         source, got = front.receiver()
