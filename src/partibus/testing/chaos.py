@@ -76,7 +76,7 @@ def run(seed: int, seconds: float, folder: Path, plan: Sequence[Callable[[Nemesi
             _load(history, nemesis, random, seconds, plan)
             _stop(senders)
             nemesis.undo()
-            _receive_the_rest(broker, receivers)
+            never_came = _receive_the_rest(broker, receivers)
         finally:
             _stop([*senders, *receivers])
             watch.stop()
@@ -85,7 +85,7 @@ def run(seed: int, seconds: float, folder: Path, plan: Sequence[Callable[[Nemesi
             for queue in QUEUES:
                 what_is_left(client, queue, history)
     history.write(folder / "history.jsonl")
-    violations = check(history.operations, QUEUES, UNAVAILABLE_MAX_MS)
+    violations = [*never_came, *check(history.operations, QUEUES, UNAVAILABLE_MAX_MS)]
     return Verdict(seed, history, violations, nemesis.deeds, forgotten_locks(history.operations, QUEUES))
 
 
@@ -125,12 +125,17 @@ def _load(
     history.add(Operation(kind=Kind.LOAD, began_ms=began_ms, ended_ms=history.now_ms()))
 
 
-def _receive_the_rest(broker: BrokerProcess, receivers: list[Receiving]) -> None:
-    """Until every queue is empty; AssertionError when messages stay that nobody gets."""
+def _receive_the_rest(broker: BrokerProcess, receivers: list[Receiving]) -> list[Violation]:
+    """Until every queue is empty; names those in which messages stay that nobody gets."""
     for receiver in receivers:
         receiver.calm.set()
+    never_came = []
     for queue in QUEUES:
-        wait_until(f"every message of '{queue}' is received", partial(_is_empty, broker, queue))
+        try:
+            wait_until(f"every message of '{queue}' is received", partial(_is_empty, broker, queue))
+        except AssertionError as error:
+            never_came.append(Violation("never delivered", str(error)))
+    return never_came
 
 
 def _is_empty(broker: BrokerProcess, queue: str) -> bool:
