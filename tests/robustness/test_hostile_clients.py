@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from uuid import UUID
 
 import pytest
 
@@ -10,7 +11,7 @@ from partibus.amqp import DeliveryState, Source, Target
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.performatives import Attach, Begin, Close, Disposition, End, Transfer
 from partibus.amqp.codec.states import ACCEPTED, Modified, Rejected
-from partibus.amqp.codec.types import Symbol
+from partibus.amqp.codec.types import Array, Symbol
 from partibus.amqp.frames import frame
 from partibus.amqp.section_encoding import (
     encode_application_properties,
@@ -290,3 +291,23 @@ def test_a_burst_of_receivers_of_sessions(broker: BrokerProcess) -> None:
 def session_attach(queue: str, session: str, handle: int) -> Attach:
     wanted: dict[object, object] = {Symbol("com.microsoft:session-filter"): session}
     return Attach(name=f"{handle}", handle=handle, role=True, source=Source(queue, filter=wanted), target=Target("raw"))
+
+
+def test_requests_with_thousands_of_lock_tokens(broker: BrokerProcess) -> None:
+    """All of them are answered, though no turn of the broker's loop takes them all."""
+    tokens = Array(0x98, [UUID(int=number) for number in range(5_000)])
+    body = {"disposition-status": "completed", "lock-tokens": tokens}
+    operation = encode_application_properties({"operation": "com.microsoft:update-disposition"})
+    with RawPeer(broker) as peer:
+        peer.open()
+        peer.attach("parts/$management", sending=False, handle=1)
+        peer.credit(1_000, handle=1)
+        peer.attach("parts/$management", sending=True)
+        peer.read_until(Attach)
+        peer.read_until(Attach)
+        for number in range(20):
+            request = encode_properties(message_id=str(number)) + operation + encode_value(body)
+            half = len(request) // 2
+            peer.write(transfer(request[:half], number, more=True) + transfer(request[half:], number))
+        for _ in range(20):
+            assert isinstance(peer.read_until(Transfer), Transfer)

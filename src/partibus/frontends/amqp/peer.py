@@ -278,7 +278,7 @@ class Peer:
         node = self._node(text)
         if node is not None:
             link.accept(max_message_size=node.carried_bytes_max + REQUEST_ROOM_BYTES)
-            self._incoming[link] = RequestLink(link, text.lower(), node, self._replies, self._flush)
+            self._incoming[link] = RequestLink(link, text.lower(), node, self._replies, self._flush, self._call_later)
             return
         address = parse_address(text)
         if address.subqueue is not Subqueue.ACTIVE or address.subscription:
