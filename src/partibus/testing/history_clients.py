@@ -21,6 +21,7 @@ TIMEOUT_S = 10.0
 RECONNECT_S = 0.5
 """More than the quarter of a second for which a message may be in the cache of a front end that lost its receiver."""
 _PAUSE_S = 0.01
+"""After each message that is sent: receivers, which settle one by one, must keep up."""
 _BATCH = 8
 _BURST_MAX = 12
 _LOOK_S = 0.5
@@ -110,7 +111,7 @@ class Sending(Worker):
                     operation.began_ms, operation.ended_ms = began_ms, ended_ms
                     operation.outcome, operation.note = outcomes.get(index, (Outcome.OK, ""))
                 self.history.add(*(operation for _, operation in sent))
-            self.stopping.wait(_PAUSE_S)
+            self.stopping.wait(_PAUSE_S * len(sent))
 
     def _next(self) -> tuple[OutgoingMessage, Operation]:
         """A message, and what is known of its sending before."""
