@@ -420,7 +420,9 @@ class CopiedSessionMachine(SessionMachine):
 
 
 def quick(examples: int) -> settings:
+    """The same histories each time; others with PARTIBUS_PROPERTY_EXAMPLES, which is how they are searched for."""
     return settings(
+        derandomize=TIMES == 1,
         deadline=None,
         max_examples=examples * TIMES,
         stateful_step_count=60,

@@ -15,7 +15,7 @@ from partibus.partition.commands import (
     Sweep,
     SweepLoad,
 )
-from partibus.partition.dead_letter import expire
+from partibus.partition.dead_letter import dead_letter_used_up, expire, is_used_up
 from partibus.partition.entry import Entry
 from partibus.partition.events import Moved, Updated
 from partibus.partition.lane import Lane
@@ -63,7 +63,9 @@ def swept(state: PartitionState, load: SweepLoad, found: DueRows | list[EntryRow
         if found.next_due_ms is not None:
             subqueue.note_due(sweep.state, found.next_due_ms)
         if sweep.state == EntryState.ACTIVE:
-            expire(state, subqueue.kind, _take_waiting(state, subqueue, entries), step)
+            expire(
+                state, subqueue.kind, _not_used_up(state, subqueue, _take_waiting(state, subqueue, entries), step), step
+            )
         elif sweep.state == EntryState.SCHEDULED:
             _activate(state, subqueue, entries, now_ms, step)
         else:
@@ -150,6 +152,15 @@ def _take_waiting(
     return taken
 
 
+def _not_used_up(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> list[Entry]:
+    """Dead-letter what had been delivered too often when its partition was lost, and its move with it; the others."""
+    used_up = [entry for entry in entries if entry.delivery_count and is_used_up(state, subqueue.kind, entry)]
+    if not used_up:
+        return entries
+    dead_letter_used_up(state, subqueue.kind, used_up, step)
+    return [entry for entry in entries if entry not in used_up]
+
+
 def _cancel(
     state: PartitionState, subqueue: Subqueue, sweep: CancelScheduled, entries: list[Entry], step: Step
 ) -> None:
@@ -164,7 +175,7 @@ def _cancel(
 
 def _purge(state: PartitionState, subqueue: Subqueue, sweep: Purge, entries: list[Entry], step: Step) -> None:
     old = [entry for entry in entries if entry.enqueued_ms < sweep.enqueued_before_ms]
-    removed = _take_waiting(state, subqueue, old, sweep.count)
+    removed = _not_used_up(state, subqueue, _take_waiting(state, subqueue, old, sweep.count), step)
     state.remove(subqueue.kind, removed, step)
     step.replies.append(Purged(sweep.request, len(removed)))
 

@@ -346,6 +346,8 @@ class Model:
         assert item.due_ms is not None
         assert item.due_ms <= now_ms, f"came back early: {item}"
         item.state, item.due_ms = READY, None
+        if kind == ACTIVE:
+            item.expires_ms = self._expiry(item)  # by the entity as it is now
 
     def expire(self, kind: int, sequence: int, now_ms: int) -> None:
         """An expired message was noticed and dropped."""
@@ -456,8 +458,8 @@ class Model:
         """A crash: what is kept in memory only is gone."""
         for queue in self.queues.values():
             for item in queue:
-                if item.state == RESERVED:
-                    item.state = READY
+                if item.state in (RESERVED, DOOMED):  # a used-up message is found again by its count
+                    item.state, item.reason = READY, None
         for lock_id in list(self.sessions):
             self.end_session(lock_id, counted=False)
 
