@@ -31,7 +31,7 @@ from partibus.amqp.sections import split_sections
 REQUEST_CREDIT = 100
 REQUEST_ROOM_BYTES = 64 << 10
 """What a request may have beside the one message, or session state, that it carries."""
-UNDER_WAY_MAX = 8
+UNDER_WAY_MAX = 4
 """Requests of one link that are worked on at a time: the answer to each may hold megabytes."""
 AT_ONCE_MAX = 16
 AT_ONCE_BYTES = 64 << 10
