@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -61,11 +64,6 @@ def replace_by_directory(path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "spoil", "reason"),
     [
-        ("stores/store-03.db", damage, "database"),
-        ("stores/store-03.db", damage_inside, ""),
-        ("stores/store-03.db", make_newer_store, "99"),
-        ("stores/store-03.db", replace_by_directory, ""),
-        ("stores/store-03.db", Path.unlink, "store-03"),
         ("catalog.db", damage, ""),
         ("catalog.db", make_newer_catalog, "99"),
         ("catalog.db", replace_by_directory, ""),
@@ -83,7 +81,36 @@ def test_a_spoilt_file_is_named(
     assert Path(file).name in text
     assert reason in text
     assert content is None or (data / file).read_bytes() == content
-    assert (data / file).exists() is (content is not None or spoil is replace_by_directory)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (damage, "database"),
+        (damage_inside, ""),
+        (make_newer_store, "99"),
+        (replace_by_directory, ""),
+        (Path.unlink, ""),
+    ],
+)
+def test_a_spoilt_store_holds_up_nobody_else(
+    served: Path, tmp_path: Path, spoil: Callable[[Path], None], reason: str
+) -> None:
+    """Its partitions are away, health says which file and why, and the file is left as it was."""
+    shutil.copytree(served, tmp_path / "data")
+    path = tmp_path / "data" / "stores" / "store-03.db"
+    spoil(path)
+    content = path.read_bytes() if path.is_file() else None
+    with BrokerProcess(tmp_path) as broker:
+        with pytest.raises(HTTPError) as unhealthy:
+            urlopen(f"{broker.http_url}/health", timeout=10)
+        trouble = json.load(unhealthy.value)["stores"]["store-03"]
+        assert unhealthy.value.code == 503
+        assert "store-03" in trouble
+        assert reason in trouble
+        check_serves(broker)
+    assert content is None or path.read_bytes() == content
+    assert path.exists() is (content is not None or spoil is replace_by_directory)
 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:

@@ -23,8 +23,9 @@ from partibus.cluster.ownership_plan import GiveUp, OwnershipPlan, Take
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
-SILENT_TICKS_MAX = 6
-"""A child that has not answered for so many ticks, 1.5 s, is killed."""
+SILENT_TICKS_MAX = 12
+"""A child that has not answered for so many ticks, 3 s, is killed. A broker whose machine is busy, or that takes in one
+large request, is silent for up to a second; to kill it then would cost more than to wait."""
 START_S = 60.0
 """Longest time that a child may take to read the catalog and be there."""
 DRAIN_S = 5.0

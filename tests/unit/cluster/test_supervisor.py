@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.cluster.supervisor import Supervisor, SupervisorError
+from partibus.cluster.supervisor import SILENT_TICKS_MAX, TICK_S, Supervisor, SupervisorError
 
 NAMES = [f"store-{number:02}" for number in range(6)]
 
@@ -121,4 +121,4 @@ def test_a_child_that_says_nothing_is_replaced(tmp_path: Path, caplog: pytest.Lo
         assert supervisor._children["broker-1"].incarnation != mute.incarnation
 
     play(tmp_path, "mute", scene)
-    assert "has not answered for 1.5 s" in caplog.text
+    assert f"has not answered for {SILENT_TICKS_MAX * TICK_S} s" in caplog.text
