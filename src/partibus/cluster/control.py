@@ -124,7 +124,7 @@ class ControlChannel:
             answer = {"answer": number, "body": await self._handle(op, body) or {}}
         except (ControlLost, ControlRefused) as error:
             answer = {"answer": number, "error": str(error)}
-        except Exception as error:
+        except Exception as error:  # a bug of ours: whoever asked must not wait for ever
             log.exception("an error inside of the broker at '%s'", op)
             answer = {"answer": number, "error": f"an error inside of the broker: {error}"}
         if not self._lost:

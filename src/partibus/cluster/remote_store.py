@@ -235,7 +235,7 @@ class RemoteStore:
             self._refuse(command, on_reply, f"a {type(command).__name__} can't be sent to {broker.name}: {error}")
             return
         if on_reply is not None:
-            broker.requests[command.request] = _Asked(on_reply, self, batch, 0)  # type: ignore[union-attr]
+            broker.requests[c.request_of(command)] = _Asked(on_reply, self, batch, 0)
 
     def _submit_bulk(self, request: int, frame: bytes, on_reply: OnReply | None) -> None:
         broker = self._broker
@@ -254,7 +254,7 @@ class RemoteStore:
     def _refuse(self, command: c.Command, on_reply: OnReply | None, why: str) -> None:
         """Nothing of a command was done: tell who asked."""
         if on_reply is not None:
-            on_reply(c.Failed(command.request, False, False, why))  # type: ignore[union-attr]
+            on_reply(c.refused(command, why))
         elif isinstance(command, c.Receive | c.LockReserved):
             known = self._broker.receivers.pop(command.receiver, None)
             if known is not None:

@@ -245,7 +245,7 @@ class _Table:
             if self._receivers.pop(command.receiver, None) is not None:
                 self.guest.send(c.Failed(command.receiver, False, False, self._why_not))
         elif awaited:
-            self.guest.send(c.Failed(command.request, False, False, self._why_not))  # type: ignore[union-attr]
+            self.guest.send(c.refused(command, self._why_not))
 
     def _use_reserved(self, row: int, kind: int, tokens: list[c.LockToken]) -> None:
         reservations = self.reservations

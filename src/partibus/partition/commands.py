@@ -541,6 +541,16 @@ Reply = (
 )
 
 
+def request_of(command: Command) -> int:
+    """The number by which somebody waits for the answer to a command; 0: nobody does."""
+    return getattr(command, "request", 0)
+
+
+def refused(command: Command, message: str) -> Failed:
+    """The answer to a command of which surely nothing was done."""
+    return Failed(request_of(command), False, False, message)
+
+
 # Loads --------------------------------------------------------------------------------------------------------------
 
 

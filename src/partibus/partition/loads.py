@@ -35,8 +35,7 @@ def read_ahead(state: PartitionState, lane: Lane, step: Step) -> None:
         low = 2 * len(ready) < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
         # Somebody who takes one message and leaves is not read ahead for.
         low = low and (bool(lane.demands) or not lane.paged_up_to or _is_probed(state, lane))
-    sessions_page_apart = state.sessions is not None and lane.session is None and lane.kind == SubqueueKind.ACTIVE
-    if not lane.loading_page and (low or blocked) and not sessions_page_apart:
+    if not lane.loading_page and (low or blocked):
         if lane.in_memory:
             if lane.tail:
                 lane.absorb_tail()

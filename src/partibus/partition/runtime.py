@@ -185,7 +185,7 @@ class StoreRuntime:
         returns. ``holdable``: its rows may wait a little for company (rows C13, C14)."""
         self._check_held()
         if on_reply is not None:
-            self._answers.expect(command.request, on_reply)  # type: ignore[union-attr]
+            self._answers.expect(c.request_of(command), on_reply)
         store = self._store
         if store is None or self.failure is not None:
             self._refuse(command)

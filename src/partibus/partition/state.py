@@ -64,6 +64,7 @@ class PartitionState:
         """Of an entity that requires sessions."""
         if options.requires_session:
             self.sessions = Sessions(may_have_more=snapshot is not None)
+            self.subqueues[SubqueueKind.ACTIVE].of_sessions = True
         self.duplicates: DuplicateIds | None = None
         """Of an entity with duplicate detection."""
         if options.duplicate_window_ms is not None:

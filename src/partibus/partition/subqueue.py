@@ -17,10 +17,22 @@ class Subqueue(Lane):
     stays as it is: everything is in the gap.
     """
 
-    __slots__ = ("claimed", "doomed", "messages", "next_due", "released", "size_bytes", "sweep", "sweeps")
+    __slots__ = (
+        "claimed",
+        "doomed",
+        "messages",
+        "next_due",
+        "of_sessions",
+        "released",
+        "size_bytes",
+        "sweep",
+        "sweeps",
+    )
 
     def __init__(self, kind: int, *, messages: int, size_bytes: int, end_pos: int, next_due: dict[int, int]) -> None:
         super().__init__(kind, end_pos=end_pos, is_empty=messages == 0)
+        self.of_sessions = False
+        """Its sessions page apart: see above."""
         self.messages = messages
         """All entries, whatever their state."""
         self.size_bytes = size_bytes
@@ -39,7 +51,7 @@ class Subqueue(Lane):
 
     @property
     def has_more(self) -> bool:
-        return self.messages > 0
+        return self.messages > 0 and not self.of_sessions
 
     @property
     def doomed_waiting(self) -> list[Entry]:

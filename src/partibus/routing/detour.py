@@ -27,6 +27,7 @@ from partibus.partition.commands import (
     ReleaseSession,
     ReturnReserved,
     Settle,
+    refused,
 )
 from partibus.partition.options import PartitionOptions
 from partibus.routing.partitions import PartitionHandle
@@ -153,7 +154,7 @@ class Detour:
             if on_granted is not None:
                 on_granted(Failed(command.receiver, False, False, self._why))
         elif on_reply is not None:
-            on_reply(Failed(command.request, False, False, self._why))  # type: ignore[union-attr]
+            on_reply(refused(command, self._why))
 
     def _in_time(self, call: Callable[[], None]) -> None:
         """Now, or late by the delay. What came first is handed on first, whatever the delay is by then."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from partibus.partition.answers import OnReply
-from partibus.partition.commands import Command, Failed, LockReserved, Receive
+from partibus.partition.commands import Command, Failed, LockReserved, Receive, refused
 from partibus.partition.options import PartitionOptions
 
 
@@ -146,7 +146,7 @@ class StoreRoute:
             if on_granted is not None:
                 on_granted(Failed(command.receiver, False, False, self._why_not))
         elif on_reply is not None:
-            on_reply(Failed(command.request, False, False, self._why_not))  # type: ignore[union-attr]
+            on_reply(refused(command, self._why_not))
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
         if self._access is not None:
