@@ -37,6 +37,9 @@ class Enqueue:
     messages: list[Message]
     first_sequence: int | None = None
     """Their sequence counters, taken with `TakeNumbers` before; None: the next ones."""
+    origin: tuple[int, list[int]] | None = None
+    """Of forwarded messages (D15): key of the sub-queue that they come from, and the position of each there. Those at
+    or below the highest that came from there before are dropped."""
 
 
 @dataclass(slots=True)

@@ -16,6 +16,8 @@ class PartitionOptions:
     """Stored bytes past which a send is refused."""
     dead_letter_on_expiration: bool = False
     requires_session: bool = False
+    topic: bool = False
+    """What is stored goes to subscriptions (`partibus.partition.fan_out`)."""
     duplicate_window_ms: int | None = None
     """None: duplicates are not detected."""
     redelivery_delay_ms: int = 0

@@ -1,0 +1,56 @@
+"""What the partition of a topic has to know of its subscriptions (D17).
+
+Each subscription has a partition row of its own beside the topic's, in the same store, so that all copies of a message
+are one commit. Who evaluates the rules is not known here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from partibus.message import Message
+from partibus.partition.options import PartitionOptions
+
+
+class Unfiltered(NamedTuple):
+    """A message that a subscription's filter or action failed on, and that it wants as a dead letter."""
+
+    row: int
+    message: Message
+    reason: str
+    description: str
+
+
+@dataclass(slots=True)
+class Plan:
+    """Who gets what of some messages."""
+
+    shares: dict[int, list[Message]]
+    """Row of the subscription -> its messages in order. A message as it was published is the same object that went
+    in; a copy that an action changed is another one."""
+    unfiltered: list[Unfiltered] = field(default_factory=list)
+
+
+class FanOut(Protocol):
+    """The subscriptions of one partition of a topic, as they are now."""
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """The partition rows of all subscriptions."""
+        ...
+
+    def options_of(self, row: int) -> PartitionOptions:
+        """Of one of these rows."""
+        ...
+
+    def plan(self, messages: Sequence[Message], now_ms: int) -> Plan:
+        """Who gets these messages. Never raises: what a filter fails on is its subscription's to know."""
+        ...
+
+
+class Subscribers(Protocol):
+    """Finds the subscriptions of topics."""
+
+    def fan_out(self, row: int) -> FanOut | None:
+        """Of the partition of a topic; None when the topic is gone."""
+        ...
