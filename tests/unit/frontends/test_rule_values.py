@@ -14,7 +14,7 @@ from partibus.frontends.amqp.rule_values import read_rule, write_rule
 
 
 def test_an_sql_filter_with_an_action_is_read() -> None:
-    described = {
+    described: dict[object, object] = {
         "rule-name": "r",
         "sql-filter": {"expression": "a = 1"},
         "sql-rule-action": {"expression": "SET b = 2"},
@@ -28,7 +28,7 @@ def test_true_and_false_come_as_sql(text: str, filter: object) -> None:
 
 
 def test_a_correlation_filter_takes_nulls_for_what_is_not_compared() -> None:
-    described = {
+    described: dict[object, object] = {
         "correlation-filter": {
             "correlation-id": None,
             "label": "red",
