@@ -1,19 +1,19 @@
 """The catalog: which entities exist, what they are told to be, and where their partitions live (D1, D19).
 
-A small SQLite file, used on every administrative operation and on none that moves a message. Each change is one
-transaction, durable when the call returns. Calls block for about one disk sync and come one at a time.
+A small database, used on every administrative operation and on none that moves a message: a SQLite file in the data
+directory, or a schema in PostgreSQL (`partibus.namespace.catalog_database` says what its statements must keep to). Each
+change is one transaction, durable when the call returns. Calls block for about one disk sync and come one at a time.
 
-Several brokers of one machine may have the file open. What one changes the others see when they ask; their memory of it
-is their own business (`partibus.namespace.namespace`).
+Several brokers may have it open. What one changes the others see when they ask; their memory of it is their own business
+(`partibus.namespace.namespace`).
 
 Entity ids and partition rows are given out once, also when the entity is deleted or the process dies. The rows that a
 deleted entity leaves in the stores are remembered until somebody says that they are gone (`dropped_partitions`).
 """
 
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,25 +23,23 @@ from partibus.errors import (
     EntityExists,
     EntityNotFound,
     InvalidOperation,
-    OutcomeUnknown,
     PartibusError,
     QuotaExceeded,
     StoreUnavailable,
     UnusableFile,
 )
-from partibus.namespace.catalog_file import BUSY_TIMEOUT_S, open_catalog_file
+from partibus.namespace.catalog_database import CatalogDatabase, Row
+from partibus.namespace.catalog_file import BUSY_TIMEOUT_S, CatalogFile
 from partibus.namespace.entities import QueueDescription, QueueOptions
 from partibus.namespace.names import check_entity_name, fold_name
 from partibus.namespace.placement import Placement, deal, next_first_store_no
 from partibus.namespace.properties import change_refused, immutable_changes, queue_options, queue_properties
 
-FILE_NAME = "catalog.db"
-
 _QUEUE = "queue"
 _ENTITY_COLUMNS = "entity_id, name, properties, created_ms, updated_ms"
 _PLACEMENT_COLUMNS = "partition_no, store_no, partition_row"
 _LAST_STORE_NO = """
-    SELECT max(store_no) FROM (SELECT store_no FROM placement UNION ALL SELECT store_no FROM dropped_partition)
+    SELECT max(store_no) FROM (SELECT store_no FROM placement UNION ALL SELECT store_no FROM dropped_partition) AS used
 """
 
 
@@ -72,24 +70,23 @@ class Catalog:
 
     def __init__(
         self,
-        data_directory: Path,
+        place: Path | CatalogDatabase,
         store_count: int,
         limits: CatalogLimits = CatalogLimits(),
         *,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
-        """Opens or makes ``catalog.db``. `UnusableFile` when it can't be used, or has partitions in a store past
-        ``store_count``. ``busy_timeout_s``: how long a call waits while another process is in the middle of a
-        change."""
-        self._path = data_directory / FILE_NAME
+        """``place``: a data directory, in which ``catalog.db`` is opened or made (``busy_timeout_s``: how long a call
+        waits while another process is in the middle of a change), or a database that is open. `UnusableFile` when it
+        can't be used, or has partitions in a store past ``store_count``."""
+        self._database = CatalogFile(place, busy_timeout_s) if isinstance(place, Path) else place
         self._store_count = store_count
         self._limits = limits
-        self._connection = open_catalog_file(self._path, busy_timeout_s)
-        (last_store_no,) = self._connection.execute(_LAST_STORE_NO).fetchone()
+        ((last_store_no,),) = self._database.execute(_LAST_STORE_NO)
         if last_store_no is not None and last_store_no >= store_count:
             self.close()
             raise UnusableFile(
-                str(self._path),
+                self._database.name,
                 f"places partitions in store {last_store_no}, but there are only {store_count} stores",
                 f"Serve with at least {last_store_no + 1} stores.",
             )
@@ -101,7 +98,7 @@ class Catalog:
 
     def close(self) -> None:
         """Idempotent."""
-        self._connection.close()
+        self._database.close()
 
     def together(self) -> AbstractContextManager[None]:
         """Changes made inside are durable together at its end, or none is."""
@@ -111,11 +108,11 @@ class Catalog:
         """All entities in order of their creation."""
         with self._reading():
             placements: dict[int, list[Placement]] = {}
-            for entity_id, *place in self._connection.execute(
+            for entity_id, *place in self._database.execute(
                 f"SELECT entity_id, {_PLACEMENT_COLUMNS} FROM placement ORDER BY entity_id, partition_no"
             ):
                 placements.setdefault(entity_id, []).append(Placement(*place))
-            rows = self._connection.execute(f"SELECT {_ENTITY_COLUMNS} FROM entity ORDER BY entity_id")
+            rows = self._database.execute(f"SELECT {_ENTITY_COLUMNS} FROM entity ORDER BY entity_id")
             return [self._record(row, placements.get(row[0], ())) for row in rows]
 
     def get(self, name: str) -> EntityRecord:
@@ -150,7 +147,7 @@ class Catalog:
                     f"{self._store_count} stores {len(away)} can't be used. Nothing was made; try again."
                 )
             entity_id, placements = self._take_numbers(partition_count, away)
-            self._connection.execute(
+            self._database.execute(
                 f"INSERT INTO entity ({_ENTITY_COLUMNS}, folded_name, kind) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
                     entity_id,
@@ -162,9 +159,10 @@ class Catalog:
                     _QUEUE,
                 ),
             )
-            self._connection.executemany(
+            self._database.execute_many(
                 "INSERT INTO placement VALUES (?, ?, ?, ?)", [(entity_id, *placement) for placement in placements]
             )
+            self._database.note(description.name)
         return EntityRecord(entity_id, description, placements, now_ms, now_ms)
 
     def update(self, name: str, options: QueueOptions, now_ms: int) -> EntityRecord:
@@ -175,10 +173,11 @@ class Catalog:
                 raise EntityNotFound(name)
             for change in immutable_changes(old.description.options, options):
                 raise InvalidOperation(change_refused(old.description.name, change))
-            self._connection.execute(
+            self._database.execute(
                 "UPDATE entity SET properties = ?, updated_ms = ? WHERE entity_id = ?",
                 (_to_text(options), now_ms, old.entity_id),
             )
+            self._database.note(old.description.name)
         description = QueueDescription(old.description.name, options)
         return EntityRecord(old.entity_id, description, old.placements, old.created_ms, now_ms)
 
@@ -188,48 +187,51 @@ class Catalog:
             record = self._find(name)
             if record is None:
                 raise EntityNotFound(name)
-            self._connection.executemany(
+            self._database.execute_many(
                 "INSERT INTO dropped_partition VALUES (?, ?)",
                 [(placement.partition_row, placement.store_no) for placement in record.placements],
             )
-            self._connection.execute("DELETE FROM entity WHERE entity_id = ?", (record.entity_id,))
+            self._database.execute("DELETE FROM entity WHERE entity_id = ?", (record.entity_id,))
+            self._database.note(record.description.name)
         return record
 
     def dropped_partitions(self) -> list[tuple[int, int]]:
         """(partition row, store number) of deleted entities' partitions whose rows may still be in their stores."""
         with self._reading():
-            return self._connection.execute(
-                "SELECT partition_row, store_no FROM dropped_partition ORDER BY partition_row"
-            ).fetchall()
+            return [
+                (row, store_no)
+                for row, store_no in self._database.execute(
+                    "SELECT partition_row, store_no FROM dropped_partition ORDER BY partition_row"
+                )
+            ]
 
     def forget_dropped(self, partition_rows: Iterable[int]) -> None:
         """Their rows are durably gone from the stores."""
         with self._changing():
-            self._connection.executemany(
+            self._database.execute_many(
                 "DELETE FROM dropped_partition WHERE partition_row = ?", [(row,) for row in partition_rows]
             )
 
     def _find(self, name: str) -> EntityRecord | None:
-        row = self._connection.execute(
+        rows = self._database.execute(
             f"SELECT {_ENTITY_COLUMNS} FROM entity WHERE folded_name = ?", (fold_name(name),)
-        ).fetchone()
-        if row is None:
+        )
+        if not rows:
             return None
-        placements = self._connection.execute(
+        row = rows[0]
+        placements = self._database.execute(
             f"SELECT {_PLACEMENT_COLUMNS} FROM placement WHERE entity_id = ? ORDER BY partition_no",
             (row[0],),
         )
         return self._record(row, [Placement(*place) for place in placements])
 
     def _check_quotas(self, options: QueueOptions) -> None:
-        (entity_count,) = self._connection.execute("SELECT count(*) FROM entity").fetchone()
+        ((entity_count,),) = self._database.execute("SELECT count(*) FROM entity")
         if entity_count >= self._limits.entity_max:
             raise QuotaExceeded("The namespace", self._limits.entity_max, "entities", "Delete one that is not needed.")
         if not options.partitioned:
             return
-        (partitioned_count,) = self._connection.execute(
-            "SELECT count(*) FROM placement WHERE partition_no = 1"
-        ).fetchone()
+        ((partitioned_count,),) = self._database.execute("SELECT count(*) FROM placement WHERE partition_no = 1")
         if partitioned_count >= self._limits.partitioned_max:
             raise QuotaExceeded(
                 "The namespace",
@@ -239,9 +241,9 @@ class Catalog:
             )
 
     def _take_numbers(self, partition_count: int, away: frozenset[int]) -> tuple[int, tuple[Placement, ...]]:
-        entity_id, first_row, first_store_no = self._connection.execute(
+        ((entity_id, first_row, first_store_no),) = self._database.execute(
             "SELECT next_entity_id, next_partition_row, next_store_no FROM numbers"
-        ).fetchone()
+        )
         if first_row + partition_count - 1 > self._limits.partition_row_max:
             raise QuotaExceeded(
                 "The namespace",
@@ -252,7 +254,7 @@ class Catalog:
         # The number of stores may have changed since the last entity was placed.
         first_store_no %= self._store_count
         placements = deal(partition_count, self._store_count, first_store_no, first_row, away)
-        self._connection.execute(
+        self._database.execute(
             "UPDATE numbers SET next_entity_id = ?, next_partition_row = ?, next_store_no = ?",
             (
                 entity_id + 1,
@@ -264,47 +266,31 @@ class Catalog:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
+        """The catalog of one moment. Inside a change it is that one's."""
+        if self._database.in_transaction:
+            yield
+            return
+        self._database.begin(writing=False)
         try:
             yield
-        except sqlite3.Error as error:
-            raise self._unavailable(error) from error
+        finally:
+            self._database.rollback()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """One transaction: all of the body or nothing of it. Inside `together` a part of that one."""
-        with self._reading():
-            inside = self._connection.in_transaction
-            if not inside:
-                self._connection.execute("BEGIN IMMEDIATE")
-        if inside:
+        if self._database.in_transaction:
             yield
             return
+        self._database.begin(writing=True)
         try:
-            with self._reading():
-                yield
+            yield
         except BaseException:
-            self._rollback()
+            self._database.rollback()
             raise
-        try:
-            self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._rollback()
-            if error.sqlite_errorname in ("SQLITE_FULL", "SQLITE_BUSY"):
-                raise self._unavailable(error) from error
-            raise OutcomeUnknown(
-                f"{self._path}: the change may or may not be stored ({error}). Look at the entity, repeat it if needed."
-            ) from error
+        self._database.commit()
 
-    def _rollback(self) -> None:
-        with suppress(sqlite3.Error):
-            self._connection.execute("ROLLBACK")
-
-    def _unavailable(self, error: sqlite3.Error) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"{self._path}: the catalog can't be used now ({error}); nothing was changed. Try again."
-        )
-
-    def _record(self, row: tuple[int, str, str, int, int], placements: Sequence[Placement]) -> EntityRecord:
+    def _record(self, row: Row, placements: Sequence[Placement]) -> EntityRecord:
         entity_id, name, properties, created_ms, updated_ms = row
         try:
             options = _from_text(properties)
@@ -315,7 +301,7 @@ class Catalog:
         return EntityRecord(entity_id, QueueDescription(name, options), tuple(placements), created_ms, updated_ms)
 
     def _damaged(self, name: str, what: str) -> UnusableFile:
-        return UnusableFile(str(self._path), f"has the entity '{name}' with {what}", "Restore it from a backup.")
+        return UnusableFile(self._database.name, f"has the entity '{name}' with {what}", "Restore it from a backup.")
 
 
 def _to_text(options: QueueOptions) -> str:

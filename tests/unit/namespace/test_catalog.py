@@ -16,7 +16,8 @@ from partibus.errors import (
     StoreUnavailable,
     UnusableFile,
 )
-from partibus.namespace.catalog import FILE_NAME, Catalog, CatalogLimits
+from partibus.namespace.catalog import Catalog, CatalogLimits
+from partibus.namespace.catalog_file import FILE_NAME
 from partibus.namespace.entities import EntityStatus, QueueDescription, QueueOptions
 
 STORES = 16
@@ -269,11 +270,11 @@ def test_fewer_stores_than_are_in_use_are_refused(catalog: Catalog, tmp_path: Pa
 
 
 def test_a_catalog_that_fails_changes_nothing_and_says_that_a_retry_helps(catalog: Catalog) -> None:
-    catalog._connection.execute("PRAGMA query_only = ON")
+    catalog._database.execute("PRAGMA query_only = ON")
     with pytest.raises(StoreUnavailable, match="nothing was changed") as caught:
         catalog.create(QueueDescription("q"), 0)
     assert caught.value.retriable
-    catalog._connection.execute("PRAGMA query_only = OFF")
+    catalog._database.execute("PRAGMA query_only = OFF")
     assert catalog.create(QueueDescription("q"), 0).entity_id == 1
 
 

@@ -14,7 +14,8 @@ from partibus.client.errors import Busy, ConnectionLost, SendFailed
 from partibus.client.sender import Sender
 from partibus.errors import EntityNotFound, InvalidOperation
 from partibus.message import pack
-from partibus.namespace.catalog import FILE_NAME, Catalog
+from partibus.namespace.catalog import Catalog
+from partibus.namespace.catalog_file import FILE_NAME
 from partibus.namespace.entities import QueueDescription, QueueOptions
 from partibus.namespace.placement import Placement
 from partibus.partition.keys import SubqueueKind, body_key, entry_key, subqueue_key
