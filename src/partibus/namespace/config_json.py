@@ -21,9 +21,9 @@ from pathlib import Path
 from partibus.namespace.config_document import ConfigError, Document, Problem
 from partibus.namespace.config_names import declared_name
 from partibus.namespace.config_topics import check_topic
-from partibus.namespace.entities import QueueDescription
+from partibus.namespace.entities import EntityKind, QueueDescription
 from partibus.namespace.names import check_short_name
-from partibus.namespace.properties import QUEUE_PROPERTIES, read_queue_options
+from partibus.namespace.properties import QUEUE_PROPERTIES, read_options
 
 _LOGGING_TYPES = ("File", "Console", "File,Console", "Console,File")
 _QUEUE_PROPERTY_NAMES = tuple(prop.name for prop in QUEUE_PROPERTIES)
@@ -103,7 +103,7 @@ def _queue(document: Document, value: object, path: str, taken: dict[str, str]) 
     members = document.members(value, path, ("Name", "Properties"), required=("Name",))
     name = declared_name(document, members, path, taken)
     properties = document.members(members.get("Properties", {}), f"{path}.Properties", _QUEUE_PROPERTY_NAMES)
-    options, problems = read_queue_options(properties)
+    options, problems = read_options(EntityKind.QUEUE, properties)
     for property_name, error in problems.items():
         document.refuse(f"{path}.Properties.{property_name}", str(error))
     return DeclaredQueue(path, QueueDescription(name, options))

@@ -1,6 +1,6 @@
-"""What a queue is told to be: its options, in our units, with the service's defaults.
+"""What an entity is told to be: its options, in our units, with the service's defaults.
 
-`properties` maps them to the service's property names and checks them; a `QueueOptions` made by it is always in range.
+`properties` maps them to the service's property names and checks them; `EntityOptions` made by it are always in range.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,14 @@ STANDARD_PARTITION_COUNT = 16
 
 REDELIVERY_DELAY_MAX_MS = MS_PER_DAY
 """Longest time that a policy may keep an abandoned message away."""
+
+
+class EntityKind(Enum):
+    """The values are what the catalog and our own requests say."""
+
+    QUEUE = "queue"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
 
 
 class EntityStatus(Enum):
@@ -34,8 +42,9 @@ class EntityStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueOptions:
-    """All properties of a queue that its creator chooses."""
+class EntityOptions:
+    """All properties of an entity that its creator chooses. Each kind has some of them, as the tables of `properties`
+    say; the others have their defaults and no effect."""
 
     lock_duration_ms: int = MS_PER_MINUTE
     max_delivery_count: int = 10
@@ -43,8 +52,10 @@ class QueueOptions:
     default_ttl_ms: int = UNLIMITED_MS
     """Also the longest time to live that a message may have."""
     dead_lettering_on_expiration: bool = False
+    dead_lettering_on_filter_exceptions: bool = True
+    """What a rule fails on becomes a dead letter of the subscription, and is not passed over."""
     partitioned: bool = False
-    """Fixed for life (row P9)."""
+    """Fixed for life (row P9). A subscription is what its topic is."""
     batched_operations: bool = True
     """Batched store access: writes may wait a little to share a commit (rows C13, C14)."""
     express: bool = False
@@ -52,7 +63,7 @@ class QueueOptions:
     """Of each partition, in MiB."""
     max_message_size_kb: int = 256
     auto_delete_on_idle_ms: int = UNLIMITED_MS
-    """Time without use after which the queue is deleted with its messages (`partibus.node.idle`)."""
+    """Time without use after which the entity is deleted with its messages (`partibus.node.idle`)."""
     status: EntityStatus = EntityStatus.ACTIVE
     user_metadata: str = ""
     requires_session: bool = False
@@ -60,7 +71,7 @@ class QueueOptions:
     requires_duplicate_detection: bool = False
     duplicate_detection_window_ms: int = 10 * MS_PER_MINUTE
     forward_to: str = ""
-    """Name of the entity; empty for none. Also for `forward_dead_lettered_to`."""
+    """Name of the queue or topic; empty for none. Also for `forward_dead_lettered_to`."""
     forward_dead_lettered_to: str = ""
     redelivery_delay_ms: int = 0
     """How long a message stays away after its first abandon, twice as long after each further one. 0: not at all."""
@@ -71,13 +82,26 @@ class QueueOptions:
     def partition_count(self) -> int:
         return STANDARD_PARTITION_COUNT if self.partitioned else 1
 
+    @property
+    def forwards(self) -> tuple[str, ...]:
+        """Names of the entities that it forwards to."""
+        return tuple(name for name in (self.forward_to, self.forward_dead_lettered_to) if name)
 
-DEFAULT_QUEUE_OPTIONS = QueueOptions()
+
+QueueOptions = EntityOptions
+"""Where it can be nothing but a queue's."""
+
+DEFAULT_OPTIONS = EntityOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class QueueDescription:
-    """A queue by name."""
+class EntityDescription:
+    """An entity by name; a subscription by its path, ``topic/Subscriptions/name``."""
 
     name: str
-    options: QueueOptions = DEFAULT_QUEUE_OPTIONS
+    options: EntityOptions = DEFAULT_OPTIONS
+    kind: EntityKind = EntityKind.QUEUE
+
+
+QueueDescription = EntityDescription
+"""Where it can be nothing but a queue's."""

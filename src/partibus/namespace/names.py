@@ -8,6 +8,7 @@ creator typed is what is shown.
 import re
 
 from partibus.errors import ArgumentError
+from partibus.filters.model import DEFAULT_RULE
 
 ENTITY_NAME_MAX = 260
 """Characters of a queue's or topic's name, slashes included."""
@@ -46,6 +47,25 @@ def check_short_name(name: str, field: str = "Name") -> str:
     if fault:
         raise ArgumentError(field, name, _CHARACTERS, fault)
     return name
+
+
+def check_rule_name(name: str, field: str = "Name") -> str:
+    """As `check_short_name`, for a rule: the one that a subscription begins with has a name of its own."""
+    return name if fold_name(name) == fold_name(DEFAULT_RULE) else check_short_name(name, field)
+
+
+def subscription_path(topic: str, subscription: str) -> str:
+    """The name of a subscription among all entities."""
+    return f"{topic}/{SUBSCRIPTIONS}/{subscription}"
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """Topic and subscription of a `subscription_path`; an entity's name and nothing."""
+    topic, slash, subscription = path.rpartition("/")
+    topic, middle, keyword = topic.rpartition("/")
+    if slash and middle and keyword.lower() == SUBSCRIPTIONS.lower():
+        return topic, subscription
+    return path, ""
 
 
 def _check_length(name: str, length_max: int, field: str) -> None:

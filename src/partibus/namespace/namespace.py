@@ -13,7 +13,7 @@ from partibus.namespace.catalog import Catalog, EntityRecord
 from partibus.namespace.config_document import ConfigError, Problem
 from partibus.namespace.config_json import Config, DeclaredQueue
 from partibus.namespace.durations import UNLIMITED_MS
-from partibus.namespace.entities import DEFAULT_QUEUE_OPTIONS, QueueDescription, QueueOptions
+from partibus.namespace.entities import DEFAULT_OPTIONS, QueueDescription, QueueOptions
 from partibus.namespace.names import fold_name
 from partibus.namespace.placement import Placement
 from partibus.namespace.properties import change_refused, immutable_changes
@@ -147,9 +147,7 @@ class Namespace:
         """The queue of that name, if there is one."""
         return self._queues.get(fold_name(name))
 
-    def create(
-        self, name: str, options: QueueOptions = DEFAULT_QUEUE_OPTIONS, away: frozenset[int] = frozenset()
-    ) -> Queue:
+    def create(self, name: str, options: QueueOptions = DEFAULT_OPTIONS, away: frozenset[int] = frozenset()) -> Queue:
         """Makes a queue, durably, in stores whose numbers are not in ``away``. ArgumentError, EntityExists,
         QuotaExceeded; StoreUnavailable when too many are."""
         queue = Queue(self._catalog.create(QueueDescription(name, options), self._clock.now_ms(), away))

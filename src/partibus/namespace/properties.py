@@ -1,4 +1,4 @@
-"""The one table between the service's property names and `QueueOptions`.
+"""The one table between the service's property names and `EntityOptions`, and which kind of entity has which.
 
 Config.json, the admin API and the catalog spell properties alike (``LockDuration``); what differs is how a value is
 written down. Here it is JSON: booleans, integers, and text for durations and names.
@@ -15,9 +15,24 @@ from typing import Any, NamedTuple
 
 from partibus.errors import ArgumentError, PartibusError, Unsupported, shown
 from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, MS_PER_SECOND, UNLIMITED_MS, format_duration
-from partibus.namespace.entities import DEFAULT_QUEUE_OPTIONS, REDELIVERY_DELAY_MAX_MS, EntityStatus, QueueOptions
+from partibus.namespace.entities import (
+    DEFAULT_OPTIONS,
+    REDELIVERY_DELAY_MAX_MS,
+    EntityKind,
+    EntityOptions,
+    EntityStatus,
+)
 from partibus.namespace.hints import did_you_mean
-from partibus.namespace.values import BooleanValue, ChoiceValue, DurationValue, IntegerValue, Json, TextValue, Value
+from partibus.namespace.values import (
+    BooleanValue,
+    ChoiceValue,
+    DurationValue,
+    IntegerValue,
+    Json,
+    TargetValue,
+    TextValue,
+    Value,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +53,15 @@ _SIZES_GB = (1, 2, 3, 4, 5, 10, 20, 40, 80)
 REDELIVERY_DELAY = "PartibusRedeliveryDelay"
 MAX_REDELIVERY_DELAY = "PartibusMaxRedeliveryDelay"
 
-QUEUE_PROPERTIES: tuple[Property, ...] = (
+FORWARD_TO = "ForwardTo"
+FORWARD_DEAD_LETTERED_TO = "ForwardDeadLetteredMessagesTo"
+
+_ALL = (
     Property("LockDuration", "lock_duration_ms", DurationValue(5 * MS_PER_SECOND, 5 * MS_PER_MINUTE)),
     Property("MaxDeliveryCount", "max_delivery_count", IntegerValue(1, 2**31 - 1)),
     Property("DefaultMessageTimeToLive", "default_ttl_ms", DurationValue(1, UNLIMITED_MS)),
     Property("DeadLetteringOnMessageExpiration", "dead_lettering_on_expiration", BooleanValue()),
+    Property("DeadLetteringOnFilterEvaluationExceptions", "dead_lettering_on_filter_exceptions", BooleanValue()),
     Property("EnablePartitioning", "partitioned", BooleanValue(), mutable=False),
     Property("EnableBatchedOperations", "batched_operations", BooleanValue()),
     Property("EnableExpress", "express", BooleanValue(), available=False),
@@ -58,13 +77,48 @@ QUEUE_PROPERTIES: tuple[Property, ...] = (
         "duplicate_detection_window_ms",
         DurationValue(20 * MS_PER_SECOND, 7 * MS_PER_DAY),
     ),
-    Property("ForwardTo", "forward_to", TextValue(1024), available=False),
-    Property("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to", TextValue(1024), available=False),
+    Property(FORWARD_TO, "forward_to", TargetValue()),
+    Property(FORWARD_DEAD_LETTERED_TO, "forward_dead_lettered_to", TargetValue()),
     Property(REDELIVERY_DELAY, "redelivery_delay_ms", DurationValue(0, REDELIVERY_DELAY_MAX_MS)),
     Property(MAX_REDELIVERY_DELAY, "redelivery_delay_max_ms", DurationValue(0, REDELIVERY_DELAY_MAX_MS)),
 )
+_FOR_SUBSCRIPTIONS_ONLY = {"dead_lettering_on_filter_exceptions"}
+_OF_RECEIVING = {
+    "lock_duration_ms",
+    "max_delivery_count",
+    "dead_lettering_on_expiration",
+    "requires_session",
+    "forward_to",
+    "forward_dead_lettered_to",
+    "redelivery_delay_ms",
+    "redelivery_delay_max_ms",
+}
+"""Of who hands messages out: not of a topic."""
+_OF_STORING = {
+    "partitioned",
+    "express",
+    "max_size_mb",
+    "max_message_size_kb",
+    "requires_duplicate_detection",
+    "duplicate_detection_window_ms",
+}
+"""Of who takes messages in: a subscription has its topic for that."""
 
-_BY_NAME = {prop.name: prop for prop in QUEUE_PROPERTIES}
+
+def _without(*fields: set[str]) -> tuple[Property, ...]:
+    return tuple(prop for prop in _ALL if not any(prop.field in one for one in fields))
+
+
+QUEUE_PROPERTIES = _without(_FOR_SUBSCRIPTIONS_ONLY)
+TOPIC_PROPERTIES = _without(_FOR_SUBSCRIPTIONS_ONLY, _OF_RECEIVING)
+SUBSCRIPTION_PROPERTIES = _without(_OF_STORING)
+PROPERTIES = {
+    EntityKind.QUEUE: QUEUE_PROPERTIES,
+    EntityKind.TOPIC: TOPIC_PROPERTIES,
+    EntityKind.SUBSCRIPTION: SUBSCRIPTION_PROPERTIES,
+}
+
+_BY_NAME = {kind: {prop.name: prop for prop in properties} for kind, properties in PROPERTIES.items()}
 
 
 class Change(NamedTuple):
@@ -75,69 +129,103 @@ class Change(NamedTuple):
     new: Json
 
 
-def read_queue_options(properties: Mapping[str, object]) -> tuple[QueueOptions, dict[str, PartibusError]]:
+def read_options(kind: EntityKind, properties: Mapping[str, object]) -> tuple[EntityOptions, dict[str, PartibusError]]:
     """Options from service names and JSON values, and what is wrong by property name.
 
     A property that is absent, or refused, has its default.
     """
-    return _read_over(DEFAULT_QUEUE_OPTIONS, properties)
+    return _read_over(kind, DEFAULT_OPTIONS, properties)
 
 
-def queue_options(properties: Mapping[str, object]) -> QueueOptions:
+def options_of(kind: EntityKind, properties: Mapping[str, object]) -> EntityOptions:
     """Options from service names and JSON values. ArgumentError or Unsupported for the first that is refused."""
-    return changed_options(DEFAULT_QUEUE_OPTIONS, properties)
+    return changed_options(DEFAULT_OPTIONS, properties, kind)
 
 
-def changed_options(old: QueueOptions, changes: Mapping[str, object]) -> QueueOptions:
+def properties_of(kind: EntityKind, options: EntityOptions) -> dict[str, Json]:
+    """Every property of the kind by its service name, in JSON form: `options_of` reads it back."""
+    return {prop.name: prop.value.to_json(getattr(options, prop.field)) for prop in PROPERTIES[kind]}
+
+
+def queue_options(properties: Mapping[str, object]) -> EntityOptions:
+    """`options_of` a queue."""
+    return options_of(EntityKind.QUEUE, properties)
+
+
+def queue_properties(options: EntityOptions) -> dict[str, Json]:
+    """`properties_of` a queue."""
+    return properties_of(EntityKind.QUEUE, options)
+
+
+def changed_options(
+    old: EntityOptions, changes: Mapping[str, object], kind: EntityKind = EntityKind.QUEUE
+) -> EntityOptions:
     """``old`` with some properties changed, by service names and JSON values. ArgumentError or Unsupported for the
     first that is refused; whether it may change is not looked at (`immutable_changes`)."""
-    options, problems = _read_over(old, changes)
+    options, problems = _read_over(kind, old, changes)
     for error in problems.values():
         raise error
     return options
 
 
-def queue_properties(options: QueueOptions) -> dict[str, Json]:
-    """Every property by its service name, in JSON form: `queue_options` reads it back."""
-    return {prop.name: prop.value.to_json(getattr(options, prop.field)) for prop in QUEUE_PROPERTIES}
+def replaced_options(old: EntityOptions, properties: Mapping[str, object], kind: EntityKind) -> EntityOptions:
+    """As `changed_options`, but what is not named gets its default, unless it is for life."""
+    for_life = {prop.field: getattr(old, prop.field) for prop in PROPERTIES[kind] if not prop.mutable}
+    return changed_options(replace(DEFAULT_OPTIONS, **for_life | {"partitioned": old.partitioned}), properties, kind)
 
 
-def immutable_changes(old: QueueOptions, new: QueueOptions) -> list[Change]:
+def immutable_changes(old: EntityOptions, new: EntityOptions, kind: EntityKind = EntityKind.QUEUE) -> list[Change]:
     """What an update from ``old`` to ``new`` would change although it can't (row P9)."""
-    old_values, new_values = queue_properties(old), queue_properties(new)
+    old_values, new_values = properties_of(kind, old), properties_of(kind, new)
     return [
         Change(prop.name, old_values[prop.name], new_values[prop.name])
-        for prop in QUEUE_PROPERTIES
+        for prop in PROPERTIES[kind]
         if not prop.mutable and old_values[prop.name] != new_values[prop.name]
     ]
 
 
-def change_refused(name: str, change: Change) -> str:
-    """The text that refuses an immutable change of the queue ``name``."""
+def change_refused(name: str, change: Change, kind: EntityKind = EntityKind.QUEUE) -> str:
+    """The text that refuses an immutable change of the entity ``name``."""
     return (
-        f"{change.name} of the queue '{name}' is {json.dumps(change.old)} for life and can't become "
-        f"{json.dumps(change.new)}. Keep the value, or create another queue with the new one and move the messages."
+        f"{change.name} of the {kind.value} '{name}' is {json.dumps(change.old)} for life and can't become "
+        f"{json.dumps(change.new)}. Keep the value, or create another {kind.value} with the new one and move the "
+        "messages."
     )
 
 
-def _read_over(old: QueueOptions, properties: Mapping[str, object]) -> tuple[QueueOptions, dict[str, PartibusError]]:
+def _read_over(
+    kind: EntityKind, old: EntityOptions, properties: Mapping[str, object]
+) -> tuple[EntityOptions, dict[str, PartibusError]]:
     """``old`` with what could be read, and the problems by property name."""
     fields: dict[str, Any] = {}
     problems: dict[str, PartibusError] = {}
     for name, raw in properties.items():
         try:
-            prop = _known(name)
+            prop = _known(kind, name)
             fields[prop.field] = _read(prop, raw)
         except PartibusError as error:
             problems[name] = error
     options = replace(old, **fields)
+    if options.forward_to:
+        # A message passes through: nobody receives, so nobody would keep it from being idle (dialect section 9.5).
+        options = replace(options, auto_delete_on_idle_ms=UNLIMITED_MS)
     for name, conflict in _conflicts(options):
         problems.setdefault(name, conflict)
     return options, problems
 
 
-def _conflicts(options: QueueOptions) -> Iterator[tuple[str, PartibusError]]:
+def _conflicts(options: EntityOptions) -> Iterator[tuple[str, PartibusError]]:
     """Properties that are in range each and do not go together."""
+    if options.forward_to and options.requires_session:
+        yield (
+            FORWARD_TO,
+            ArgumentError(
+                FORWARD_TO,
+                options.forward_to,
+                "empty where RequiresSession is true",
+                "Leave it out, or forward from an entity without sessions.",
+            ),
+        )
     delay_ms, delay_max_ms = options.redelivery_delay_ms, options.redelivery_delay_max_ms
     if not delay_ms:
         return
@@ -160,15 +248,17 @@ def _conflicts(options: QueueOptions) -> Iterator[tuple[str, PartibusError]]:
         )
 
 
-def _known(name: str) -> Property:
-    prop = _BY_NAME.get(name)
+def _known(kind: EntityKind, name: str) -> Property:
+    known = _BY_NAME[kind]
+    prop = known.get(name)
     if prop is None:
-        raise ArgumentError("property", name, f"one of {', '.join(_BY_NAME)}", did_you_mean(name, _BY_NAME))
+        bound = f"one of {', '.join(known)}, which a {kind.value} has"
+        raise ArgumentError("property", name, bound, did_you_mean(name, known))
     return prop
 
 
 def _read(prop: Property, raw: object) -> object:
-    default = getattr(DEFAULT_QUEUE_OPTIONS, prop.field)
+    default = getattr(DEFAULT_OPTIONS, prop.field)
     if raw is None and not prop.available:
         return default
     try:

@@ -7,6 +7,8 @@ reads after "must be".
 from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
+from partibus.errors import ArgumentError
+from partibus.namespace.addresses import Subqueue, parse_address
 from partibus.namespace.durations import UNLIMITED_MS, format_duration, parse_duration
 
 Json = str | int | bool
@@ -91,6 +93,29 @@ class TextValue:
         if not isinstance(raw, str) or len(raw) > self._length_max:
             raise ValueError
         return raw
+
+    def to_json(self, value: str) -> Json:
+        return value
+
+
+class TargetValue:
+    """The name of a queue or topic, also as an absolute address, ``sb://host[:port]/name``: the host is not looked at,
+    since there is one namespace. Empty or JSON null for none. Whether it exists is not known here."""
+
+    bound = "the name of a queue or topic, or sb://host/name"
+
+    def parse(self, raw: object) -> str:
+        if raw is None or raw == "":
+            return ""
+        if not isinstance(raw, str):
+            raise ValueError
+        try:
+            address = parse_address(raw.removesuffix("/"))
+        except ArgumentError as error:
+            raise ValueError from error
+        if address.is_cbs or address.subscription or address.management or address.subqueue != Subqueue.ACTIVE:
+            raise ValueError
+        return address.entity
 
     def to_json(self, value: str) -> Json:
         return value

@@ -5,20 +5,109 @@ import pytest
 
 from partibus.errors import ArgumentError, Unsupported
 from partibus.namespace.durations import UNLIMITED_MS, UNLIMITED_TEXT
-from partibus.namespace.entities import EntityStatus, QueueOptions
+from partibus.namespace.entities import EntityKind, EntityOptions, EntityStatus, QueueOptions
 from partibus.namespace.properties import (
+    PROPERTIES,
     QUEUE_PROPERTIES,
+    SUBSCRIPTION_PROPERTIES,
+    TOPIC_PROPERTIES,
     Change,
     changed_options,
     immutable_changes,
     queue_options,
     queue_properties,
-    read_queue_options,
+    options_of,
+    properties_of,
+    read_options,
+    replaced_options,
 )
 
 
-def test_every_option_is_in_the_table_once() -> None:
-    assert sorted(prop.field for prop in QUEUE_PROPERTIES) == sorted(field.name for field in fields(QueueOptions))
+def test_every_option_belongs_to_some_kind_and_to_none_twice() -> None:
+    for properties in PROPERTIES.values():
+        assert len({prop.field for prop in properties}) == len({prop.name for prop in properties}) == len(properties)
+    every = {prop.field for properties in PROPERTIES.values() for prop in properties}
+    assert every == {field.name for field in fields(EntityOptions)}
+
+
+def test_a_topic_has_what_takes_messages_in_and_a_subscription_what_hands_them_out() -> None:
+    """Dialect section 9.3, without what is read-only there."""
+    assert [prop.name for prop in TOPIC_PROPERTIES] == [
+        "DefaultMessageTimeToLive",
+        "EnablePartitioning",
+        "EnableBatchedOperations",
+        "EnableExpress",
+        "MaxSizeInMegabytes",
+        "MaxMessageSizeInKilobytes",
+        "AutoDeleteOnIdle",
+        "Status",
+        "UserMetadata",
+        "RequiresDuplicateDetection",
+        "DuplicateDetectionHistoryTimeWindow",
+    ]
+    assert [prop.name for prop in SUBSCRIPTION_PROPERTIES] == [
+        "LockDuration",
+        "MaxDeliveryCount",
+        "DefaultMessageTimeToLive",
+        "DeadLetteringOnMessageExpiration",
+        "DeadLetteringOnFilterEvaluationExceptions",
+        "EnableBatchedOperations",
+        "AutoDeleteOnIdle",
+        "Status",
+        "UserMetadata",
+        "RequiresSession",
+        "ForwardTo",
+        "ForwardDeadLetteredMessagesTo",
+        "PartibusRedeliveryDelay",
+        "PartibusMaxRedeliveryDelay",
+    ]
+    with pytest.raises(ArgumentError, match="which a topic has"):
+        options_of(EntityKind.TOPIC, {"LockDuration": "PT1M"})
+    with pytest.raises(ArgumentError, match="which a subscription has"):
+        options_of(EntityKind.SUBSCRIPTION, {"EnablePartitioning": True})
+
+
+@pytest.mark.parametrize("kind", EntityKind)
+def test_the_properties_of_every_kind_are_read_back(kind: EntityKind) -> None:
+    assert options_of(kind, properties_of(kind, EntityOptions())) == EntityOptions()
+
+
+@pytest.mark.row("F2")
+@pytest.mark.parametrize("field", ["ForwardTo", "ForwardDeadLetteredMessagesTo"])
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        ("other", "other"),
+        ("a/b", "a/b"),
+        ("sb://localhost:5671/a/b", "a/b"),
+        ("sb://h/other/", "other"),
+        ("", ""),
+        (None, ""),
+    ],
+)
+def test_a_target_is_given_by_name_or_address(field: str, raw: object, name: str) -> None:
+    assert properties_of(EntityKind.QUEUE, queue_options({field: raw}))[field] == name
+
+
+@pytest.mark.parametrize(
+    "raw", ["t/Subscriptions/s", "q/$DeadLetterQueue", "q/$management", "$cbs", "http://h/q", "sb://h/", "a//b", 7]
+)
+def test_what_messages_cannot_be_forwarded_to_is_refused(raw: object) -> None:
+    with pytest.raises(ArgumentError, match="ForwardTo is .*, but must be the name of a queue or topic"):
+        queue_options({"ForwardTo": raw})
+
+
+def test_what_forwards_is_never_deleted_for_being_idle() -> None:
+    options = queue_options({"ForwardTo": "other", "AutoDeleteOnIdle": "PT5M"})
+    assert options.auto_delete_on_idle_ms == UNLIMITED_MS
+
+
+def test_a_description_that_replaces_another_keeps_what_is_for_life() -> None:
+    old = queue_options({"LockDuration": "PT30S", "RequiresSession": True, "EnablePartitioning": True})
+    new = replaced_options(old, {"MaxDeliveryCount": 3}, EntityKind.QUEUE)
+    assert new == QueueOptions(max_delivery_count=3, requires_session=True, partitioned=True)
+    changed = replaced_options(old, {"RequiresSession": False}, EntityKind.QUEUE)
+    assert [change.name for change in immutable_changes(old, changed)] == ["RequiresSession"]
 
 
 def test_defaults_are_those_of_the_service() -> None:
@@ -134,8 +223,6 @@ def test_a_wrong_value_is_refused_with_its_bound(name: str, raw: object, bound: 
     ("name", "raw"),
     [
         ("EnableExpress", True),
-        ("ForwardTo", "other"),
-        ("ForwardDeadLetteredMessagesTo", "other"),
     ],
 )
 def test_what_is_not_there_yet_is_refused_by_name(name: str, raw: object) -> None:
@@ -171,7 +258,7 @@ def test_an_unknown_property_is_refused_with_a_hint() -> None:
 
 
 def test_all_problems_are_found_and_the_rest_is_read() -> None:
-    options, problems = read_queue_options({"LockDuration": 1, "MaxDeliveryCount": 4, "Nonsense": 1})
+    options, problems = read_options(EntityKind.QUEUE, {"LockDuration": 1, "MaxDeliveryCount": 4, "Nonsense": 1})
     assert list(problems) == ["LockDuration", "Nonsense"]
     assert options == QueueOptions(max_delivery_count=4)
 
@@ -183,6 +270,11 @@ def test_all_problems_are_found_and_the_rest_is_read() -> None:
             {"PartibusRedeliveryDelay": "PT5S", "RequiresSession": True},
             "PartibusRedeliveryDelay",
             "PT0S where RequiresSession is true",
+        ),
+        (
+            {"ForwardTo": "other", "RequiresSession": True},
+            "ForwardTo",
+            "empty where RequiresSession is true",
         ),
         (
             {"PartibusRedeliveryDelay": "PT20M"},
@@ -197,7 +289,7 @@ def test_all_problems_are_found_and_the_rest_is_read() -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused(properties: dict[str, object], field: str, words: str) -> None:
-    _, problems = read_queue_options(properties)
+    _, problems = read_options(EntityKind.QUEUE, properties)
     assert list(problems) == [field]
     assert words in str(problems[field])
     with pytest.raises(ArgumentError, match=words):
