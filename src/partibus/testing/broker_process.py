@@ -49,8 +49,11 @@ class BrokerProcess:
         config: Mapping[str, Any] | None = None,
         emulator: bool = True,
         arguments: tuple[str, ...] = (),
+        command: tuple[str, ...] = COMMAND,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """``config`` is the content of a Config.json, ``arguments`` are more flags of `partibus serve`."""
+        """``config`` is the content of a Config.json, ``arguments`` are more flags of `partibus serve`. ``command``:
+        what is run instead of `COMMAND`; ``environment`` is added to this process's own."""
         self.folder = folder
         self.data = folder / "data"
         self._log = folder / "broker.log"
@@ -62,6 +65,8 @@ class BrokerProcess:
             config_file = folder / "Config.json"
             config_file.write_text(json.dumps(config, indent=2))
             self._arguments += ["--config", str(config_file)]
+        self._command = command
+        self._environment = dict(environment or {})
         self._child: subprocess.Popen[bytes] | None = None
         self.ready: Mapping[str, Any] = {"amqp_port": 0, "http_port": 0}
         """The ready file of the latest start."""
@@ -94,10 +99,10 @@ class BrokerProcess:
         ports = [f"--amqp-port={self.ready['amqp_port']}", f"--http-port={self.ready['http_port']}"]
         with self._log.open("ab") as log:
             self._child = child = subprocess.Popen(
-                [*COMMAND, "serve", *ports, *self._arguments],
+                [*self._command, "serve", *ports, *self._arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
             )
         for _ in range(int(READY_S / _LOOK_S)):
             if self._ready_file.exists():
