@@ -1,16 +1,18 @@
 """Who may do what: shared access policies, and the grants that come of showing a key or a token (SAS).
 
 A policy has a name, two keys of which either is good (so that one can be replaced while the other is in use), and
-rights. A grant is what a connection holds after it proved itself: rights on everything at or below one path, until some
-time. Links and requests ask the grant, each for what it is about to do.
+rights. It belongs to the namespace or to one queue or topic, and is good there and below. A grant is what a connection
+holds after it proved itself: rights on everything at or below one path, until some time. Links and requests ask the
+grant, each for what it is about to do; after a change of the policies they ask what it is still worth (`renewed`).
 """
 
 import hmac
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import Flag
 
 from partibus.errors import Unauthorized, shown
+from partibus.namespace.names import SUBSCRIPTIONS
 from partibus.namespace.sas import Path, Token, parse_resource, parse_token, utf8
 
 ROOT_POLICY = "RootManageSharedAccessKey"
@@ -28,14 +30,33 @@ class Right(Flag):
     MANAGE = 7
 
 
+RIGHTS = {"Send": Right.SEND, "Listen": Right.LISTEN, "Manage": Right.MANAGE}
+"""By the service's words."""
+
+
+def rights_of(names: Iterable[str]) -> Right:
+    """All that are named. KeyError for a word that names none."""
+    combined = Right(0)
+    for name in names:
+        combined |= RIGHTS[name]
+    return combined
+
+
+def names_of(rights: Right) -> list[str]:
+    """The words of all rights that are in it: Manage brings the others along (dialect section 9.3)."""
+    return [name for name in ("Manage", "Send", "Listen") if RIGHTS[name] in rights]
+
+
 @dataclass(frozen=True, slots=True)
 class SasPolicy:
-    """A shared access policy of the namespace. Never printed with its keys."""
+    """A shared access policy of the namespace or an entity. Never printed with its keys."""
 
     name: str
     rights: Right
     primary_key: str = field(repr=False)
     secondary_key: str = field(repr=False)
+    created_ms: int = 0
+    modified_ms: int = 0
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -51,83 +72,169 @@ class Grant:
     rights: Right
     path: Path
     expires_s: int | None
+    owner: Path = ()
+    """Path of the entity whose policy it is; empty for the namespace. Never longer than ``path``."""
+    key: str = field(default="", repr=False, compare=False)
+    """The key that was shown, or that the token is signed with."""
 
     def allows(self, path: Path, right: Right, now_s: float) -> bool:
         """Whether it is good for ``right`` on ``path`` now."""
         alive = self.expires_s is None or now_s < self.expires_s
-        return alive and right in self.rights and path[: len(self.path)] == self.path
+        return alive and right in self.rights and path[: len(self.path)] == self.path and self._is_of_owner(path)
+
+    def _is_of_owner(self, path: Path) -> bool:
+        """Names of entities are paths, too: the policy of ``a`` opens ``a/Subscriptions/s`` and ``a/$management``, and
+        says nothing about another entity, ``a/b``."""
+        below = path[len(self.owner) :]
+        return not self.owner or not below or below[0] == SUBSCRIPTIONS.lower() or below[0].startswith("$")
 
 
 class AccessPolicies:
-    """The policies of a namespace by name."""
+    """The policies of a namespace by name, and those of its entities."""
 
     def __init__(self, policies: Iterable[SasPolicy], *, emulator: bool = False) -> None:
-        """``emulator`` also takes `EMULATOR_KEY` for the `ROOT_POLICY`."""
-        self._policies = {policy.name: policy for policy in policies}
+        """``policies`` stay for good. ``emulator`` also takes `EMULATOR_KEY` for the `ROOT_POLICY`."""
+        self._fixed = {policy.name: policy for policy in policies}
+        self._added: dict[Path, dict[str, SasPolicy]] = {}
+        """By path of the entity, empty for the namespace; no empty ones."""
         self._emulator = emulator
+        self.version = 0
+        """Rises with every change."""
+        self.on_changed: list[Callable[[], None]] = []
 
     def __iter__(self) -> Iterator[SasPolicy]:
-        return iter(self._policies.values())
+        """Those of the namespace."""
+        return iter([*self._fixed.values(), *self._of(()).values()])
 
     def __contains__(self, name: str) -> bool:
-        return name in self._policies
+        return self._find((), name) is not None
+
+    def is_fixed(self, name: str) -> bool:
+        """A policy of the namespace that comes from elsewhere and can't be changed here."""
+        return name in self._fixed
+
+    def follow(self, path: str, policies: Iterable[SasPolicy]) -> None:
+        """From now on these are the policies of an entity, or with an empty path the ones that the namespace has beside
+        the fixed ones; no others."""
+        owner = _segments(path)
+        new = {policy.name: policy for policy in policies}
+        if new == self._of(owner):
+            return
+        if new:
+            self._added[owner] = new
+        else:
+            del self._added[owner]
+        self.version += 1
+        for call in list(self.on_changed):
+            call()
 
     def policy(self, name: str) -> SasPolicy:
-        """Unauthorized when there is none of that name."""
-        policy = self._policies.get(name)
+        """Of the namespace. Unauthorized when there is none of that name."""
+        policy = self._find((), name)
         if policy is None:
             raise _no_such_policy(name)
         return policy
 
     def keys(self, name: str) -> tuple[str, ...]:
-        """All keys that are good for a policy. Unauthorized when there is none of that name."""
-        keys = self.policy(name).keys
-        return (*keys, EMULATOR_KEY) if self._emulator and name == ROOT_POLICY else keys
+        """All keys that are good for a policy of the namespace. Unauthorized when there is none of that name."""
+        return self._keys((), self.policy(name))
 
     def check_key(self, name: str, key: str) -> Grant:
-        """The grant of a client that shows a policy's name and key in the clear (SASL PLAIN): the whole namespace, for
-        as long as the connection lives. Unauthorized otherwise."""
-        good = [hmac.compare_digest(utf8(key), utf8(known)) for known in self.keys(name)]
-        if not any(good):
+        """The grant of a client that shows a policy's name and key in the clear (SASL PLAIN): the whole of what the
+        policy belongs to, for as long as the connection lives. Unauthorized otherwise."""
+        found = [
+            (owner, policy)
+            for owner in dict.fromkeys([(), *sorted(self._added)])
+            if (policy := self._find(owner, name)) is not None
+        ]
+        if not found:
+            raise _no_such_policy(name)
+        good = [
+            (owner, policy)
+            for owner, policy in found
+            for known in self._keys(owner, policy)
+            if hmac.compare_digest(utf8(key), utf8(known))
+        ]
+        if not good:
             raise Unauthorized(
                 f"The key shown for the access policy {shown(name)} is not one of its keys. "
                 "Check SharedAccessKey of the client."
             )
-        return Grant(name, self.policy(name).rights, (), None)
+        owner, policy = good[0]
+        return Grant(name, policy.rights, owner, None, owner, key)
 
     def check_token(self, text: str, audience: str, now_s: float, leeway_s: float = 0) -> Grant:
         """The grant of a token that is shown for ``audience``, the resource that the client is about to use.
 
-        Unauthorized when it is malformed, names no policy, is not signed with one of the policy's keys, has expired
-        (more than ``leeway_s`` ago), or is for something else than the audience or what that lies in.
+        Unauthorized when it is malformed, names no policy of the namespace or of what it is signed for, is not signed
+        with one of the policy's keys, has expired (more than ``leeway_s`` ago), or is for something else than the
+        audience or what that lies in.
         """
         token = parse_token(text)
-        name = self._signing_policy(token)
+        resource = token.resource
+        owner, policy, key = self._signer(token, resource.path)
         expires_s = token.expires_s + int(leeway_s)
         if now_s >= expires_s:
             raise Unauthorized(
                 f"The token expired {int(now_s) - token.expires_s} s ago. Get a new one, or compare the clocks."
             )
-        resource = token.resource
         if not resource.covers(parse_resource(audience)):
             raise Unauthorized(
                 f"The token is for {shown(token.signed_resource)} and not for {shown(audience)}. "
                 "Sign the entity that is used, or the namespace."
             )
-        return Grant(name, self.policy(name).rights, resource.path, expires_s)
+        return Grant(policy.name, policy.rights, resource.path, expires_s, owner, key)
 
-    def _signing_policy(self, token: Token) -> str:
-        """Name of the policy that the token is signed with a key of."""
-        known = [name for name in token.policy_names if name in self]
-        for name in known:
-            if token.is_signed_by_any(self.keys(name)):
-                return name
+    def renewed(self, grant: Grant) -> Grant | None:
+        """What a grant is worth now that policies have changed: with the rights that its policy has now. None when the
+        policy, or the key that was shown, is good no more."""
+        policy = self._find(grant.owner, grant.policy_name)
+        if policy is None or grant.key not in self._keys(grant.owner, policy):
+            return None
+        return grant if policy.rights == grant.rights else replace(grant, rights=policy.rights)
+
+    def _signer(self, token: Token, path: Path) -> tuple[Path, SasPolicy, str]:
+        """The policy that the token is signed with a key of, whose it is, and the key."""
+        owners = [(), *(path[:length] for length in range(1, len(path) + 1) if path[:length] in self._added)]
+        known = [
+            (owner, policy)
+            for owner in owners
+            for name in token.policy_names
+            if (policy := self._find(owner, name)) is not None
+        ]
+        # Every key is tried whatever the others gave: how long it takes says nothing about them.
+        good = [
+            (owner, policy, key)
+            for owner, policy in known
+            for key in self._keys(owner, policy)
+            if token.is_signed_by_any([key])
+        ]
+        if good:
+            return good[0]
         if not known:
             raise _no_such_policy(token.policy_names[0])
         raise Unauthorized(
-            f"The token is not signed with a key of the access policy {shown(known[0])}. "
+            f"The token is not signed with a key of the access policy {shown(known[0][1].name)}. "
             "Check SharedAccessKey of the client."
         )
+
+    def _keys(self, owner: Path, policy: SasPolicy) -> tuple[str, ...]:
+        return (
+            (*policy.keys, EMULATOR_KEY)
+            if self._emulator and (owner, policy.name) == ((), ROOT_POLICY)
+            else policy.keys
+        )
+
+    def _find(self, owner: Path, name: str) -> SasPolicy | None:
+        fixed = None if owner else self._fixed.get(name)
+        return fixed or self._of(owner).get(name)
+
+    def _of(self, owner: Path) -> dict[str, SasPolicy]:
+        return self._added.get(owner, {})
+
+
+def _segments(path: str) -> Path:
+    return tuple(path.lower().split("/")) if path else ()
 
 
 def _no_such_policy(name: str) -> Unauthorized:

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from partibus.errors import UnusableFile
-from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, AccessPolicies, Right, SasPolicy
+from partibus.namespace.access import EMULATOR_KEY, RIGHTS, ROOT_POLICY, AccessPolicies, SasPolicy, rights_of
 
 FILE_NAME = "keys.json"
 VERSION = 1
 KEY_BYTES = 32
 
 _SIZE_MAX_BYTES = 1024 * 1024
-_RIGHTS = {"Send": Right.SEND, "Listen": Right.LISTEN, "Manage": Right.MANAGE}
 _FORM = "Correct it, or move it away: new keys are made at the next start, and clients must be given them."
 
 
@@ -121,13 +120,10 @@ def _policy(entry: Any, index: int, refuse: Callable[[str], UnusableFile]) -> Sa
     primary, secondary = entry.get("primaryKey", ""), entry.get("secondaryKey", "")
     if not isinstance(name, str) or not name:
         raise refuse(f"{place}.name must be text")
-    if not isinstance(rights, list) or not rights or not all(isinstance(r, str) and r in _RIGHTS for r in rights):
-        raise refuse(f"{place}.rights must be an array of {', '.join(_RIGHTS)}")
+    if not isinstance(rights, list) or not rights or not all(isinstance(r, str) and r in RIGHTS for r in rights):
+        raise refuse(f"{place}.rights must be an array of {', '.join(RIGHTS)}")
     if not isinstance(primary, str) or not isinstance(secondary, str) or not (primary or secondary):
         raise refuse(f"{place} must have a primaryKey or a secondaryKey, in text")
     if EMULATOR_KEY in (primary, secondary):
         raise refuse(f"{place} has the emulator's key, which everybody knows; serve with --emulator to accept it")
-    combined = Right(0)
-    for right in rights:
-        combined |= _RIGHTS[right]
-    return SasPolicy(name, combined, primary, secondary)
+    return SasPolicy(name, rights_of(rights), primary, secondary)

@@ -14,10 +14,10 @@ from partibus.namespace.properties import (
     Change,
     changed_options,
     immutable_changes,
-    queue_options,
-    queue_properties,
     options_of,
     properties_of,
+    queue_options,
+    queue_properties,
     read_options,
     replaced_options,
 )
@@ -93,7 +93,7 @@ def test_a_target_is_given_by_name_or_address(field: str, raw: object, name: str
     "raw", ["t/Subscriptions/s", "q/$DeadLetterQueue", "q/$management", "$cbs", "http://h/q", "sb://h/", "a//b", 7]
 )
 def test_what_messages_cannot_be_forwarded_to_is_refused(raw: object) -> None:
-    with pytest.raises(ArgumentError, match="ForwardTo is .*, but must be the name of a queue or topic"):
+    with pytest.raises(ArgumentError, match=r"ForwardTo is .*, but must be the name of a queue or topic"):
         queue_options({"ForwardTo": raw})
 
 

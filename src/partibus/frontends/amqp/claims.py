@@ -19,7 +19,9 @@ class Claims:
     def __init__(self, policies: AccessPolicies, clock: Clock) -> None:
         self._policies = policies
         self._clock = clock
-        self._grants: dict[tuple[str, Path], Grant] = {}
+        self._grants: dict[tuple[str, Path, Path], Grant] = {}
+        self._version = policies.version
+        """Of the policies that the grants go by."""
 
     def log_in(self, policy_name: str, key: str) -> None:
         """SASL PLAIN. Raises `Unauthorized`."""
@@ -31,6 +33,8 @@ class Claims:
 
     def require(self, right: Right, path: Path) -> None:
         """Raises `Unauthorized` when no grant allows ``right`` on ``path`` now."""
+        if self._version != self._policies.version:
+            self._renew()
         now_s = self._now_s()
         if not any(grant.allows(path, right, now_s) for grant in self._grants.values()):
             raise Unauthorized(
@@ -38,8 +42,14 @@ class Claims:
                 f"'{'/'.join(path) or 'the namespace'}'. Use a policy that has it, and a token that has not expired."
             )
 
+    def _renew(self) -> None:
+        """Policies have changed, and with them what was shown under them."""
+        self._version = self._policies.version
+        renewed = ((key, self._policies.renewed(grant)) for key, grant in self._grants.items())
+        self._grants = {key: grant for key, grant in renewed if grant is not None}
+
     def _add(self, grant: Grant) -> None:
-        key = (grant.policy_name, grant.path)
+        key = (grant.policy_name, grant.owner, grant.path)
         if len(self._grants) >= GRANTS_MAX and key not in self._grants:
             raise Unauthorized(f"The connection has shown {GRANTS_MAX} tokens already, the most. Use fewer audiences.")
         self._grants[key] = grant
