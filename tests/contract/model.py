@@ -20,6 +20,7 @@ class Model:
         self.locks: dict[tuple[int, int], tuple[int, bytes]] = {}
         self.states: dict[tuple[int, str], tuple[bytes, int]] = {}
         self.ids: dict[tuple[int, int, bytes], int] = {}
+        self.marks: dict[tuple[int, int], int] = {}
 
     def commit(self, writes: Writes) -> None:
         """In the order of the attributes of `Writes`."""
@@ -47,20 +48,26 @@ class Model:
         for row, bucket, most in writes.forgotten_duplicates:
             for key in sorted(key for key in self.ids if key[0] == row and key[1] < bucket)[:most]:
                 del self.ids[key]
+        self.marks |= writes.inbound_marks
         self.locks = {key: row for key, row in self.locks.items() if key[0] not in writes.deleted_locks}
         for lock_key, rows in writes.lock_batches.items():
             for first_pos, until_ms, bitmap in rows:
                 self.locks[lock_key, first_pos] = (until_ms, bitmap)
         self._delete(self.entries, writes.deleted_entries)
         self._delete(self.bodies, writes.deleted_bodies)
+        self._delete_unnamed(writes.deleted_shared_bodies)
         for row in writes.dropped_partitions:
             whole = [(row << 42, (row + 1 << 42) - 1)]
             self.partitions.pop(row, None)
             self._delete(self.counts, [(row << 2, (row << 2) + 3)])
+            elsewhere = [columns[0] for key, columns in self.entries.items() if key >> 42 == row]
             self._delete(self.entries, whole)
+            self._delete(self.bodies, [(key, key) for key in elsewhere if not key >> 38 & 1])
+            self._delete_unnamed([key for key in elsewhere if key >> 38 & 1])
             self._delete(self.bodies, whole)
             self.locks = {key: lock for key, lock in self.locks.items() if key[0] >> 42 != row}
             self.states = {key: state for key, state in self.states.items() if key[0] != row}
+            self.marks = {key: pos for key, pos in self.marks.items() if key[0] != row}
             self.ids = {key: accepted_ms for key, accepted_ms in self.ids.items() if key[0] != row}
 
     @staticmethod
@@ -68,6 +75,10 @@ class Model:
         for first, last in ranges:
             for key in [key for key in rows if first <= key <= last]:
                 del rows[key]
+
+    def _delete_unnamed(self, keys: list[int]) -> None:
+        named = {columns[0] for columns in self.entries.values()}
+        self._delete(self.bodies, [(key, key) for key in keys if key not in named])
 
     def rows(self, subqueue: int) -> list[EntryRow]:
         """All entries of a sub-queue that have a body, by position."""
@@ -103,7 +114,15 @@ class Model:
             for state in range(4)
             if (due := self.due(subqueue, state)) and due[0].due_ms is not None
         }
-        return Snapshot(*self.partitions[row], counts, batches, locked, next_due)
+        marks = {source: pos for (partition, source), pos in self.marks.items() if partition == row}
+        return Snapshot(*self.partitions[row], counts, batches, locked, next_due, marks)
+
+    def sizes(self) -> dict[int, int]:
+        """What `Store.load_sizes` must answer for all partitions."""
+        return {
+            row: counters[2] + sum(pair[1] for key, pair in self.counts.items() if key >> 2 == row)
+            for row, counters in self.partitions.items()
+        }
 
     def due(self, subqueue: int, state: int) -> list[EntryRow]:
         """All that are ever due, in that order."""

@@ -180,7 +180,7 @@ def test_counters_and_counts_are_replaced(store: Store) -> None:
         store.commit(writes)
     for row in range(40):
         assert store.load_partition(row) == Snapshot(
-            2, 10 * row, 7 * row, {subqueue_key(row, 0): SubqueueCounts(2, row)}, [], [], {}
+            2, 10 * row, 7 * row, {subqueue_key(row, 0): SubqueueCounts(2, row)}, [], [], {}, {}
         )
 
 

@@ -23,6 +23,10 @@ REWRITTEN_BODY = 1 << (POSITION_BITS - 1)
 """Set in the number of a body that replaces another one (a dead-lettered message with a reason, say). A body that came
 in with an enqueue has the number of its message's sequence counter; this bit keeps the two ranges apart."""
 
+SHARED_BODY = 1 << (POSITION_BITS - 2)
+"""Set in the number of a body that several entries may name: a topic's message, in several subscriptions. It goes with
+the last of them; the schemas' index of such entries says the same bit."""
+
 
 class SubqueueKind(IntEnum):
     """The sub-queues of a queue or subscription, as stored in the two kind bits of a key."""

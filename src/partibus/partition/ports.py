@@ -94,6 +94,8 @@ class Snapshot(NamedTuple):
     """(sub-queue key, entry without data, bytes of its data) of every entry that a lock batch covers."""
     next_due: dict[tuple[int, int], int]
     """(sub-queue key, state) -> when the first entry in that state is due, where one ever is."""
+    inbound_marks: dict[int, int]
+    """Key of a sub-queue that forwards to the partition -> the highest position there that has come (D15)."""
 
 
 class Writes:
@@ -109,11 +111,13 @@ class Writes:
         "deleted_bodies",
         "deleted_entries",
         "deleted_locks",
+        "deleted_shared_bodies",
         "dropped_partitions",
         "duplicate_ids",
         "entries",
         "entry_updates",
         "forgotten_duplicates",
+        "inbound_marks",
         "lock_batches",
         "operations",
         "replacing_bodies",
@@ -142,6 +146,8 @@ class Writes:
         time."""
         self.forgotten_duplicates: list[tuple[int, int, int]] = []
         """(partition row, bucket, most): up to ``most`` ids of buckets below ``bucket`` go."""
+        self.inbound_marks: dict[tuple[int, int], int] = {}
+        """(partition row, key of the sub-queue that messages came from) -> their highest position there (D15)."""
         self.deleted_locks: list[int] = []
         """Lock keys: every row of that lock id goes."""
         self.lock_batches: dict[int, list[tuple[int, int, bytes]]] = {}
@@ -150,8 +156,11 @@ class Writes:
         """Ranges of entry keys, both ends included."""
         self.deleted_bodies: list[tuple[int, int]] = []
         """Ranges of body keys, both ends included."""
+        self.deleted_shared_bodies: list[int] = []
+        """Keys of bodies that go unless an entry names them after all the above."""
         self.dropped_partitions: list[int] = []
-        """Partition rows whose every row goes: the entity was deleted."""
+        """Partition rows whose every row goes: the entity was deleted. With its entries go the bodies that they name in
+        other partitions, shared ones as above."""
         self.operations = 0
         """Messages enqueued, locked, settled or moved: what the bound of a store's queue counts (D24)."""
         self.size_bytes = 0
@@ -216,6 +225,11 @@ class Store(Protocol):
 
     def load_partition(self, partition_row: int) -> Snapshot | None:
         """Durable state of a partition; None when it was never written."""
+        ...
+
+    def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
+        """Stored bytes of partitions, in all their sub-queues and of their session states; what was never written is
+        missing."""
         ...
 
     def timed_partitions(self) -> list[int]:

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
-from partibus.partition.keys import POSITION_BITS, POSITION_MAX, entry_key
+from partibus.partition.keys import POSITION_BITS, POSITION_MAX, SHARED_BODY, entry_key
 from partibus.partition.ports import EntryState
 
 
@@ -21,7 +21,7 @@ class StoredEntry(NamedTuple):
 
 
 class EntryIndex:
-    """Keys of all entries by sub-queue, by session, and by the time when they are due."""
+    """Keys of all entries by sub-queue, by session, and by the time when they are due; who names shared bodies."""
 
     def __init__(self) -> None:
         self._keys: dict[int, list[int]] = {}
@@ -30,6 +30,8 @@ class EntryIndex:
         """Sub-queue key -> session -> entry keys."""
         self._due: dict[tuple[int, int], list[tuple[int, int]]] = {}
         """(sub-queue key, state) -> (due ms, entry key)."""
+        self._names: dict[int, int] = {}
+        """Key of a shared body -> how many entries name it."""
 
     def copy(self) -> Self:
         """Keys are immutable, so only the containers are copied."""
@@ -40,6 +42,7 @@ class EntryIndex:
             for subqueue, sessions in self._session_keys.items()
         }
         twin._due = {state: list(due) for state, due in self._due.items()}
+        twin._names = dict(self._names)
         return twin
 
     def add(self, key: int, entry: StoredEntry) -> None:
@@ -49,6 +52,23 @@ class EntryIndex:
         if entry.session is not None:
             _insert(self._session_keys.setdefault(subqueue, {}).setdefault(entry.session, []), key)
         self.add_due(key, entry)
+        self.name(entry.body)
+
+    def name(self, body: int) -> None:
+        """An entry names a body from now on."""
+        if body & SHARED_BODY:
+            self._names[body] = self._names.get(body, 0) + 1
+
+    def unname(self, body: int) -> None:
+        """An entry named a body until now."""
+        if body & SHARED_BODY:
+            self._names[body] -= 1
+            if not self._names[body]:
+                del self._names[body]
+
+    def is_named(self, body: int) -> bool:
+        """An entry names that shared body."""
+        return body in self._names
 
     def add_due(self, key: int, entry: StoredEntry) -> None:
         """State and time of an entry are these now."""
@@ -72,6 +92,7 @@ class EntryIndex:
             if not keys:
                 del sessions[entry.session]
         self.remove_due(key, entry)
+        self.unname(entry.body)
 
     def remove_range(self, first: int, last: int) -> list[int]:
         """The keys from ``first`` to ``last``, which may span sub-queues; they are gone from the order of keys."""

@@ -161,6 +161,10 @@ class FaultyStore:
         """See the port."""
         return self._loading().load_partition(partition_row)
 
+    def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
+        """See the port."""
+        return self._loading().load_sizes(partition_rows)
+
     def timed_partitions(self) -> list[int]:
         """See the port."""
         return self._loading().timed_partitions()

@@ -121,6 +121,11 @@ class MemoryStore:
         with self._lock:
             return self._tables().snapshot(partition_row)
 
+    def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
+        """See the port."""
+        with self._lock:
+            return self._tables().sizes(partition_rows)
+
     def timed_partitions(self) -> list[int]:
         """See the port."""
         with self._lock:

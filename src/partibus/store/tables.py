@@ -8,6 +8,7 @@ from partibus.partition.keys import (
     KIND_BITS,
     POSITION_BITS,
     POSITION_MAX,
+    SHARED_BODY,
     SubqueueKind,
     body_key,
     entry_key,
@@ -50,6 +51,8 @@ class Tables:
         self.session_states: dict[tuple[int, str], tuple[bytes, int]] = {}
         """(partition row, session) -> state, updated ms."""
         self.duplicate_ids = DuplicateIds()
+        self.inbound_marks: dict[tuple[int, int], int] = {}
+        """(partition row, source) -> position."""
         self._index = EntryIndex()
 
     def copy(self) -> Self:
@@ -62,6 +65,7 @@ class Tables:
         twin.lock_batches = {lock_key: dict(rows) for lock_key, rows in self.lock_batches.items()}
         twin.session_states = dict(self.session_states)
         twin.duplicate_ids = self.duplicate_ids.copy()
+        twin.inbound_marks = dict(self.inbound_marks)
         twin._index = self._index.copy()
         return twin
 
@@ -88,6 +92,7 @@ class Tables:
             self.duplicate_ids.remember(*columns)
         for forgotten in writes.forgotten_duplicates:
             self.duplicate_ids.forget(*forgotten)
+        self.inbound_marks.update(writes.inbound_marks)
         for lock_key in writes.deleted_locks:
             self.lock_batches.pop(lock_key, None)
         for lock_key, rows in writes.lock_batches.items():
@@ -98,6 +103,8 @@ class Tables:
             self._delete_entries(first, last)
         for first, last in writes.deleted_bodies:
             _delete_range(self.bodies, first, last)
+        for key in writes.deleted_shared_bodies:
+            self._delete_if_unnamed(key)
         for partition_row in writes.dropped_partitions:
             self._drop_partition(partition_row)
 
@@ -106,7 +113,7 @@ class Tables:
         counters = self.partitions.get(partition_row)
         if counters is None:
             return None
-        subqueues = range(subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0))
+        subqueues = _subqueues(partition_row)
         batches = [
             LockBatchRow(lock_key >> POSITION_BITS, lock_key & POSITION_MAX, first_pos, until_ms, bitmap)
             for lock_key, rows in sorted(self.lock_batches.items())
@@ -130,7 +137,16 @@ class Tables:
             for waiting in self._index.due_states(subqueues)
             if (due_ms := self._next_due(*waiting, 0)) is not None
         }
-        return Snapshot(*counters, counts, batches, locked, next_due)
+        marks = {source: pos for (row, source), pos in self.inbound_marks.items() if row == partition_row}
+        return Snapshot(*counters, counts, batches, locked, next_due, marks)
+
+    def sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
+        """See `partibus.partition.ports.Store.load_sizes`."""
+        return {
+            row: self.partitions[row][2] + sum(self.counts[key][1] for key in _subqueues(row) if key in self.counts)
+            for row in partition_rows
+            if row in self.partitions
+        }
 
     def timed_partitions(self) -> list[int]:
         """See `partibus.partition.ports.Store.timed_partitions`."""
@@ -209,13 +225,24 @@ class Tables:
         entry = self.entries.get(key)
         if entry is not None:
             self._index.remove_due(key, entry)
+            self._index.unname(entry.body)
             entry = entry._replace(body=body, state=state, delivery_count=delivery_count, due_ms=due_ms)
             self.entries[key] = entry
             self._index.add_due(key, entry)
+            self._index.name(body)
 
-    def _delete_entries(self, first: int, last: int) -> None:
+    def _delete_entries(self, first: int, last: int) -> list[int]:
+        """The keys of the bodies that they named."""
+        bodies = []
         for key in self._index.remove_range(first, last):
-            self._index.remove(key, self.entries.pop(key))
+            entry = self.entries.pop(key)
+            self._index.remove(key, entry)
+            bodies.append(entry.body)
+        return bodies
+
+    def _delete_if_unnamed(self, body: int) -> None:
+        if not self._index.is_named(body):
+            self.bodies.pop(body, None)
 
     def _drop_partition(self, partition_row: int) -> None:
         first, following = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0)
@@ -223,7 +250,13 @@ class Tables:
         _delete_range(self.counts, first, following - 1)
         _delete_range(self.lock_batches, entry_key(first, 0), entry_key(following, 0) - 1)
         _delete_range(self.bodies, body_key(partition_row, 0), body_key(partition_row + 1, 0) - 1)
-        self._delete_entries(entry_key(first, 0), entry_key(following, 0) - 1)
+        for body in self._delete_entries(entry_key(first, 0), entry_key(following, 0) - 1):
+            if not body & SHARED_BODY:
+                self.bodies.pop(body, None)
+            else:
+                self._delete_if_unnamed(body)
+        for place in [place for place in self.inbound_marks if place[0] == partition_row]:
+            del self.inbound_marks[place]
         for session in [session for session in self.session_states if session[0] == partition_row]:
             del self.session_states[session]
         self.duplicate_ids.drop(partition_row)
@@ -243,6 +276,10 @@ def bounded(rows: Iterable[EntryRow], max_entries: int, max_bytes: int) -> list[
 
 def _rows(flat: Sequence[Any], columns: int) -> Iterator[tuple[Any, ...]]:
     return zip(*[iter(flat)] * columns, strict=True)
+
+
+def _subqueues(partition_row: int) -> range:
+    return range(subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0))
 
 
 def _bits(bitmap: bytes) -> Iterator[int]:

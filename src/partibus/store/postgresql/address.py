@@ -34,7 +34,7 @@ class Address(NamedTuple):
     """Means this store alone; with the password."""
 
 
-def parse_address(url: str) -> list[Address]:
+def parse_address(url: str, schema_default: str = SCHEMA_DEFAULT) -> list[Address]:
     """The stores that a URL means. Raises `StoreError` that names the URL without its password."""
     base, _, query = url.partition("?")
     given = parse_qsl(query, keep_blank_values=True)
@@ -44,7 +44,7 @@ def parse_address(url: str) -> list[Address]:
         words = conninfo_to_dict(base + (f"?{urlencode(theirs)}" if theirs else ""))
     except psycopg.Error as error:
         raise _refused(url, " ".join(str(error).split())) from error
-    schema = ours.get("schema", SCHEMA_DEFAULT)
+    schema = ours.get("schema", schema_default)
     if not _SCHEMA.fullmatch(schema):
         raise _refused(url, f"schema={schema!r}: give 1 to 32 of a-z, 0-9 and _, no digit first")
     schemas = [schema]

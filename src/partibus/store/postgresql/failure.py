@@ -49,7 +49,7 @@ def store_error(error: Exception, name: str, doing: str, *, executed: bool | Non
             f"{name}: {doing} failed: no room: {text}; receive and complete messages, delete entities, or free space "
             "on the server's disk"
         )
-    return StoreError(f"{name}: {doing} failed: {text}: {_next_step(error, code, text)}", executed=executed)
+    return StoreError(f"{name}: {doing} failed: {text}: {next_step(error)}", executed=executed)
 
 
 def refused(name: str, reason: str) -> StoreError:
@@ -57,7 +57,10 @@ def refused(name: str, reason: str) -> StoreError:
     return StoreError(f"{name}: {reason}", executed=False)
 
 
-def _next_step(error: Exception, code: str | None, text: str) -> str:
+def next_step(error: Exception) -> str:
+    """What an operator can do about it."""
+    code = getattr(error, "sqlstate", None)
+    text = " ".join(str(error).split())
     if code is not None:
         if code.startswith("08"):
             return _UNREACHABLE

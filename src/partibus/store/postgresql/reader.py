@@ -115,9 +115,10 @@ def load_partition(connection: Connection, partition_row: int) -> Snapshot | Non
                 ("lock_batches", keys),
                 ("locked_entries", keys),
                 ("first_due", keys),
+                ("inbound_marks", {"partition_row": partition_row}),
             )
         ]
-        partition, counts, batches, locked, first_due = [cursor.fetchall() for cursor in found]
+        partition, counts, batches, locked, first_due, marks = [cursor.fetchall() for cursor in found]
     if not partition:
         return None
     next_sequence, next_number, session_state_bytes = partition[0]
@@ -129,7 +130,13 @@ def load_partition(connection: Connection, partition_row: int) -> Snapshot | Non
         [LockBatchRow(key >> POSITION_BITS, key & POSITION_MAX, *columns) for key, *columns in batches],
         [_locked_entry(row) for row in locked],
         {(subqueue, state): due_ms for subqueue, state, due_ms in first_due},
+        dict(marks),
     )
+
+
+def load_sizes(connection: Connection, partition_rows: Sequence[int]) -> dict[int, int]:
+    """See `partibus.partition.ports.Store.load_sizes`."""
+    return dict(_rows(connection, statement("sizes"), {"rows": Bigints(partition_rows)}))
 
 
 def scan_sessions(connection: Connection, subqueue: int, after: str | None, max_sessions: int) -> list[str]:

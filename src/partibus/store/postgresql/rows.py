@@ -62,11 +62,13 @@ def commit_parameters(writes: Writes) -> dict[str, Any]:
         "ids": ids,
         "id_data": id_data,
         "forgotten": _flat((row, bucket, max(0, most)) for row, bucket, most in writes.forgotten_duplicates),
+        "marks": _flat((*place, pos) for place, pos in writes.inbound_marks.items()),
         "unlocked": Bigints(writes.deleted_locks),
         "locks": locks,
         "lock_data": lock_data,
         "gone_entries": _flat(writes.deleted_entries),
         "gone_bodies": _flat(writes.deleted_bodies),
+        "gone_shared_bodies": Bigints(writes.deleted_shared_bodies),
         "dropped": Bigints(writes.dropped_partitions),
     }
 

@@ -1,6 +1,6 @@
 """One schema of a PostgreSQL database as a messaging store.
 
-Layout: ``ddl/0001.sql``, keys as in `partibus.partition.keys`. The same tables as in SQLite's stores; what differs is
+Layout: ``ddl/0002.sql``, keys as in `partibus.partition.keys`. The same tables as in SQLite's stores; what differs is
 what the database differs in.
 
 Sync points: a commit is one statement and one transaction (``ddl/apply_writes.sql``); when `commit` returns, the server
@@ -177,6 +177,11 @@ class PostgreSQLStore:
     def load_partition(self, partition_row: int) -> Snapshot | None:
         """See the port."""
         return self._load(partition_row, None, partial(reader.load_partition, partition_row=partition_row))
+
+    def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
+        """See the port."""
+        self._check_usable()
+        return self._readers.read(lambda connection: reader.load_sizes(connection, partition_rows))
 
     def timed_partitions(self) -> list[int]:
         """See the port."""

@@ -1,9 +1,10 @@
 """Turns the rows of one commit into statements, inside a transaction that the writer has begun."""
 
+import json
 from collections.abc import Iterable, Mapping
 from sqlite3 import Connection
 
-from partibus.partition.keys import body_key, entry_key, subqueue_key
+from partibus.partition.keys import KIND_BITS, POSITION_BITS, SHARED_BODY, body_key, entry_key, subqueue_key
 from partibus.partition.ports import BODY_COLUMNS, DUPLICATE_COLUMNS, ENTRY_COLUMNS, UPDATE_COLUMNS, Writes
 from partibus.store.sqlite.duplicates import forget_duplicates
 from partibus.store.sqlite.sql import execute_keys, execute_rows, statement
@@ -11,6 +12,7 @@ from partibus.store.sqlite.sql import execute_keys, execute_rows, statement
 COUNTER_COLUMNS = 4
 COUNT_COLUMNS = 3
 LOCK_COLUMNS = 4
+MARK_COLUMNS = 3
 SESSION_COLUMNS = 2
 SESSION_STATE_COLUMNS = 4
 
@@ -40,12 +42,16 @@ def apply_writes(writes: Writes, connection: Connection) -> None:
     execute_rows(connection, "replace_duplicate_ids", DUPLICATE_COLUMNS, writes.duplicate_ids)
     for partition_row, bucket, most in writes.forgotten_duplicates:
         forget_duplicates(connection, partition_row, bucket, most)
+    if writes.inbound_marks:
+        marks = [column for place, pos in writes.inbound_marks.items() for column in (*place, pos)]
+        execute_rows(connection, "replace_inbound_marks", MARK_COLUMNS, marks)
     execute_keys(connection, "delete_lock_batches", writes.deleted_locks)
     if writes.lock_batches:
         lock_rows = [column for key, rows in writes.lock_batches.items() for row in rows for column in (key, *row)]
         execute_rows(connection, "replace_lock_batches", LOCK_COLUMNS, lock_rows)
     _delete_ranges(connection, "delete_entries", "delete_entry_range", writes.deleted_entries)
     _delete_ranges(connection, "delete_bodies", "delete_body_range", writes.deleted_bodies)
+    execute_keys(connection, "delete_unnamed_bodies", writes.deleted_shared_bodies)
     for partition_row in writes.dropped_partitions:
         _drop_partition(connection, partition_row)
 
@@ -97,7 +103,21 @@ def _drop_partition(connection: Connection, partition_row: int) -> None:
     connection.execute(statement("delete_partition"), (partition_row,))
     connection.execute(statement("delete_subqueue_range"), (first, following - 1))
     connection.execute(statement("delete_lock_range"), (entry_key(first, 0), entry_key(following, 0) - 1))
+    connection.execute(statement("delete_inbound_marks"), (partition_row,))
     connection.execute(statement("insert_dropped_partition"), (partition_row,))
+
+
+def _sweep_entries(connection: Connection, partition_row: int, bounds: tuple[int, int, int]) -> int:
+    """Delete the first entries (first key, last key, most), and what they alone name in other partitions: a
+    subscription's messages are its topic's bodies. Their number."""
+    (listed,) = connection.execute(statement("select_some_entries"), bounds).fetchone()
+    rows: list[tuple[int, int]] = json.loads(listed)
+    if rows:
+        connection.execute(statement("delete_entry_range"), (rows[0][0], rows[-1][0]))
+        elsewhere = [body for _, body in rows if body >> (KIND_BITS + POSITION_BITS) != partition_row]
+        execute_keys(connection, "delete_bodies", [body for body in elsewhere if not body & SHARED_BODY])
+        execute_keys(connection, "delete_unnamed_bodies", [body for body in elsewhere if body & SHARED_BODY])
+    return len(rows)
 
 
 def sweep_partition(partition_row: int, rows: int, connection: Connection) -> bool:
@@ -105,7 +125,7 @@ def sweep_partition(partition_row: int, rows: int, connection: Connection) -> bo
     first, following = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0)
     entries = (entry_key(first, 0), entry_key(following, 0) - 1, rows)
     bodies = (body_key(partition_row, 0), body_key(partition_row + 1, 0) - 1, rows)
-    swept = connection.execute(statement("delete_some_entries"), entries).rowcount
+    swept = _sweep_entries(connection, partition_row, entries)
     swept += connection.execute(statement("delete_some_bodies"), bodies).rowcount
     states = (partition_row, rows, SWEPT_STATE_BYTES)
     swept += connection.execute(statement("delete_some_session_states"), states).rowcount

@@ -126,6 +126,15 @@ def read_partition(connection: Connection, partition_row: int) -> Snapshot | Non
         return _snapshot(connection, partition_row)
 
 
+def read_sizes(connection: Connection, partition_rows: Sequence[int]) -> dict[int, int]:
+    """See `partibus.partition.ports.Store.load_sizes`."""
+    sizes: dict[int, int] = {}
+    for chunk in padded_keys(partition_rows):
+        (listed,) = connection.execute(in_list_form("select_sizes", len(chunk)), chunk).fetchone()
+        sizes.update(json.loads(listed))
+    return sizes
+
+
 @contextmanager
 def _one_view(connection: Connection) -> Iterator[None]:
     """All statements see the same commit."""
@@ -158,7 +167,8 @@ def _snapshot(connection: Connection, partition_row: int) -> Snapshot | None:
     next_due = {(subqueue, state): due_ms for subqueue, state, due_ms in json.loads(listed)}
     next_sequence, next_number, session_state_bytes = partition
     locked_entries = [locked[key] for key in sorted(locked)]
-    return Snapshot(next_sequence, next_number, session_state_bytes, counts, batches, locked_entries, next_due)
+    marks = dict(connection.execute(statement("select_inbound_marks"), (partition_row,)).fetchall())
+    return Snapshot(next_sequence, next_number, session_state_bytes, counts, batches, locked_entries, next_due, marks)
 
 
 def _locked_entries(connection: Connection, batch: LockBatchRow) -> Iterator[tuple[int, tuple[int, EntryRow, int]]]:

@@ -1,6 +1,6 @@
 """One SQLite file as a messaging store.
 
-Layout: ``ddl/0002.sql``, keys as in `partibus.partition.keys`. Beside ``store-00.db`` lie SQLite's ``-wal`` and
+Layout: ``ddl/0003.sql``, keys as in `partibus.partition.keys`. Beside ``store-00.db`` lie SQLite's ``-wal`` and
 ``-shm``, ``store-00.lock`` (`owner`) and ``store-00.ballast`` (`ballast`).
 
 Sync points: each commit syncs the write-ahead log before `commit` returns; a checkpoint syncs log and database. So a
@@ -158,6 +158,12 @@ class SQLiteStore:
     def load_partition(self, partition_row: int) -> Snapshot | None:
         """See the port."""
         return self._load(partition_row, None, reader.read_partition, partition_row)
+
+    def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
+        """See the port."""
+        self._check_usable()
+        with self._readers.reader() as connection:
+            return reader.read_sizes(connection, partition_rows)
 
     def timed_partitions(self) -> list[int]:
         """See the port."""

@@ -8,7 +8,7 @@ from partibus.partition.ports import StoreError
 from partibus.store.postgresql import PostgreSQLStore, creation, identity_of, parse_address
 from partibus.store.postgresql import sql as store_sql
 from partibus.testing.postgresql_server import PASSWORD, PostgreSQLServer
-from tests.contract.stores import enqueued, new_address, positions, postgresql_server
+from tests.contract.stores import PARTITION, enqueued, new_address, positions, postgresql_server
 from tests.unit.store.postgresql.places import US, open_store, sql
 
 
@@ -74,33 +74,43 @@ def test_a_newer_format_is_refused_and_left_as_it_was() -> None:
     address = new_address()
     open_store(address).close()
     sql(address, "UPDATE meta SET format_version = 99")
-    with pytest.raises(StoreError, match="has format version 99, this partibus knows 1 to 1; install a version"):
+    with pytest.raises(StoreError, match="has format version 99, this partibus knows 1 to 2; install a version"):
         open_store(address)
     assert sql(address, "SELECT epoch FROM owner") == ["1"]
 
 
 def test_an_older_format_is_migrated_and_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     address = new_address()
-    store = open_store(address)
-    store.commit(enqueued(1, 2))
-    store.close()
-    monkeypatch.setattr(creation, "FORMAT_VERSION", 2)
-    monkeypatch.setattr(creation, "migration_script", lambda version: f"CREATE TABLE made_of_{version} ()")
+    with monkeypatch.context() as before:
+        before.setattr(creation, "FORMAT_VERSION", 1)
+        store = open_store(address)
+        store.commit(enqueued(1, 2))
+        store.close()
     store = open_store(address)
     assert positions(store) == [1, 2]
+    writes = enqueued(3)
+    writes.inbound_marks[PARTITION, 7] = 9
+    store.commit(writes)
     store.close()
-    assert sql(address, "SELECT format_version, to_regclass('made_of_1') FROM meta") == ["2|made_of_1"]
+    new = new_address()
+    open_store(new).close()
+    described = (
+        "SELECT indexname, replace(indexdef, current_schema(), '') FROM pg_indexes WHERE schemaname = current_schema() "
+        "ORDER BY indexname"
+    )
+    assert sql(address, described) == sql(new, described)
+    assert sql(address, "SELECT format_version, pos FROM meta, inbound_mark") == ["2|9"]
 
 
 def test_a_migration_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     address = new_address()
     open_store(address).close()
-    monkeypatch.setattr(creation, "FORMAT_VERSION", 3)
-    scripts = {1: "CREATE TABLE made ()", 2: "SELECT 1/0"}
+    monkeypatch.setattr(creation, "FORMAT_VERSION", 4)
+    scripts = {2: "CREATE TABLE made ()", 3: "SELECT 1/0"}
     monkeypatch.setattr(creation, "migration_script", scripts.__getitem__)
     with pytest.raises(StoreError, match="division by zero"):
         open_store(address)
-    assert sql(address, "SELECT format_version, to_regclass('made') FROM meta") == ["1|"]
+    assert sql(address, "SELECT format_version, to_regclass('made') FROM meta") == ["2|"]
 
 
 def test_another_stores_place_and_another_clusters_store() -> None:

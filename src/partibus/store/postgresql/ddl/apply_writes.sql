@@ -13,8 +13,9 @@ CREATE OR REPLACE FUNCTION apply_writes(
     states bigint[], state_data bytea,
     ids bigint[], id_data bytea,
     forgotten bigint[],
+    marks bigint[],
     unlocked bigint[], locks bigint[], lock_data bytea,
-    gone_entries bigint[], gone_bodies bigint[],
+    gone_entries bigint[], gone_bodies bigint[], gone_shared_bodies bigint[],
     dropped bigint[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -109,6 +110,12 @@ BEGIN
         END LOOP;
     END IF;
 
+    IF cardinality(marks) > 0 THEN
+        INSERT INTO inbound_mark (partition_row, source, pos)
+        SELECT marks[n], marks[n + 1], marks[n + 2] FROM generate_series(1, cardinality(marks), 3) AS n
+        ON CONFLICT (partition_row, source) DO UPDATE SET pos = excluded.pos;
+    END IF;
+
     IF cardinality(unlocked) > 0 THEN
         DELETE FROM lock_batch WHERE lock_key = ANY (unlocked);
     END IF;
@@ -128,6 +135,11 @@ BEGIN
         DELETE FROM body USING generate_series(1, cardinality(gone_bodies), 2) AS n
         WHERE key BETWEEN gone_bodies[n] AND gone_bodies[n + 1];
     END IF;
+    IF cardinality(gone_shared_bodies) > 0 THEN
+        DELETE FROM body WHERE key = ANY (gone_shared_bodies) AND NOT EXISTS (
+            SELECT 1 FROM entry WHERE entry.body = body.key AND ((entry.body >> 38) & 1) <> 0
+        );
+    END IF;
 
     -- What makes it a partition goes at once; its messages, which may be millions, are noted for the sweep.
     IF cardinality(dropped) > 0 THEN
@@ -136,6 +148,7 @@ BEGIN
         WHERE key BETWEEN gone << 2 AND ((gone + 1) << 2) - 1;
         DELETE FROM lock_batch USING unnest(dropped) AS gone
         WHERE lock_key BETWEEN gone << 42 AND (gone << 42) + ((1::bigint << 42) - 1);
+        DELETE FROM inbound_mark WHERE partition_row = ANY (dropped);
         INSERT INTO dropped_partition (partition_row) SELECT DISTINCT unnest(dropped) ON CONFLICT DO NOTHING;
     END IF;
 END

@@ -8,14 +8,22 @@ DECLARE
     last CONSTANT bigint := (gone << 42) + ((1::bigint << 42) - 1);
     swept bigint;
     found_rows bigint;
+    elsewhere bigint[];
 BEGIN
     PERFORM 1 FROM owner WHERE epoch = our_epoch AND incarnation = our_incarnation FOR SHARE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'fenced off' USING ERRCODE = 'PB001';
     END IF;
-    DELETE FROM entry WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM entry WHERE key BETWEEN first AND last ORDER BY key LIMIT most));
-    GET DIAGNOSTICS swept = ROW_COUNT;
+    WITH gone_entries AS (
+        DELETE FROM entry WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM entry WHERE key BETWEEN first AND last ORDER BY key LIMIT most))
+        RETURNING body
+    )
+    SELECT count(*), coalesce(array_agg(body) FILTER (WHERE body NOT BETWEEN first AND last), '{}')
+    INTO swept, elsewhere FROM gone_entries;
+    -- A subscription's messages are its topic's bodies, some of them others' as well.
+    DELETE FROM body WHERE key = ANY (elsewhere) AND (((key >> 38) & 1) = 0 OR NOT EXISTS (
+        SELECT 1 FROM entry WHERE entry.body = body.key AND ((entry.body >> 38) & 1) <> 0));
     DELETE FROM body WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM body WHERE key BETWEEN first AND last ORDER BY key LIMIT most));
     GET DIAGNOSTICS found_rows = ROW_COUNT;

@@ -1,0 +1,257 @@
+"""A catalog in a schema of its own: what `partibus.namespace.catalog_database` asks for, over one connection.
+
+Calls come from the event loop, so none may hang: a statement has two seconds, and who asks while the server is away is
+told so at once. Connecting anew is a thread's business. Its outage stops administration and no message (D19).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from threading import Event, Lock, Thread
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+
+from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
+from partibus.store.postgresql.address import Address
+from partibus.store.postgresql.connection import OLDEST_SERVER, end
+from partibus.store.postgresql.failure import next_step
+from partibus.store.postgresql.patience import PatientConnection
+
+SCHEMA_DEFAULT = "partibus_catalog"
+CONNECT_TIMEOUT_S = 2
+"""libpq knows no shorter one."""
+RETRY_S = 0.5
+
+_SESSION = """
+    SET search_path = {schema};
+    SET client_min_messages = warning;
+    SET lock_timeout = 1000;
+    SET statement_timeout = 1500;
+    SET idle_in_transaction_session_timeout = 3000;
+    SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
+"""
+"""Who holds the catalog's lock and says nothing more loses it after 3 s."""
+
+_BEGIN_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT version FROM version FOR UPDATE"
+_BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_NOTE = """
+    WITH next AS (UPDATE version SET version = version + 1 RETURNING version)
+    INSERT INTO change SELECT version, json_build_object('entity', %s::text)::text FROM next
+"""
+_NOTIFY = "SELECT pg_notify(current_schema(), '')"
+_TABLES = "SELECT array_agg(tablename::text) FROM pg_tables WHERE schemaname = current_schema()"
+_LOCK_FOR_MAKING = "SELECT pg_advisory_xact_lock(hashtextextended('partibus ' || %s, 0))"
+
+SchemaSteps = Callable[[int], Sequence[str]]
+"""The scripts that lead from a format, 0 for nothing at all, to the one of this version."""
+
+
+def connect_catalog(address: Address, application: str) -> PatientConnection:
+    """A connection to a catalog's schema, which may not be there yet. Raises `psycopg.Error`, `UnusableFile`."""
+    connection = PatientConnection.connect(
+        address.conninfo,
+        autocommit=True,
+        application_name=application,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        tcp_user_timeout=2_000,
+        keepalives_idle=2,
+        keepalives_interval=1,
+        keepalives_count=2,
+        client_encoding="UTF8",
+    )
+    try:
+        if connection.info.server_version < OLDEST_SERVER:
+            raise UnusableFile(
+                address.name,
+                f"runs PostgreSQL {connection.info.server_version // 10_000}",
+                f"partibus needs {OLDEST_SERVER // 10_000} or newer; upgrade the server.",
+            )
+        connection.execute(sql.SQL(_SESSION).format(schema=sql.Identifier(address.schema)))
+    except BaseException:
+        end(connection)
+        raise
+    return connection
+
+
+def unusable(address: Address, error: psycopg.Error) -> UnusableFile:
+    """For the start: why, and what to do."""
+    return UnusableFile(
+        address.name, f"the catalog can't be used ({' '.join(str(error).split())})", f"{next_step(error)}."
+    )
+
+
+def prepare_catalog(address: Address, format_version: int, steps: SchemaSteps) -> None:
+    """Make the catalog's tables if there are none, or bring older ones to the format of this version; one broker at a
+    time. Raises `UnusableFile`: not reachable, not allowed, another's schema, a newer format; then it is as it was."""
+    try:
+        connection = connect_catalog(address, "partibus prepares the catalog")
+        try:
+            _prepare(connection, address, format_version, steps)
+        finally:
+            end(connection)
+    except psycopg.Error as error:
+        raise unusable(address, error) from error
+
+
+class CatalogSchema:
+    """A `partibus.namespace.catalog_database.CatalogDatabase`."""
+
+    def __init__(self, address: Address, application: str) -> None:
+        """Connect to a catalog that `prepare_catalog` has seen. Raises `UnusableFile`."""
+        self._address = address
+        self._application = application
+        self._lock = Lock()
+        self._closed = Event()
+        self._connection: PatientConnection | None = None
+        self._why = ""
+        self._connecting = False
+        try:
+            self._connection = connect_catalog(address, application)
+        except psycopg.Error as error:
+            raise unusable(address, error) from error
+
+    @property
+    def name(self) -> str:
+        return self._address.name
+
+    @property
+    def in_transaction(self) -> bool:
+        connection = self._connection
+        if connection is None or connection.closed:
+            return False
+        return connection.info.transaction_status is not TransactionStatus.IDLE
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return self._run(_translated(statement), parameters)
+
+    def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        connection = self._connected()
+        try:
+            with connection.cursor() as cursor:
+                cursor.executemany(_translated(statement), list(rows))
+        except psycopg.Error as error:
+            raise self._failed(connection, error) from error
+
+    def begin(self, *, writing: bool) -> None:
+        self._run(_BEGIN_WRITING if writing else _BEGIN_READING)
+
+    def commit(self) -> None:
+        connection = self._connected()
+        try:
+            connection.execute("COMMIT")
+        except psycopg.Error as error:
+            unknown = connection.broken or connection.closed
+            refused = self._failed(connection, error)
+            if not unknown:
+                raise refused from error
+            raise OutcomeUnknown(
+                f"{self.name}: the change may or may not be stored ({error}). Look at the entity, repeat it if needed."
+            ) from error
+
+    def rollback(self) -> None:
+        if self.in_transaction:
+            with suppress(StoreUnavailable):
+                self._run("ROLLBACK")
+
+    def note(self, path: str) -> None:
+        self._run(_NOTE, (path,))
+        self._run(_NOTIFY)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed.set()
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            end(connection)
+
+    def _run(self, statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        connection = self._connected()
+        try:
+            cursor = connection.execute(statement.encode(), parameters or None)
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            raise self._failed(connection, error) from error
+
+    def _connected(self) -> PatientConnection:
+        connection = self._connection
+        if connection is None:
+            why = "it is closed" if self._closed.is_set() else self._why
+            raise StoreUnavailable(
+                f"{self.name}: the catalog can't be reached now ({why}); nothing was changed. Try again."
+            )
+        return connection
+
+    def _failed(self, connection: PatientConnection, error: psycopg.Error) -> StoreUnavailable:
+        why = " ".join(str(error).split())
+        # A statement that got no answer leaves the connection in the middle of it:
+        if connection.closed or connection.info.transaction_status is TransactionStatus.ACTIVE:
+            end(connection)
+            self._lose(connection, why)
+        return StoreUnavailable(f"{self.name}: the catalog can't be used now ({why}); nothing was changed. Try again.")
+
+    def _lose(self, connection: PatientConnection, why: str) -> None:
+        with self._lock:
+            if self._connection is connection:
+                self._connection = None
+            self._why = why
+            if self._connecting or self._closed.is_set():
+                return
+            self._connecting = True
+        Thread(target=self._reconnect, name="partibus-catalog", daemon=True).start()
+
+    def _reconnect(self) -> None:
+        while not self._closed.is_set():
+            try:
+                connection = connect_catalog(self._address, self._application)
+            except (psycopg.Error, UnusableFile) as error:
+                self._why = " ".join(str(error).split())
+                self._closed.wait(RETRY_S)
+                continue
+            with self._lock:
+                self._connecting = False
+                if not self._closed.is_set():
+                    self._connection = connection
+                    return
+            end(connection)
+
+
+@lru_cache(maxsize=256)
+def _translated(statement: str) -> str:
+    assert "%" not in statement, "statements of the catalog are portable"
+    return statement.replace("?", "%s")
+
+
+def _prepare(connection: PatientConnection, address: Address, format_version: int, steps: SchemaSteps) -> None:
+    with connection.transaction():
+        connection.execute(_LOCK_FOR_MAKING, (address.schema,))
+        row = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (address.schema,)).fetchone()
+        if row is None:
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(address.schema)))
+        version = _version(connection, address)
+        if version > format_version:
+            raise UnusableFile(
+                address.name,
+                f"has format {version}, and this version reads up to format {format_version}",
+                "Use the newer version of partibus that wrote it.",
+            )
+        for script in steps(version):
+            connection.execute(script.encode())
+
+
+def _version(connection: PatientConnection, address: Address) -> int:
+    """0 when there is nothing at all."""
+    row = connection.execute(_TABLES).fetchone()
+    tables = set(row[0] or ()) if row else set()
+    if not tables:
+        return 0
+    found = connection.execute("SELECT version FROM format").fetchone() if {"format", "numbers"} <= tables else None
+    if found is None:
+        raise UnusableFile(
+            address.name,
+            f"schema {address.schema!r} has tables, but is no catalog of partibus",
+            "Choose another one (?schema=NAME).",
+        )
+    return int(found[0])

@@ -1,0 +1,10 @@
+-- Format version 1 to 2, in a transaction of the caller's. What the tables mean: 0002.sql.
+
+CREATE INDEX entry_by_shared_body ON entry (body) WHERE ((body >> 38) & 1) <> 0;
+
+CREATE TABLE inbound_mark (
+    partition_row bigint NOT NULL,
+    source bigint NOT NULL,            -- key of the sub-queue that it comes from
+    pos bigint NOT NULL,
+    PRIMARY KEY (partition_row, source)
+) WITH (fillfactor = 25);

@@ -1,0 +1,10 @@
+-- Format version 2 to 3, in a transaction of the caller's. What the tables mean: 0003.sql.
+
+CREATE INDEX entry_by_shared_body ON entry (body) WHERE ((body >> 38) & 1) <> 0;
+
+CREATE TABLE inbound_mark (
+    partition_row INTEGER NOT NULL,
+    source INTEGER NOT NULL,            -- key of the sub-queue that it comes from
+    pos INTEGER NOT NULL,
+    PRIMARY KEY (partition_row, source)
+) WITHOUT ROWID;

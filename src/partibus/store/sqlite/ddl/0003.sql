@@ -1,0 +1,104 @@
+-- A messaging store, format version 3 (D13). How integer keys are put together: partibus.partition.keys.
+-- No constraint here may depend on what a client sends: a commit carries the messages of many (D11).
+
+CREATE TABLE meta (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    format_version INTEGER NOT NULL,
+    store_id TEXT NOT NULL,             -- the name the file was made for, e.g. store-07
+    created_ms INTEGER NOT NULL
+);
+
+-- Who may commit (D19). Each commit updates this row first; no row touched, no commit.
+CREATE TABLE owner (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    broker TEXT NOT NULL,
+    incarnation TEXT NOT NULL,          -- one run of the broker's process
+    epoch INTEGER NOT NULL,             -- rises with every take-over
+    until_ms INTEGER NOT NULL,          -- end of the lease; 0: no lease, the lock file beside the store decides
+    last_commit INTEGER NOT NULL
+);
+
+CREATE TABLE partition (
+    "row" INTEGER PRIMARY KEY,
+    next_sequence INTEGER NOT NULL,
+    next_number INTEGER NOT NULL,
+    session_state_bytes INTEGER NOT NULL DEFAULT 0
+);
+
+-- Partitions of deleted entities whose entries and bodies are still being removed.
+CREATE TABLE dropped_partition (
+    "row" INTEGER PRIMARY KEY
+);
+
+CREATE TABLE subqueue (
+    key INTEGER PRIMARY KEY,
+    messages INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+);
+
+CREATE TABLE body (
+    key INTEGER PRIMARY KEY,
+    data BLOB NOT NULL                  -- the stored form of the message
+);
+
+CREATE TABLE entry (
+    key INTEGER PRIMARY KEY,
+    body INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    enqueued_ms INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    delivery_count INTEGER NOT NULL,
+    session TEXT,                       -- only of an entity that requires sessions
+    due_ms INTEGER
+);
+
+-- Peek goes by sequence number. In an active sub-queue (kind bits 0) that is the position, so the primary key serves
+-- and the hot path pays for no index; elsewhere an entry keeps its old number at a new position.
+CREATE INDEX entry_by_sequence ON entry (key >> 40, sequence) WHERE ((key >> 40) & 3) <> 0;
+
+-- A session's messages page apart (D3), and sessions with messages are found by skipping from name to name. Partial, so
+-- that entries without a session, or without a time when they are due, pay nothing.
+CREATE INDEX entry_by_session ON entry (key >> 40, state, session) WHERE session IS NOT NULL;
+
+CREATE INDEX entry_by_due ON entry (key >> 40, state, due_ms) WHERE due_ms IS NOT NULL;
+
+-- What a topic stored once for several subscriptions goes with the last of them (partibus.partition.keys: bit 38 of a body's
+-- key). Whoever removes one looks here for others.
+CREATE INDEX entry_by_shared_body ON entry (body) WHERE ((body >> 38) & 1) <> 0;
+
+CREATE TABLE lock_batch (
+    lock_key INTEGER NOT NULL,
+    first_pos INTEGER NOT NULL,
+    until_ms INTEGER NOT NULL,
+    bitmap BLOB NOT NULL,               -- bit i, little-endian: first_pos + i is locked
+    PRIMARY KEY (lock_key, first_pos)
+) WITHOUT ROWID;
+
+-- What the holder of a session last set. A state of 256 KiB must not make the way to its neighbours longer, so names are
+-- looked up in an index and the state stands behind what a list of sessions asks for.
+CREATE TABLE session_state (
+    id INTEGER PRIMARY KEY,
+    partition_row INTEGER NOT NULL,
+    session TEXT NOT NULL,
+    updated_ms INTEGER NOT NULL,
+    state BLOB NOT NULL
+);
+
+CREATE INDEX session_state_by_name ON session_state (partition_row, session, updated_ms);
+
+-- Message ids of the duplicate detection, in buckets of time: old ones go by range, one is found by its key.
+CREATE TABLE duplicate_id (
+    partition_row INTEGER NOT NULL,
+    bucket INTEGER NOT NULL,
+    id BLOB NOT NULL,
+    accepted_ms INTEGER NOT NULL,
+    PRIMARY KEY (partition_row, bucket, id)
+) WITHOUT ROWID;
+
+-- How far a partition has what another one forwards to it (D15): what comes again at or below that position is dropped.
+CREATE TABLE inbound_mark (
+    partition_row INTEGER NOT NULL,
+    source INTEGER NOT NULL,            -- key of the sub-queue that it comes from
+    pos INTEGER NOT NULL,
+    PRIMARY KEY (partition_row, source)
+) WITHOUT ROWID;

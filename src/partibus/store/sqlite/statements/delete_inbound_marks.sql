@@ -1,0 +1,1 @@
+DELETE FROM inbound_mark WHERE partition_row = ?

@@ -1,1 +1,0 @@
-DELETE FROM entry WHERE key IN (SELECT key FROM entry WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?)

@@ -1,0 +1,1 @@
+SELECT source, pos FROM inbound_mark WHERE partition_row = ?
