@@ -63,6 +63,9 @@ class ConnectionLimits:
     link_credit: int = 1_000
     idle_timeout_ms: int = 240_000
     handshake_timeout_s: float = 20.0
+    websocket_frame_bytes_max: int = 4 * MIB
+    """Of one frame of a websocket, which is held until all of it is here. Clients make one of each AMQP frame, or of
+    what they write at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,35 @@ class PeerLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Bounds on what one HTTP connection can take, and on how many there are in a process."""
+
+    connections_max: int = 2_000
+    """Those that became websockets count no longer: they are AMQP connections."""
+    head_bytes_max: int = 32 * KIB
+    """Request line and headers; tokens and supplementary ones are about 1 KiB each."""
+    body_bytes_max: int = 4 * MIB
+    """Room for a batch of 1 MiB in JSON with its bodies in base64."""
+    head_s: float = 10.0
+    """From the first byte, or the connection, to the last header."""
+    body_s: float = 60.0
+    answer_s: float = 30.0
+    """How long an answer may be too much for a client that takes nothing of it."""
+    keep_alive_s: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class TlsLimits:
+    """Bounds on handshakes under way at one listener."""
+
+    handshakes_max: int = 256
+    """With one more the oldest ends: a good one takes some milliseconds, so the oldest is one that never will be."""
+    handshake_s: float = 10.0
+    goodbye_s: float = 5.0
+    """For the peer's part of the end of a connection."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """All limits of a broker."""
 
@@ -107,6 +139,8 @@ class Limits:
     connection: ConnectionLimits = ConnectionLimits()
     transaction: TransactionLimits = TransactionLimits()
     peer: PeerLimits = PeerLimits()
+    http: HttpLimits = HttpLimits()
+    tls: TlsLimits = TlsLimits()
     receivers_max: int = 5_000
     """Receivers of one entity, on all connections; receivers that wait for a session count."""
     cache_ms: int = 5_000

@@ -97,7 +97,9 @@ class Front:
         if isinstance(clock, ManualClock):
             self.hand = ClockHand(clock, self.broker, runtimes, self.idle)
             advance = whole.advance
-        self._http = HttpServer(make_app(self.health, clock, advance, access))
+        self._http = HttpServer(
+            make_app(self.health, clock, advance, access), settings.limits.http, self._amqp.make_websocket_protocol
+        )
 
     @property
     def connections(self) -> int:

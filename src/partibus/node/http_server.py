@@ -1,12 +1,17 @@
-"""The HTTP listener, on the broker's own loop."""
+"""HTTP, on the broker's own loop: what is bounded, and which protocol a connection gets."""
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from partibus.limits import HttpLimits
+from partibus.node.http_connection import HttpConnection
 
 
 class _Server(uvicorn.Server):
@@ -18,22 +23,77 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves one application."""
+    """Serves one application, and hands over connections that become websockets."""
 
-    def __init__(self, app: Starlette) -> None:
-        config = uvicorn.Config(app, log_config=None, lifespan="off", access_log=False, timeout_graceful_shutdown=1)
-        self._server = _Server(config)
+    def __init__(self, app: ASGIApp, limits: HttpLimits, open_websocket: Callable[[], asyncio.Protocol]) -> None:
+        """``open_websocket``: makes what goes on with a connection on the path of AMQP."""
+        self._limits = limits
+        self._open_websocket = open_websocket
+        self._config = uvicorn.Config(
+            BoundedBodies(app, limits.body_bytes_max),
+            log_config=None,
+            lifespan="off",
+            access_log=False,
+            http="h11",
+            ws="none",
+            proxy_headers=False,
+            h11_max_incomplete_event_size=limits.head_bytes_max,
+            timeout_keep_alive=limits.keep_alive_s,
+            timeout_graceful_shutdown=1,
+        )
+        self._config.load()
+        self._server = _Server(self._config)
+        self._listener: asyncio.Server | None = None
         self._task: asyncio.Task[None] | None = None
 
+    def make_protocol(self) -> asyncio.Protocol:
+        """Of a new connection, wherever it was accepted."""
+        return HttpConnection(self._config, self._server.server_state, self._limits, self._open_websocket)
+
     async def start(self, host: str, port: int, *, shared: bool = False) -> int:
-        """Listen; returns the port. ``shared``: with other processes that say so, too. Raises OSError."""
+        """Listen without TLS; returns the port. ``shared``: with other processes that say so, too. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, reuse_port=shared)
-        self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
+        self._listener = await asyncio.get_running_loop().create_server(self.make_protocol, sock=listener)
+        self._task = asyncio.create_task(self._server.serve(sockets=[]))
         return int(listener.getsockname()[1])
 
     async def stop(self) -> None:
         """Answer what is under way, then stop."""
+        if self._listener is not None:
+            self._listener.close()
         self._server.should_exit = True
         if self._task is not None:
             await self._task
+
+
+class BoundedBodies:
+    """An application that never sees more than ``bytes_max`` of a request's body: 413 instead."""
+
+    def __init__(self, app: ASGIApp, bytes_max: int) -> None:
+        self._app = app
+        self._bytes_max = bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        if lengths and int(lengths[0]) > self._bytes_max:  # h11 has seen that it is a number
+            await PlainTextResponse(self._refusal, 413, {"connection": "close"})(scope, receive, send)
+            return
+        received = 0
+
+        async def receive_bounded() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._bytes_max:
+                raise HTTPException(413, self._refusal, {"connection": "close"})
+            return message
+
+        await self._app(scope, receive_bounded, send)
+
+    @property
+    def _refusal(self) -> str:
+        return f"The body of a request has at most {self._bytes_max} bytes; send less at once."

@@ -14,6 +14,13 @@ from partibus.namespace.broker import Broker
 
 log = logging.getLogger(__name__)
 
+WEBSOCKET_PATH = "/$servicebus/websocket"
+
+
+def is_websocket_path(path: str) -> bool:
+    """Whether AMQP is spoken there (section 1.4): some clients have a prefix, some a slash at the end."""
+    return path.rstrip("/").lower().endswith(WEBSOCKET_PATH)
+
 
 class PeerProtocol(asyncio.Protocol):
     """One connection: bytes between a transport and a `Peer`."""
@@ -178,8 +185,20 @@ class AmqpServer:
     async def start(self, host: str, port: int, *, shared: bool = False) -> int:
         """Listen; returns the port, which is chosen by the system when ``port`` is 0. ``shared``: with other processes
         that say so, too. Raises OSError."""
-        self._listener = await self.loop.create_server(lambda: PeerProtocol(self), host, port, reuse_port=shared)
+        self._listener = await self.loop.create_server(self.make_protocol, host, port, reuse_port=shared)
         return int(self._listener.sockets[0].getsockname()[1])
+
+    def make_protocol(self) -> PeerProtocol:
+        """Of a new connection, wherever it was accepted."""
+        return PeerProtocol(self)
+
+    def make_websocket_protocol(self) -> asyncio.Protocol:
+        """The same inside of a websocket, beginning with the client's request for one."""
+        # The library takes 30 ms to come in, which only brokers with such clients need.
+        from partibus.frontends.amqp.websocket import Websocket
+
+        limits = self.broker.limits.connection
+        return Websocket(self.make_protocol(), limits.websocket_frame_bytes_max, limits.handshake_timeout_s)
 
     def stop_listening(self) -> None:
         """Take no more connections."""

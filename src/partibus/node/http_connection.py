@@ -1,0 +1,106 @@
+"""One HTTP connection, with an end to the client's time for each thing that it can be slow at.
+
+uvicorn ends what is idle between two requests. Here is the rest: a head or a body that comes in drops, or never; an
+answer that is not taken; more connections than there may be. All of them end the connection without a word, since who
+does that does not listen.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from partibus.frontends.amqp.server import is_websocket_path
+from partibus.limits import HttpLimits
+
+
+class HttpConnection(H11Protocol):
+    """``open_websocket`` makes the protocol that goes on with a connection whose client asks for the path of AMQP."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        limits: HttpLimits,
+        open_websocket: Callable[[], asyncio.Protocol],
+    ) -> None:
+        super().__init__(config, server_state, {})
+        self._limits = limits
+        self._open_websocket = open_websocket
+        self._waits_for: str | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._untaken: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.connections_max:
+            transport.abort()
+            return
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.get_protocol() is self:
+            self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.get_protocol() is self:
+            self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._untaken = self.loop.call_later(self._limits.answer_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._untaken is not None:
+            self._untaken.cancel()
+            self._untaken = None
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """What the client owes us now, and the end of its time for that."""
+        owes = None
+        if self.conn.their_state is h11.SEND_BODY:
+            owes = "body"
+        elif self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None:
+            owes = "head"
+        if owes == self._waits_for and self._deadline is not None:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._waits_for = owes
+        if owes is not None and not self.transport.is_closing():
+            seconds = self._limits.head_s if owes == "head" else self._limits.body_s
+            self._deadline = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop_watching(self) -> None:
+        for timer in (self._deadline, self._untaken):
+            if timer is not None:
+                timer.cancel()
+        self._deadline = self._untaken = None
+
+    # -- websockets --------------------------------------------------------------------------------------------------
+
+    def _should_upgrade(self) -> bool:
+        return self._get_upgrade() == b"websocket" and is_websocket_path(self.scope["path"])
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """The connection is another protocol's from here on, beginning with the request."""
+        self._stop_watching()
+        self.connections.discard(self)
+        lines = [b"%b %b HTTP/1.1" % (event.method, event.target), *(b"%b: %b" % pair for pair in self.headers)]
+        protocol = self._open_websocket()
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        protocol.data_received(b"\r\n".join([*lines, b"\r\n"]) + self.conn.trailing_data[0])
