@@ -2,16 +2,18 @@
 
 import atexit
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 
+from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
 from partibus.partition.keys import body_key, entry_key, subqueue_key
 from partibus.partition.ports import EntryState, Store, Writes
 from partibus.store.faulty import FaultSource, FaultyStore
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.store.owner import Owner
 from partibus.store.postgresql import Address, PostgreSQLStore, parse_address
+from partibus.store.postgresql.catalog import CatalogSchema, prepare_catalog
 from partibus.store.sqlite import SQLiteStore, StoreSettings
 from partibus.testing.postgresql_server import PostgreSQLServer
 
@@ -53,6 +55,13 @@ def new_address() -> Address:
     """A schema that nobody has used."""
     (address,) = parse_address(postgresql_server().url(parameters=f"schema=test_{next(_schemas)}"))
     return address
+
+
+def new_catalog() -> Callable[[], CatalogSchema]:
+    """Opens a catalog, of its own, in a real server."""
+    address = new_address()
+    prepare_catalog(address, FORMAT_VERSION, partial(schema_steps, "postgresql"))
+    return lambda: CatalogSchema(address, "a test")
 
 
 def postgresql(_directory: Path) -> Opener:

@@ -4,8 +4,8 @@ A small database, used on every administrative operation and on none that moves 
 directory, or a schema in PostgreSQL (`partibus.namespace.catalog_database` says what its statements must keep to). Each
 change is one transaction, durable when the call returns. Calls block for about one disk sync and come one at a time.
 
-Several brokers may have it open. What one changes the others see when they ask; their memory of it is their own business
-(`partibus.namespace.namespace`).
+Several brokers may have it open. What one changes the others see when they ask; their memory of it is their own
+business (`partibus.namespace.namespace`).
 
 Entity ids and partition rows are given out once, also when the entity is deleted or the process dies. The rows that a
 deleted entity leaves in the stores are remembered until somebody says that they are gone (`dropped_partitions`).
@@ -213,9 +213,7 @@ class Catalog:
             )
 
     def _find(self, name: str) -> EntityRecord | None:
-        rows = self._database.execute(
-            f"SELECT {_ENTITY_COLUMNS} FROM entity WHERE folded_name = ?", (fold_name(name),)
-        )
+        rows = self._database.execute(f"SELECT {_ENTITY_COLUMNS} FROM entity WHERE folded_name = ?", (fold_name(name),))
         if not rows:
             return None
         row = rows[0]

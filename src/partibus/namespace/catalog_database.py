@@ -1,7 +1,8 @@
 """What the catalog needs of a database: rows, and transactions that come one at a time (D19).
 
 There are two: a SQLite file in the data directory (`partibus.namespace.catalog_file`), and a schema in PostgreSQL for
-brokers on several machines (`partibus.namespace.catalog_postgresql`). Statements are written once, for both:
+brokers on several machines (`partibus.store.postgresql.catalog`, which the node hands in). Statements are written once,
+for both:
 
 - values are given as ``?``, never in the text, and no text has a question mark or a percent sign of its own;
 - upserts as ``INSERT ... ON CONFLICT ... DO``, and ``RETURNING`` where the row is wanted;

@@ -31,7 +31,10 @@ class CatalogFile:
 
     @property
     def in_transaction(self) -> bool:
-        return self._connection.in_transaction
+        try:
+            return self._connection.in_transaction
+        except sqlite3.ProgrammingError:  # closed
+            return False
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> list[Row]:
         try:

@@ -1,13 +1,13 @@
 -- The catalog in PostgreSQL, format 1: the tables of 1_sqlite.sql, and what brokers on several machines tell each other.
 
 CREATE TABLE format (
-    only INTEGER PRIMARY KEY CHECK (only = 1),
+    one INTEGER PRIMARY KEY CHECK (one = 1),
     version INTEGER NOT NULL
 );
 
 -- What is given out once and never again, and where the next entity's first partition goes.
 CREATE TABLE numbers (
-    only INTEGER PRIMARY KEY CHECK (only = 1),
+    one INTEGER PRIMARY KEY CHECK (one = 1),
     next_entity_id BIGINT NOT NULL,
     next_partition_row BIGINT NOT NULL,
     next_store_no BIGINT NOT NULL
@@ -41,7 +41,7 @@ CREATE TABLE dropped_partition (
 
 -- Whose catalog it is: what all brokers of the namespace must have alike. Digests, not the secrets themselves.
 CREATE TABLE cluster (
-    only INTEGER PRIMARY KEY CHECK (only = 1),
+    one INTEGER PRIMARY KEY CHECK (one = 1),
     cluster TEXT NOT NULL,
     secret_digest TEXT NOT NULL,
     keys_digest TEXT NOT NULL
@@ -74,7 +74,7 @@ CREATE TABLE change (
 
 -- The last change's version; its row lock lets changes come one at a time.
 CREATE TABLE version (
-    only INTEGER PRIMARY KEY CHECK (only = 1),
+    one INTEGER PRIMARY KEY CHECK (one = 1),
     version BIGINT NOT NULL
 );
 
