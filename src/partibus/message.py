@@ -4,7 +4,8 @@ Every front end makes one of these at ingress and every store keeps its *stored 
 
 ```text
 prefix (21 bytes)   version, flags, priority, annotation count, ttl ms, lengths of the three sections that follow
-annotations         pairs of the message-annotations map that the sender gave, without those the broker writes
+annotations         pairs of the message-annotations map that the sender gave, without those the broker writes; of a
+                    forwarded message also what it keeps of the entity that it comes from
 properties          whole section 0x73, or nothing
 application props   whole section 0x74, or nothing
 rest                body sections and footer
@@ -20,12 +21,18 @@ from struct import Struct
 
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.types import Symbol
 from partibus.amqp.errors import DecodeError
 
 _PREFIX = Struct(">BBBHIIII")
 _VERSION = 1
 _DURABLE = 1
 _HAS_TTL = 2
+_WAS_DEAD_LETTER = 8
+"""Its annotations name the entity that it was a dead letter of."""
+_HOP = 16
+_HOPS = 7 * _HOP
+"""Entities that have forwarded it. If there are any, its annotations have the sequence number at the first of them."""
 _APPLICATION_PROPERTIES = b"\x00\x53\x74"
 _DESCRIPTOR_BYTES = 3
 DEFAULT_PRIORITY = 4
@@ -77,9 +84,10 @@ def pack(
     properties: bytes = b"",
     application_properties: bytes = b"",
     rest: bytes = b"",
+    forwarding: int = 0,
 ) -> bytes:
-    """Put the parts of a stored form together."""
-    flags = (_DURABLE if durable else 0) | (_HAS_TTL if ttl_ms is not None else 0)
+    """Put the parts of a stored form together. ``forwarding``: as `StoredMessage` gave it."""
+    flags = (_DURABLE if durable else 0) | (_HAS_TTL if ttl_ms is not None else 0) | forwarding
     prefix = _PREFIX.pack(
         _VERSION,
         flags,
@@ -101,6 +109,7 @@ class StoredMessage:
         "annotations",
         "application_properties",
         "durable",
+        "forwarding",
         "priority",
         "properties",
         "rest",
@@ -114,6 +123,8 @@ class StoredMessage:
         start = _PREFIX.size
         self.durable = bool(flags & _DURABLE)
         self.ttl_ms: int | None = ttl_ms if flags & _HAS_TTL else None
+        self.forwarding: int = flags & (_HOPS | _WAS_DEAD_LETTER)
+        """What is known of its way through entities; only to be handed on."""
         self.annotations = data[start : start + a]
         self.properties = data[start + a : start + a + p]
         self.application_properties = data[start + a + p : start + a + p + q]
@@ -130,7 +141,33 @@ class StoredMessage:
             properties=self.properties,
             application_properties=self.application_properties,
             rest=self.rest,
+            forwarding=self.forwarding,
         )
+
+
+def hops_of(data: bytes) -> int:
+    """How many entities have forwarded a message, from its stored form."""
+    return (data[1] & _HOPS) // _HOP
+
+
+def with_hop(data: bytes, sequence_number: int, dead_letter_source: str | None) -> bytes:
+    """The stored form of a message that an entity forwards. ``sequence_number`` is its number there, which it keeps if
+    that is the first entity; ``dead_letter_source`` names the entity if it was a dead letter there."""
+    version, flags, priority, count, ttl_ms, a, p, q = _PREFIX.unpack_from(data)
+    pairs = b""
+    if not flags & _HOPS:
+        pairs += _encoded_pair("x-opt-enqueue-sequence-number", sequence_number)
+        count += 1
+    if dead_letter_source is not None and not flags & _WAS_DEAD_LETTER:
+        pairs += _encoded_pair("x-opt-deadletter-source", dead_letter_source)
+        count += 1
+        flags |= _WAS_DEAD_LETTER
+    prefix = _PREFIX.pack(version, flags + _HOP, priority, count, ttl_ms, a + len(pairs), p, q)
+    return b"".join((prefix, pairs, data[_PREFIX.size :]))
+
+
+def _encoded_pair(key: str, value: object) -> bytes:
+    return encode(Symbol(key)) + encode(value)
 
 
 def ttl_of(data: bytes) -> int | None:
@@ -185,16 +222,23 @@ class DeliveryEncoder:
     is. The sequence number on the wire is the partition id in the top 16 bits and the counter below (D9, row P18).
     """
 
-    __slots__ = ("_count", "_locked", "_sequence_base", "_tail", "_unlocked")
+    __slots__ = ("_arguments", "_count", "_locked", "_sequence_base", "_shown", "_tail", "_unlocked", "_variants")
 
-    def __init__(self, partition_id: int | None, dead_letter_source: str | None = None) -> None:
+    def __init__(self, partition_id: int | None, dead_letter_source: str | None = None, *, shown: int = 0) -> None:
+        """``shown``: the bits of a stored form's flags that stand for what messages bring along themselves."""
+        self._arguments = (partition_id, dead_letter_source)
+        self._shown = shown
+        self._variants: dict[int, DeliveryEncoder] = {}
         self._sequence_base = (partition_id or 0) << 48
-        tail = _ENQUEUE_SEQUENCE
-        count = 4
+        tail = b""
+        count = 3
+        if not shown & _HOPS:
+            tail += _ENQUEUE_SEQUENCE
+            count += 1
         if partition_id is not None:
             tail += _PARTITION_ID + partition_id.to_bytes(2, "big")
             count += 1
-        if dead_letter_source is not None:
+        if dead_letter_source is not None and not shown & _WAS_DEAD_LETTER:
             name = dead_letter_source.encode()
             tail += _symbol("x-opt-deadletter-source") + b"\xb1" + len(name).to_bytes(4, "big") + name
             count += 1
@@ -220,6 +264,11 @@ class DeliveryEncoder:
         """The parts of an encoded message, to be joined: header, annotations up to the sender's, and the rest of the
         stored form as it is (the sender's annotations come first in it)."""
         _, flags, priority, annotation_count, ttl_ms, length, _, _ = _PREFIX.unpack_from(data)
+        if flags & (_HOPS | _WAS_DEAD_LETTER) != self._shown:
+            return self._variant(flags & (_HOPS | _WAS_DEAD_LETTER)).encode(
+                data, sequence=sequence, enqueued_ms=enqueued_ms, delivery_count=delivery_count,
+                locked_until_ms=locked_until_ms, state=state,
+            )  # fmt: skip
         durable = flags & _DURABLE == _DURABLE
         if flags & _HAS_TTL:
             start = _HEADER_WITH_TTL_START[durable]
@@ -240,3 +289,10 @@ class DeliveryEncoder:
                 _LOCKED_UNTIL, locked_until_ms,
             )  # fmt: skip
         return header, annotations, data[_PREFIX.size :]
+
+    def _variant(self, shown: int) -> "DeliveryEncoder":
+        """The encoder for messages that were forwarded."""
+        variant = self._variants.get(shown)
+        if variant is None:
+            variant = self._variants[shown] = DeliveryEncoder(*self._arguments, shown=shown)
+        return variant

@@ -52,6 +52,7 @@ COMMANDS: dict[int, type] = {
     21: c.Browse,
     22: c.Inspect,
     23: c.Tick,
+    24: c.Forwarded,
 }
 REPLIES: dict[int, type] = {
     64: c.Accepted,

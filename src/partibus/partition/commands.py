@@ -76,6 +76,21 @@ class Receive:
     """Reserve for a front end's cache (D10): no lock and no count until `LockReserved`."""
     session: int = 0
     """The lock id of a session that the receiver holds: it gets that session's messages."""
+    forward: bool = False
+    """For the one who forwards the sub-queue: reserved until `Forwarded`, strictly in order of position. What another
+    one had reserved so goes back first."""
+
+
+@dataclass(slots=True)
+class Forwarded:
+    """Messages that were reserved to be forwarded are stored elsewhere, and go. With a ``reason`` they can't be, and
+    become transfer dead letters. Answered with `Done`; with request 0 nobody waits."""
+
+    request: int
+    kind: int
+    tokens: list[LockToken]
+    reason: str | None = None
+    description: str | None = None
 
 
 @dataclass(slots=True)
@@ -281,6 +296,7 @@ Command = (
     | CancelReceive
     | LockReserved
     | ReturnReserved
+    | Forwarded
     | Settle
     | RenewLocks
     | ReceiveDeferred

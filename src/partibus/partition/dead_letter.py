@@ -14,7 +14,12 @@ EXPIRED_REASON = "TTLExpiredException"
 
 
 def dead_letter(
-    state: PartitionState, kind: int, entries: list[Entry], properties: Mapping[str, object], step: Step
+    state: PartitionState,
+    kind: int,
+    entries: list[Entry],
+    properties: Mapping[str, object],
+    step: Step,
+    to_kind: SubqueueKind = SubqueueKind.DEAD_LETTER,
 ) -> None:
     """Move entries, setting application properties; their bodies are there. They keep their sequence number and get a
     new position. A message that is dead-lettered already goes to the end, with the new reason."""
@@ -36,9 +41,9 @@ def dead_letter(
             rewritten.append((old.body, new))
     if rewritten:
         step.events.append(Rewritten(rewritten))
-    step.events.append(Moved(kind, SubqueueKind.DEAD_LETTER, pairs))
+    step.events.append(Moved(kind, to_kind, pairs))
     moved = [new for _, new in pairs]
-    state.arrive(SubqueueKind.DEAD_LETTER, moved, sum([entry.size_bytes for entry in moved]), step)
+    state.arrive(to_kind, moved, sum([entry.size_bytes for entry in moved]), step)
 
 
 def is_used_up(state: PartitionState, kind: int, entry: Entry) -> bool:
@@ -49,7 +54,7 @@ def is_used_up(state: PartitionState, kind: int, entry: Entry) -> bool:
 def dead_letter_used_up(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
     """Move entries that were delivered too often."""
     description = f"Message could not be consumed after {state.options.max_delivery_count} delivery attempts."
-    dead_letter(state, kind, entries, _reason(MAX_DELIVERIES_REASON, description), step)
+    dead_letter(state, kind, entries, with_reason(MAX_DELIVERIES_REASON, description), step)
 
 
 def dead_letter_doomed(state: PartitionState, kind: int, step: Step) -> None:
@@ -76,10 +81,12 @@ def is_expired(kind: int, entry: Entry, now_ms: int) -> bool:
 def expire(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
     """Drop entries whose time is over, or dead-letter them where the entity says so."""
     if state.options.dead_letter_on_expiration:
-        dead_letter(state, kind, entries, _reason(EXPIRED_REASON, "The message expired and was dead lettered."), step)
+        reason = with_reason(EXPIRED_REASON, "The message expired and was dead lettered.")
+        dead_letter(state, kind, entries, reason, step)
     else:
         state.remove(kind, entries, step)
 
 
-def _reason(reason: str, description: str) -> dict[str, object]:
+def with_reason(reason: str, description: str) -> dict[str, object]:
+    """The application properties that say why a message is a dead letter."""
     return {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}

@@ -16,6 +16,7 @@ from partibus.partition.commands import (
 from partibus.partition.duplicates import SCAN_IDS, DuplicateIds, Waiting, id_of
 from partibus.partition.entry import Entry
 from partibus.partition.events import Enqueued, IdsRemembered, NumbersTaken
+from partibus.partition.inbound import new_ones
 from partibus.partition.keys import SubqueueKind, body_key
 from partibus.partition.ports import EntryState
 from partibus.partition.state import PartitionState
@@ -57,14 +58,15 @@ def store(
 ) -> Accepted:
     """Give the messages their sequence counters and put them at the end of the active sub-queue; those that are not
     due yet wait in the store."""
-    messages: Sequence[Message | None] = command.messages
+    given = command.messages if command.origin is None else new_ones(state, command, ids, step)
+    messages: Sequence[Message | None] = given
     first = command.first_sequence
     taken = first is not None
     if first is None:
         first = state.next_sequence
         state.next_sequence += len(messages)
     if state.duplicates is not None and ids is not None:
-        messages = _without_duplicates(state.duplicates, command.messages, ids, now_ms, step)
+        messages = _without_duplicates(state.duplicates, given, ids, now_ms, step)
     base = body_key(state.row, 0)
     default_ttl = state.options.default_ttl_ms
     with_session = state.sessions is not None
@@ -180,7 +182,7 @@ def duplicates_scanned(state: PartitionState, rows: list[tuple[int, bytes, int]]
 
 
 def _without_duplicates(
-    duplicates: DuplicateIds, messages: list[Message], ids: Iterator[bytes | None], now_ms: int, step: Step
+    duplicates: DuplicateIds, messages: Sequence[Message], ids: Iterator[bytes | None], now_ms: int, step: Step
 ) -> Sequence[Message | None]:
     """None in place of each message that was accepted before; the others are remembered."""
     duplicate, accepted = duplicates.accept(islice(ids, len(messages)), now_ms)

@@ -107,6 +107,14 @@ class IdsForgotten:
     most: int
 
 
+@dataclass(slots=True)
+class MarkRaised:
+    """Messages have come from a sub-queue that forwards, up to this position there (D15)."""
+
+    source: int
+    pos: int
+
+
 Event = (
     Enqueued
     | Locked
@@ -120,4 +128,5 @@ Event = (
     | SessionStateSet
     | IdsRemembered
     | IdsForgotten
+    | MarkRaised
 )

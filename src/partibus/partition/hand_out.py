@@ -9,8 +9,10 @@ from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Demand, Lane
 from partibus.partition.lock_table import LockBatch, by_lock
 from partibus.partition.locks import lock
+from partibus.partition.outbound import barrier, forwards, take_over
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
+from partibus.partition.subqueue import NEVER
 
 
 def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) -> None:
@@ -29,7 +31,13 @@ def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) ->
             demand.size_bytes = command.max_bytes
             break
     else:
-        demands.append(Demand(command.receiver, command.count, command.max_bytes, command.delete, command.reserve))
+        if command.forward:
+            take_over(state, state.subqueues[command.kind], command.receiver)
+        demands.append(
+            Demand(
+                command.receiver, command.count, command.max_bytes, command.delete, command.reserve, command.forward
+            )
+        )  # fmt: skip
     step.change(lane)
 
 
@@ -55,10 +63,11 @@ def serve(state: PartitionState, lane: Lane, now_ms: int, step: Step) -> None:
             break
         share = max(1, len(lane.ready) // len(demands))
         demand = demands[0]
-        taken = _take(state, lane, min(share, demand.count), demand.size_bytes, now_ms, step)
+        end = barrier(lane) if demand.forward else lane.paged_up_to
+        taken = _take(state, lane, min(share, demand.count), demand.size_bytes, end, now_ms, step)
         if not taken:
             if lane.ready:
-                break  # its head waits for a body
+                break  # its head waits for a body, or what forwards it for those before
             continue
         demands.popleft()
         demand.count -= len(taken)
@@ -69,24 +78,27 @@ def serve(state: PartitionState, lane: Lane, now_ms: int, step: Step) -> None:
         _grant(state, lane, demand, taken, ended, now_ms, step)
 
 
-def _take(state: PartitionState, lane: Lane, count: int, max_bytes: int, now_ms: int, step: Step) -> list[Entry]:
+def _take(
+    state: PartitionState, lane: Lane, count: int, max_bytes: int, end_pos: int, now_ms: int, step: Step
+) -> list[Entry]:
     """Take up to ``count`` entries from the head, at least one, else no more than ``max_bytes``; what has expired or
-    was delivered often enough goes its own way. Stops before an entry whose body must be read first, and before one
-    that came back from above the mark while the pages below it are still to come."""
+    was delivered often enough goes its own way. Stops before an entry whose body must be read first, and at
+    ``end_pos``: one that came back from above the mark waits while the pages below it are still to come."""
     kind = lane.kind
+    expires = not forwards(state, kind)
     ready = lane.ready
     taken: list[Entry] = []
     expired: list[Entry] = []
     used_up: list[Entry] = []
     budget = max_bytes
     while count and (entry := ready.head()) is not None and entry.data is not None:
-        if (taken and entry.size_bytes > budget) or entry.pos >= lane.paged_up_to:
+        if (taken and entry.size_bytes > budget) or entry.pos >= end_pos:
             break
         ready.pop()
         if entry.delivery_count and is_used_up(state, kind, entry):  # the store stopped between count and move
             state.subqueues[kind].doomed.pop(entry.pos, None)  # its session's last holder may have left it there
             used_up.append(entry)
-        elif entry.due_ms is not None and is_expired(kind, entry, now_ms):
+        elif expires and entry.due_ms is not None and is_expired(kind, entry, now_ms):
             expired.append(entry)
         else:
             taken.append(entry)
@@ -103,10 +115,10 @@ def _grant(
     state: PartitionState, lane: Lane, demand: Demand, entries: list[Entry], ended: bool, now_ms: int, step: Step
 ) -> None:
     lock_id = until_ms = 0
-    if demand.reserve:
+    if demand.reserve or demand.forward:
         lock_id = state.next_reservation
         state.next_reservation += 1
-        until_ms = now_ms + state.options.reservation_ms
+        until_ms = NEVER if demand.forward else now_ms + state.options.reservation_ms
         lane.reservations.add(LockBatch(lock_id, until_ms, entries))
     elif demand.delete:
         state.remove(lane.kind, entries, step)

@@ -11,6 +11,7 @@ from partibus.partition.events import (
     IdsRemembered,
     LockChanged,
     Locked,
+    MarkRaised,
     Moved,
     NumbersTaken,
     Removed,
@@ -90,6 +91,8 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
                 writes.duplicate_ids += (partition_row, bucket, message_id, accepted_ms)
         case IdsForgotten():
             writes.forgotten_duplicates.append((partition_row, event.bucket, event.most))
+        case MarkRaised():
+            writes.inbound_marks[partition_row, event.source] = event.pos
         case NumbersTaken():
             pass  # the counters are in every commit
 

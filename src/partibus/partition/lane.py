@@ -35,6 +35,7 @@ class Demand:
     size_bytes: int
     delete: bool
     reserve: bool
+    forward: bool = False
 
 
 class Lane:

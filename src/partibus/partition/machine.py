@@ -18,6 +18,7 @@ from partibus.partition.loaded import loaded
 from partibus.partition.loads import browse, inspect, peek, read_ahead
 from partibus.partition.locks import renew_locks, tick
 from partibus.partition.options import PartitionOptions
+from partibus.partition.outbound import forwarded, forwards_no_longer
 from partibus.partition.ports import Snapshot
 from partibus.partition.session_locks import (
     accept_session,
@@ -45,6 +46,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     c.CancelReceive: cancel_receive,
     c.LockReserved: lock_reserved,
     c.ReturnReserved: return_reserved,
+    c.Forwarded: forwarded,
     c.Settle: settle,
     c.RenewLocks: renew_locks,
     c.ReceiveDeferred: receive_deferred,
@@ -103,6 +105,7 @@ class Partition:
 
     def follow(self, options: PartitionOptions) -> None:
         """The entity was updated."""
+        forwards_no_longer(self.state, self.state.options.forwards & ~options.forwards)
         self.state.options = options
         if self.state.duplicates is not None and options.duplicate_window_ms is not None:
             self.state.duplicates.change_window(options.duplicate_window_ms)

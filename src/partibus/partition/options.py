@@ -18,6 +18,8 @@ class PartitionOptions:
     requires_session: bool = False
     topic: bool = False
     """What is stored goes to subscriptions (`partibus.partition.fan_out`)."""
+    forwards: int = 0
+    """Bit ``1 << kind`` is set for each sub-queue whose messages go on to another entity."""
     duplicate_window_ms: int | None = None
     """None: duplicates are not detected."""
     redelivery_delay_ms: int = 0

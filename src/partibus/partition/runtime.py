@@ -47,9 +47,12 @@ class StoreRuntime:
         limits: StoreLimits | None = None,
         store: Store | None = None,
         wake: Callable[[list[int]], None] | None = None,
+        forward: Callable[[int], None] | None = None,
     ) -> None:
         """``store``: the store if it is open already; ``open_store`` opens it, now or again after a failure. ``wake``
-        gets the rows of partitions that have something to do although nobody uses them: entries that fall due."""
+        gets the rows of partitions that have something to do although nobody uses them: entries that fall due.
+        ``forward`` gets the row of each partition in use whose messages go on to another entity."""
+        self._forward = forward
         self._wake = wake
         self._open_store = open_store
         self._host = host
@@ -200,14 +203,21 @@ class StoreRuntime:
         if slot is None:
             slot = self._slots[row] = Slot(row, options)
             self._load_partition(slot)
+            self._see_forwarded(row, options)
         elif slot.options is not options:  # the entity was updated
             slot.follow(options)
+            self._see_forwarded(row, options)
         if slot.machine is None:
             slot.waiting.append((command, holdable))
             self._count_waiting(command, 1)
         else:
             self._handle(slot, command, holdable)
             self._answers.deliver()
+
+    def _see_forwarded(self, row: int, options: PartitionOptions) -> None:
+        forward = self._forward
+        if options.forwards and forward is not None:
+            self._host.call_soon(lambda: forward(row))
 
     def _check_held(self) -> None:
         """Without a lease nothing is decided: another broker may decide otherwise (D20). What is in memory is
@@ -520,5 +530,8 @@ def _stored_by(command: c.Command) -> list[Message]:
 
 def _is_unconfirmed(command: c.Command) -> bool:
     """A completion that its receiver takes for granted. Lost in a crash, the message comes again when its lock ends:
-    what a receiver that asks for no confirmation has to expect."""
+    what a receiver that asks for no confirmation has to expect. A message that was forwarded is forwarded again, and
+    its destination knows it."""
+    if type(command) is c.Forwarded:
+        return not command.request
     return type(command) is c.Settle and not command.request and command.outcome is c.Outcome.COMPLETE

@@ -28,6 +28,7 @@ class PartitionState:
     __slots__ = (
         "activated_ms",
         "duplicates",
+        "inbound_marks",
         "next_number",
         "next_reservation",
         "next_sequence",
@@ -48,8 +49,13 @@ class PartitionState:
         self.next_reservation = 1
         self.activated_ms = 0
         """When a scheduled message became active last, since the partition was loaded; 0: none did."""
-        self.subqueues: dict[int, Subqueue] = {}
-        for kind in (int(SubqueueKind.ACTIVE), int(SubqueueKind.DEAD_LETTER)):
+        self.inbound_marks = dict(snapshot.inbound_marks) if snapshot else {}
+        """Key of a sub-queue that forwards to this partition -> the highest position there that has come (D15)."""
+        self.subqueues: dict[int, Subqueue] = _Subqueues()
+        kinds = [int(SubqueueKind.ACTIVE), int(SubqueueKind.DEAD_LETTER)]
+        if snapshot and subqueue_key(row, SubqueueKind.TRANSFER_DEAD_LETTER) in snapshot.counts:
+            kinds.append(int(SubqueueKind.TRANSFER_DEAD_LETTER))
+        for kind in kinds:
             key = subqueue_key(row, kind)
             counts = snapshot.counts.get(key) if snapshot else None
             due = snapshot.next_due.items() if snapshot else ()
@@ -194,6 +200,16 @@ class PartitionState:
             subqueue.locks.add(restored)
             subqueue.above.update(entry.pos for entry in locked)
             subqueue.claimed.update(entry.sequence for entry in locked if entry.state == EntryState.DEFERRED)
+
+
+class _Subqueues(dict[int, Subqueue]):
+    """By kind. Most partitions never have transfer dead letters: that sub-queue is made when it is asked for, lest
+    every commit has a row for its counts."""
+
+    def __missing__(self, kind: int) -> Subqueue:
+        assert kind == SubqueueKind.TRANSFER_DEAD_LETTER, "the others are there from the start"
+        subqueue = self[int(kind)] = Subqueue(int(kind), messages=0, size_bytes=0, end_pos=1, next_due={})
+        return subqueue
 
 
 def entry_of(row: EntryRow, data: bytes | None, size_bytes: int) -> Entry:

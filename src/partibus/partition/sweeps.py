@@ -19,6 +19,7 @@ from partibus.partition.dead_letter import dead_letter_used_up, expire, is_used_
 from partibus.partition.entry import Entry
 from partibus.partition.events import Moved, Updated
 from partibus.partition.lane import Lane
+from partibus.partition.outbound import forwards, to_the_end
 from partibus.partition.ports import DueRows, EntryRow, EntryState
 from partibus.partition.state import PartitionState, entry_of
 from partibus.partition.step import Step
@@ -34,6 +35,8 @@ def begin_due_sweeps(state: PartitionState, now_ms: int, step: Step) -> None:
         for entry_state, due_ms in list(subqueue.next_due.items()):
             if due_ms <= now_ms:
                 del subqueue.next_due[entry_state]
+                if entry_state == EntryState.ACTIVE and forwards(state, subqueue.kind):
+                    continue  # on their way: their time runs where they arrive
                 if entry_state != EntryState.DEFERRED:  # those wait for whoever asks for them
                     _add(state, subqueue, DueSweep(entry_state, now_ms), step)
 
@@ -62,12 +65,16 @@ def swept(state: PartitionState, load: SweepLoad, found: DueRows | list[EntryRow
         assert isinstance(found, DueRows), "what a sweep of due entries reads"
         if found.next_due_ms is not None:
             subqueue.note_due(sweep.state, found.next_due_ms)
-        if sweep.state == EntryState.ACTIVE:
+        if sweep.state == EntryState.ACTIVE and forwards(state, subqueue.kind):
+            pass  # as above
+        elif sweep.state == EntryState.ACTIVE:
             expire(
                 state, subqueue.kind, _not_used_up(state, subqueue, _take_waiting(state, subqueue, entries), step), step
             )
         elif sweep.state == EntryState.SCHEDULED:
             _activate(state, subqueue, entries, now_ms, step)
+        elif forwards(state, subqueue.kind):
+            to_the_end(state, subqueue, entries, step)
         else:
             _return(state, subqueue, entries, step)
     subqueue.sweep = None
