@@ -6,11 +6,13 @@ from typing import Any
 import click
 
 _LATER = {
-    "amqps_port": "AMQP over TLS",
-    "https_port": "HTTPS",
     "catalog": "a catalog outside of the data directory",
 }
 """Options that have their name already."""
+
+
+AMQPS_PORT = 5671
+HTTPS_PORT = 5343
 
 
 def _later(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -31,8 +33,19 @@ def _later(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--amqp-port", type=click.IntRange(0, 65535), default=5672, show_default=True, help="0 takes a free one.")
 @click.option("--http-port", type=click.IntRange(0, 65535), default=5300, show_default=True, help="0 takes a free one.")
-@click.option("--amqps-port", type=int, callback=_later, expose_value=False, help="Not in this version.")
-@click.option("--https-port", type=int, callback=_later, expose_value=False, help="Not in this version.")
+@click.option("--tls", is_flag=True, help="Also serve AMQP and HTTP over TLS: --amqps-port 5671 --https-port 5343.")
+@click.option("--amqps-port", type=click.IntRange(0, 65535), help="AMQP over TLS; 0 takes a free one.")
+@click.option("--https-port", type=click.IntRange(0, 65535), help="HTTPS, and AMQP in websockets; 0 takes a free one.")
+@click.option(
+    "--certificate",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="PEM file for TLS; without, one for development is made in the data directory (see partibus certs).",
+)
+@click.option(
+    "--certificate-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="PEM file with the certificate's key, if that is in a file of its own.",
+)
 @click.option(
     "--brokers",
     type=click.IntRange(1, 64),
@@ -79,6 +92,11 @@ def serve(
     host: str,
     amqp_port: int,
     http_port: int,
+    tls: bool,
+    amqps_port: int | None,
+    https_port: int | None,
+    certificate: Path | None,
+    certificate_key: Path | None,
     brokers: int,
     emulator: bool,
     config: Path | None,
@@ -95,12 +113,20 @@ def serve(
     from partibus.node.main import serve as serve_node
     from partibus.node.settings import Settings
 
+    if certificate_key is not None and certificate is None:
+        raise click.UsageError("--certificate-key needs --certificate")
+    if certificate is not None and not tls and amqps_port is None and https_port is None:
+        raise click.UsageError("--certificate needs --tls, --amqps-port or --https-port")
     settings = Settings(
         data=data,
         brokers=brokers,
         host=host,
         amqp_port=amqp_port,
         http_port=http_port,
+        amqps_port=AMQPS_PORT if tls and amqps_port is None else amqps_port,
+        https_port=HTTPS_PORT if tls and https_port is None else https_port,
+        certificate=certificate,
+        certificate_key=certificate_key,
         emulator=emulator,
         config=config,
         ready_file=ready_file,

@@ -142,6 +142,10 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def reload(self) -> None:
+        """Have all take the certificate that is in its files now."""
+        self._spawn(self._ask_all("reload"))
+
     async def _all_serving(self) -> None:
         """The stores are dealt out when all are there, so that none has to move at once."""
         await self._all_joined.wait()

@@ -18,7 +18,8 @@ from partibus.namespace.config_json import read_config_json
 from partibus.namespace.keys_file import load_policies
 from partibus.namespace.namespace import Namespace
 from partibus.node.ready_file import ready_document, write_ready_file
-from partibus.node.settings import Settings, settings_to_plain
+from partibus.node.settings import Ports, Settings, settings_to_plain
+from partibus.node.tls import prepare_certificate
 from partibus.store.opening import find_stores
 from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import lock_data_directory
@@ -43,8 +44,10 @@ class Brokers:
         if settings.config is not None:
             namespace.apply(read_config_json(settings.config))
         catalog.close()
-        self._held = [_hold(settings.host, settings.amqp_port), _hold(settings.host, settings.http_port)]
-        self._ports = (self._held[0].getsockname()[1], self._held[1].getsockname()[1])
+        prepare_certificate(settings)
+        held = [None if port is None else _hold(settings.host, port) for port in settings.ports]
+        self._held = [one for one in held if one is not None]
+        self._ports = Ports._make(None if one is None else one.getsockname()[1] for one in held)
         now_ms = clock.now_ms() if settings.manual_clock else None
         self._supervisor = Supervisor(
             CHILD, settings.brokers, [place.store_id for place in self._places], self._start_of, now_ms
@@ -64,11 +67,14 @@ class Brokers:
             held.close()
         self._lock.release()
 
+    def reload(self) -> None:
+        """Have all take the certificate that is in its files now."""
+        self._supervisor.reload()
+
     def _start_of(self, broker: str) -> dict[str, Any]:
         return {
             "settings": settings_to_plain(self._settings),
-            "amqp_port": self._ports[0],
-            "http_port": self._ports[1],
+            "ports": list(self._ports),
             "store_places": [list(place) for place in self._places],
         }
 

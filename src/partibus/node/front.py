@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from partibus.clock import Clock, ManualClock
+from partibus.forwarding.forwarder import Forwarder
 from partibus.frontends.amqp.server import AmqpServer
 from partibus.frontends.rest.app import make_app
 from partibus.namespace.access import AccessPolicies
@@ -18,7 +19,8 @@ from partibus.node.clock_hand import ClockHand
 from partibus.node.http_server import HttpServer
 from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
 from partibus.node.options import partition_options
-from partibus.node.settings import Settings
+from partibus.node.settings import Ports, Settings
+from partibus.node.tls import ServerTls, TlsListener
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.store_access import StoreAccess
@@ -66,8 +68,9 @@ class Front:
         runtimes: Callable[[], Collection[StoreRuntime]],
         whole: Whole,
     ) -> None:
-        """``stores`` are the ways to all stores by name, in the order of their numbers; ``runtimes`` are of those that
-        this broker owns at the moment. Raises what reading the catalog does."""
+        """The certificate of ``settings`` is there already. ``stores`` are the ways to all stores by name, in the order
+        of their numbers; ``runtimes`` are of those that this broker owns at the moment. Raises what reading the catalog
+        does, and `UnusableFile` for a certificate."""
         self._settings = settings
         self._loop = loop
         self._stores = list(stores.values())
@@ -86,6 +89,7 @@ class Front:
             lambda delay_ms, call: loop.call_later(delay_ms / 1000, call),
         )
         self.broker.ask_status = self._ask_status
+        self.forwarder = Forwarder(self.broker, lambda delay_ms, call: loop.call_later(delay_ms / 1000, call))
         self._backups = Backups(settings.data, list(stores), loop)
         self.broker.back_up = self._backups.begin
         self.idle = IdleQueues(self.broker)
@@ -101,23 +105,51 @@ class Front:
             make_app(self.health, clock, advance, access), settings.limits.http, self._amqp.make_websocket_protocol
         )
 
+        self.tls = ServerTls.of(settings)
+        self._tls_listeners: list[TlsListener] = []
+
     @property
     def connections(self) -> int:
         """AMQP connections of clients."""
         return len(self._amqp.protocols)
 
-    async def listen(self, host: str, amqp_port: int, http_port: int, *, shared: bool = False) -> tuple[int, int]:
-        """Take connections; the two ports. ``shared``: beside other brokers. Raises OSError when a port is taken."""
-        amqp_port = await self._amqp.start(host, amqp_port, shared=shared)
-        http_port = await self._http.start(host, http_port, shared=shared)
+    async def listen(self, host: str, ports: Ports, *, shared: bool = False) -> Ports:
+        """Take connections; the ports as they are now. ``shared``: beside other brokers. Raises OSError when a port is
+        taken."""
+        found = Ports(
+            await self._amqp.start(host, ports.amqp, shared=shared),
+            await self._http.start(host, ports.http, shared=shared),
+            self._listen_tls(host, ports.amqps, self._amqp.make_protocol, shared=shared),
+            self._listen_tls(host, ports.https, self._http.make_protocol, shared=shared),
+        )
+        if self.tls is not None:
+            self.tls.watch(self._loop)
         self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
-        return amqp_port, http_port
+        return found
+
+    def _listen_tls(
+        self, host: str, port: int | None, make_protocol: Callable[[], asyncio.Protocol], *, shared: bool
+    ) -> int | None:
+        if port is None or self.tls is None:
+            return None
+        listener = TlsListener(self.tls, make_protocol, self._settings.limits.tls)
+        self._tls_listeners.append(listener)
+        return listener.start(host, port, shared=shared)
+
+    def reload(self) -> None:
+        """Take the certificate that is in its files now, if it can be used."""
+        if self.tls is not None:
+            self.tls.reload()
 
     async def drain(self) -> None:
         """Take no more connections and tell clients to go; what they have under way may still end."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._amqp.stop_listening()
+        for listener in self._tls_listeners:
+            listener.stop()
+        if self.tls is not None:
+            self.tls.stop()
         self._amqp.close_connections("The broker is stopping; reconnect when it is back.")
         await asyncio.sleep(DRAIN_S if self._amqp.protocols else 0)
         await self._http.stop()
@@ -143,7 +175,10 @@ class Front:
         """Whether sends and receives work, and what each store says."""
         stores = await self._whole.health()
         healthy = all(said == "ok" for said in stores.values())
-        return healthy, {"status": "healthy" if healthy else "unhealthy", "stores": dict(stores)}
+        details: dict[str, Any] = {"status": "healthy" if healthy else "unhealthy", "stores": dict(stores)}
+        if self.tls is not None:
+            details["certificate"] = self.tls.says()
+        return healthy, details
 
     def _ask_status(self, answer: Callable[[dict[object, object]], None]) -> None:
         async def ask() -> None:

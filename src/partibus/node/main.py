@@ -27,6 +27,8 @@ class _Service(Protocol):
 
     async def stop(self) -> None: ...
 
+    def reload(self) -> None: ...
+
 
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. What prevents the start goes to standard error."""
@@ -44,6 +46,9 @@ async def _serve(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     service: _Service = Node(settings, loop) if settings.brokers == 1 else Brokers(settings)
+    if settings.amqps_port is not None or settings.https_port is not None:
+        # Without a certificate to take anew a terminal that is closed ends the broker, as it does other programs.
+        loop.add_signal_handler(signal.SIGHUP, service.reload)
     starting = asyncio.ensure_future(service.start())
     told = asyncio.ensure_future(stopping.wait())
     await asyncio.wait([starting, told], return_when=asyncio.FIRST_COMPLETED)
@@ -56,6 +61,9 @@ async def _serve(settings: Settings) -> int:
     await starting
     print(f"partibus: serving AMQP on {settings.host}:{service.ready['amqp_port']}", file=sys.stderr)
     print(f"partibus: serving HTTP on {settings.host}:{service.ready['http_port']}", file=sys.stderr)
+    for name, key in (("AMQP", "amqps_port"), ("HTTP", "https_port")):
+        if service.ready[key] is not None:
+            print(f"partibus: serving {name} over TLS on {settings.host}:{service.ready[key]}", file=sys.stderr)
     # What was made until here stays: a collection need not look at it again (D25).
     gc.collect()
     gc.freeze()

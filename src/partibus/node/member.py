@@ -32,7 +32,7 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.keys_file import load_policies
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
-from partibus.node.settings import settings_from_plain
+from partibus.node.settings import Ports, settings_from_plain
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.opening import Opener, StorePlace
@@ -68,6 +68,7 @@ class Member:
             "take": self._take,
             "give-up": self._give_up,
             "listen": self._listen,
+            "reload": self._reload,
             "follow": self._follow,
             "facts": self._facts,
             "take-used": self._take_used,
@@ -100,7 +101,7 @@ class Member:
     def _make(self, body: Body) -> None:
         self._settings = settings = settings_from_plain(body["settings"])
         self._us = Owner(body["broker"], body["incarnation"])
-        self._ports = (int(body["amqp_port"]), int(body["http_port"]))
+        self._ports = Ports._make(body["ports"])
         now_ms = body["now_ms"]
         self._clock: Clock = SystemClock() if now_ms is None else ManualClock(now_ms)
         self._hosts = StoreHosts(self._loop)
@@ -138,10 +139,15 @@ class Member:
 
     async def _listen(self, body: Body) -> None:
         """Take connections."""
-        await self.front.listen(self._settings.host, *self._ports, shared=True)
+        await self.front.listen(self._settings.host, self._ports, shared=True)
         # What was made until here stays: a collection need not look at it again (D25).
         gc.collect()
         gc.freeze()
+
+    async def _reload(self, body: Body) -> None:
+        """Take the certificate that is in its files now."""
+        if self._made:
+            self.front.reload()
 
     async def _drain(self, body: Body) -> None:
         """Tell the clients to go."""
@@ -186,6 +192,7 @@ class Member:
         taken: asyncio.Future[StoreRuntime] = self._loop.create_future()
         self.stores.take(store_no, taken.set_result)
         runtime = await taken
+        self.front.forwarder.opened(store_no, runtime)
         try:
             self.front.drop_leftovers(store_no, runtime)
         except StoreUnavailable as error:
@@ -203,8 +210,12 @@ class Member:
         def wake(partition_rows: list[int]) -> None:
             self.front.wake(partition_rows)
 
+        def forward(partition_row: int) -> None:
+            self.front.forwarder.see(runtime, partition_row)
+
         host = self._hosts.of(self._places[store_no])
-        return StoreRuntime(open_one, host, self._clock, self._settings.limits.store, wake=wake)
+        runtime = StoreRuntime(open_one, host, self._clock, self._settings.limits.store, wake=wake, forward=forward)
+        return runtime
 
     # -- as one of the whole -----------------------------------------------------------------------------------------
 

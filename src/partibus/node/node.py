@@ -16,6 +16,7 @@ from partibus.node.front import Front
 from partibus.node.host import StoreHosts
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
+from partibus.node.tls import prepare_certificate
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.opening import Opener, StorePlace, find_stores, open_each
@@ -51,6 +52,7 @@ class Node:
         ]
         catalog = Catalog(settings.data, len(self._places))
         self._access = load_policies(settings.data, emulator=settings.emulator)
+        prepare_certificate(settings)
         self._front = Front(
             settings,
             loop,
@@ -74,11 +76,12 @@ class Node:
     async def start(self) -> None:
         """Serve; writes the ready file last. Raises OSError when a port is taken."""
         settings = self._settings
-        ports = await self._front.listen(settings.host, settings.amqp_port, settings.http_port)
+        ports = await self._front.listen(settings.host, settings.ports)
         brokers = [{"id": BROKER, "pid": os.getpid(), "stores": len(self.runtimes)}]
         self.ready = ready_document(settings, self._access, os.getpid(), ports, brokers)
-        for runtime in self.runtimes:
+        for store_no, runtime in enumerate(self.runtimes):
             runtime.wake_timed()
+            self._front.forwarder.opened(store_no, runtime)
         if settings.ready_file is not None:
             write_ready_file(settings.ready_file, self.ready)
 
@@ -90,6 +93,10 @@ class Node:
         self._front.close()
         self._lock.release()
 
+    def reload(self) -> None:
+        """Take the certificate that is in its files now."""
+        self._front.reload()
+
     async def _closed(self, runtime: StoreRuntime) -> None:
         closed = asyncio.Event()
         runtime.close(closed.set)
@@ -99,9 +106,12 @@ class Node:
         def wake(partition_rows: list[int]) -> None:
             self._front.wake(partition_rows)
 
+        def forward(partition_row: int) -> None:
+            self._front.forwarder.see(runtime, partition_row)
+
         opened = None if isinstance(store, StoreError) else store
         host = self._hosts.of(place)
-        runtime = StoreRuntime(opener, host, self.clock, self._settings.limits.store, opened, wake)
+        runtime = StoreRuntime(opener, host, self.clock, self._settings.limits.store, opened, wake, forward)
         if isinstance(store, StoreError):
             runtime.begin(lambda: None)
             runtime.failure = str(store)

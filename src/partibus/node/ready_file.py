@@ -6,24 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, AccessPolicies
-from partibus.node.settings import Settings
+from partibus.node.settings import Ports, Settings
 
 
 def ready_document(
-    settings: Settings, access: AccessPolicies, pid: int, ports: tuple[int, int], brokers: list[dict[str, Any]]
+    settings: Settings, access: AccessPolicies, pid: int, ports: Ports, brokers: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """What the ready file says; ``brokers``: ``id``, ``pid`` and number of ``stores`` of each."""
-    amqp_port, http_port = ports
     host = "localhost" if settings.host in ("127.0.0.1", "0.0.0.0", "::") else settings.host
     key = EMULATOR_KEY if settings.emulator else access.policy(ROOT_POLICY).primary_key
     return {
         "pid": pid,
-        "amqp_port": amqp_port,
-        "http_port": http_port,
-        "amqps_port": None,
-        "https_port": None,
+        "amqp_port": ports.amqp,
+        "http_port": ports.http,
+        "amqps_port": ports.amqps,
+        "https_port": ports.https,
         "connection_string": (
-            f"Endpoint=sb://{host}:{amqp_port};SharedAccessKeyName={ROOT_POLICY};SharedAccessKey={key};"
+            f"Endpoint=sb://{host}:{ports.amqp};SharedAccessKeyName={ROOT_POLICY};SharedAccessKey={key};"
             "UseDevelopmentEmulator=true;"
         ),
         "brokers": brokers,

@@ -3,11 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from partibus.limits import Limits
+
+
+class Ports(NamedTuple):
+    """Of the listeners; None: not served."""
+
+    amqp: int
+    http: int
+    amqps: int | None
+    https: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,13 @@ class Settings:
     host: str = "127.0.0.1"
     amqp_port: int = 5672
     http_port: int = 5300
+    amqps_port: int | None = None
+    https_port: int | None = None
+    """With TLS; None: not served."""
+    certificate: Path | None = None
+    """A file in PEM; None: the development certificate in the data directory, made when it is missing."""
+    certificate_key: Path | None = None
+    """None: in the same file."""
     emulator: bool = False
     """Also accept the well-known development key (and no other protection is lost)."""
     config: Path | None = None
@@ -28,6 +44,11 @@ class Settings:
     stores: tuple[str, ...] = ()
     """URLs of stores in databases, and ``sqlite:N``; none: files in the data directory. See `store.opening`."""
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def ports(self) -> Ports:
+        """As they are asked for."""
+        return Ports(self.amqp_port, self.http_port, self.amqps_port, self.https_port)
 
 
 def settings_to_plain(settings: Settings) -> dict[str, Any]:

@@ -13,6 +13,7 @@ data and ports stay.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -48,12 +49,14 @@ class BrokerProcess:
         *,
         config: Mapping[str, Any] | None = None,
         emulator: bool = True,
+        tls: bool = False,
         arguments: tuple[str, ...] = (),
         command: tuple[str, ...] = COMMAND,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """``config`` is the content of a Config.json, ``arguments`` are more flags of `partibus serve`. ``command``:
-        what is run instead of `COMMAND`; ``environment`` is added to this process's own."""
+        """``config`` is the content of a Config.json, ``tls``: also serve over TLS, with the development
+        certificate. ``arguments`` are more flags of `partibus serve`. ``command``: what is run instead of `COMMAND`;
+        ``environment`` is added to this process's own."""
         self.folder = folder
         self.data = folder / "data"
         self._log = folder / "broker.log"
@@ -69,6 +72,8 @@ class BrokerProcess:
         self._environment = dict(environment or {})
         self._child: subprocess.Popen[bytes] | None = None
         self.ready: Mapping[str, Any] = {"amqp_port": 0, "http_port": 0}
+        if tls:
+            self.ready = {**self.ready, "amqps_port": 0, "https_port": 0}
         """The ready file of the latest start."""
         self._now_ms = 0
         """The manual clock as it was last read; 0 if it never was."""
@@ -89,6 +94,21 @@ class BrokerProcess:
         return f"http://127.0.0.1:{self.ready['http_port']}"
 
     @property
+    def amqps_port(self) -> int:
+        """AMQP over TLS."""
+        return int(self.ready["amqps_port"])
+
+    @property
+    def https_url(self) -> str:
+        """Without a slash at its end."""
+        return f"https://localhost:{self.ready['https_port']}"
+
+    @property
+    def ca_file(self) -> Path:
+        """What clients must trust, with the development certificate."""
+        return self.data / "certs" / "ca.pem"
+
+    @property
     def log(self) -> str:
         """Everything that the broker has written, in all its runs."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
@@ -96,7 +116,8 @@ class BrokerProcess:
     def start(self) -> None:
         """Run and wait until it is ready; on the ports of its former run, if there was one."""
         self._ready_file.unlink(missing_ok=True)
-        ports = [f"--amqp-port={self.ready['amqp_port']}", f"--http-port={self.ready['http_port']}"]
+        named = ("amqp_port", "http_port", "amqps_port", "https_port")
+        ports = [f"--{name.replace('_', '-')}={self.ready[name]}" for name in named if self.ready.get(name) is not None]
         with self._log.open("ab") as log:
             self._child = child = subprocess.Popen(
                 [*self._command, "serve", *ports, *self._arguments],
@@ -140,6 +161,11 @@ class BrokerProcess:
             raise self._failed(f"ended with exit code {code} after SIGTERM")
         if "Traceback" in self.log:
             raise self._failed("has logged a traceback")
+
+    def hang_up(self) -> None:
+        """SIGHUP: have it take its certificate anew."""
+        if self._child is not None:
+            self._child.send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
         """SIGKILL: it gets no chance to write anything."""

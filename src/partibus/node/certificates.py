@@ -1,0 +1,245 @@
+"""A certificate authority of one's own for development, and server certificates from it.
+
+``FOLDER/ca.pem`` is what clients trust, ``FOLDER/server.pem`` holds the server's key, its certificate and the
+authority's in one file, so that it is replaced at once. Files with a key belong to their owner only. `cryptography`
+takes 50 ms and 9 MiB to come in, hence this module is imported by who uses it.
+"""
+
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from partibus.errors import ArgumentError, UnusableFile
+
+AUTHORITY: Final = "ca.pem"
+AUTHORITY_KEY: Final = "ca-key.pem"
+SERVER: Final = "server.pem"
+
+_AUTHORITY_LIFE: Final = timedelta(days=3650)
+# What browsers and phones take at most:
+_SERVER_LIFE: Final = timedelta(days=397)
+RENEW_BEFORE: Final = timedelta(days=30)
+_NEW_ONES: Final = f"Bring back what was there, or delete {AUTHORITY} and {AUTHORITY_KEY} for new ones."
+_DNS_NAME: Final = re.compile(
+    r"(?=.{1,253}\Z)(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*"
+    r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+)
+# For clients whose clock is behind:
+_SKEW: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of a certificate: the host names and addresses that it is good for, and from when until when."""
+
+    names: tuple[str, ...]
+    begins: datetime
+    ends: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Development:
+    """The development certificates of a folder, and whether they were made now."""
+
+    authority: Path
+    server: Path
+    facts: Facts
+    new_authority: bool
+    new_server: bool
+
+
+def default_names(*more: str) -> tuple[str, ...]:
+    """This machine as its own clients call it, and ``more``; addresses that mean all are left out."""
+    names = ("localhost", socket.gethostname().lower(), "127.0.0.1", "::1", *more)
+    return tuple(dict.fromkeys(name for name in names if name and name not in ("0.0.0.0", "::")))
+
+
+def read_facts(path: Path) -> Facts:
+    """Of the first certificate in a file. Raises `UnusableFile`."""
+    try:
+        certificate = x509.load_pem_x509_certificates(path.read_bytes())[0]
+        return _facts(certificate)
+    except (OSError, ValueError) as error:
+        raise UnusableFile(str(path), _reason(error), "Give a file with a certificate in PEM.") from error
+
+
+def ensure_development(folder: Path, names: Sequence[str], now: datetime, *, renew: bool = False) -> Development:
+    """What is there if it is good for ``names`` and for a while, else made: the server's alone while the authority is
+    good, so that clients need not be told anew. ``renew``: the server's in any case. Raises `UnusableFile`."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        authority_path, server_path = folder / AUTHORITY, folder / SERVER
+        authority = _load_authority(folder, now)
+        new_authority = authority is None
+        if authority is None:
+            authority = _make_authority(now)
+            _write_private(folder / AUTHORITY_KEY, _key_pem(authority[1]))
+            _write(authority_path, _pem(authority[0]), 0o644)
+        known = None if new_authority or not server_path.exists() else _usable_facts(server_path, authority[0], now)
+        if known is not None and not renew and {name.lower() for name in names} <= set(known.names):
+            return Development(authority_path, server_path, known, new_authority=False, new_server=False)
+        # Names that were asked for once stay.
+        names = tuple(dict.fromkeys([*map(str.lower, names), *(known.names if known is not None else ())]))
+        certificate, key = _make_server(names, authority, now)
+        _write_private(server_path, _key_pem(key) + _pem(certificate) + _pem(authority[0]))
+        return Development(authority_path, server_path, _facts(certificate), new_authority, new_server=True)
+    except OSError as error:
+        raise UnusableFile(str(folder), _reason(error), "Make it a directory that can be written.") from error
+
+
+_Pair = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
+
+
+def _load_authority(folder: Path, now: datetime) -> _Pair | None:
+    """None when there is none, or none that outlives a server's certificate. A damaged one is no reason to make another
+    one, which no client would trust."""
+    certificate_path, key_path = folder / AUTHORITY, folder / AUTHORITY_KEY
+    if not certificate_path.exists() and not key_path.exists():
+        return None
+    try:
+        certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
+        key = serialization.load_pem_private_key(key_path.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise UnusableFile(str(folder), f"{AUTHORITY}, {AUTHORITY_KEY}: {_reason(error)}", _NEW_ONES) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
+        raise UnusableFile(str(folder), f"{AUTHORITY} is not the certificate of the key in {AUTHORITY_KEY}", _NEW_ONES)
+    return (certificate, key) if certificate.not_valid_after_utc > now + _SERVER_LIFE else None
+
+
+def _usable_facts(path: Path, authority: x509.Certificate, now: datetime) -> Facts | None:
+    """Of a server's certificate that is this authority's and good for a while; None when it is not."""
+    try:
+        certificate = x509.load_pem_x509_certificates(path.read_bytes())[0]
+        certificate.verify_directly_issued_by(authority)
+        facts = _facts(certificate)
+    except Exception:  # noqa: BLE001  whatever is wrong with it, it is made anew
+        return None
+    return facts if facts.begins <= now < facts.ends - RENEW_BEFORE else None
+
+
+def _make_authority(now: datetime) -> _Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"partibus development, {socket.gethostname()}"[:64])])
+    builder = (
+        _builder(name, name, key, now, _AUTHORITY_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+    )
+    return builder.sign(key, hashes.SHA256()), key
+
+
+def _make_server(names: Sequence[str], authority: _Pair, now: datetime) -> _Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "partibus development server")])
+    issuer = authority[1].public_key()
+    builder = (
+        _builder(subject, authority[0].subject, key, now, _SERVER_LIFE)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), critical=False)
+        .add_extension(x509.SubjectAlternativeName(_general_names(names)), critical=False)
+    )
+    return builder.sign(authority[1], hashes.SHA256()), key
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, life: timedelta
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now - _SKEW + life)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_names(names: Iterable[str]) -> list[x509.GeneralName]:
+    found: list[x509.GeneralName] = []
+    for name in names:
+        try:
+            found.append(x509.IPAddress(ipaddress.ip_address(name)))
+        except ValueError:
+            found.append(_dns_name(name))
+    return found
+
+
+def _dns_name(name: str) -> x509.DNSName:
+    if not _DNS_NAME.fullmatch(name):
+        raise ArgumentError(
+            "name", name, "a host name of letters, digits, - and dots, perhaps behind *., or an address"
+        )
+    return x509.DNSName(name.lower())
+
+
+def _facts(certificate: x509.Certificate) -> Facts:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        shown = (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
+    except x509.ExtensionNotFound:
+        shown = ()
+    return Facts(shown, certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    _write(path, content, 0o600)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Readers see the old file or the new one."""
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def now_utc() -> datetime:
+    """By the machine's clock, which is what clients compare with."""
+    return datetime.now(UTC)

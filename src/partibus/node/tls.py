@@ -1,0 +1,221 @@
+"""TLS of the broker's listeners: the certificate that new connections get, and how they are accepted.
+
+A certificate is replaced without a restart: at SIGHUP, and when its files have changed. New handshakes get the new
+one; what is connected stays so. Files that can't be used change nothing: the former certificate stays, the log and
+health say why, and they are looked at again when they change.
+
+Connections are accepted here and not by the loop's own server, which does not bound how many handshakes are under way.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from partibus.errors import UnusableFile
+from partibus.limits import TlsLimits
+from partibus.node.settings import Settings
+
+log = logging.getLogger(__name__)
+
+FOLDER = "certs"
+"""In the data directory, of the development certificates."""
+LOOK_S = 2.0
+"""Between two looks at the files."""
+BACKLOG = 1024
+OUT_OF_FILES_S = 0.5
+"""Before the next try, when the process has no file descriptor for a connection."""
+
+
+def make_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    """``key``: None when it is in the same file. Raises `UnusableFile`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    shown = str(certificate) if key is None else f"{certificate}, {key}"
+    try:
+        # Without a function that gives a password OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except ssl.SSLError as error:
+        reason = _REASONS.get(error.reason or "", error.reason or str(error))
+        raise UnusableFile(shown, reason, "Give a certificate and its key in PEM, without a password.") from error
+    except OSError as error:
+        missing = error.filename or shown
+        raise UnusableFile(str(missing), error.strerror or str(error), "Give a file that can be read.") from error
+    return context
+
+
+_REASONS = {
+    "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
+    "NO_START_LINE": "there is no certificate or no key in it",
+    "PEM_LIB": "there is no certificate or no key in it",
+    "BAD_DECRYPT": "the key needs a password",
+    "BAD_PASSWORD_READ": "the key needs a password",
+}
+
+
+def _load(certificate: Path, key: Path | None) -> tuple[ssl.SSLContext, float]:
+    """With the end of the certificate's time, in seconds since 1970."""
+    from partibus.node.certificates import read_facts
+
+    return make_context(certificate, key), read_facts(certificate).ends.timestamp()
+
+
+def certificate_files(settings: Settings) -> tuple[Path, Path | None]:
+    """Those that were given, else those for development."""
+    if settings.certificate is not None:
+        return settings.certificate, settings.certificate_key
+    return settings.data / FOLDER / "server.pem", None
+
+
+def prepare_certificate(settings: Settings) -> None:
+    """Make the development certificate if something is to be served with it and it is not there. Whoever calls this has
+    the data directory for itself. Raises `UnusableFile`, also for a given certificate that can't be used."""
+    if settings.amqps_port is None and settings.https_port is None:
+        return
+    if settings.certificate is None:
+        from partibus.node.certificates import default_names, ensure_development, now_utc
+
+        ensure_development(settings.data / FOLDER, default_names(settings.host), now_utc())
+    make_context(*certificate_files(settings))
+
+
+class ServerTls:
+    """The certificate of all listeners of a broker."""
+
+    def __init__(self, certificate: Path, key: Path | None) -> None:
+        """Raises `UnusableFile`."""
+        self._files = (certificate, key)
+        self._seen = self._stamp()
+        self.context, self._ends = _load(certificate, key)
+        self.trouble: str | None = None
+        """Why the files as they are now are not used."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self | None:
+        """None when nothing is served over TLS. `prepare_certificate` has been called."""
+        if settings.amqps_port is None and settings.https_port is None:
+            return None
+        return cls(*certificate_files(settings))
+
+    def says(self) -> str:
+        """``ok``, or what somebody should do something about."""
+        if self.trouble is not None:
+            return f"the former one is in use: {self.trouble}"
+        if self._ends <= time.time():
+            return f"it has ended on {datetime.fromtimestamp(self._ends, UTC):%Y-%m-%d}; clients refuse it"
+        return "ok"
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look at the files now and then, until `stop`."""
+
+        def look() -> None:
+            if self._stamp() != self._seen:
+                self.reload()
+            self._timer = loop.call_later(LOOK_S, look)
+
+        self._timer = loop.call_later(LOOK_S, look)
+
+    def stop(self) -> None:
+        """Look at them no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def reload(self) -> None:
+        """Take what the files hold now, if that can be used."""
+        # Before the files are read: what changes meanwhile is seen at the next look.
+        self._seen = self._stamp()
+        try:
+            self.context, self._ends = _load(*self._files)
+        except UnusableFile as error:
+            self.trouble = str(error)
+            log.warning("the certificate stays as it was: %s", error)
+            return
+        self.trouble = None
+        log.warning("new connections get the certificate that is now in %s", self._files[0])
+
+    def _stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(None if path is None else _stamp_of(path) for path in self._files)
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """What changes with a file, also when a link leads to another one; None for a missing one."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class TlsListener:
+    """Accepts connections, and hands those whose handshake is good to protocols of ``make_protocol``."""
+
+    def __init__(self, tls: ServerTls, make_protocol: Callable[[], asyncio.Protocol], limits: TlsLimits) -> None:
+        self._tls = tls
+        self._make_protocol = make_protocol
+        self._limits = limits
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        """In the order in which they began."""
+
+    def start(self, host: str, port: int, *, shared: bool = False) -> int:
+        """Listen; returns the port. ``shared``: with other processes that say so, too. Raises OSError."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=shared)
+        self._listener.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(self._listener))
+        return int(self._listener.getsockname()[1])
+
+    def stop(self) -> None:
+        """Take no more connections; handshakes under way end."""
+        for task in (self._accepting, *self._handshakes):
+            if task is not None:
+                task.cancel()
+        if self._listener is not None:
+            self._listener.close()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except ConnectionError:  # gone before it was accepted
+                continue
+            except OSError as error:
+                log.warning("no connection can be accepted for %g s: %s", OUT_OF_FILES_S, error)
+                await asyncio.sleep(OUT_OF_FILES_S)
+                continue
+            if len(self._handshakes) >= self._limits.handshakes_max:
+                self._end_oldest()
+            task = loop.create_task(self._shake_hands(connection))
+            self._handshakes[task] = None
+            task.add_done_callback(self._ended)
+
+    def _end_oldest(self) -> None:
+        oldest = next(iter(self._handshakes))
+        del self._handshakes[oldest]
+        oldest.cancel()
+
+    async def _shake_hands(self, connection: socket.socket) -> None:
+        # A client that does not speak TLS, or trusts us not, is no concern of the log.
+        with suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make_protocol,
+                connection,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=self._limits.handshake_s,
+                ssl_shutdown_timeout=self._limits.goodbye_s,
+            )
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._handshakes.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("an error inside of the broker ends a handshake", exc_info=error)
