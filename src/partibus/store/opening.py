@@ -1,8 +1,9 @@
 """All stores of a data directory: those in its files, and those that ``--store`` names, in PostgreSQL databases.
 
 Partitions are placed by the number of their store, so a number must mean the same store for ever. Files carry it in
-their names; ``DATA/stores.json`` says which database has which. Stores in files have the first numbers. A store knows
-its number and whose it is as well, so one that was moved to another server is known again.
+their names; a listing says which database has which: ``DATA/stores.json``, or the catalog of brokers on several
+machines. Stores in files have the first numbers. A store knows its number and whose it is as well, so one that was
+moved to another server is known again.
 """
 
 import json
@@ -10,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from partibus.partition.ports import Store, StoreError
 from partibus.store.owner import Owner
@@ -48,14 +49,17 @@ class StorePlace(NamedTuple):
 class Opener:
     """Opens one store for one run of a broker, again and again: what was acknowledged must be there each time."""
 
-    def __init__(self, place: StorePlace, owner: Owner) -> None:
+    def __init__(self, place: StorePlace, owner: Owner, *, evict: bool = True) -> None:
+        """``evict``: the caller knows that whoever had the store is gone; else the end of its lease is waited for,
+        which a store in a file can't be."""
+        assert evict or place.is_distant
         self._place = place
         self._owner = owner
+        self._evict = evict
         self._before: PostgreSQLStore | None = None
 
     def __call__(self) -> Store:
-        """Open it and take it over. The caller knows that whoever of this data directory had it is gone (D19). Raises
-        `StoreError`."""
+        """Open it and take it over (D19). Raises `StoreError`, also when somebody else has it."""
         place = self._place
         if not place.is_distant:
             return open_store(Path(place.location), owner=self._owner)
@@ -64,7 +68,7 @@ class Opener:
         if self._before is None:
             (address,) = parse_address(place.location)
             self._before = PostgreSQLStore.open(
-                address, store_id=place.store_id, owner=self._owner, cluster=place.cluster, evict=True
+                address, store_id=place.store_id, owner=self._owner, cluster=place.cluster, evict=self._evict
             )
         else:
             self._before = self._before.reopen()
@@ -84,6 +88,34 @@ def open_each(openers: Sequence[Callable[[], Store]]) -> list[Store | StoreError
         return list(pool.map(opened, openers))
 
 
+class Listing(Protocol):
+    """Which store is in which database, and whose stores they are."""
+
+    cluster: str
+    places: dict[str, str]
+    """Store id -> URL without password."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        ...
+
+    def save(self) -> None:
+        """Durably. Raises `StoreError`."""
+        ...
+
+
+def find_distant_stores(listing: Listing, stores: Sequence[str], *, created_ms: int) -> list[StorePlace]:
+    """Every store by its number; missing ones are made. For brokers on several machines: all stores are in databases.
+    Raises `StoreError` as `find_stores`."""
+    if not stores or any(store.startswith(IN_FILES) for store in stores):
+        raise _refused(
+            f"{listing.name}: brokers on several machines need stores that each of them can reach; give --store "
+            "postgresql://... for all of them, and no files"
+        )
+    return _in_databases(listing, stores, 0, created_ms)
+
+
 def find_stores(data_dir: Path, stores: Sequence[str], *, created_ms: int) -> list[StorePlace]:
     """Every store by its number; missing ones are made. ``stores``: as given with ``--store``, URLs and ``sqlite:N``;
     without any there are `STORES_DEFAULT` files.
@@ -91,12 +123,12 @@ def find_stores(data_dir: Path, stores: Sequence[str], *, created_ms: int) -> li
     A database that is in the list already is not asked for now: when it can't be reached, only its own partitions are
     away. Raises `StoreError`: what is new can't be reached or is another's, what is known is not among ``stores``.
     """
-    listing = _Listing(data_dir)
+    listing = _ListingFile(data_dir)
     count = STORES_DEFAULT if not stores and not listing.places else _files_wanted(stores)
     urls = [store for store in stores if not store.startswith(IN_FILES)]
     if not urls and not listing.places:
         return _in_files(data_dir, count, created_ms)
-    first = listing.first_number()
+    first = min(map(_number, listing.places), default=None)
     if first is not None and count > first:
         raise _refused(
             f"{listing.path}: {store_id(first)} is in a database, so {first} stores can be in files, not {count}; "
@@ -124,29 +156,29 @@ def _in_files(data_dir: Path, count: int, created_ms: int) -> list[StorePlace]:
     return [StorePlace(path.stem, str(path.absolute())) for path in paths]
 
 
-def _in_databases(listing: "_Listing", urls: Sequence[str], first: int, created_ms: int) -> list[StorePlace]:
+def _in_databases(listing: Listing, urls: Sequence[str], first: int, created_ms: int) -> list[StorePlace]:
     found: dict[str, Address] = {}
     new: list[Address] = []
     for address in _addresses(urls):
-        known = listing.store_at(address.name) or _look_up(address, listing)
+        known = _store_at(listing, address.name) or _look_up(address, listing)
         if known is None:
             new.append(address)
         elif known in found:
             raise _refused(f"{address.name}: is {known}, and so is {found[known].name}; give one of them")
         else:
             found[known] = address
-            listing.add(known, address.name)
+            _note(listing, known, address.name)
     for address in new:
         known = store_id(first + len(listing.places))
         listing.save()  # who we are, before a store says so
         _make(address, known, listing.cluster, created_ms)
         found[known] = address
-        listing.add(known, address.name)
+        _note(listing, known, address.name)
     for known, name in listing.places.items():
         if known not in found:
             raise _refused(
-                f"{name}: holds {known} of this data directory and is not among --store; add it, or the place that it "
-                "has been moved to"
+                f"{name}: holds {known} of this namespace ({listing.name}) and is not among --store; add it, or the "
+                "place that it has been moved to"
             )
     return [StorePlace(known, found[known].url, listing.cluster) for known in sorted(found, key=_number)]
 
@@ -170,7 +202,7 @@ def _addresses(urls: Sequence[str]) -> "list[Address]":
     return addresses
 
 
-def _look_up(address: "Address", listing: "_Listing") -> str | None:
+def _look_up(address: "Address", listing: Listing) -> str | None:
     """Which of our stores is there; None when there is none at all."""
     from partibus.store.postgresql import identity_of
 
@@ -179,8 +211,8 @@ def _look_up(address: "Address", listing: "_Listing") -> str | None:
         return None
     if identity.cluster != listing.cluster:
         raise _refused(
-            f"{address.name}: is {identity.store_id} of another data directory; choose another schema (?schema=NAME), "
-            "or serve from that directory"
+            f"{address.name}: is {identity.store_id} of another data directory or catalog, not of {listing.name}; "
+            "choose another schema (?schema=NAME), or serve with what it was made with"
         )
     return identity.store_id
 
@@ -191,11 +223,23 @@ def _make(address: "Address", known: str, cluster: str, created_ms: int) -> None
     make_store(address, Identity(known, cluster), created_ms)
 
 
+def _store_at(listing: Listing, name: str) -> str | None:
+    """Which store is at that place."""
+    return next((known for known, place in listing.places.items() if place == name), None)
+
+
+def _note(listing: Listing, known: str, name: str) -> None:
+    """Write down where a store is. Raises `StoreError`."""
+    if listing.places.get(known) != name:
+        listing.places[known] = name
+        listing.save()
+
+
 def _number(known: str) -> int:
     return int(known.removeprefix("store-"))
 
 
-class _Listing:
+class _ListingFile:
     """``DATA/stores.json``: who we are, and where each store in a database is (without passwords)."""
 
     def __init__(self, data_dir: Path) -> None:
@@ -215,19 +259,9 @@ class _Listing:
                 f"{self.path}: can't be read ({error}); put it back from a copy: it says which store is where"
             ) from error
 
-    def first_number(self) -> int | None:
-        """Of the stores in databases."""
-        return min(map(_number, self.places), default=None)
-
-    def store_at(self, name: str) -> str | None:
-        """Which store is at that place."""
-        return next((known for known, place in self.places.items() if place == name), None)
-
-    def add(self, known: str, name: str) -> None:
-        """Note where a store is. Raises `StoreError`."""
-        if self.places.get(known) != name:
-            self.places[known] = name
-            self.save()
+    @property
+    def name(self) -> str:
+        return str(self.path)
 
     def save(self) -> None:
         """Durably. Raises `StoreError`."""

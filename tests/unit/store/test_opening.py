@@ -102,7 +102,7 @@ def test_a_new_database_must_be_reachable_and_is_not_noted_before_it_is_made(tmp
 
 def test_a_known_store_that_is_left_out_is_refused(tmp_path: Path, one: Address, two: Address) -> None:
     found(tmp_path, one.url, two.url)
-    assert f"{two.name}: holds store-01 of this data directory" in refusal(tmp_path, one.url)
+    assert f"{two.name}: holds store-01 of this namespace" in refusal(tmp_path, one.url)
     assert "holds store-00" in refusal(tmp_path)
 
 

@@ -1,0 +1,356 @@
+"""The brokers of a namespace on several machines, as they tell each other through the catalog's server (D19).
+
+```text
+ broker-a ── beat: "I am here, have these stores, go by change 17" ──▶ ┌─────────┐
+          ◀─ who else is there, with what; changes 18, 19 ──────────── │ catalog │
+ broker-b ── ...                                    NOTIFY ──▶ all ─── └─────────┘
+```
+
+A broker counts as there until its lease ends by the server's clock. Nothing here decides who may commit to a store:
+that is written in the store itself. What is lost of these rows with a crash of the server is said again a second later,
+so they are not waited for on the disk.
+
+Calls block, and are made by one thread at a time; `wake` by any.
+"""
+
+import json
+import os
+import select
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from partibus.errors import InvalidOperation, StartError, StoreUnavailable, UnusableFile
+from partibus.store.postgresql.address import Address
+from partibus.store.postgresql.catalog import connect_catalog, unusable
+from partibus.store.postgresql.connection import end
+from partibus.store.postgresql.patience import PatientConnection
+
+LEASE_S = 4.0
+"""How long a broker that is not heard of counts as there. To be wrong costs nothing: its stores can't be taken while
+their own leases are valid (5 s)."""
+CHANGES_KEPT = 10_000
+"""A broker that was away for more of them looks at everything again."""
+START_S = 60.0
+"""How long a start waits for others that start at the same time."""
+_LOOK_S = 0.1
+
+_REGISTER = """
+    INSERT INTO broker VALUES (%(broker)s, %(incarnation)s, %(address)s,
+        clock_timestamp() + make_interval(secs => %(lease_s)s), (SELECT version FROM version), '{}')
+    ON CONFLICT (broker) DO UPDATE SET incarnation = excluded.incarnation, address = excluded.address,
+        until = excluded.until, followed = excluded.followed, facts = excluded.facts
+    WHERE broker.address = '' OR broker.until < clock_timestamp()
+    RETURNING followed
+"""
+_BEAT = """
+    INSERT INTO broker VALUES (%(broker)s, %(incarnation)s, %(address)s,
+        clock_timestamp() + make_interval(secs => %(lease_s)s), %(followed)s, %(facts)s)
+    ON CONFLICT (broker) DO UPDATE SET
+        until = excluded.until, followed = excluded.followed, facts = excluded.facts, address = excluded.address
+    WHERE broker.incarnation = excluded.incarnation
+    RETURNING 1
+"""
+_BROKERS = """
+    SELECT broker, incarnation, address, extract(epoch FROM until - clock_timestamp())::float8, followed, facts
+    FROM broker ORDER BY broker
+"""
+_CHANGES = "SELECT version, body FROM change WHERE version > %(followed)s ORDER BY version"
+_FIRST_CHANGE = "SELECT coalesce(min(version), 0) FROM change"
+_ANNOUNCE = """
+    WITH next AS (UPDATE version SET version = version + 1 RETURNING version)
+    INSERT INTO change SELECT version, %s FROM next
+"""
+_FORGET_CHANGES = "DELETE FROM change WHERE version <= (SELECT version FROM version) - %s"
+_FORGET_BROKERS = """
+    DELETE FROM broker
+    WHERE until < clock_timestamp() - CASE address WHEN '' THEN interval '0' ELSE interval '1 day' END
+"""
+_LEAVE = """
+    UPDATE broker SET address = '', until = clock_timestamp(), facts = '{}'
+    WHERE broker = %s AND incarnation = %s
+"""
+_NOTIFY = "SELECT pg_notify(current_schema(), '')"
+_TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended('partibus starts in ' || current_schema(), 0))"
+_UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('partibus starts in ' || current_schema(), 0))"
+_OTHERS = "SELECT broker FROM broker WHERE broker <> %s AND address <> '' AND until > clock_timestamp() ORDER BY broker"
+
+
+class BrokerRow(NamedTuple):
+    """What a broker said of itself last."""
+
+    broker: str
+    incarnation: str
+    address: str
+    """HOST:PORT for other brokers; empty when it has ended in order."""
+    left_s: float
+    """Of its lease, by the server's clock."""
+    followed: int
+    """Version of the last change that it goes by."""
+    facts: str
+    """JSON."""
+
+
+class Beat(NamedTuple):
+    """What a broker learns when it says that it is there."""
+
+    brokers: list[BrokerRow]
+    changes: list[tuple[int, str]]
+    """Version and JSON of each that it does not go by yet, in order."""
+    is_complete: bool
+    """False: there were more, which are forgotten."""
+
+
+class Registry:
+    """One run of one broker among those of a catalog."""
+
+    def __init__(self, address: Address, broker: str, incarnation: str) -> None:
+        """Connects to a catalog that is prepared. Raises `UnusableFile`."""
+        self.name = address.name
+        self._address = address
+        self._broker = broker
+        self._incarnation = incarnation
+        self._our_address = ""
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_writer, False)
+        os.set_blocking(self._wake_reader, False)
+        self._notified = False
+        self._closed = False
+        self._connection: PatientConnection | None = None
+        try:
+            self._connection = self._connect()
+        except psycopg.Error as error:
+            raise unusable(address, error) from error
+
+    # -- the start ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """One broker at a time. Raises `StartError`."""
+        deadline_s = time.monotonic() + START_S
+        while not self._one(_TRY_LOCK)[0]:
+            if time.monotonic() > deadline_s:
+                raise StartError(
+                    f"{self.name}: another broker has been starting for more than {START_S:g} s. See what holds it up, "
+                    "and start again."
+                )
+            time.sleep(_LOOK_S)
+        try:
+            yield
+        finally:
+            with suppress(StoreUnavailable):
+                self._one(_UNLOCK)
+
+    def others(self) -> list[str]:
+        """Brokers that are there."""
+        return [broker for (broker,) in self._run(_OTHERS, (self._broker,))]
+
+    def join(self, cluster: str, secret_digest: str, keys_digest: str) -> str:
+        """Be of the cluster whose catalog it is, or make it the catalog of ``cluster``; the cluster's name. Raises
+        `UnusableFile` when this broker's secret or keys are not those of the others."""
+        values = (cluster, secret_digest, keys_digest)
+        self._run("INSERT INTO cluster VALUES (1, %s, %s, %s) ON CONFLICT DO NOTHING", values)
+        found, *theirs = self._one("SELECT cluster, secret_digest, keys_digest FROM cluster")
+        ours = (secret_digest, keys_digest)
+        for what, file, is_same in zip(
+            ("the secret by which brokers know each other", "the keys of the namespace"),
+            ("cluster.secret (or --cluster-secret)", "keys.json"),
+            (our == their for our, their in zip(ours, theirs, strict=True)),
+            strict=True,
+        ):
+            if not is_same and (others := self.others()):
+                raise UnusableFile(
+                    self.name,
+                    f"{what} is not the one of the brokers that serve this catalog ({', '.join(others)})",
+                    f"Copy {file} from the data directory of one of them. To change it, stop all brokers first.",
+                )
+        if tuple(theirs) != ours:
+            self._run("UPDATE cluster SET secret_digest = %s, keys_digest = %s", ours)
+        return str(found)
+
+    def stores(self) -> dict[str, str]:
+        """Where each store is: names without passwords by store id."""
+        return dict(self._run("SELECT store_id, name FROM store ORDER BY store_id"))
+
+    def save_stores(self, stores: Mapping[str, str]) -> None:
+        """Note where stores are."""
+        statement = "INSERT INTO store VALUES (%s, %s) ON CONFLICT (store_id) DO UPDATE SET name = excluded.name"
+        for row in stores.items():
+            self._run(statement, row)
+
+    def register(self, address: str) -> int:
+        """Be there, reached at HOST:PORT; the version of the last change. To be called before the catalog is read.
+        Waits for the end of a lease that a killed run of this broker has left. Raises `StartError` when that runs."""
+        self._our_address = address
+        self._run(_FORGET_BROKERS)
+        values = {
+            "broker": self._broker,
+            "incarnation": self._incarnation,
+            "address": address,
+            "lease_s": LEASE_S,
+        }
+        seen: object = None
+        while True:
+            rows = self._run(_REGISTER, values)
+            if rows:
+                self._run(_NOTIFY)
+                return int(rows[0][0])
+            there = self._run("SELECT address, until FROM broker WHERE broker = %s", (self._broker,))
+            if seen is not None and there and there[0] != seen:
+                raise StartError(
+                    f"{self.name}: a broker with the name '{self._broker}' runs already, reached at {there[0][0]}. "
+                    "Stop it, or give this one another name (--broker-name)."
+                )
+            seen = there[0] if there else None
+            time.sleep(_LOOK_S)
+
+    def rehearsals(self) -> str | None:
+        """JSON of the last change that told of losses on purpose, which no catalog keeps; None when nobody is there who
+        may go by it."""
+        rows = self._run(
+            "SELECT body FROM change WHERE body::json ->> 'rehearsals' IS NOT NULL ORDER BY version DESC LIMIT 1"
+        )
+        return str(rows[0][0]) if rows and self.others() else None
+
+    # -- while it runs -----------------------------------------------------------------------------------------------
+
+    def beat(self, followed: int, facts: str, used: Iterable[int], *, tell: bool) -> Beat:
+        """Say that this broker is there. ``used``: entities used since the last time. ``tell``: have the others look at
+        once. Raises `StoreUnavailable`, and `InvalidOperation` when another run has taken this broker's name."""
+        values = {
+            "broker": self._broker,
+            "incarnation": self._incarnation,
+            "address": self._our_address,
+            "lease_s": LEASE_S,
+            "followed": followed,
+            "facts": facts,
+        }
+        connection = self._connected()
+        try:
+            with connection.pipeline():
+                beaten = connection.execute(_BEAT, values)
+                brokers = connection.execute(_BROKERS)
+                first = connection.execute(_FIRST_CHANGE)
+                changes = connection.execute(_CHANGES, values)
+                for entity_id in used:
+                    connection.execute("INSERT INTO used_entity VALUES (%s) ON CONFLICT DO NOTHING", (entity_id,))
+                if tell:
+                    connection.execute(_NOTIFY)
+            if beaten.fetchone() is None:
+                raise InvalidOperation(
+                    f"{self.name}: another run of the broker '{self._broker}' has been started; this one ends."
+                )
+            first_row = first.fetchone()
+            found = changes.fetchall()
+            kept_from = first_row[0] if first_row else 0
+            return Beat(
+                [BrokerRow._make(row) for row in brokers.fetchall()],
+                [(version, body) for version, body in found],
+                kept_from <= followed + 1,
+            )
+        except psycopg.Error as error:
+            raise self._failed(connection, error) from error
+
+    def wait(self, seconds: float) -> None:
+        """Until somebody tells, or `wake`, but not longer. Raises `StoreUnavailable`."""
+        if not self._notified:
+            connection = self._connection
+            files = [self._wake_reader] if connection is None else [self._wake_reader, connection.fileno()]
+            readable, _, _ = select.select(files, [], [], seconds)
+            if connection is not None and len(readable) > (self._wake_reader in readable):
+                try:
+                    connection.pgconn.consume_input()
+                    while connection.pgconn.notifies() is not None:
+                        pass
+                except psycopg.Error as error:
+                    raise self._failed(connection, error) from error
+        self._drain()
+
+    def wake(self) -> None:
+        """Let `wait` end."""
+        with suppress(OSError):  # full is as good
+            os.write(self._wake_writer, b"w")
+
+    def announce(self, body: Mapping[str, Any]) -> None:
+        """Have all brokers go by something that the catalog does not hold. Raises `StoreUnavailable`."""
+        self._run(_ANNOUNCE, (json.dumps(body),))
+        self._run(_FORGET_CHANGES, (CHANGES_KEPT,))
+        self._run(_NOTIFY)
+
+    def take_used(self) -> list[int]:
+        """The entities that other brokers have used since this was asked last. Raises `StoreUnavailable`."""
+        return [entity_id for (entity_id,) in self._run("DELETE FROM used_entity RETURNING entity_id")]
+
+    def leave(self) -> None:
+        """This broker has ended in order: nobody needs to wait for its lease. Never raises."""
+        with suppress(StoreUnavailable):
+            self._run(_LEAVE, (self._broker, self._incarnation))
+            self._run(_NOTIFY)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._connection is not None:
+            end(self._connection)
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
+
+    # -- the connection ----------------------------------------------------------------------------------------------
+
+    def _connect(self) -> PatientConnection:
+        connection = connect_catalog(self._address, f"partibus {self._broker[:40]}")
+        try:
+            connection.add_notify_handler(self._hear)
+            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._address.schema)))
+            connection.execute("SET synchronous_commit = off")
+        except BaseException:
+            end(connection)
+            raise
+        return connection
+
+    def _hear(self, _: psycopg.Notify) -> None:
+        """Something was told while a statement ran."""
+        self._notified = True
+
+    def _connected(self) -> PatientConnection:
+        if self._connection is None:
+            try:
+                self._connection = self._connect()
+            except psycopg.Error as error:
+                raise StoreUnavailable(
+                    f"{self.name}: the catalog can't be reached now ({' '.join(str(error).split())}). Try again."
+                ) from error
+        return self._connection
+
+    def _run(self, statement: str, values: Sequence[Any] | Mapping[str, Any] | None = None) -> list[Any]:
+        connection = self._connected()
+        try:
+            cursor = connection.execute(statement.encode(), values)
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            raise self._failed(connection, error) from error
+
+    def _one(self, statement: str) -> tuple[Any, ...]:
+        (row,) = self._run(statement)
+        found: tuple[Any, ...] = row
+        return found
+
+    def _failed(self, connection: PatientConnection, error: psycopg.Error) -> StoreUnavailable:
+        """The next call connects anew, whatever it was."""
+        end(connection)
+        self._connection = None
+        return StoreUnavailable(
+            f"{self.name}: the catalog can't be used now ({' '.join(str(error).split())}). Try again."
+        )
+
+    def _drain(self) -> None:
+        self._notified = False
+        with suppress(BlockingIOError):
+            while os.read(self._wake_reader, 1024):
+                pass
