@@ -74,6 +74,15 @@ class Message:
         return self.partition_key if self.partition_key is not None else self.message_id
 
 
+def id_text(message_id: object) -> str:
+    """A message id as the text that is a key and found again (rows K7, K9). Ids of other types than string are apart
+    from every string by a first character that strings get in front, too, should they begin with it."""
+    if isinstance(message_id, str):
+        return f"\0{message_id}" if message_id.startswith("\0") else str(message_id)
+    text = message_id.hex() if isinstance(message_id, bytes) else str(message_id)
+    return f"\0{type(message_id).__name__} {text}"
+
+
 def pack(
     *,
     durable: bool = False,
@@ -143,6 +152,14 @@ class StoredMessage:
             rest=self.rest,
             forwarding=self.forwarding,
         )
+
+
+def head_of(data: bytes) -> tuple[bytes, bytes, int]:
+    """Annotations (pairs) and properties in a stored form, and how many bytes there are besides them."""
+    _, _, _, _, _, a, p, _ = _PREFIX.unpack_from(data)
+    start = _PREFIX.size
+    end = start + a
+    return data[start:end], data[end : end + p], len(data) - end - p
 
 
 def hops_of(data: bytes) -> int:

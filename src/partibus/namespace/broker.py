@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from partibus.clock import Clock, SystemClock
-from partibus.errors import EntityDisabled, EntityNotFound, PartibusError, Unsupported
+from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation, PartibusError, Unsupported
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies
 from partibus.namespace.dropping import DroppedPartition
@@ -98,6 +98,18 @@ class Entity:
             raise EntityNotFound(queue.name)
         if not queue.can_receive:
             raise EntityDisabled(queue.name, queue.description.options.status.value)
+
+    def refusal_of_receivers(self, kind: int) -> InvalidOperation | None:
+        """Why nobody can receive from a sub-queue, whatever the entity's Status: its messages go on (row F1)."""
+        options = self.queue.description.options
+        target = {0: options.forward_to, 1: options.forward_dead_lettered_to}.get(kind)
+        if not target:
+            return None
+        what = "an entity" if kind == 0 else "a dead-letter queue"
+        return InvalidOperation(
+            f"Cannot create a message receiver on {what} with auto-forwarding enabled: '{self.queue.name}' forwards to "
+            f"'{target}'. Receive from there, or take the forwarding away."
+        )
 
     def join(self, user: EntityUser) -> None:
         """Tell ``user`` of changes, until it leaves."""
@@ -242,6 +254,8 @@ class Broker:
         queue = entity.queue
         for partition, placement in zip(entity.route.partitions, queue.partitions, strict=True):
             partition.follow(self._make_handle(queue, placement))
+            if queue.description.options.forwards:
+                partition.wake()  # what waits there is forwarded from now on, though nobody uses it
         entity.tell_changed()
 
     def _let_go(self, queue: Queue) -> None:

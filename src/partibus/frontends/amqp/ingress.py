@@ -15,7 +15,7 @@ from partibus.amqp.codec.types import Symbol
 from partibus.amqp.section_fields import Property, decode_body, header, iter_map, later_properties
 from partibus.amqp.sections import BATCH_FORMAT, DATA, iter_batch, split_sections
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge
-from partibus.message import DEFAULT_PRIORITY, Message, pack
+from partibus.message import DEFAULT_PRIORITY, Message, id_text, pack
 from partibus.namespace.namespace import Queue
 
 PARTITION_KEY = "x-opt-partition-key"
@@ -132,7 +132,7 @@ class Ingress:
         )
         return Message(
             data,
-            message_id=_id_text(message_id) if queue.requires_duplicate_detection else None,
+            message_id=id_text(message_id) if queue.requires_duplicate_detection else None,
             partition_key=partition_key,
             session_id=session_id,
             ttl_ms=head.ttl_ms,
@@ -183,15 +183,6 @@ def _with_message_id(properties: bytes, message_id: str) -> bytes:
     section = bytearray(_PROPERTIES)
     write_compound(section, LIST8, 1 + count, encode(message_id) + others)
     return bytes(section)
-
-
-def _id_text(message_id: object) -> str:
-    """A message id as the text that is a key and found again (rows K7, K9). Ids of other types than string are apart
-    from every string by a first character that strings get in front, too, should they begin with it."""
-    if isinstance(message_id, str):
-        return f"\0{message_id}" if message_id.startswith("\0") else str(message_id)
-    text = message_id.hex() if isinstance(message_id, bytes) else str(message_id)
-    return f"\0{type(message_id).__name__} {text}"
 
 
 def _remember(known: dict[bytes, _T], section: bytes, found: _T) -> None:

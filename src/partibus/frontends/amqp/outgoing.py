@@ -124,6 +124,8 @@ class OutgoingLink:
             self._end(amqp_error(EntityNotFound(queue.name)))
         elif not queue.can_receive:
             self._end(amqp_error(EntityDisabled(queue.name, queue.description.options.status.value)))
+        elif (refusal := self._entity.refusal_of_receivers(self._kind)) is not None:
+            self._end(amqp_error(refusal))
 
     def _wanted(self) -> int:
         room = self._limits.unsettled_max - self._unsettled

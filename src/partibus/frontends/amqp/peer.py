@@ -305,6 +305,9 @@ class Peer:
         entity = self._authorized(Right.LISTEN, address)
         if not entity.queue.can_receive:
             raise EntityDisabled(entity.queue.name, entity.queue.description.options.status.value)
+        refusal = entity.refusal_of_receivers(address.subqueue)
+        if refusal is not None:
+            raise refusal
         session_filter = session_filter_of(source)
         check_session_filter(session_filter, entity.queue, address.subqueue)
         wait_ms = wait_ms_of(link.properties) if session_filter is not None else 0

@@ -1,0 +1,179 @@
+"""All pumps of a broker: one for each sub-queue that forwards, in each partition in use whose store is here."""
+
+from collections.abc import Callable
+
+from partibus.forwarding.destination import Destination
+from partibus.forwarding.pump import CallLater, Pump, Source
+from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.namespace import Queue
+from partibus.partition.keys import SubqueueKind
+from partibus.routing.partitions import PartitionHandle
+from partibus.routing.store_access import StoreAccess
+
+LOOK_AGAIN_MS = 100.0
+LOOKS_MAX = 50
+"""How often a partition's entity is looked for that another broker has just made, or changed."""
+
+
+class Forwarder:
+    """Begins and ends pumps."""
+
+    def __init__(self, broker: Broker, call_later: CallLater) -> None:
+        self._broker = broker
+        self._call_later = call_later
+        self._by_row: dict[int, tuple[Queue, int]] = {}
+        """Partition row -> (entity, place among its partitions) of entities that forward."""
+        self._forwarding: dict[int, _Forwarding] = {}
+        """By entity id."""
+
+    def opened(self, store_no: int, store: StoreAccess) -> None:
+        """A store is this broker's and reached by its route: what waits there to be forwarded is."""
+        if store.failure is not None:
+            store.when_usable(lambda: self.opened(store_no, store))
+            return
+        for queue in self._broker.namespace:
+            if targets_of(queue):
+                for index, placement in enumerate(queue.partitions):
+                    if placement.store_no == store_no:
+                        self._broker.entity(queue.name).route.partitions[index].wake()
+
+    def see(self, store: StoreAccess, row: int, looks: int = LOOKS_MAX) -> None:
+        """A partition of a store of this broker is in use, and forwards."""
+        if store.failure is not None:
+            store.when_usable(lambda: self.see(store, row))
+            return
+        found = self._find(row)
+        if found is None:
+            if looks:
+                self._call_later(LOOK_AGAIN_MS, lambda: self.see(store, row, looks - 1))
+            return
+        queue, index = found
+        forwarding = self._forwarding.get(queue.entity_id)
+        if forwarding is None:
+            entity = self._broker.entity(queue.name)
+            forwarding = self._forwarding[queue.entity_id] = _Forwarding(self, entity)
+            entity.join(forwarding)
+        forwarding.see(store, index)
+
+    def _find(self, row: int) -> tuple[Queue, int] | None:
+        found = self._by_row.get(row)
+        if found is None or found[0].deleted or not targets_of(found[0]):
+            self._by_row = {
+                placement.partition_row: (queue, index)
+                for queue in self._broker.namespace
+                if targets_of(queue)
+                for index, placement in enumerate(queue.partitions)
+            }
+            found = self._by_row.get(row)
+        return found
+
+    def forget(self, entity_id: int) -> None:
+        """The entity is deleted."""
+        self._forwarding.pop(entity_id, None)
+
+    def pump(self, source: Source, target: str, on_lost: Callable[[], None]) -> Pump:
+        """One that has not begun."""
+        return Pump(source, target, self._destination, self._broker.numbers, self._call_later, on_lost)
+
+    def _destination(self, name: str) -> Destination | None:
+        queue = self._broker.namespace.find(name)
+        if queue is None or queue.deleted:
+            return None
+        return Destination(
+            queue.name,
+            self._broker.entity(queue.name).route.partitions,
+            queue.can_send,
+            queue.message_size_max_bytes,
+            queue.requires_session,
+            queue.requires_duplicate_detection,
+        )
+
+
+class _Forwarding:
+    """The pumps of one entity."""
+
+    def __init__(self, forwarder: Forwarder, entity: Entity) -> None:
+        self._forwarder = forwarder
+        self._entity = entity
+        self._stores: dict[int, StoreAccess] = {}
+        """Partitions in use here, by their place -> their store."""
+        self._pumps: dict[tuple[int, int], Pump] = {}
+        """By place and kind of sub-queue; one that is being stopped stays until it has."""
+        self._stopping: set[tuple[int, int]] = set()
+
+    waiting = False
+    """As an `EntityUser`: no receiver."""
+
+    def see(self, store: StoreAccess, index: int) -> None:
+        """A partition is in use."""
+        if self._stores.get(index) is not store:
+            # The store has come (back) here: what a pump had to do with it before is over.
+            self._stores[index] = store
+            for key in [key for key in self._pumps if key[0] == index]:
+                self._pumps.pop(key).abandon()
+                self._stopping.discard(key)
+        self._begin(index)
+
+    def on_entity_changed(self) -> None:
+        """Other targets, or the end."""
+        if self._entity.queue.deleted:
+            for pump in self._pumps.values():
+                pump.abandon()
+            self._pumps.clear()
+            self._entity.leave(self)
+            self._forwarder.forget(self._entity.queue.entity_id)
+            return
+        targets = targets_of(self._entity.queue)
+        for key, pump in list(self._pumps.items()):
+            if targets.get(key[1]) != pump.target and key not in self._stopping:
+                self._stopping.add(key)
+                pump.stop(lambda key=key, pump=pump: self._ended(key, pump))  # type: ignore[misc]
+        for index in self._stores:
+            self._begin(index)
+
+    def _begin(self, index: int) -> None:
+        queue = self._entity.queue
+        partition = self._entity.route.partitions[index]
+        for kind, target in targets_of(queue).items():
+            key = (index, kind)
+            if key in self._pumps or index not in self._stores:
+                continue
+            pump = self._forwarder.pump(self._source(index, kind, partition), target, lambda key=key: self._lost(key))  # type: ignore[misc]
+            self._pumps[key] = pump
+            pump.begin()
+
+    def _source(self, index: int, kind: int, partition: PartitionHandle) -> Source:
+        return Source(
+            self._stores[index],
+            partition.row,
+            kind,
+            lambda: partition.options,
+            self._entity.queue.name,
+            partition.partition_id,
+        )
+
+    def _ended(self, key: tuple[int, int], pump: Pump) -> None:
+        """A pump has stopped."""
+        if self._pumps.get(key) is pump:
+            del self._pumps[key]
+            self._stopping.discard(key)
+            self._begin(key[0])
+
+    def _lost(self, key: tuple[int, int]) -> None:
+        """The store has failed, or goes to another broker."""
+        self._pumps.pop(key, None)
+        store = self._stores.pop(key[0], None)
+        if store is not None:
+            row = self._entity.route.partitions[key[0]].row
+            store.when_usable(lambda: self._forwarder.see(store, row))
+
+
+def targets_of(queue: Queue) -> dict[int, str]:
+    """Kind of sub-queue -> name of the entity that its messages go on to."""
+    options = queue.description.options
+    targets: dict[int, str] = {}
+    if options.forward_to:
+        targets[SubqueueKind.ACTIVE] = options.forward_to
+    if options.forward_dead_lettered_to:
+        targets[SubqueueKind.DEAD_LETTER] = options.forward_dead_lettered_to
+    return targets
