@@ -4,12 +4,13 @@ All of it is plain values that can be written down and sent to another broker (D
 numbers that the asker chose; answers carry them back.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from partibus.message import Message
 from partibus.partition.entry import Entry
+from partibus.partition.fan_out import Planned, Unfiltered
 from partibus.partition.ports import EntryRow
 
 LockToken = tuple[int, int]
@@ -40,6 +41,21 @@ class Enqueue:
     origin: tuple[int, list[int]] | None = None
     """Of forwarded messages (D15): key of the sub-queue that they come from, and the position of each there. Those at
     or below the highest that came from there before are dropped."""
+    planned: list[Planned] | None = None
+    """Of a topic's: who gets which of the messages; what is scheduled is not in it. Made by the owner of the partition
+    when the command comes in, so it does not travel."""
+
+
+@dataclass(slots=True)
+class Arrive:
+    """Messages of a topic for one of its subscriptions. Not answered."""
+
+    bodies: list[int]
+    """The keys of the messages' bodies, which are stored with the same commit."""
+    messages: list[Message]
+    ttl_max_ms: int | None = None
+    """Their time to live ends after that at the latest: the topic says so."""
+    unfiltered: list[Unfiltered] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -286,10 +302,13 @@ class Loaded:
     load: "Load"
     found: Any
     """What the store answered; its type goes with the load's (`partibus.partition.reading`)."""
+    planned: Planned | None = None
+    """Of a topic's scheduled messages whose time has come: who gets them."""
 
 
 Command = (
     Enqueue
+    | Arrive
     | TakeNumbers
     | CancelScheduled
     | Receive

@@ -19,6 +19,7 @@ from partibus.partition.events import Enqueued, IdsRemembered, NumbersTaken
 from partibus.partition.inbound import new_ones
 from partibus.partition.keys import SubqueueKind, body_key
 from partibus.partition.ports import EntryState
+from partibus.partition.publish import publish, schedule
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 
@@ -67,6 +68,9 @@ def store(
         state.next_sequence += len(messages)
     if state.duplicates is not None and ids is not None:
         messages = _without_duplicates(state.duplicates, given, ids, now_ms, step)
+    if state.options.topic:
+        publish(state, command, messages, first, now_ms, step)
+        return Accepted(command.request, first)
     base = body_key(state.row, 0)
     default_ttl = state.options.default_ttl_ms
     with_session = state.sessions is not None
@@ -106,7 +110,7 @@ def store(
         sequence += 1
         total += size
     if scheduled:
-        _schedule(state, scheduled, step)
+        schedule(state, scheduled, step)
     if entries:
         if earliest_ms is not None:
             state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, earliest_ms)
@@ -115,17 +119,6 @@ def store(
     elif not scheduled:
         step.events.append(NumbersTaken())
     return Accepted(command.request, first)
-
-
-def _schedule(state: PartitionState, entries: list[Entry], step: Step) -> None:
-    """Entries that wait for their time are in the store only."""
-    subqueue = state.subqueues[SubqueueKind.ACTIVE]
-    subqueue.messages += len(entries)
-    subqueue.size_bytes += sum([entry.size_bytes for entry in entries])
-    for entry in entries:
-        assert entry.due_ms is not None, "scheduled"
-        subqueue.note_due(EntryState.SCHEDULED, entry.due_ms)
-    step.events.append(Enqueued(entries))
 
 
 # Duplicates ---------------------------------------------------------------------------------------------------------

@@ -7,13 +7,25 @@ forget its memory and load again (D11). There is no replay: the store holds the 
 from dataclasses import dataclass
 
 from partibus.partition.entry import Entry
+from partibus.partition.keys import SubqueueKind
 
 
 @dataclass(slots=True)
 class Enqueued:
-    """New entries of the active sub-queue, in order of position."""
+    """New entries, in order of position."""
 
     entries: list[Entry]
+    kind: int = SubqueueKind.ACTIVE
+    with_bodies: bool = True
+    """False: their bodies are stored by another event of the same commit."""
+
+
+@dataclass(slots=True)
+class Published:
+    """Messages of a topic are stored, for the subscriptions to name."""
+
+    bodies: list[int | bytes]
+    """Flat: body key, stored form."""
 
 
 @dataclass(slots=True)
@@ -44,7 +56,7 @@ class Updated:
 
 @dataclass(slots=True)
 class Rewritten:
-    """Entries have got new bodies: pairs of (old body key, entry as it is). An `Updated` or `Moved` follows."""
+    """Entries have got new bodies: pairs of (old body key, entry as it is). Another event says where they are."""
 
     pairs: list[tuple[int, Entry]]
 
@@ -117,6 +129,7 @@ class MarkRaised:
 
 Event = (
     Enqueued
+    | Published
     | Locked
     | Removed
     | Updated

@@ -31,6 +31,15 @@ class Plan:
     unfiltered: list[Unfiltered] = field(default_factory=list)
 
 
+class Planned(NamedTuple):
+    """A plan and what it was made of."""
+
+    indexes: Sequence[int]
+    """Of the messages, in the command that brought them."""
+    messages: Sequence[Message]
+    plan: Plan
+
+
 class FanOut(Protocol):
     """The subscriptions of one partition of a topic, as they are now."""
 
@@ -40,7 +49,7 @@ class FanOut(Protocol):
         ...
 
     def options_of(self, row: int) -> PartitionOptions:
-        """Of one of these rows."""
+        """Of one of these rows; the same object until the subscription is updated."""
         ...
 
     def plan(self, messages: Sequence[Message], now_ms: int) -> Plan:

@@ -14,14 +14,15 @@ from partibus.partition.events import (
     MarkRaised,
     Moved,
     NumbersTaken,
+    Published,
     Removed,
     Rewritten,
     SessionStateSet,
     Unlocked,
     Updated,
 )
-from partibus.partition.keys import SubqueueKind, entry_key, subqueue_key
-from partibus.partition.ports import Writes
+from partibus.partition.keys import SHARED_BODY, entry_key, subqueue_key
+from partibus.partition.ports import BODY_COLUMNS, Writes
 
 LOCK_SPAN_MAX = 4096
 """Positions that one lock row covers at most: 512 bytes of bitmap. Entries that came back lie anywhere below the rest,
@@ -34,7 +35,7 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
     for event in events:
         match event:
             case Enqueued():
-                _insert(subqueue_key(partition_row, SubqueueKind.ACTIVE), event.entries, writes, with_bodies=True)
+                _insert(subqueue_key(partition_row, event.kind), event.entries, writes, with_bodies=event.with_bodies)
                 waited = True
             case Locked():
                 subqueue = subqueue_key(partition_row, event.kind)
@@ -67,7 +68,11 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
                 writes.bodies += (entry.body, entry.data)
                 writes.size_bytes += entry.size_bytes
                 writes.replacing_bodies += 1
-                writes.deleted_bodies.append((old_body, old_body))
+                _delete_body_range(old_body, old_body, writes)
+        case Published():
+            writes.bodies += event.bodies
+            writes.operations += len(event.bodies) // BODY_COLUMNS
+            writes.size_bytes += sum(map(len, event.bodies[1::BODY_COLUMNS]))  # type: ignore[arg-type]
         case LockChanged():
             key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
             writes.deleted_locks.append(key)
@@ -161,4 +166,13 @@ def _delete(subqueue: int, entries: list[Entry], writes: Writes) -> None:
 
 
 def _delete_bodies(entries: Iterable[Entry], writes: Writes) -> None:
-    writes.deleted_bodies += runs(sorted([entry.body for entry in entries]))
+    for first, last in runs(sorted([entry.body for entry in entries])):
+        _delete_body_range(first, last, writes)
+
+
+def _delete_body_range(first: int, last: int, writes: Writes) -> None:
+    """Neighbours are all shared or none of them is: the flag is far above the numbers."""
+    if first & SHARED_BODY:
+        writes.deleted_shared_bodies += range(first, last + 1)
+    else:
+        writes.deleted_bodies.append((first, last))

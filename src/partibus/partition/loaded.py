@@ -42,7 +42,7 @@ def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> N
         case BodyLoad():
             _bodies_loaded(state, load, found, now_ms, step)
         case SweepLoad():
-            swept(state, load, found, now_ms, step)
+            swept(state, load, found, now_ms, step, command.planned)
         case DeferredLoad():
             deferred_loaded(state, load.command, found, now_ms, step)
         case SessionScan():

@@ -20,6 +20,7 @@ from partibus.partition.locks import renew_locks, tick
 from partibus.partition.options import PartitionOptions
 from partibus.partition.outbound import forwarded, forwards_no_longer
 from partibus.partition.ports import Snapshot
+from partibus.partition.publish import arrive
 from partibus.partition.session_locks import (
     accept_session,
     cancel_accept,
@@ -40,6 +41,7 @@ from partibus.partition.transactions import transact
 
 _HANDLERS: dict[type, Callable[..., None]] = {
     c.Enqueue: enqueue,
+    c.Arrive: arrive,
     c.TakeNumbers: take_numbers,
     c.CancelScheduled: cancel_scheduled,
     c.Receive: receive,

@@ -21,6 +21,7 @@ from partibus.partition import commands as c
 from partibus.partition.answers import Answers, OnReply
 from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.deadlines import Deadlines
+from partibus.partition.fan_out import Subscribers
 from partibus.partition.host import Host, Timer
 from partibus.partition.journal import record
 from partibus.partition.machine import Partition
@@ -30,6 +31,7 @@ from partibus.partition.ports import Store, StoreError, StoreFull
 from partibus.partition.reading import read
 from partibus.partition.slot import Slot
 from partibus.partition.step import Step
+from partibus.partition.topic import Topics, publishes
 
 REOPEN_DELAY_MS = 200.0
 _STORING = frozenset((c.Enqueue, c.Transact, c.SetSessionState))
@@ -48,11 +50,14 @@ class StoreRuntime:
         store: Store | None = None,
         wake: Callable[[list[int]], None] | None = None,
         forward: Callable[[int], None] | None = None,
+        subscribers: Subscribers | None = None,
     ) -> None:
         """``store``: the store if it is open already; ``open_store`` opens it, now or again after a failure. ``wake``
         gets the rows of partitions that have something to do although nobody uses them: entries that fall due.
-        ``forward`` gets the row of each partition in use whose messages go on to another entity."""
+        ``forward`` gets the row of each partition in use whose messages go on to another entity.
+        ``subscribers`` knows the subscriptions of topics."""
         self._forward = forward
+        self._topics = Topics(subscribers)
         self._wake = wake
         self._open_store = open_store
         self._host = host
@@ -201,18 +206,26 @@ class StoreRuntime:
             return
         slot = self._slots.get(row)
         if slot is None:
-            slot = self._slots[row] = Slot(row, options)
-            self._load_partition(slot)
-            self._see_forwarded(row, options)
+            slot = self._begin_slot(row, options)
         elif slot.options is not options:  # the entity was updated
             slot.follow(options)
             self._see_forwarded(row, options)
-        if slot.machine is None:
+        if slot.machine is None or slot.waiting:
             slot.waiting.append((command, holdable))
             self._count_waiting(command, 1)
+        elif options.topic:
+            self._publish(slot, command, holdable)
+            self._answers.deliver()
         else:
             self._handle(slot, command, holdable)
             self._answers.deliver()
+
+    def _begin_slot(self, row: int, options: PartitionOptions) -> Slot:
+        slot = self._slots[row] = Slot(row, options)
+        self._topics.joins(slot)
+        self._load_partition(slot)
+        self._see_forwarded(row, options)
+        return slot
 
     def _see_forwarded(self, row: int, options: PartitionOptions) -> None:
         forward = self._forward
@@ -232,7 +245,7 @@ class StoreRuntime:
         self._waiting_bytes += sign * sum([len(message.data) for message in messages])
 
     def _no_more_waiting(self, slot: Slot) -> list[tuple[c.Command, bool]]:
-        """Take the commands that waited for a partition to be loaded."""
+        """Take the commands that waited for partitions to be loaded."""
         waiting, slot.waiting = slot.waiting, []
         for command, _ in waiting:
             self._count_waiting(command, -1)
@@ -242,8 +255,11 @@ class StoreRuntime:
         """Forget a partition and delete its rows: the entity was deleted. ``on_dropped`` gets the row when that is
         durable; should the store fail before, it is never called, and the next start tries again."""
         slot = self._slots.pop(row, None)
-        for command, _ in self._no_more_waiting(slot) if slot is not None else ():
-            self._refuse(command)
+        if slot is not None:
+            for command, _ in self._no_more_waiting(slot):
+                self._answers.refuse(command, "the entity was deleted")
+            self._woken(slot)
+        self._topics.dropped(row)
         self._queue.pending.dropped_partitions.append(row)
         self._queue.wait(self._queue.number, on_dropped, row)
         self._pacing.add(waited_for=True, holdable=True)
@@ -315,6 +331,54 @@ class StoreRuntime:
             slot.deadline_ms = deadline_ms
             self._deadlines.add(deadline_ms, slot.row, now_ms)
 
+        if step.arrivals is not None:
+            for row, arrive in step.arrivals.items():
+                self._handle(self._slots[row], arrive, holdable)
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def _publish(self, topic: Slot, command: c.Command, holdable: bool) -> None:
+        """Have a topic take a command, once the subscriptions that it is for are loaded: what it stores and what they
+        get are in one commit (D17)."""
+        if publishes(command):
+            asleep = self._topics.prepare(topic, command, self._slots, self._clock.now_ms())
+            if asleep is None:
+                self._answers.refuse(command, "the topic was deleted")
+                return
+            if asleep:
+                topic.asleep.update(asleep)
+                topic.waiting.append((command, holdable))
+                self._count_waiting(command, 1)
+                for row, options in asleep.items():
+                    slot = self._slots.get(row) or self._begin_slot(row, options)
+                    slot.wakes.append(topic)
+                return
+        self._handle(topic, command, holdable)
+
+    def _woken(self, slot: Slot) -> None:
+        """A subscription is loaded, or gone: who waited for it goes on."""
+        topics, slot.wakes = slot.wakes, []
+        for topic in topics:
+            if self._slots.get(topic.row) is topic:
+                topic.asleep.discard(slot.row)
+                if not topic.asleep:
+                    self._go_on(topic, prepared=True)
+
+    def _go_on(self, slot: Slot, *, prepared: bool = False) -> None:
+        """Handle what waited, as far as that can be. ``prepared``: the first command has its plan, and nothing is
+        missing for it any more."""
+        for command, holdable in self._no_more_waiting(slot):
+            if slot.waiting:
+                slot.waiting.append((command, holdable))
+                self._count_waiting(command, 1)
+            elif prepared or not slot.options.topic:
+                self._handle(slot, command, holdable)
+                prepared = False
+            else:
+                self._publish(slot, command, holdable)
+
+    # -- recording ---------------------------------------------------------------------------------------------------
+
     def _record(self, slot: Slot, machine: Partition, step: Step, holdable: bool, *, unconfirmed: bool) -> None:
         writes = self._queue.pending
         waited_for = record(slot.row, step.events, writes) and not unconfirmed
@@ -322,6 +386,8 @@ class StoreRuntime:
         for subqueue, messages, size_bytes in machine.counts():
             writes.counts[subqueue] = (messages, size_bytes)
         slot.wrote(self._queue.number, waited_for=waited_for)
+        if slot.subscriptions is not None:
+            slot.subscriptions.note(slot.row, machine.state.size_bytes)
         self._pacing.add(waited_for=waited_for, holdable=holdable)
         self._schedule()
 
@@ -438,6 +504,7 @@ class StoreRuntime:
         self._answers.fail_requests(self.failure, full=full)
         self._answers.fail_receivers(self.failure, full=full)
         self._slots.clear()
+        self._topics.clear()
         self._deadlines.clear()
         store, self._store = self._store, None
         self._answers.deliver()
@@ -484,13 +551,21 @@ class StoreRuntime:
             if isinstance(result, BaseException):
                 self._fail(result)
                 return
-            slot.machine = Partition(slot.row, slot.options, result)
-            for command, holdable in self._no_more_waiting(slot):
-                self._handle(slot, command, holdable)
+            snapshot, sizes = result
+            slot.machine = Partition(slot.row, slot.options, snapshot)
+            if slot.subscriptions is not None:
+                slot.subscriptions.note(slot.row, slot.machine.state.size_bytes)
+            if slot.options.topic:
+                self._topics.loaded(slot, dict.fromkeys(subscriptions, 0) | sizes, self._slots)
+            self._go_on(slot)
+            self._woken(slot)
             self._answers.deliver()
             self._tell_usable()
 
-        self._host.read(lambda: store.load_partition(slot.row), loaded)
+        subscriptions = self._topics.subscriptions_of(slot.row) if slot.options.topic else ()
+        self._host.read(
+            lambda: (store.load_partition(slot.row), store.load_sizes(subscriptions) if subscriptions else {}), loaded
+        )
 
     def _run_load(self, request: tuple[Slot, c.Load, int]) -> None:
         slot, load, generation = request
@@ -508,7 +583,14 @@ class StoreRuntime:
             if isinstance(result, BaseException):
                 self._fail(result)
                 return
-            self._handle(slot, c.Loaded(load, result), True)
+            answer = c.Loaded(load, result)
+            if not (slot.options.topic and publishes(answer)):
+                self._handle(slot, answer, True)
+            elif slot.waiting:
+                slot.waiting.append((answer, True))
+                self._count_waiting(answer, 1)
+            else:
+                self._publish(slot, answer, True)
             self._answers.deliver()
 
         self._host.read(lambda: read(store, row, load), loaded)

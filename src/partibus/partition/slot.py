@@ -6,19 +6,39 @@ from partibus.partition import commands as c
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
+from partibus.partition.subscriptions import Subscriptions
 
 
 class Slot:
     """One partition in use."""
 
-    __slots__ = ("deadline_ms", "ends", "machine", "options", "row", "waited", "waiting", "written")
+    __slots__ = (
+        "asleep",
+        "deadline_ms",
+        "ends",
+        "machine",
+        "options",
+        "row",
+        "subscriptions",
+        "waited",
+        "waiting",
+        "wakes",
+        "written",
+    )
 
     def __init__(self, row: int, options: PartitionOptions) -> None:
         self.row = row
         self.options = options
         self.machine: Partition | None = None
         self.waiting: list[tuple[c.Command, bool]] = []
-        """Commands that came before the partition was loaded."""
+        """Commands that came before the partition was loaded; or, at a topic, while the subscriptions that the first of
+        them is for were being loaded."""
+        self.asleep: set[int] = set()
+        """Of a topic: the rows of those subscriptions."""
+        self.wakes: list[Slot] = []
+        """The topics that wait for this one."""
+        self.subscriptions: Subscriptions | None = None
+        """Of a subscription: it and its neighbours, as their topic knows them."""
         self.waited = 0
         """The last commit with rows of this partition that somebody has to wait for."""
         self.written = 0

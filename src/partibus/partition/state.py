@@ -15,6 +15,7 @@ from partibus.partition.ports import EntryRow, EntryState, LockBatchRow, Snapsho
 from partibus.partition.sessions import Sessions
 from partibus.partition.step import Step
 from partibus.partition.subqueue import Subqueue
+from partibus.partition.subscriptions import Subscriptions
 
 UNWRITTEN_NUMBERS_MAX = 1 << 16
 """Numbers passed over when a partition is loaded. Lock ids are handed out before they are stored (D12); one that was
@@ -37,6 +38,7 @@ class PartitionState:
         "session_state_bytes",
         "sessions",
         "subqueues",
+        "subscriptions",
     )
 
     def __init__(self, row: int, options: PartitionOptions, snapshot: Snapshot | None) -> None:
@@ -75,13 +77,16 @@ class PartitionState:
         """Of an entity with duplicate detection."""
         if options.duplicate_window_ms is not None:
             self.duplicates = DuplicateIds(options.duplicate_window_ms, is_known=snapshot is None)
+        self.subscriptions: Subscriptions | None = Subscriptions() if options.topic else None
+        """Of a topic."""
         if snapshot:
             self._restore_locks(snapshot)
 
     @property
     def size_bytes(self) -> int:
-        """Stored bytes in all sub-queues, and of all session states."""
-        return self.session_state_bytes + sum(subqueue.size_bytes for subqueue in self.subqueues.values())
+        """Stored bytes in all sub-queues, of all session states, and in a topic's subscriptions."""
+        size_bytes = self.session_state_bytes + sum(subqueue.size_bytes for subqueue in self.subqueues.values())
+        return size_bytes if self.subscriptions is None else size_bytes + self.subscriptions.total
 
     def take_number(self) -> int:
         """A number that this partition has not used."""

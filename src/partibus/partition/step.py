@@ -1,6 +1,6 @@
 """What one command led to."""
 
-from partibus.partition.commands import Load, Reply
+from partibus.partition.commands import Arrive, Load, Reply
 from partibus.partition.events import Event
 from partibus.partition.lane import Lane
 
@@ -12,14 +12,26 @@ class Step:
     them when the handler is done, so no handler needs to know about handing out.
     """
 
-    __slots__ = ("changed", "events", "loads", "replies")
+    __slots__ = ("arrivals", "changed", "events", "loads", "replies")
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.replies: list[Reply] = []
         self.loads: list[Load] = []
         self.changed: dict[Lane, None] = {}
+        self.arrivals: dict[int, Arrive] | None = None
+        """Of a topic: what its subscriptions get, by their rows. To be given to them at once, so that all of it is in
+        one commit."""
 
     def change(self, lane: Lane) -> None:
         """Have a lane looked after."""
         self.changed[lane] = None
+
+    def arriving(self, row: int, ttl_max_ms: int | None) -> Arrive:
+        """What a subscription gets; see `arrivals`."""
+        if self.arrivals is None:
+            self.arrivals = {}
+        arrive = self.arrivals.get(row)
+        if arrive is None:
+            arrive = self.arrivals[row] = Arrive([], [], ttl_max_ms)
+        return arrive

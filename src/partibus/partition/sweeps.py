@@ -18,9 +18,11 @@ from partibus.partition.commands import (
 from partibus.partition.dead_letter import dead_letter_used_up, expire, is_used_up
 from partibus.partition.entry import Entry
 from partibus.partition.events import Moved, Updated
+from partibus.partition.fan_out import Planned
 from partibus.partition.lane import Lane
 from partibus.partition.outbound import forwards, to_the_end
 from partibus.partition.ports import DueRows, EntryRow, EntryState
+from partibus.partition.publish import publish_due
 from partibus.partition.state import PartitionState, entry_of
 from partibus.partition.step import Step
 from partibus.partition.subqueue import Subqueue
@@ -51,8 +53,15 @@ def purge(state: PartitionState, command: Purge, now_ms: int, step: Step) -> Non
     _add(state, state.subqueues[command.kind], command, step)
 
 
-def swept(state: PartitionState, load: SweepLoad, found: DueRows | list[EntryRow], now_ms: int, step: Step) -> None:
-    """The rows of a sweep came."""
+def swept(
+    state: PartitionState,
+    load: SweepLoad,
+    found: DueRows | list[EntryRow],
+    now_ms: int,
+    step: Step,
+    planned: Planned | None = None,
+) -> None:
+    """The rows of a sweep came. ``planned``: who gets them, at a topic."""
     subqueue = state.subqueues[load.kind]
     sweep = load.sweep
     rows = found.rows if isinstance(found, DueRows) else found
@@ -71,6 +80,8 @@ def swept(state: PartitionState, load: SweepLoad, found: DueRows | list[EntryRow
             expire(
                 state, subqueue.kind, _not_used_up(state, subqueue, _take_waiting(state, subqueue, entries), step), step
             )
+        elif sweep.state == EntryState.SCHEDULED and state.options.topic:
+            publish_due(state, entries, planned, now_ms, step)
         elif sweep.state == EntryState.SCHEDULED:
             _activate(state, subqueue, entries, now_ms, step)
         elif forwards(state, subqueue.kind):
