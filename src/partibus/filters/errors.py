@@ -4,10 +4,10 @@
 class SqlTextError(Exception):
     """A filter or action that is no text of the language. `partibus.filters.sql` makes an `ArgumentError` of it."""
 
-    def __init__(self, at: int, problem: str) -> None:
+    def __init__(self, at: int | None, problem: str) -> None:
         super().__init__(at, problem)
         self.at = at
-        """Index of the character where the text stops making sense."""
+        """Index of the character where the text stops making sense; None where that is no one place."""
         self.problem = problem
         """What was expected there and what was found, as a sentence without an end."""
 

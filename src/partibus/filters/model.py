@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Final
 
 Constant = bool | int | float | str | datetime | timedelta
 """A value that a filter compares with: a parameter of an SQL text, or a property of a correlation filter."""
@@ -44,6 +45,21 @@ class CorrelationFilter:
     content_type: str | None = None
     properties: Mapping[str, Constant] = field(default_factory=dict)
     """Application properties, compared by value and type."""
+
+
+TRUE_EXPRESSION: Final = "1=1"
+FALSE_EXPRESSION: Final = "1=0"
+"""True and false filters, where there are SQL filters only: in Config.json, in JavaScript's add-rule, in ATOM."""
+
+
+def sql_filter(expression: str, parameters: Mapping[str, Constant] | None = None) -> "Filter":
+    """The filter of an expression: true and false filters are known by their text, blanks aside."""
+    match expression.replace(" ", ""):
+        case "1=1":
+            return TrueFilter()
+        case "1=0":
+            return FalseFilter()
+    return SqlFilter(expression, parameters or {})
 
 
 Filter = SqlFilter | TrueFilter | FalseFilter | CorrelationFilter

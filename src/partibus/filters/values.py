@@ -110,7 +110,7 @@ def text_of(value: object) -> str | None:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-# Comparison ------------------------------------------------------------------------------------------------------------
+# Comparison ----------------------------------------------------------------------------------------------------------
 
 
 def equal(left: object, right: object) -> Truth:
@@ -153,7 +153,7 @@ COMPARISONS: Final[dict[str, Callable[[object, object], Truth]]] = {
     ">=": _ordering(lambda left, right: left >= right),  # type: ignore[operator]
 }
 
-# Arithmetic ------------------------------------------------------------------------------------------------------------
+# Arithmetic ----------------------------------------------------------------------------------------------------------
 
 
 def _whole(value: int, operation: str) -> int:

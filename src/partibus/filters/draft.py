@@ -1,0 +1,171 @@
+"""The copy of a message that an action changes, statement by statement (dialect section 11.4).
+
+Each statement sees what those before it did. Only the sections that were changed are written again. What routing
+knows of a message stays as it was published: a changed message id, session id, partition key or scheduled time is
+shown to receivers and moves nothing; a changed time to live counts.
+"""
+
+from typing import Final
+
+from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.types import Described, Symbol, Timestamp
+from partibus.amqp.errors import DecodeError, EncodeError
+from partibus.amqp.section_encoding import encode_application_properties, encode_raw_properties
+from partibus.amqp.section_fields import Property, iter_map, raw_property
+from partibus.errors import shown
+from partibus.filters.conversion import as_existing, as_text
+from partibus.filters.errors import EvaluationError
+from partibus.filters.limits import KEY_CHARS_MAX, PROPERTIES_BYTES_MAX
+from partibus.filters.values import TICKS_PER_MS, TIMESPAN, Ticks, kind_name, plain
+from partibus.filters.view import (
+    VIA_PARTITION_KEY,
+    MessageView,
+    View,
+    annotations_section,
+    application_properties,
+    no_system_property,
+)
+from partibus.message import TTL_MAX_MS, Message, StoredMessage
+
+RULE_NAME: Final = "RuleName"
+"""Application property of each changed copy: whose copy it is."""
+
+_FIELDS: Final = {
+    "contenttype": Property.CONTENT_TYPE,
+    "correlationid": Property.CORRELATION_ID,
+    "label": Property.SUBJECT,
+    "messageid": Property.MESSAGE_ID,
+    "replyto": Property.REPLY_TO,
+    "replytosessionid": Property.REPLY_TO_GROUP_ID,
+    "sessionid": Property.GROUP_ID,
+    "subject": Property.SUBJECT,
+    "to": Property.TO,
+}
+_KEYS: Final = frozenset({"messageid", "sessionid", "partitionkey", "viapartitionkey"})
+_SAME: Final = {"subject": "label"}
+"""System properties of two names."""
+_ANNOTATIONS: Final = {
+    "partitionkey": "x-opt-partition-key",
+    "viapartitionkey": VIA_PARTITION_KEY,
+    "scheduledenqueuetimeutc": "x-opt-scheduled-enqueue-time",
+}
+SETTABLE: Final = frozenset({*_FIELDS, *_ANNOTATIONS, "timetolive"})
+"""System properties that an action may set or, message ids apart, remove."""
+
+
+class Draft(View):
+    """A changed copy of ``view``'s message in the making."""
+
+    __slots__ = ("_names", "_raw", "_system", "_view")
+
+    def __init__(self, view: MessageView) -> None:
+        super().__init__(view.new_id)
+        self._view = view
+        self._raw = application_properties(view.stored.application_properties)
+        self._names: dict[str, str] = {}
+        for name in self._raw:
+            self._names.setdefault(name.lower(), name)
+        self.user = dict(view.user)
+        self._system: dict[str, object] = {}
+        """What has been set, by name in lower case."""
+
+    def system(self, name: str) -> object:
+        name = _SAME.get(name, name)
+        return self._system[name] if name in self._system else self._view.system(name)
+
+    def set_user(self, name: str, spelled: str, value: object) -> None:
+        """Create or replace an application property, in the type that it has where the value fits into it."""
+        known = self._names.setdefault(name, spelled)
+        value = as_existing(value, self._raw.get(known))
+        self._raw[known] = value
+        self.user[name] = plain(value)
+
+    def remove_user(self, name: str) -> None:
+        """Take an application property away if it is there."""
+        self._raw.pop(self._names.pop(name, ""), None)
+        self.user.pop(name, None)
+
+    def set_system(self, name: str, value: object) -> None:
+        """Set a system property, or take it away with None. Raises `EvaluationError` for a value that does not fit."""
+        self._system[_SAME.get(name, name)] = _checked(name, value)
+
+    def message(self, rule_name: str) -> Message:
+        """The changed copy, with the rule's name. Raises `EvaluationError` when it can't be written."""
+        original, data = self._view.message, self._view.message.data
+        stored = StoredMessage(data)
+        raw = self._raw | {RULE_NAME: rule_name}
+        try:
+            section = encode_application_properties({name: _to_amqp(value) for name, value in raw.items()})
+            if self._system:
+                _write_system(stored, self._system)
+        except (EncodeError, DecodeError) as error:
+            raise EvaluationError(f"The changed message can't be written: {error}.") from None
+        if len(section) > max(PROPERTIES_BYTES_MAX, len(stored.application_properties)):
+            raise EvaluationError(
+                f"The application properties would have {len(section)} bytes, over the {PROPERTIES_BYTES_MAX} that a "
+                "message may have. Remove some, or set shorter ones."
+            )
+        stored.application_properties = section
+        return Message(
+            stored.pack(),
+            message_id=original.message_id,
+            partition_key=original.partition_key,
+            session_id=original.session_id,
+            ttl_ms=stored.ttl_ms if "timetolive" in self._system else original.ttl_ms,
+            scheduled_ms=original.scheduled_ms,
+        )
+
+
+def _to_amqp(value: object) -> object:
+    return Described(TIMESPAN, int(value)) if isinstance(value, Ticks) else value
+
+
+def _checked(name: str, value: object) -> object:
+    """A value that system property ``name`` may have, as the kind that it reads as."""
+    if name not in SETTABLE:
+        raise no_system_property(name)
+    if value is None:
+        if name == "messageid":
+            raise EvaluationError("sys.MessageId can't be null: clients do not settle messages without one.")
+        return None
+    if name == "timetolive":
+        if isinstance(value, Ticks) and value >= TICKS_PER_MS:
+            return value
+        raise EvaluationError(f"sys.TimeToLive takes a duration of 1 ms or more, not {kind_name(value)}.")
+    if name == "scheduledenqueuetimeutc":
+        if isinstance(value, Timestamp):
+            return value
+        raise EvaluationError(f"sys.ScheduledEnqueueTimeUtc takes a time, not {kind_name(value)}.")
+    text = as_text(value)
+    if text is None:
+        raise EvaluationError(f"sys.{name} takes a text, not {kind_name(value)}.")
+    if name in _KEYS and len(text) > KEY_CHARS_MAX:
+        raise EvaluationError(f"sys.{name} takes up to {KEY_CHARS_MAX} characters, not {len(text)}: {shown(text)}.")
+    return text
+
+
+def _write_system(stored: StoredMessage, changes: dict[str, object]) -> None:
+    """Put changed system properties where AMQP has them."""
+    fields = {_FIELDS[name]: value for name, value in changes.items() if name in _FIELDS}
+    if fields:
+        stored.properties = _with_fields(stored.properties, fields)
+    notes = {_ANNOTATIONS[name]: value for name, value in changes.items() if name in _ANNOTATIONS}
+    if notes:
+        pairs = {key: value for key, value in iter_map(bytes(annotations_section(stored))) if key not in notes}
+        pairs |= {key: encode(value) for key, value in notes.items() if value is not None}
+        stored.annotation_count = len(pairs)
+        stored.annotations = b"".join(encode(Symbol(key)) + value for key, value in pairs.items())
+    if "timetolive" in changes:
+        ttl = changes["timetolive"]
+        stored.ttl_ms = min(int(ttl) // TICKS_PER_MS, TTL_MAX_MS) if isinstance(ttl, Ticks) else None
+
+
+def _with_fields(section: bytes, changes: dict[Property, object]) -> bytes:
+    """A properties section with some fields replaced and the others as they were, to the byte."""
+    fields = [raw_property(section, which) if section else None for which in Property]
+    for which, value in changes.items():
+        wire = Symbol(value) if which is Property.CONTENT_TYPE and isinstance(value, str) else value
+        fields[which] = None if wire is None else encode(wire)
+    while fields and fields[-1] is None:
+        fields.pop()
+    return encode_raw_properties(fields)

@@ -1,0 +1,138 @@
+"""Rules as JSON values, for the catalog: `to_plain` and `from_plain` are inverse, types included.
+
+```text
+{"name": "delayed", "created_ms": 1700000000000,
+ "filter": {"type": "sql", "expression": "delay > @least", "parameters": {"@least": 60}},
+ "action": {"expression": "SET late = TRUE", "parameters": {}}}
+```
+
+``filter.type`` is sql, true, false or correlation; a correlation filter has the members of `CorrelationFilter` that it
+compares. What JSON has no type for is an object of one member: ``{"time": microseconds since 1970}``,
+``{"duration": microseconds}``, ``{"double": "nan" | "inf" | "-inf"}``.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final, cast
+
+from partibus.errors import shown
+from partibus.filters.correlation import SYSTEM_FIELDS
+from partibus.filters.model import (
+    Constant,
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    Rule,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
+from partibus.filters.values import EPOCH
+
+Json = dict[str, object]
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def to_plain(rule: Rule) -> Json:
+    """The JSON object of a rule; members without a value are left out."""
+    plain: Json = {"name": rule.name, "created_ms": rule.created_ms, "filter": _filter_to_plain(rule.filter)}
+    if rule.action is not None:
+        plain["action"] = _sql_to_plain(rule.action)
+    return plain
+
+
+def from_plain(plain: Mapping[str, object]) -> Rule:
+    """The rule of an object that `to_plain` made. Raises ValueError for any other."""
+    try:
+        action = plain.get("action")
+        return Rule(
+            cast("str", plain["name"]),
+            _filter_from_plain(cast("Json", plain["filter"])),
+            None if action is None else SqlAction(*_sql_from_plain(cast("Json", action))),
+            cast("int", plain["created_ms"]),
+        )
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{shown(dict(plain))} is no rule: {error!r}") from error
+
+
+def same(one: Rule, other: Rule) -> bool:
+    """Whether two rules say the same. Types count, which ``==`` does not see (1, 1.0, true); the age does not."""
+    return _fingerprint(one) == _fingerprint(other)
+
+
+def _fingerprint(rule: Rule) -> str:
+    return json.dumps(to_plain(rule) | {"created_ms": 0, "name": rule.name.lower()}, sort_keys=True)
+
+
+def _filter_to_plain(described: Filter) -> Json:
+    match described:
+        case TrueFilter():
+            return {"type": "true"}
+        case FalseFilter():
+            return {"type": "false"}
+        case SqlFilter():
+            return {"type": "sql", **_sql_to_plain(described)}
+        case CorrelationFilter():
+            texts = {member: getattr(described, member) for member in SYSTEM_FIELDS}
+            plain: Json = {"type": "correlation"}
+            plain |= {member: text for member, text in texts.items() if text is not None}
+            return plain | {"properties": _constants_to_plain(described.properties)}
+
+
+def _filter_from_plain(plain: Json) -> Filter:
+    match plain["type"]:
+        case "true":
+            return TrueFilter()
+        case "false":
+            return FalseFilter()
+        case "sql":
+            return SqlFilter(*_sql_from_plain(plain))
+        case "correlation":
+            texts = {member: cast("str | None", plain.get(member)) for member in SYSTEM_FIELDS}
+            return CorrelationFilter(**texts, properties=_constants_from_plain(cast("Json", plain["properties"])))
+        case other:
+            raise ValueError(f"{shown(other)} is no type of a filter; there are sql, true, false, correlation")
+
+
+def _sql_to_plain(described: SqlFilter | SqlAction) -> Json:
+    return {"expression": described.expression, "parameters": _constants_to_plain(described.parameters)}
+
+
+def _sql_from_plain(plain: Json) -> tuple[str, dict[str, Constant]]:
+    return cast("str", plain["expression"]), _constants_from_plain(cast("Json", plain["parameters"]))
+
+
+def _constants_to_plain(constants: Mapping[str, Constant]) -> Json:
+    return {name: _constant_to_plain(value) for name, value in constants.items()}
+
+
+def _constants_from_plain(plain: Json) -> dict[str, Constant]:
+    return {name: _constant_from_plain(value) for name, value in plain.items()}
+
+
+def _constant_to_plain(value: Constant) -> object:
+    match value:
+        case datetime():
+            moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+            return {"time": (moment - EPOCH) // _MICROSECOND}
+        case timedelta():
+            return {"duration": value // _MICROSECOND}
+        case float() if not math.isfinite(value):
+            return {"double": str(value)}
+    return value
+
+
+def _constant_from_plain(value: object) -> Constant:
+    match value:
+        case {"time": int(microseconds)}:
+            return EPOCH + microseconds * _MICROSECOND
+        case {"duration": int(microseconds)}:
+            return microseconds * _MICROSECOND
+        case {"double": str(text)}:
+            return float(text)
+        case bool() | int() | float() | str():
+            return value
+    raise ValueError(f"{shown(value)} is no constant of a rule")

@@ -1,0 +1,199 @@
+"""A message as filters read it: decoded on first use, once for all rules of a publish (D4).
+
+System properties are those of section 11.4. What the broker gives a message only when it stores or delivers it
+(sequence number, lock, dead-letter source) is unknown to a filter. A message without a time to live has the longest
+there is, as .NET shows it.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+from uuid import UUID, uuid4
+
+from partibus.amqp.codec.decoder import decode
+from partibus.amqp.codec.encoder import write_compound
+from partibus.amqp.codec.types import Timestamp
+from partibus.amqp.errors import DecodeError
+from partibus.amqp.section_fields import Property, map_value, properties
+from partibus.filters.errors import EvaluationError
+from partibus.filters.values import TICKS_PER_MS, Ticks, plain, text_of
+from partibus.message import Message, StoredMessage
+
+_DESCRIPTOR_BYTES: Final = 3
+_ANNOTATIONS_SECTION: Final = b"\x00\x53\x72"
+VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
+
+TIME_MAX: Final = Timestamp(253_402_300_799_999)
+"""The end of the year 9999, as .NET's largest date."""
+DURATION_MAX: Final = Ticks(2**63 - 1)
+
+
+class View:
+    """``user``: application properties by name in lower case, as `values.plain` makes them; no key: missing. Of two
+    names that differ in case only, the first counts."""
+
+    __slots__ = ("new_id", "user")
+
+    user: dict[str, object]
+
+    def __init__(self, new_id: Callable[[], UUID] = uuid4) -> None:
+        self.new_id = new_id
+
+    def system(self, name: str) -> object:
+        """A system property by its name in lower case; None: unknown. Raises `EvaluationError` when there is none of
+        that name."""
+        raise NotImplementedError
+
+
+def by_name(pairs: dict[str, object]) -> dict[str, object]:
+    """Properties as `View.user` holds them."""
+    found = {name.lower(): plain(value) for name, value in pairs.items()}
+    if len(found) != len(pairs):
+        for name, value in reversed(pairs.items()):
+            found[name.lower()] = plain(value)
+    return found
+
+
+class MessageView(View):
+    """Of a message that is being published at ``now_ms``."""
+
+    __slots__ = ("fields", "message", "now_ms", "stored")
+
+    stored: StoredMessage
+    fields: list[object]
+    """The thirteen fields of the properties section."""
+
+    def __init__(self, message: Message, now_ms: int, new_id: Callable[[], UUID] = uuid4) -> None:
+        self.message = message
+        self.now_ms = now_ms
+        self.new_id = new_id
+
+    def __getattr__(self, name: str) -> object:
+        """Comes here for a slot that is still empty; what is damaged reads as if it were not there."""
+        value: object
+        if name == "user":
+            value = by_name(application_properties(self.stored.application_properties))
+        elif name == "fields":
+            value = [None] * len(Property)
+            with suppress(DecodeError):
+                value = properties(self.stored.properties)
+        elif name == "stored":
+            value = StoredMessage(self.message.data)
+        else:
+            raise AttributeError(name)
+        setattr(self, name, value)
+        return value
+
+    def system(self, name: str) -> object:
+        reader = SYSTEM_PROPERTIES.get(name)
+        if reader is None:
+            raise no_system_property(name)
+        return reader(self)
+
+
+def application_properties(section: bytes) -> dict[str, object]:
+    """The decoded values of a section by name, as they came; nothing for a section that is missing or damaged."""
+    if section:
+        with suppress(DecodeError):
+            decoded, _ = decode(section, _DESCRIPTOR_BYTES)
+            if isinstance(decoded, dict):
+                return decoded
+    return {}
+
+
+def annotations_section(stored: StoredMessage) -> bytearray:
+    """The annotations that the sender gave, as a section."""
+    section = bytearray(_ANNOTATIONS_SECTION)
+    write_compound(section, 0xC1, 2 * stored.annotation_count, stored.annotations)
+    return section
+
+
+def no_system_property(name: str) -> EvaluationError:
+    """The error of a name that no system property has."""
+    return EvaluationError(
+        f"There is no system property sys.{name[:60]}. Properties of the sender's own are written without sys."
+    )
+
+
+# System properties ---------------------------------------------------------------------------------------------------
+
+
+def _field(which: Property) -> Callable[[MessageView], object]:
+    def read(view: MessageView) -> object:
+        return text_of(view.fields[which])
+
+    return read
+
+
+def _annotation(key: str) -> Callable[[MessageView], object]:
+    def read(view: MessageView) -> object:
+        with suppress(DecodeError):
+            return plain(map_value(bytes(annotations_section(view.stored)), key))
+        return None
+
+    return read
+
+
+def _constant(value: object) -> Callable[[MessageView], object]:
+    return lambda view: value
+
+
+def _ttl(view: MessageView) -> object:
+    ttl_ms = view.message.ttl_ms
+    return DURATION_MAX if ttl_ms is None else Ticks(ttl_ms * TICKS_PER_MS)
+
+
+def _expires_at(view: MessageView) -> object:
+    ttl_ms = view.message.ttl_ms
+    return TIME_MAX if ttl_ms is None else Timestamp(view.now_ms + ttl_ms)
+
+
+def _scheduled(view: MessageView) -> object:
+    scheduled_ms = view.message.scheduled_ms
+    return None if scheduled_ms is None else Timestamp(scheduled_ms)
+
+
+SYSTEM_PROPERTIES: Final[dict[str, Callable[[MessageView], object]]] = {
+    "contenttype": _field(Property.CONTENT_TYPE),
+    "correlationid": _field(Property.CORRELATION_ID),
+    "deadlettersource": _constant(None),
+    "deliverycount": _constant(0),
+    "enqueuedsequencenumber": _constant(0),
+    "enqueuedtimeutc": lambda view: Timestamp(view.now_ms),
+    "expiresatutc": _expires_at,
+    "forcepersistence": _constant(False),
+    "isbodyconsumed": _constant(False),
+    "label": _field(Property.SUBJECT),
+    "lockeduntilutc": _constant(None),
+    "locktoken": _constant(None),
+    "messageid": _field(Property.MESSAGE_ID),
+    "partitionkey": lambda view: view.message.partition_key,
+    "replyto": _field(Property.REPLY_TO),
+    "replytosessionid": _field(Property.REPLY_TO_GROUP_ID),
+    "scheduledenqueuetimeutc": _scheduled,
+    "sequencenumber": _constant(None),
+    "sessionid": _field(Property.GROUP_ID),
+    "size": lambda view: len(view.message.data),
+    "state": _constant(0),
+    "subject": _field(Property.SUBJECT),
+    "timetolive": _ttl,
+    "to": _field(Property.TO),
+    "viapartitionkey": _annotation(VIA_PARTITION_KEY),
+}
+"""By name in lower case. Subject is what newer SDKs call Label."""
+
+
+class GivenView(View):
+    """Of properties that somebody wrote down: what is not given is missing."""
+
+    __slots__ = ("_system",)
+
+    def __init__(self, user: dict[str, object], system: dict[str, object]) -> None:
+        super().__init__()
+        self.user = by_name(user)
+        self._system = by_name(system)
+
+    def system(self, name: str) -> object:
+        if name not in SYSTEM_PROPERTIES:
+            raise no_system_property(name)
+        return self._system.get(name)
