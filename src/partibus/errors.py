@@ -57,6 +57,17 @@ class EntityExists(PartibusError):
         self.name = name
 
 
+class EntityChanged(PartibusError):
+    """The entity is no more what the caller has seen and wants to change."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"The messaging entity '{name}' was changed in between. Get it again and apply the change to what it is now."
+        )
+        self.args = (name,)
+        self.name = name
+
+
 class InvalidOperation(PartibusError):
     """The operation is not allowed on this entity or with this combination of properties."""
 
@@ -244,6 +255,7 @@ class InternalError(PartibusError):
 REQUEST_ERRORS: tuple[type[PartibusError], ...] = (
     EntityNotFound,
     EntityExists,
+    EntityChanged,
     InvalidOperation,
     ArgumentError,
     MessageTooLarge,

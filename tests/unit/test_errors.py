@@ -8,6 +8,7 @@ from partibus import errors
 from partibus.errors import (
     REQUEST_ERRORS,
     ArgumentError,
+    EntityChanged,
     EntityDisabled,
     EntityExists,
     EntityNotFound,
@@ -37,6 +38,7 @@ from partibus.errors import (
 EXAMPLES: list[PartibusError] = [
     EntityNotFound("orders"),
     EntityExists("orders"),
+    EntityChanged("orders"),
     InvalidOperation("SessionId 'a' and PartitionKey 'b' differ. Set only one."),
     ArgumentError("LockDuration", "PT1S", "a duration from PT5S to PT5M"),
     MessageTooLarge("orders", 300_000, 262_144),

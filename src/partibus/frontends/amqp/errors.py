@@ -12,6 +12,7 @@ from partibus.errors import PartibusError
 CONDITIONS: Final[dict[type[PartibusError], tuple[str, int]]] = {
     core.EntityNotFound: ("amqp:not-found", 404),
     core.EntityExists: ("com.microsoft:entity-already-exists", 409),
+    core.EntityChanged: ("amqp:precondition-failed", 412),
     core.InvalidOperation: ("amqp:not-allowed", 400),
     core.ArgumentError: ("com.microsoft:argument-error", 400),
     core.MessageTooLarge: ("amqp:link:message-size-exceeded", 403),
