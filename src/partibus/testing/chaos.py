@@ -11,18 +11,19 @@ import shutil
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
+from time import monotonic
 
 from partibus.client import connect
-from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.broker_process import COMMAND, BrokerProcess
 from partibus.testing.history import History, Kind, Operation, read_history
 from partibus.testing.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
 from partibus.testing.history_rules import Queues, Violation, check, forgotten_locks
-from partibus.testing.nemesis import Nemesis, Watch, wait_until
+from partibus.testing.nemesis import WELL_S, Nemesis, Watch, wait_until
 
 BROKERS = 3
 QUEUES = Queues("unkeyed", "keyed", "sessions")
@@ -56,12 +57,36 @@ class Verdict:
         return "\n".join(lines)
 
 
-def run(seed: int, seconds: float, folder: Path, plan: Sequence[Callable[[Nemesis], str]] = ()) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Which brokers there are."""
+
+    brokers: int = BROKERS
+    arguments: tuple[str, ...] = ()
+    """More flags of `partibus serve`."""
+    command: tuple[str, ...] = COMMAND
+    environment: Mapping[str, str] = field(default_factory=dict)
+    patience_s: float = WELL_S
+    """How long what is left at the end may take to be received."""
+
+
+def run(
+    seed: int,
+    seconds: float,
+    folder: Path,
+    plan: Sequence[Callable[[Nemesis], str]] = (),
+    stage: Stage = Stage(),
+) -> Verdict:
     """Clients for so many seconds at least, then quiet until all is received. ``plan``: these deeds and no others,
     instead of what chance brings. Raises `BrokerFailed`, and AssertionError when brokers do not recover."""
     random = Random(seed)
     history = History()
-    with BrokerProcess(folder, arguments=("--brokers", str(BROKERS))) as broker:
+    with BrokerProcess(
+        folder,
+        arguments=("--brokers", str(stage.brokers), *stage.arguments),
+        command=stage.command,
+        environment=stage.environment,
+    ) as broker:
         settings = {"EnablePartitioning": True, "LockDuration": _LOCK, "MaxDeliveryCount": _DELIVERIES}
         for queue in (QUEUES.unkeyed, QUEUES.keyed):
             broker.create_queue(queue, **settings)
@@ -76,7 +101,7 @@ def run(seed: int, seconds: float, folder: Path, plan: Sequence[Callable[[Nemesi
             _load(history, nemesis, random, seconds, plan)
             _stop(senders)
             nemesis.undo()
-            never_came = _receive_the_rest(broker, receivers)
+            never_came = _receive_the_rest(broker, receivers, stage.patience_s)
         finally:
             _stop([*senders, *receivers])
             watch.stop()
@@ -125,14 +150,19 @@ def _load(
     history.add(Operation(kind=Kind.LOAD, began_ms=began_ms, ended_ms=history.now_ms()))
 
 
-def _receive_the_rest(broker: BrokerProcess, receivers: list[Receiving]) -> list[Violation]:
+def _receive_the_rest(broker: BrokerProcess, receivers: list[Receiving], patience_s: float) -> list[Violation]:
     """Until every queue is empty; names those in which messages stay that nobody gets."""
     for receiver in receivers:
         receiver.calm.set()
     never_came = []
+    give_up_s = monotonic() + patience_s
     for queue in QUEUES:
         try:
-            wait_until(f"every message of '{queue}' is received", partial(_is_empty, broker, queue))
+            wait_until(
+                f"every message of '{queue}' is received",
+                partial(_is_empty, broker, queue),
+                max(1.0, give_up_s - monotonic()),
+            )
         except AssertionError as error:
             never_came.append(Violation("never delivered", str(error)))
     return never_came

@@ -10,6 +10,7 @@ import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from partibus.client import connect
@@ -83,7 +84,7 @@ class Nemesis:
     """One deed after the other; `undo` takes back what lasts."""
 
     def __init__(self, broker: BrokerProcess, queues: Sequence[str], history: History, random: Random) -> None:
-        self._broker = broker
+        self.broker = broker
         self._queues = queues
         self._history = history
         self._random = random
@@ -106,23 +107,21 @@ class Nemesis:
 
     def kill_one(self) -> str:
         """SIGKILL."""
-        pid = self._any()
+        pid = self.any_broker()
         os.kill(pid, signal.SIGKILL)
         return f"killed {pid}"
 
     def kill_all(self) -> str:
         """SIGKILL to their supervisor, with which all end, and a new start."""
-        began_ms = self._history.now_ms()
-        self._broker.kill()
-        self._broker.start()
-        self._history.add(
-            Operation(kind=Kind.OUTAGE, began_ms=began_ms, ended_ms=self._history.now_ms(), note="all killed")
-        )
+        began_ms = self.now_ms()
+        self.broker.kill()
+        self.broker.start()
+        self._history.add(Operation(kind=Kind.OUTAGE, began_ms=began_ms, ended_ms=self.now_ms(), note="all killed"))
         return "killed all"
 
     def stop_shortly(self) -> str:
         """SIGSTOP, and SIGCONT before it is missed."""
-        pid, seconds = self._any(), self._random.uniform(0.1, 1.2)
+        pid, seconds = self.any_broker(), self._random.uniform(0.1, 1.2)
         os.kill(pid, signal.SIGSTOP)
         self._waiting.wait(seconds)
         os.kill(pid, signal.SIGCONT)
@@ -130,7 +129,7 @@ class Nemesis:
 
     def stop_for_good(self) -> str:
         """SIGSTOP until the supervisor ends it. AssertionError if it does not."""
-        pid = self._any()
+        pid = self.any_broker()
         os.kill(pid, signal.SIGSTOP)
         wait_until(f"the stopped process {pid} is replaced", lambda: not _runs(pid))
         return f"stopped {pid}"
@@ -146,10 +145,23 @@ class Nemesis:
             Rehearsals(client).heal(entity=queue)
         return f"took partitions {sorted(partitions)} of '{queue}' away"
 
+    def forgotten(self, began_ms: int, note: str) -> None:
+        """From then until now brokers may have forgotten what was not stored, though their processes go on."""
+        self._history.add(Operation(kind=Kind.LOSS, began_ms=began_ms, ended_ms=self.now_ms(), note=note))
+
+    def now_ms(self) -> int:
+        """By the clock of the history."""
+        return self._history.now_ms()
+
+    @property
+    def log(self) -> str:
+        """What the brokers have written so far."""
+        return self.broker.log
+
     def undo(self) -> None:
         """Wait until every broker serves and every store has an owner, and end all rehearsals. AssertionError when that
         does not come."""
-        wait_until("every broker is back", lambda: is_well(self._broker))
+        wait_until("every broker is back", lambda: is_well(self.broker))
 
         def heal() -> bool:
             with self._client() as client:
@@ -158,24 +170,26 @@ class Nemesis:
 
         wait_until("no rehearsal goes on", heal)
 
-    def _any(self) -> int:
-        running = sorted(children(int(self._broker.ready["pid"])))
+    def any_broker(self) -> int:
+        """The process of one that runs, by chance. Raises ProcessLookupError."""
+        running = sorted(children(int(self.broker.ready["pid"])))
         if not running:
             raise ProcessLookupError("no broker runs right now")
         return self._random.choice(running)
 
     def _client(self) -> Client:
-        return connect(self._broker.connection_string, timeout_s=_TIMEOUT_S)
+        return connect(self.broker.connection_string, timeout_s=_TIMEOUT_S)
 
 
-def wait_until(what: str, holds: Callable[[], bool]) -> None:
+def wait_until(what: str, holds: Callable[[], bool], patience_s: float = WELL_S) -> None:
     """Look until it does; AssertionError when it takes too long. An answer that can't be had now is no answer."""
-    for _ in range(int(WELL_S / _LOOK_S)):
+    give_up_s = monotonic() + patience_s
+    while monotonic() < give_up_s:
         with suppress(OSError, ClientError):
             if holds():
                 return
-        threading.Event().wait(_LOOK_S)
-    raise AssertionError(f"not within {WELL_S:g} s: {what}")
+        pause(_LOOK_S)
+    raise AssertionError(f"not within {patience_s:g} s: {what}")
 
 
 def is_well(broker: BrokerProcess) -> bool:
@@ -185,3 +199,8 @@ def is_well(broker: BrokerProcess) -> bool:
     return all(one.state == "serving" for one in found.brokers) and all(
         one.owner is not None and one.trouble is None for one in found.stores
     )
+
+
+def pause(seconds: float) -> None:
+    """Let things happen."""
+    threading.Event().wait(seconds)

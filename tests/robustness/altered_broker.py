@@ -1,0 +1,299 @@
+"""`partibus serve` with something wrong in it on purpose: run in place of the real command, it changes classes of the
+broker before it starts them. Nothing of it is in the broker itself.
+
+``PARTIBUS_ALTERED`` names what is wrong, apart by spaces; the children of a supervisor inherit it. Each name is that of
+a function here, some with an argument behind a ``:``.
+
+```text
+PARTIBUS_ALTERED="answers_late:0.05 reroutes_the_unknown" python tests/robustness/altered_broker.py serve …
+```
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "PARTIBUS_ALTERED"
+COMMAND = (sys.executable, str(Path(__file__)))
+_CHILD = "--child"
+_BEHIND_S = 0.4
+
+
+def _replace(owner: object, name: str, by: object) -> None:
+    setattr(owner, name, by)
+
+
+# -- bugs that the rules of histories must find ----------------------------------------------------------------------
+
+
+def acknowledges_before_the_commit() -> None:
+    """A store says that a commit is durable and makes it a little later."""
+    from partibus.store.sqlite.store import SQLiteStore
+
+    commit, check = SQLiteStore.commit, SQLiteStore._check_usable
+    queues: dict[int, list[Any]] = {}
+    locks: dict[int, threading.Lock] = {}
+
+    def write_all(store: SQLiteStore) -> None:
+        with locks[id(store)]:
+            queue = queues[id(store)]
+            while queue:
+                commit(store, queue.pop(0))
+
+    def write_behind(store: SQLiteStore) -> None:
+        while queues.get(id(store)) is not None and not store._closed:
+            time.sleep(_BEHIND_S)
+            write_all(store)
+
+    def promise(store: SQLiteStore, writes: Any) -> None:
+        if id(store) not in queues:
+            queues[id(store)], locks[id(store)] = [], threading.Lock()
+            threading.Thread(target=write_behind, args=(store,), daemon=True).start()
+        queues[id(store)].append(writes)
+
+    def read_what_was_promised(store: SQLiteStore) -> None:
+        if queues.get(id(store)) and not locks[id(store)].locked():
+            write_all(store)
+        check(store)
+
+    close = SQLiteStore.close
+
+    def write_and_close(store: SQLiteStore) -> None:
+        if queues.get(id(store)):
+            write_all(store)
+        close(store)
+
+    _replace(SQLiteStore, "commit", promise)
+    _replace(SQLiteStore, "_check_usable", read_what_was_promised)
+    _replace(SQLiteStore, "close", write_and_close)
+
+
+def forgets_locks() -> None:
+    """Message locks are never stored."""
+    from partibus.store.sqlite.store import SQLiteStore
+
+    commit = SQLiteStore.commit
+
+    def forgetful(store: SQLiteStore, writes: Any) -> None:
+        writes.lock_batches.clear()
+        commit(store, writes)
+
+    _replace(SQLiteStore, "commit", forgetful)
+
+
+def reroutes_the_unknown() -> None:
+    """A send whose outcome nobody knows is made again elsewhere."""
+    from partibus.partition.commands import Failed
+    from partibus.routing import send
+
+    original: Any = send._send_unkeyed
+
+    class Sure:
+        """A partition that always knows."""
+
+        def __init__(self, partition: Any) -> None:
+            self._partition = partition
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._partition, name)
+
+        def submit(self, command: Any, on_reply: Callable[[Any], None], **options: Any) -> None:
+            def surely(reply: Any) -> None:
+                if isinstance(reply, Failed):
+                    reply = Failed(reply.request, False, reply.full, reply.message)
+                on_reply(reply)
+
+            self._partition.submit(command, surely, **options)
+
+    def sure(route: Any, messages: Any, partition: Any, on_done: Any, *, more: bool) -> None:
+        original(route, messages, Sure(partition), on_done, more=more)
+
+    _replace(send, "_send_unkeyed", sure)
+
+
+def spares_the_silent() -> None:
+    """A broker that does not answer loses its stores, and goes on when it wakes. By itself harmless where stores are
+    fenced: that is what the epoch is for."""
+    from partibus.cluster.supervisor import Child, Supervisor
+    from partibus.node import member
+
+    kill, ended = Child.kill, Supervisor._ended
+    supervisors: list[Supervisor] = []
+    run = Supervisor._run
+
+    async def noted(supervisor: Supervisor, broker: str) -> Child:
+        if supervisor not in supervisors:
+            supervisors.append(supervisor)
+        return await run(supervisor, broker)
+
+    def spare(child: Child) -> None:
+        if child.joined and child.silent_ticks > 0 and supervisors and not supervisors[0]._stopping:
+            child.joined = False
+            ended(supervisors[0], child, 0)
+        elif child.joined:
+            kill(child)
+
+    _replace(Supervisor, "_run", noted)
+    _replace(Child, "kill", spare)
+    _replace(member, "_orphaned", lambda: None)
+
+
+def forgets_the_epoch() -> None:
+    """A store in PostgreSQL takes commits of whoever sends them, and so does who sends them."""
+    from partibus.store.postgresql.ownership import read_owner
+    from partibus.store.postgresql.store import PostgreSQLStore
+    from partibus.store.postgresql.writer import Writer
+
+    commit = Writer.commit
+
+    def as_if_ours(writer: Writer) -> None:
+        if writer.connection.closed:
+            writer._connect_again()
+        now = read_owner(writer.connection)
+        writer.ownership.epoch, writer.ownership.last_commit = now.epoch, now.last_commit
+        writer._owner = writer.ownership._owner = writer._owner._replace(incarnation=now.incarnation)
+
+    def unfenced(writer: Writer, writes: Any) -> None:
+        as_if_ours(writer)
+        commit(writer, writes)
+
+    _replace(Writer, "commit", unfenced)
+    _replace(Writer, "renew", as_if_ours)
+    _replace(PostgreSQLStore, "is_held", property(lambda _: True))
+
+
+# -- slowness, which is no bug ---------------------------------------------------------------------------------------
+
+
+def answers_late(seconds: str) -> None:
+    """Between a commit that is durable and its answers there is some time."""
+    from partibus.store.sqlite.store import SQLiteStore
+
+    commit, pause_s = SQLiteStore.commit, float(seconds)
+
+    def late(store: SQLiteStore, writes: Any) -> None:
+        commit(store, writes)
+        time.sleep(pause_s)
+
+    _replace(SQLiteStore, "commit", late)
+
+
+# -- deaths ----------------------------------------------------------------------------------------------------------
+
+
+def dies(folder: str) -> None:
+    """The first process that comes to a point of which the name is that of a file in ``folder`` takes the file away and
+    kills itself. `POINTS` has the names."""
+    from partibus.store.postgresql.store import PostgreSQLStore
+    from partibus.store.postgresql.writer import Writer as PostgreSQLWriter
+    from partibus.store.sqlite import checkpoint as checkpoints
+    from partibus.store.sqlite import store as sqlite_store
+    from partibus.store.sqlite.store import SQLiteStore
+    from partibus.store.sqlite.writer import Writer as SQLiteWriter
+
+    def point(name: str) -> None:
+        try:
+            os.unlink(Path(folder) / name)
+        except FileNotFoundError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)  # the signal ends all threads, but not before the next line
+
+    def around(owner: Any, name: str, before: str = "", after: str = "") -> None:
+        """Put points before and after a function."""
+        original = getattr(owner, name)
+
+        def passed(*arguments: Any, **options: Any) -> Any:
+            if before:
+                point(before)
+            result = original(*arguments, **options)
+            if after:
+                point(after)
+            return result
+
+        setattr(owner, name, passed)
+
+    around(SQLiteStore, "commit", "before a commit", "after a commit")
+    around(sqlite_store, "apply_writes", "in a commit", "at the end of a commit")
+    around(SQLiteWriter, "take_over", "before taking a store over", "after taking a store over")
+    around(checkpoints, "checkpoint", "before a checkpoint", "after a checkpoint")
+    around(SQLiteStore, "load_partition", "before loading a partition", "after loading a partition")
+    around(PostgreSQLStore, "commit", "before a distant commit", "after a distant commit")
+    around(PostgreSQLWriter, "renew", "before renewing a lease", "after renewing a lease")
+    around(PostgreSQLWriter, "open", "before opening a distant store", "after opening a distant store")
+
+    apply = PostgreSQLWriter._apply
+
+    def on_its_way(writer: Any, number: int, parameters: Any) -> None:
+        threading.Timer(0.001, point, ("while the server commits",)).start()
+        apply(writer, number, parameters)
+
+    _replace(PostgreSQLWriter, "_apply", on_its_way)
+
+
+NEAR_POINTS = (
+    "before a commit",
+    "in a commit",
+    "at the end of a commit",
+    "after a commit",
+    "before taking a store over",
+    "after taking a store over",
+    "before loading a partition",
+    "after loading a partition",
+)
+"""Of stores in files. Checkpoints come with megabytes only, so who wants them must write as many."""
+CHECKPOINT_POINTS = ("before a checkpoint", "after a checkpoint")
+DISTANT_POINTS = (
+    "before a distant commit",
+    "while the server commits",
+    "after a distant commit",
+    "before opening a distant store",
+    "after opening a distant store",
+    "before renewing a lease",
+    "after renewing a lease",
+)
+
+
+# -- time ------------------------------------------------------------------------------------------------------------
+
+
+def wall_clock(file: str) -> None:
+    """The machine's clock is ahead of the real one by as many seconds as ``file`` says, at each look; behind if that is
+    negative."""
+    real_ns, real_s = time.time_ns, time.time
+
+    def ahead_s() -> float:
+        return float(Path(file).read_text())
+
+    _replace(time, "time_ns", lambda: real_ns() + int(ahead_s() * 1e9))
+    _replace(time, "time", lambda: real_s() + ahead_s())
+
+
+def main() -> None:
+    """The command line of partibus, or with ``--child FD`` a child of its supervisor."""
+    for one in os.environ[VARIABLE].split():
+        name, _, argument = one.partition(":")
+        alter = globals()[name]
+        alter(argument) if argument else alter()
+    if sys.argv[1] == _CHILD:
+        from partibus.node import member
+
+        sys.argv[1:] = sys.argv[2:]
+        member.main()
+        return
+    from partibus.cli.main import main as command
+    from partibus.node import brokers
+
+    _replace(brokers, "CHILD", (*COMMAND, _CHILD))
+    command()
+
+
+if __name__ == "__main__":
+    main()

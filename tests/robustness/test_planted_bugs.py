@@ -1,0 +1,77 @@
+"""The rules of histories find bugs in real brokers, which `altered_broker` puts into them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partibus.testing.chaos import Stage, Verdict, run
+from partibus.testing.nemesis import Nemesis, pause, wait_until
+from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.robustness import altered_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SEED = 5
+PATIENCE_S = 10.0
+
+
+def run_with(bugs: str, folder: Path, plan: Sequence[Callable[[Nemesis], str]], *arguments: str) -> Verdict:
+    """Three brokers with bugs, clients, and these deeds. Messages that nobody gets are a verdict as well, but need not
+    be waited for as long as where there should be none."""
+    environment = {altered_broker.VARIABLE: bugs}
+    return run(SEED, 0, folder, plan, Stage(3, arguments, altered_broker.COMMAND, environment, PATIENCE_S))
+
+
+def rules_broken(verdict: Verdict) -> set[str]:
+    return {violation.rule for violation in verdict.violations}
+
+
+def test_acknowledged_before_the_commit(tmp_path: Path) -> None:
+    verdict = run_with("acknowledges_before_the_commit", tmp_path, [Nemesis.kill_one] * 3)
+    assert "lost" in rules_broken(verdict), str(verdict)
+
+
+def test_locks_forgotten(tmp_path: Path) -> None:
+    verdict = run_with("forgets_locks", tmp_path, [Nemesis.kill_one] * 4)
+    assert rules_broken(verdict) == {"second live lock"}, str(verdict)
+
+
+def test_unknown_outcomes_sent_elsewhere(tmp_path: Path) -> None:
+    verdict = run_with("answers_late:0.05 reroutes_the_unknown", tmp_path, [Nemesis.kill_one] * 3)
+    assert rules_broken(verdict) == {"stored twice"}, str(verdict)
+
+
+TAKING_S, AWAKE_S = 1.0, 3.0
+
+
+def wake_after_the_loss_of_all_stores(nemesis: Nemesis) -> str:
+    """SIGSTOP until the others have its stores, then let it go on for a while, then SIGKILL."""
+    pid = nemesis.any_broker()
+    began_ms = nemesis.now_ms()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until("the others take its stores", lambda: f"(process {pid}) has ended" in nemesis.log)
+        pause(TAKING_S)
+        nemesis.forgotten(began_ms, f"process {pid} has lost its stores")
+        os.kill(pid, signal.SIGCONT)
+        pause(AWAKE_S)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    return f"stopped {pid} until it had lost its stores, and woke it"
+
+
+@pytest.mark.row("P11")
+@pytest.mark.parametrize("bugs", ["spares_the_silent", "spares_the_silent forgets_the_epoch"])
+def test_a_broker_that_wakes_after_its_stores_were_taken(tmp_path: Path, bugs: str) -> None:
+    """The epoch in the store is enough, also where nobody ends a broker that is silent; without it rules are broken."""
+    with PostgreSQLServer() as server:
+        url = server.url(parameters="schema=epoch&stores=16")
+        verdict = run_with(bugs, tmp_path, [wake_after_the_loss_of_all_stores], "--store", url)
+    assert verdict.deeds, "nobody was stopped"
+    assert bool(rules_broken(verdict)) == ("forgets_the_epoch" in bugs), str(verdict)
