@@ -1,0 +1,63 @@
+"""Subscriptions of a topic whose rules are functions: a `partibus.partition.fan_out.Subscribers` for tests."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from partibus.message import Message
+from partibus.partition.fan_out import Plan, Unfiltered
+from partibus.partition.options import PartitionOptions
+
+Rule = Callable[[Message], list[Message] | str]
+"""The copies that a subscription gets: none, the message itself, or others; or why the filter failed."""
+
+
+def everything(message: Message) -> list[Message]:
+    """A rule that is true."""
+    return [message]
+
+
+def nothing(_: Message) -> list[Message]:
+    """A rule that is false."""
+    return []
+
+
+@dataclass(slots=True)
+class SimulatedFanOut:
+    """A `partibus.partition.fan_out.FanOut`: rules and options by the row of the subscription."""
+
+    rules: dict[int, Rule]
+    options: dict[int, PartitionOptions] = field(default_factory=dict)
+    plans: int = 0
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """All of them."""
+        return list(self.rules)
+
+    def options_of(self, row: int) -> PartitionOptions:
+        """As given, or as any subscription has them."""
+        return self.options.setdefault(row, PartitionOptions())
+
+    def plan(self, messages: Sequence[Message], now_ms: int) -> Plan:
+        """By the rules as they are now."""
+        self.plans += 1
+        plan = Plan({})
+        for row, rule in self.rules.items():
+            for message in messages:
+                found = rule(message)
+                if isinstance(found, str):
+                    plan.unfiltered.append(Unfiltered(row, message, "FilterException", found))
+                elif found:
+                    plan.shares.setdefault(row, []).extend(found)
+        return plan
+
+
+@dataclass(slots=True)
+class SimulatedSubscribers:
+    """By the row of the topic's partition."""
+
+    topics: dict[int, SimulatedFanOut]
+
+    def fan_out(self, row: int) -> SimulatedFanOut | None:
+        """As given."""
+        return self.topics.get(row)

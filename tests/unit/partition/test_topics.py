@@ -1,0 +1,581 @@
+"""A topic's partition and those of its subscriptions in one runtime: who gets what, when, in how many commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from partibus.amqp.codec.decoder import decode
+from partibus.limits import StoreLimits
+from partibus.message import Message, StoredMessage, pack, with_application_properties
+from partibus.partition import commands as c
+from partibus.partition.commands import Outcome
+from partibus.partition.keys import KIND_BITS, POSITION_BITS, SHARED_BODY
+from partibus.partition.options import PartitionOptions
+from partibus.partition.ports import EntryState, Snapshot, Store, StoreError, Writes
+from partibus.partition.runtime import StoreRuntime
+from partibus.store.memory import MemoryDisk, MemoryStore
+from partibus.testing.invariants import body_of, name_in
+from partibus.testing.simulated_host import SimulatedHost, Timeline
+from partibus.testing.simulated_topic import Rule, SimulatedFanOut, SimulatedSubscribers, everything, nothing
+
+TOPIC = 100
+A, B, C = SUBSCRIPTIONS = (1, 2, 3)
+OPTIONS = PartitionOptions(lock_duration_ms=1_000)
+TOPIC_OPTIONS = PartitionOptions(topic=True)
+
+
+def only(*names: int) -> Rule:
+    """A rule that is true for these messages."""
+    return lambda message: [message] if name_in(message.data) in names else []
+
+
+def tagged(tag: str) -> Rule:
+    """A rule with an action."""
+
+    def rule(message: Message) -> list[Message]:
+        data = with_application_properties(message.data, {"tag": tag})
+        return [Message(data, session_id=message.session_id, ttl_ms=message.ttl_ms)]
+
+    return rule
+
+
+class WatchedStore(MemoryStore):
+    """Keeps what was committed and loaded."""
+
+    def __init__(self, disk: MemoryDisk, commits: list[Writes], loaded: list[int]) -> None:
+        super().__init__(disk)
+        self.commits = commits
+        self.loaded = loaded
+        self.load_fails: set[int] = set()
+
+    def commit(self, writes: Writes) -> None:
+        super().commit(writes)
+        self.commits.append(writes)
+
+    def load_partition(self, partition_row: int) -> Snapshot | None:
+        self.loaded.append(partition_row)
+        if partition_row in self.load_fails:
+            self.load_fails.clear()
+            raise StoreError("the disk does not answer")
+        return super().load_partition(partition_row)
+
+
+class Broker:
+    """A topic with three subscriptions."""
+
+    def __init__(self, *rules: Rule, topic: PartitionOptions = TOPIC_OPTIONS, **special: PartitionOptions) -> None:
+        self.timeline = Timeline()
+        self.disk = MemoryDisk()
+        self.commits: list[Writes] = []
+        self.loaded: list[int] = []
+        rows = SUBSCRIPTIONS[: len(rules)] if len(rules) <= len(SUBSCRIPTIONS) else range(1, len(rules) + 1)
+        self.options = {row: special.get(f"options_{row}", OPTIONS) for row in rows} | {TOPIC: topic}
+        self.fan_out = SimulatedFanOut(dict(zip(rows, rules, strict=True)), self.options)
+        self.subscribers = SimulatedSubscribers({TOPIC: self.fan_out})
+        self.answers: dict[int, Any] = {}
+        self.grants: dict[int, list[c.Granted]] = {}
+        self._request = 0
+        self.start()
+
+    def start(self) -> None:
+        """Also again, on what is on the disk."""
+        self.host = SimulatedHost(self.timeline, Random(1))
+        self.runtime = StoreRuntime(self.open, self.host, self.timeline, StoreLimits(), subscribers=self.subscribers)
+        self.runtime.open()
+
+    def open(self) -> Store:
+        self.store = WatchedStore(self.disk, self.commits, self.loaded)
+        return self.store
+
+    def ask(self, row: int, command: Any) -> int:
+        self._request += 1
+        request = command.request = self._request
+        self.runtime.submit(row, self.options[row], command, lambda answer: self.answers.__setitem__(request, answer))
+        return request
+
+    def publish(self, *names: int, **keys: Any) -> int:
+        return self.ask(TOPIC, c.Enqueue(0, [message(name, **keys) for name in names]))
+
+    def rest(self) -> None:
+        while self.timeline:
+            self.timeline.run_next()
+
+    def wait(self, ms: int) -> None:
+        end_ms = self.timeline.time_ms + ms
+        self.timeline.call_later(ms, lambda: None)
+        while self.timeline.time_ms < end_ms:
+            self.timeline.run_next()
+
+    def until(self, done: Callable[[], Any]) -> None:
+        while not done():
+            assert self.timeline, "nothing is left to happen"
+            self.timeline.run_next()
+
+    def receive(self, row: int, kind: int = 0, count: int = 100, *, delete: bool = False) -> list[c.Granted]:
+        """What a subscription hands out now."""
+        self._request += 1
+        receiver = self._request
+        grants: list[c.Granted] = []
+        self.runtime.register(receiver, grants.append)
+        self.runtime.submit(row, self.options[row], c.Receive(kind, receiver, count, 1 << 20, delete))
+        self.wait(100)
+        self.runtime.unregister(receiver)
+        self.runtime.submit(row, self.options[row], c.CancelReceive(0, kind, receiver))
+        return grants
+
+    def settle(self, row: int, grants: list[c.Granted], outcome: Outcome = Outcome.COMPLETE, **more: Any) -> None:
+        for grant in grants:
+            tokens = [(grant.lock_id, entry.pos) for entry in grant.entries]
+            self.ask(row, c.Settle(0, grant.kind, outcome, tokens, **more))
+        self.wait(100)
+
+    def stored(self, row: int) -> list[int]:
+        """Names of what a partition has on the disk, by position."""
+        return [
+            name_in(self.disk.durable.bodies[entry.body])
+            for key, entry in sorted(self.disk.durable.entries.items())
+            if key >> (KIND_BITS + POSITION_BITS) == row
+        ]
+
+    @property
+    def bodies(self) -> int:
+        """How many there are."""
+        return len(self.disk.durable.bodies)
+
+    def inspect(self, row: int) -> c.Inspected:
+        request = self.ask(row, c.Inspect(0))
+        self.until(lambda: request in self.answers)
+        inspected: c.Inspected = self.answers[request]
+        return inspected
+
+
+def message(name: int, **keys: Any) -> Message:
+    return Message(pack(ttl_ms=keys.get("ttl_ms"), rest=body_of(name)), **keys)
+
+
+def names(grants: list[c.Granted]) -> list[int]:
+    return [name_in(entry.data or b"") for grant in grants for entry in grant.entries]
+
+
+def properties(grants: list[c.Granted]) -> list[dict[str, Any]]:
+    """The application properties of what was granted."""
+    sections = [StoredMessage(entry.data or b"").application_properties for grant in grants for entry in grant.entries]
+    return [cast("dict[str, Any]", decode(section[3:])[0]) if section else {} for section in sections]
+
+
+# -- who gets what -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("C38")
+def test_each_subscription_gets_what_its_rules_say_and_the_body_is_stored_once() -> None:
+    broker = Broker(everything, only(2, 3), only(3))
+    request = broker.publish(1, 2, 3, 4)
+    broker.until(lambda: request in broker.answers)
+    assert broker.answers[request] == c.Accepted(request, 1)
+    assert [broker.stored(row) for row in SUBSCRIPTIONS] == [[1, 2, 3, 4], [2, 3], [3]]
+    assert broker.bodies == 4
+    assert len(broker.commits) == 1, "all copies are one commit"
+    assert [names(broker.receive(row)) for row in SUBSCRIPTIONS] == [[1, 2, 3, 4], [2, 3], [3]]
+
+
+@pytest.mark.row("C38")
+def test_the_publisher_is_answered_when_all_copies_are_durable() -> None:
+    broker = Broker(everything, everything, everything)
+    request = broker.publish(1)
+    while request not in broker.answers:
+        assert not broker.answers
+        broker.timeline.run_next()
+    assert all(broker.stored(row) == [1] for row in SUBSCRIPTIONS)
+
+
+def test_what_nobody_wants_is_accepted_and_that_is_all() -> None:
+    broker = Broker(nothing, nothing, nothing)
+    first, second = broker.publish(1, 2), broker.publish(3)
+    broker.rest()
+    assert broker.answers == {first: c.Accepted(first, 1), second: c.Accepted(second, 3)}
+    assert broker.bodies == 0
+    assert broker.disk.durable.entries == {}
+    assert broker.loaded == [TOPIC]
+
+
+def test_a_copy_that_an_action_changed_is_a_body_of_its_own() -> None:
+    broker = Broker(everything, tagged("b"), lambda found: [found, *tagged("c")(found)])
+    broker.publish(1, 2)
+    broker.rest()
+    assert broker.bodies == 2 + 2 + 2
+    assert properties(broker.receive(A, delete=True)) == [{}, {}]
+    assert properties(broker.receive(B, delete=True)) == [{"tag": "b"}] * 2
+    assert properties(broker.receive(C, delete=True)) == [{}, {"tag": "c"}, {}, {"tag": "c"}]
+    assert broker.bodies == 0
+
+
+def test_what_a_filter_fails_on_is_a_dead_letter_of_its_subscription() -> None:
+    broker = Broker(everything, lambda _: "no such property")
+    broker.publish(1)
+    broker.rest()
+    assert names(broker.receive(A)) == [1]
+    assert broker.receive(B) == []
+    dead = broker.receive(B, kind=1)
+    assert names(dead) == [1]
+    assert properties(dead) == [
+        {"DeadLetterReason": "FilterException", "DeadLetterErrorDescription": "no such property"}
+    ]
+    broker.settle(B, dead)
+    assert broker.bodies == 1
+
+
+def test_a_message_without_session_id_is_a_dead_letter_where_sessions_are_required() -> None:
+    broker = Broker(everything, everything, options_2=replace(OPTIONS, requires_session=True))
+    broker.publish(1)
+    broker.publish(2, session_id="s")
+    broker.rest()
+    assert names(broker.receive(A, delete=True)) == [1, 2]
+    dead = broker.receive(B, kind=1)
+    assert names(dead) == [1]
+    assert properties(dead)[0]["DeadLetterReason"] == "Session ID is null."
+    broker.settle(B, dead)
+    assert broker.bodies == 1
+    assert broker.stored(B) == [2]
+
+
+def test_rules_are_those_of_the_moment() -> None:
+    broker = Broker(everything, nothing)
+    broker.publish(1)
+    broker.rest()
+    broker.fan_out.rules[B] = everything
+    broker.publish(2)
+    broker.rest()
+    assert [broker.stored(row) for row in (A, B)] == [[1, 2], [2]]
+
+
+@pytest.mark.parametrize(
+    ("of_message", "of_topic", "of_subscription", "expires_ms"),
+    [(None, None, None, None), (50, None, None, 50), (50, 30, 40, 30), (50, 40, 30, 30), (None, None, 20, 20),
+     (None, 70, None, 70), (10, 30, 40, 10)],
+)  # fmt: skip
+def test_the_shortest_time_to_live_counts(
+    of_message: int | None, of_topic: int | None, of_subscription: int | None, expires_ms: int | None
+) -> None:
+    broker = Broker(
+        everything,
+        topic=replace(TOPIC_OPTIONS, default_ttl_ms=of_topic),
+        options_1=replace(OPTIONS, default_ttl_ms=of_subscription),
+    )
+    broker.publish(1, ttl_ms=of_message)
+    broker.until(lambda: broker.answers)
+    (entry,) = broker.disk.durable.entries.values()
+    assert (entry.due_ms and entry.due_ms - entry.enqueued_ms) == expires_ms
+
+
+# -- the store ---------------------------------------------------------------------------------------------------------
+
+
+def test_with_one_subscription_no_body_is_shared() -> None:
+    broker = Broker(everything)
+    broker.publish(*range(1, 30))
+    broker.rest()
+    assert not any(entry.body & SHARED_BODY for entry in broker.disk.durable.entries.values())
+    broker.settle(A, broker.receive(A))
+    assert all(not writes.deleted_shared_bodies for writes in broker.commits)
+    assert broker.bodies == 0
+
+
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETE, Outcome.DEAD_LETTER, Outcome.ABANDON, Outcome.DEFER])
+def test_what_one_subscription_does_is_nothing_to_the_others(outcome: Outcome) -> None:
+    broker = Broker(everything, everything, everything)
+    broker.publish(1, 2)
+    broker.rest()
+    for row in SUBSCRIPTIONS:
+        grants = broker.receive(row)
+        assert names(grants) == [1, 2]
+        assert properties(grants) == [{}, {}]
+        more = {"reason": "mine"} if outcome is Outcome.DEAD_LETTER else {"properties": {"mine": row}}
+        broker.settle(row, grants, outcome, **({} if outcome is Outcome.COMPLETE else more))
+    broker.rest()
+    gone = outcome is Outcome.COMPLETE
+    assert broker.bodies == (0 if gone else 6)
+    assert {
+        key for key, entry in broker.disk.durable.entries.items() if entry.body not in broker.disk.durable.bodies
+    } == set()
+
+
+def test_a_deleted_subscription_leaves_nothing_and_takes_nothing_from_others() -> None:
+    broker = Broker(everything, everything, only(1))
+    broker.publish(1, 2)
+    broker.rest()
+    del broker.fan_out.rules[B]
+    dropped: list[Any] = []
+    broker.runtime.drop(B, dropped.append)
+    broker.publish(3)
+    broker.rest()
+    assert dropped == [B]
+    assert [broker.stored(row) for row in SUBSCRIPTIONS] == [[1, 2, 3], [], [1]]
+    assert broker.bodies == 3
+    for row in (A, C):
+        broker.settle(row, broker.receive(row))
+    assert broker.bodies == 0
+
+
+def test_a_deleted_topic_leaves_nothing() -> None:
+    broker = Broker(everything, everything, only(1))
+    broker.publish(1, 2)
+    broker.publish(3, scheduled_ms=10_000)
+    broker.until(lambda: len(broker.answers) == 2)
+    broker.fan_out.rules.clear()
+    broker.subscribers.topics.clear()
+    for row in (TOPIC, *SUBSCRIPTIONS):
+        broker.runtime.drop(row, lambda _: None)
+    broker.rest()
+    assert broker.bodies == 0
+    assert broker.disk.durable.entries == {}
+    assert broker.disk.durable.partitions == {}
+
+
+# -- waking ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("C37")
+def test_of_two_thousand_subscriptions_only_those_that_get_something_are_loaded() -> None:
+    broker = Broker(*[nothing] * 1_234, everything, *[nothing] * 765)
+    for name in range(1, 4):
+        broker.publish(name)
+    broker.rest()
+    assert broker.loaded == [TOPIC, 1_235]
+    assert broker.stored(1_235) == [1, 2, 3]
+
+
+def test_what_comes_while_subscriptions_are_loaded_keeps_its_order() -> None:
+    broker = Broker(everything, only(2, 4), only(3))
+    requests = [broker.publish(name) for name in (1, 2, 3, 4)]
+    requests.append(broker.ask(TOPIC, c.Inspect(0)))
+    broker.rest()
+    assert [*broker.answers] == requests
+    assert [broker.stored(row) for row in SUBSCRIPTIONS] == [[1, 2, 3, 4], [2, 4], [3]]
+    assert broker.fan_out.plans == 4
+
+
+def test_a_failed_load_refuses_who_waits_for_it() -> None:
+    broker = Broker(everything)
+    broker.store.load_fails = {A}
+    requests = [broker.publish(1), broker.publish(2)]
+    broker.until(lambda: len(broker.answers) == 2)
+    assert [broker.answers[request].executed for request in requests] == [False, False]
+    broker.until(lambda: broker.runtime.failure is None)
+    broker.publish(3)
+    broker.rest()
+    assert broker.stored(A) == [3]
+    assert broker.bodies == 1
+
+
+def test_a_subscription_that_is_deleted_while_it_is_loaded_holds_nobody_up() -> None:
+    broker = Broker(everything, everything)
+    broker.publish(1)
+    broker.until(lambda: B in broker.loaded)
+    del broker.fan_out.rules[B]
+    broker.runtime.drop(B, lambda _: None)
+    broker.rest()
+    assert len(broker.answers) == 1
+    assert broker.stored(A) == [1]
+    broker.settle(A, broker.receive(A))
+    assert broker.bodies == 0
+
+
+def test_a_topic_that_is_gone_refuses() -> None:
+    broker = Broker(everything)
+    broker.subscribers.topics.clear()
+    request = broker.publish(1)
+    broker.rest()
+    assert broker.answers[request] == c.Failed(request, False, False, "the topic was deleted")
+
+
+# -- what the topic does itself ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("C20")
+def test_scheduled_messages_wait_at_the_topic_and_are_shared_out_when_they_are_due() -> None:
+    broker = Broker(nothing, everything, only(2))
+    due_ms = broker.timeline.now_ms() + 5_000
+    request = broker.publish(1, 2, 3, scheduled_ms=due_ms)
+    broker.until(lambda: request in broker.answers)
+    inspected = broker.inspect(TOPIC)
+    assert (inspected.subqueues[0].messages, inspected.has_scheduled) == (3, True)
+    cancelled = broker.ask(TOPIC, c.CancelScheduled(0, 0, [3]))
+    broker.until(lambda: cancelled in broker.answers)
+    assert broker.bodies == 2
+    broker.fan_out.rules[A] = only(1)
+    broker.wait(4_000)
+    assert broker.stored(A) == []
+    broker.wait(2_000)
+    assert broker.timeline.now_ms() > due_ms
+    assert [broker.stored(row) for row in (TOPIC, *SUBSCRIPTIONS)] == [[], [1], [1, 2], [2]]
+    assert broker.bodies == 2
+    assert all(entry.enqueued_ms >= due_ms for entry in broker.disk.durable.entries.values())
+    for row in SUBSCRIPTIONS:
+        broker.settle(row, broker.receive(row))
+    assert broker.bodies == 0
+    assert broker.inspect(TOPIC).has_scheduled is False
+
+
+def test_what_is_scheduled_goes_when_nobody_wants_it_any_more() -> None:
+    broker = Broker(nothing)
+    broker.publish(1, 2, scheduled_ms=broker.timeline.now_ms() + 50)
+    broker.rest()
+    assert broker.bodies == 0
+    assert broker.disk.durable.entries == {}
+
+
+def test_scheduled_and_other_messages_of_one_batch() -> None:
+    broker = Broker(everything, only(2, 3))
+    soon = broker.timeline.now_ms() + 500
+    batch = [message(1), message(2, scheduled_ms=soon), message(3), message(4, scheduled_ms=soon - 2_000)]
+    broker.ask(TOPIC, c.Enqueue(0, batch))
+    broker.until(lambda: broker.answers)
+    assert [broker.stored(row) for row in (TOPIC, A, B)] == [[2], [1, 3, 4], [3]]
+    broker.rest()
+    assert [broker.stored(row) for row in (TOPIC, A, B)] == [[], [1, 3, 4, 2], [3, 2]]
+
+
+def test_what_was_scheduled_before_a_restart_is_shared_out_after_it() -> None:
+    broker = Broker(everything, tagged("b"))
+    request = broker.publish(1, scheduled_ms=broker.timeline.now_ms() + 5_000, session_id="s")
+    broker.until(lambda: request in broker.answers)
+    broker.host.crash()
+    broker.options[A] = replace(OPTIONS, requires_session=True)
+    broker.start()
+    broker.ask(TOPIC, c.Inspect(0))
+    broker.rest()
+    assert [broker.stored(row) for row in (TOPIC, A, B)] == [[], [1], [1]]
+    assert [entry.session for entry in broker.disk.durable.entries.values()] == ["s", None]
+    assert broker.bodies == 2
+
+
+@pytest.mark.row("K9")
+def test_duplicates_are_told_by_the_topic() -> None:
+    broker = Broker(everything, tagged("b"), topic=replace(TOPIC_OPTIONS, duplicate_window_ms=10_000))
+    same = {"message_id": "same"}
+    broker.ask(TOPIC, c.Enqueue(0, [message(1, **same), message(2, **same), message(3)]))
+    broker.until(lambda: broker.answers)
+    broker.host.crash()
+    broker.start()
+    requests = [broker.publish(4, **same), broker.publish(5), broker.publish(6, **same)]
+    broker.rest()
+    assert all(isinstance(broker.answers[request], c.Accepted) for request in requests)
+    assert [broker.stored(row) for row in (A, B)] == [[1, 3, 5], [1, 3, 5]]
+    assert broker.bodies == 6
+
+
+@pytest.mark.row("F3")
+def test_what_was_forwarded_before_is_not_shared_out_again() -> None:
+    broker = Broker(everything, tagged("b"))
+    for known in (0, 2):
+        batch = [message(name) for name in (1, 2, 3, 4)][: 2 + known]
+        broker.ask(TOPIC, c.Enqueue(0, batch, origin=(77, [5, 6, 9, 12][: 2 + known])))
+    broker.rest()
+    assert [broker.stored(row) for row in (A, B)] == [[1, 2, 3, 4]] * 2
+    assert broker.bodies == 8
+
+
+@pytest.mark.row("T1")
+def test_sends_of_a_transaction_are_shared_out_together() -> None:
+    broker = Broker(everything, only(2))
+    taken = broker.ask(TOPIC, c.TakeNumbers(0, 3))
+    broker.until(lambda: taken in broker.answers)
+    first = broker.answers[taken].first_sequence
+    soon = broker.timeline.now_ms() + 300
+    sends = [
+        c.Enqueue(0, [message(1)]),
+        c.Enqueue(0, [message(2), message(3, scheduled_ms=soon)], first),
+    ]
+    broker.publish(2)
+    broker.until(lambda: len(broker.answers) == 2)
+    before = len(broker.commits)
+    broker.ask(TOPIC, c.Transact(0, [*sends]))
+    broker.until(lambda: len(broker.answers) == 3)
+    assert len(broker.commits) == before + 1
+    broker.rest()
+    assert [broker.stored(row) for row in (TOPIC, A, B)] == [[], [2, 1, 2, 3], [2, 2]]
+
+
+@pytest.mark.row("P21")
+def test_a_topic_is_full_by_what_its_subscriptions_have() -> None:
+    size = len(message(1).data)
+    broker = Broker(everything, only(1, 2), topic=replace(TOPIC_OPTIONS, size_bytes_max=4 * size))
+    broker.publish(1)
+    broker.until(lambda: len(broker.answers) == 1)
+    broker.host.crash()
+    broker.start()  # what the subscriptions have is asked of the store
+    accepted = broker.publish(2)
+    refused = broker.publish(3)
+    broker.until(lambda: len(broker.answers) == 3)
+    assert isinstance(broker.answers[accepted], c.Accepted)
+    assert broker.answers[refused] == c.Refused(refused, 4 * size, 4 * size)
+    broker.settle(B, broker.receive(B, count=1))
+    accepted = broker.publish(4)
+    broker.until(lambda: accepted in broker.answers)
+    assert isinstance(broker.answers[accepted], c.Accepted)
+    refused = broker.publish(5)
+    broker.until(lambda: refused in broker.answers)
+    assert isinstance(broker.answers[refused], c.Refused)
+    del broker.fan_out.rules[B]
+    broker.runtime.drop(B, lambda _: None)
+    accepted = broker.publish(6, scheduled_ms=1 << 40)
+    broker.until(lambda: accepted in broker.answers)
+    refused = broker.publish(7)
+    broker.until(lambda: refused in broker.answers)
+    assert isinstance(broker.answers[refused], c.Refused), "what is scheduled counts"
+
+
+@pytest.mark.row("P21")
+def test_receivers_of_a_full_topic_make_room_though_nothing_was_published_since_the_start() -> None:
+    size = len(message(1).data)
+    broker = Broker(everything, topic=replace(TOPIC_OPTIONS, size_bytes_max=2 * size))
+    broker.publish(1, 2)
+    broker.rest()
+    broker.host.crash()
+    broker.start()
+    assert broker.inspect(TOPIC).request
+    broker.settle(A, broker.receive(A))
+    accepted = broker.publish(3)
+    broker.until(lambda: accepted in broker.answers)
+    assert isinstance(broker.answers[accepted], c.Accepted)
+
+
+# -- crashes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("R14")
+def test_after_a_loss_at_any_moment_there_are_all_copies_or_none() -> None:
+    steps = 0
+    while True:
+        broker = Broker(everything, only(1, 3), tagged("c"))
+        broker.publish(1, 2)
+        broker.publish(3, scheduled_ms=broker.timeline.now_ms() + 30)
+        for _ in range(steps):
+            if not broker.timeline:
+                break
+            broker.timeline.run_next()
+        ended = not broker.timeline
+        broker.host.crash()
+        broker.disk.crash()
+        answered = set(broker.answers)
+        broker.start()
+        broker.ask(TOPIC, c.Inspect(0))
+        broker.rest()
+        stored = [broker.stored(row) for row in SUBSCRIPTIONS]
+        assert stored in (
+            [[], [], []], [[1, 2], [1], [1, 2]], [[3], [3], [3]], [[1, 2, 3], [1, 3], [1, 2, 3]],
+        )  # fmt: skip
+        assert not {1} & answered or stored[0][:2] == [1, 2]
+        assert not {2} & answered or stored[0][-1:] == [3]
+        assert not any(entry.state == EntryState.SCHEDULED for entry in broker.disk.durable.entries.values())
+        for row in SUBSCRIPTIONS:
+            broker.receive(row, delete=True)
+        assert broker.bodies == 0
+        if ended:
+            return
+        steps += 1
