@@ -133,6 +133,8 @@ def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, ste
     """A front end hands out what it kept."""
     kind = command.kind
     reserved = _take_reserved(state, kind, command.tokens, now_ms)
+    if state.subqueues[kind].forwarder:
+        step.change(state.subqueues[kind])  # it waits for what others hold
     entries = [entry for entry in reserved if not is_expired(kind, entry, now_ms)]
     if len(entries) < len(reserved):
         expire(state, kind, [entry for entry in reserved if is_expired(kind, entry, now_ms)], step)

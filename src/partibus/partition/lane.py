@@ -46,6 +46,7 @@ class Lane:
         "demands",
         "edited",
         "end_pos",
+        "forwarder",
         "holder",
         "kind",
         "loading_bodies",
@@ -76,6 +77,8 @@ class Lane:
         """The lock id under which the session is held."""
         self.end_pos = end_pos
         """Above every position given so far."""
+        self.forwarder = 0
+        """The receiver that forwards what is here; 0: none has begun."""
         self.ready = ReadyQueue()
         self.locks = LockTable()
         self.reservations = LockTable()

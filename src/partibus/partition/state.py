@@ -159,6 +159,8 @@ class PartitionState:
         ended = lane.locks.unlock(batch.lock_id, positions)
         if lane.session is not None:
             return  # the lock of a session's message is the session's, which has no row
+        if lane.forwarder:
+            step.change(lane)  # it waits for what others hold
         if ended:
             step.events.append(Unlocked(lane.kind, batch.lock_id))
         elif still_covered:

@@ -20,7 +20,6 @@ class Subqueue(Lane):
     __slots__ = (
         "claimed",
         "doomed",
-        "forwarder",
         "messages",
         "next_due",
         "of_sessions",
@@ -39,8 +38,6 @@ class Subqueue(Lane):
         self.size_bytes = size_bytes
         self.doomed: dict[int, Entry] = {}
         """Entries to be dead-lettered as soon as their body is read again."""
-        self.forwarder = 0
-        """The receiver that forwards it; 0: none has begun."""
         self.claimed: set[int] = set()
         """Sequence counters of deferred entries that somebody holds or has asked for."""
         self.next_due = next_due

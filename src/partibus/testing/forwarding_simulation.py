@@ -1,0 +1,459 @@
+"""Entities that forward to one another, their stores owned by processes that crash or are fenced off; a seed decides.
+
+```text
+ inbox (2 partitions) ──▶ hub (3 partitions) ──▶ sink (2 partitions)
+                                    errors (plain) ── its dead letters ──▶ sink
+```
+
+Every store has a process of its own; commands between them take time, in order, and what a process was asked when it
+crashed is not answered. `inbox` is an ordinary queue at first, with receivers that lock, abandon and complete; its
+forwarding begins later. In the end everything comes to rest, and each message that was accepted must be at the sink,
+once, or was completed before; the messages of a key are in order there, and in one partition.
+
+``python -m partibus.testing.forwarding_simulation --seed N --steps M`` runs one history again.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.types import Symbol
+from partibus.forwarding.destination import PARTITION_KEY, Destination
+from partibus.forwarding.pump import Pump, Source
+from partibus.limits import PartitionLimits
+from partibus.message import Message, hops_of, pack
+from partibus.partition import commands as c
+from partibus.partition.answers import OnReply
+from partibus.partition.keys import POSITION_MAX, subqueue_key
+from partibus.partition.options import PartitionOptions
+from partibus.partition.ports import Store, StoreError
+from partibus.partition.runtime import StoreRuntime
+from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.routing.slots import partition_for_key
+from partibus.store.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore
+from partibus.store.memory import MemoryDisk, MemoryStore
+from partibus.testing.invariants import BrokenPromise, body_of, name_in
+from partibus.testing.simulated_host import SimulatedHost, Timeline
+
+INBOX, HUB, ERRORS, SINK = ENTITIES = ("inbox", "hub", "errors", "sink")
+ROWS = {INBOX: (1, 2), HUB: (11, 12, 13), ERRORS: (21,), SINK: (31, 32)}
+STORE_OF = {1: 0, 2: 1, 11: 1, 12: 2, 13: 0, 21: 2, 31: 0, 32: 2}
+ENTITY_OF = {row: name for name, rows in ROWS.items() for row in rows}
+STORES = 3
+KEYS = (None, None, "red", "green", "blue")
+CRASH_CHANCE = 0.004
+FENCE_CHANCE = 0.002
+FAULTS = Faults(refused=0.01, forgotten=0.005, torn=0.005, unanswered=0.02, unsynced=0.005, load_fails=0.005)
+WAY_MS = 3.0
+STEPS = 2_000
+
+
+class Process:
+    """A broker that has one store."""
+
+    def __init__(self, world: "ForwardingSimulation", number: int) -> None:
+        self.world = world
+        self.number = number
+        self.alive = True
+        self.numbers = Numbers()
+        self.host = SimulatedHost(world.timeline, world.random)
+        self.runtime = StoreRuntime(self._open, self.host, world.timeline, forward=self._see, wake=self._wake)
+        self.runtime.open()
+        self.pumps: dict[tuple[int, int], Pump] = {}
+        self.asked: set[int] = set()
+
+    def _open(self) -> Store:
+        disk = self.world.disks[self.number]
+        if self.world.processes.get(self.number) not in (None, self) or not self.alive:
+            raise StoreError("another process has the store", executed=False)
+        store = MemoryStore(disk)
+        disk.sync()
+        return FaultyStore(store, self.world.faults)
+
+    def begin(self) -> None:
+        """What waits is forwarded, what falls due is seen to."""
+        self.runtime.wake_timed()
+        self._wake([row for row, store in STORE_OF.items() if store == self.number])
+
+    def _wake(self, rows: list[int]) -> None:
+        for row in rows:
+            self.runtime.submit(row, self.world.options[ENTITY_OF[row]], c.Tick())
+
+    def _see(self, row: int) -> None:
+        if self.runtime.failure is not None:
+            self.runtime.when_usable(lambda: self._see(row))
+            return
+        entity = ENTITY_OF[row]
+        for kind, target in self.world.targets(entity).items():
+            if (row, kind) not in self.pumps:
+                place = ROWS[entity].index(row)
+                source = Source(self.runtime, row, kind, lambda: self.world.options[entity], entity, place)
+                pump = Pump(source, target, self._find, self.numbers, self.host.call_later, self._lost((row, kind)))
+                self.pumps[row, kind] = pump
+                pump.begin()
+
+    def _lost(self, key: tuple[int, int]) -> Callable[[], None]:
+        def lost() -> None:
+            del self.pumps[key]
+            self.runtime.when_usable(lambda: self._see(key[0]))
+
+        return lost
+
+    def _find(self, name: str) -> Destination:
+        if name not in self.world.handles[self.number]:
+            self.world.handles[self.number][name] = [
+                PartitionHandle(place, row, Distant(self, STORE_OF[row]), self.world.options[name], batched=True)
+                for place, row in enumerate(ROWS[name])
+            ]
+        return Destination(name, self.world.handles[self.number][name], True, 10_000, False, name == SINK)
+
+    def crash(self) -> None:
+        """The power fails."""
+        self.alive = False
+        self.host.crash()
+
+
+class Distant:
+    """The way of a process to a store, wherever that is: a `partibus.routing.store_access.StoreAccess` for requests."""
+
+    overloaded = False
+
+    def __init__(self, process: Process, store: int) -> None:
+        self._process = process
+        self._store = store
+        self._arrives_ms = 0.0
+
+    @property
+    def failure(self) -> str | None:
+        return None
+
+    def submit(
+        self,
+        row: int,
+        options: PartitionOptions,
+        command: c.Command,
+        on_reply: OnReply | None = None,
+        *,
+        holdable: bool = False,
+    ) -> None:
+        """It arrives later, even if its sender has crashed since."""
+        world, process = self._process.world, self._process
+        assert isinstance(command, c.Enqueue), "what pumps send"
+        assert on_reply is not None, "they wait for the answer"
+        sent = replace(command, messages=list(command.messages))
+        answered: list[bool] = []
+
+        def answer(reply: Any) -> None:
+            if not answered:
+                answered.append(True)
+                world.timeline.call_later(world.way_ms(), lambda: on_reply(reply) if process.alive else None)
+
+        def arrive() -> None:
+            owner = world.processes[self._store]
+            sent.request = world.number()
+            owner.runtime.submit(row, world.options[ENTITY_OF[row]], sent, lambda r: answer(r) if owner.alive else None)
+            world.timeline.call_later(300.0, lambda: answer(c.Failed(command.request, None, False, "no answer")))
+
+        self._arrives_ms = max(self._arrives_ms, world.timeline.time_ms + world.way_ms())
+        world.timeline.call_later(self._arrives_ms - world.timeline.time_ms, arrive)
+
+    def when_usable(self, call: Callable[[], None]) -> None:
+        self._process.host.call_later(10.0, call)
+
+    def register(self, receiver: int, on_granted: OnReply) -> None:
+        raise AssertionError("nobody receives from elsewhere")
+
+    def unregister(self, receiver: int) -> None:
+        raise AssertionError("nobody receives from elsewhere")
+
+    forget = unregister
+
+    def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
+        raise AssertionError("nothing is deleted")
+
+    def retire(self, why: str) -> list[Callable[[], None]]:
+        return []
+
+
+class ForwardingSimulation:
+    """One history. Raises `BrokenPromise`, which names the seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random = Random(seed)
+        self.timeline = Timeline()
+        self.faults = FaultSource(seed, FAULTS)
+        self.disks = [MemoryDisk() for _ in range(STORES)]
+        self.handles: dict[int, dict[str, list[PartitionHandle]]] = {store: {} for store in range(STORES)}
+        self._numbers = Numbers()
+        self._requests = 1 << 40
+        self.happened: Counter[str] = Counter()
+        self.begun = False
+        """The inbox forwards."""
+        limits = PartitionLimits(
+            window_entries=random.choice((4, 60)),
+            window_bytes=random.choice((800, 100_000)),
+            page_entries=random.choice((3, 20)),
+            page_bytes=random.choice((300, 100_000)),
+        )
+        plain = PartitionOptions(
+            lock_duration_ms=random.choice((60, 400)), max_delivery_count=1_000, reservation_ms=100, limits=limits
+        )
+        full = random.choice((None, 3_000))
+        self.options = {
+            INBOX: replace(plain, redelivery_delay_ms=random.choice((0, 30)), default_ttl_ms=100_000),
+            HUB: replace(plain, forwards=1, size_bytes_max=full),
+            ERRORS: replace(plain, forwards=2),
+            SINK: replace(plain, duplicate_window_ms=random.choice((None, None, 50_000))),
+        }
+        self.sent: dict[int, tuple[str | None, int]] = {}
+        """Name -> (key, producer)."""
+        self.accepted: set[int] = set()
+        self.order: dict[tuple[str, int], list[int]] = {}
+        """(key, producer) -> names in the order in which they were stored."""
+        self.gone: set[int] = set()
+        """Completed at the inbox, surely or perhaps, or received at the sink."""
+        self.found: list[tuple[int, int, bytes]] = []
+        """(row, name, stored form) at the sink."""
+        self.processes: dict[int, Process] = {}
+        for store in range(STORES):
+            self.processes[store] = Process(self, store)
+            self.processes[store].begin()
+        self._begin_later = random.choice((0, 200, 1_500))
+        self.timeline.call_later(self._begin_later, self.begin_forwarding)
+        self.producing = True
+        for producer in range(3):
+            self._produce(producer)
+        self._consume_inbox()
+        self._dead_letter()
+
+    def targets(self, entity: str) -> dict[int, str]:
+        """As `partibus.forwarding.forwarder.targets_of`."""
+        found = {HUB: {0: SINK}, ERRORS: {1: SINK}}
+        if self.begun:
+            found[INBOX] = {0: HUB}
+        return found.get(entity, {})
+
+    def begin_forwarding(self) -> None:
+        """The inbox is updated; its receivers are sent away."""
+        self.begun = True
+        self.options[INBOX] = replace(self.options[INBOX], forwards=1)
+        for row in ROWS[INBOX]:
+            self.processes[STORE_OF[row]]._wake([row])
+
+    def way_ms(self) -> float:
+        """From one process to another."""
+        return self.random.choice((0.0, 0.2, WAY_MS)) * self.random.random()
+
+    def number(self) -> int:
+        """For requests and receivers of clients, apart from those of processes."""
+        self._requests += 1
+        return self._requests
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    def _produce(self, producer: int) -> None:
+        random = self.random
+        if not self.producing:
+            return
+        entity = random.choice((INBOX, INBOX, ERRORS)) if producer else INBOX
+        names: list[int] = []
+        messages: list[Message] = []
+        key = random.choice(KEYS)
+        row = ROWS[entity][partition_for_key(key, len(ROWS[entity])) if key else random.randrange(len(ROWS[entity]))]
+        for _ in range(random.choice((1, 3, 12))):
+            name = self._numbers.next()
+            self.sent[name] = (key, producer)
+            names.append(name)
+            annotations = b"" if key is None else encode(Symbol(PARTITION_KEY)) + encode(key)
+            properties = b"\x00\x53\x73" + encode([str(name)])
+            body = body_of(name) + bytes(random.choice((0, 60)))
+            data = pack(annotation_count=key is not None, annotations=annotations, properties=properties, rest=body)
+            messages.append(Message(data, partition_key=key))
+
+        again: list[bool] = []
+
+        def answered(reply: Any) -> None:
+            if isinstance(reply, c.Accepted):
+                self.accepted.update(names)
+                if key is not None and entity == INBOX:
+                    self.order.setdefault((key, producer), []).extend(names)
+            go_on()
+
+        def go_on() -> None:
+            if not again:
+                again.append(True)
+                self.timeline.call_later(random.choice((0.0, 2.0, 20.0)), lambda: self._produce(producer))
+
+        self.timeline.call_later(400.0, go_on)
+        self.processes[STORE_OF[row]].runtime.submit(
+            row, self.options[entity], c.Enqueue(self.number(), messages), answered
+        )
+
+    def _consume_inbox(self) -> None:
+        """Before it forwards: lock, then complete, abandon, or leave it."""
+        if self.begun or not self.producing:
+            return
+        row = self.random.choice(ROWS[INBOX])
+        process = self.processes[STORE_OF[row]]
+        receiver = self.number()
+
+        def told(reply: Any) -> None:
+            if isinstance(reply, c.Granted):
+                self.happened["locked before"] += len(reply.entries)
+                tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
+                outcome = self.random.choice((c.Outcome.COMPLETE, c.Outcome.ABANDON, c.Outcome.ABANDON, None))
+                if outcome is c.Outcome.COMPLETE:
+                    # Perhaps it comes again all the same: nobody was told that it is gone.
+                    self.gone.update(name_in(entry.data) for entry in reply.entries if entry.data is not None)
+                if outcome is not None:
+                    delay_ms = self.random.choice((0.0, 30.0, 300.0))
+                    settle = c.Settle(self.number(), 0, outcome, tokens, delay_ms=self.random.choice((0, 40)))
+                    process.host.call_later(
+                        delay_ms, lambda: process.runtime.submit(row, self.options[INBOX], settle, lambda _: None)
+                    )
+
+        process.runtime.register(receiver, told)
+        reserve = self.random.random() < 0.2
+        process.runtime.submit(
+            row, self.options[INBOX], c.Receive(0, receiver, self.random.choice((1, 5)), 5_000, reserve=reserve)
+        )
+        process.host.call_later(
+            20.0, lambda: process.runtime.submit(row, self.options[INBOX], c.CancelReceive(0, 0, receiver))
+        )
+        self.timeline.call_later(self.random.choice((5.0, 40.0)), self._consume_inbox)
+
+    def _dead_letter(self) -> None:
+        """Everything in `errors` becomes a dead letter."""
+        row = ROWS[ERRORS][0]
+        process = self.processes[STORE_OF[row]]
+        receiver = self.number()
+
+        def told(reply: Any) -> None:
+            if isinstance(reply, c.Granted):
+                tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
+                settle = c.Settle(self.number(), 0, c.Outcome.DEAD_LETTER, tokens, "because")
+                process.runtime.submit(row, self.options[ERRORS], settle, lambda _: None)
+
+        process.runtime.register(receiver, told)
+        process.runtime.submit(row, self.options[ERRORS], c.Receive(0, receiver, 50, 50_000))
+
+        def end() -> None:
+            if process.alive:
+                process.runtime.unregister(receiver)
+                process.runtime.submit(row, self.options[ERRORS], c.CancelReceive(0, 0, receiver))
+            self._dead_letter()
+
+        self.timeline.call_later(30.0, end)
+
+    # -- what happens to processes -----------------------------------------------------------------------------------
+
+    def crash(self, store: int) -> None:
+        """The machine of a store loses power, and a new process starts."""
+        self.happened["crashes"] += 1
+        self.processes[store].crash()
+        self.disks[store].crash()
+        self._start(store)
+
+    def fence(self, store: int) -> None:
+        """A store gets another owner, and the one before goes on without knowing it."""
+        self.happened["fenced"] += 1
+        self._start(store)
+
+    def _start(self, store: int) -> None:
+        del self.processes[store]
+        self.handles[store] = {}
+        self.processes[store] = Process(self, store)
+        self.processes[store].begin()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def run(self, steps: int) -> None:
+        """Do so many events, then come to rest and check."""
+        try:
+            for _ in range(steps):
+                self.timeline.run_next()
+                if self.random.random() < CRASH_CHANCE:
+                    self.crash(self.random.randrange(STORES))
+                if self.random.random() < FENCE_CHANCE:
+                    self.fence(self.random.randrange(STORES))
+            self._come_to_rest()
+            self._check()
+        except AssertionError as error:
+            again = f"python -m partibus.testing.forwarding_simulation --seed {self.seed} --steps {steps}"
+            raise BrokenPromise(f"{error} (seed {self.seed}, at {self.timeline.now_ms()} ms; {again})") from error
+
+    def _come_to_rest(self) -> None:
+        self.producing = False
+        self.faults.faults = NO_FAULTS
+        if not self.begun:
+            self.begin_forwarding()
+        end_ms = self.timeline.time_ms + 60_000
+        while self.timeline.time_ms < end_ms:
+            for _ in range(200):
+                self.timeline.run_next()
+            if not self._left() and self.timeline.time_ms > end_ms - 55_000:
+                break
+        for row in ROWS[SINK]:
+            tables = self.disks[STORE_OF[row]].durable
+            for entry in tables.in_range(subqueue_key(row, 0), 0, POSITION_MAX):
+                self.found.append((row, name_in(entry.data), entry.data))
+
+    def _left(self) -> int:
+        """Entries that are not at the sink yet."""
+        left = 0
+        for name in (INBOX, HUB, ERRORS):
+            for row in ROWS[name]:
+                tables = self.disks[STORE_OF[row]].durable
+                for kind in (0, 1, 2):
+                    left += len(list(tables.in_range(subqueue_key(row, kind), 0, POSITION_MAX)))
+        return left
+
+    def _check(self) -> None:
+        left = self._left()
+        if left:
+            raise BrokenPromise(f"{left} messages were never forwarded")
+        times = Counter(name for _, name, _ in self.found)
+        twice = sorted(name for name, count in times.items() if count > 1)
+        if twice:
+            raise BrokenPromise(f"messages {twice} were forwarded more than once")
+        lost = sorted(name for name in self.accepted if name not in times and name not in self.gone)
+        if lost:
+            raise BrokenPromise(f"messages {lost} were accepted and are lost")
+        place: dict[int, int] = {}
+        for index, (row, name, data) in enumerate(self.found):
+            place[name] = index
+            key, _ = self.sent[name]
+            if key is not None and row != ROWS[SINK][partition_for_key(key, len(ROWS[SINK]))]:
+                raise BrokenPromise(f"message {name} with the key {key} is in partition row {row}")
+            if hops_of(data) not in (1, 2):
+                raise BrokenPromise(f"message {name} counts {hops_of(data)} hops")
+        if self._begin_later == 0:  # else some were held back by receivers, or abandoned
+            for (key, producer), names in self.order.items():
+                places = [place[name] for name in names if name in place]
+                if places != sorted(places):
+                    raise BrokenPromise(f"messages of the key {key} of producer {producer} are out of order")
+        self.happened["forwarded"] += len(self.found)
+
+
+def main() -> None:
+    """Run one seed, or several from it on."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="how many, one after the other")
+    parser.add_argument("--steps", type=int, default=STEPS, help="events before everything comes to rest")
+    arguments = parser.parse_args()
+    for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+        simulation = ForwardingSimulation(seed)
+        simulation.run(arguments.steps)
+        print(
+            f"seed {seed}: {len(simulation.sent)} messages, {dict(simulation.happened)}, {simulation.faults.happened}"
+        )
+
+
+if __name__ == "__main__":
+    main()
