@@ -1,5 +1,6 @@
 """From a queue and the broker's limits to what its partitions are told."""
 
+from partibus.forwarding.forwarder import targets_of
 from partibus.limits import Limits
 from partibus.namespace.namespace import Queue
 from partibus.partition.options import PartitionOptions
@@ -14,6 +15,7 @@ def partition_options(queue: Queue, limits: Limits) -> PartitionOptions:
         size_bytes_max=queue.partition_size_max_bytes,
         dead_letter_on_expiration=queue.dead_lettering_on_expiration,
         requires_session=queue.requires_session,
+        forwards=sum(1 << kind for kind in targets_of(queue)),
         duplicate_window_ms=queue.duplicate_window_ms,
         redelivery_delay_ms=queue.redelivery_delay_ms,
         redelivery_delay_max_ms=queue.redelivery_delay_max_ms,
