@@ -12,6 +12,7 @@ import click
 from partibus.bench.machine import sync_ms
 from partibus.cli.connection import JSON
 from partibus.cli.output import print_json, print_table, size_text
+from partibus.errors import UnusableFile
 from partibus.spark.errors import JavaNotFound
 from partibus.spark.java import find_java
 
@@ -36,7 +37,7 @@ class Check(NamedTuple):
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("."),
     show_default=True,
-    help="Directory whose disk is measured.",
+    help="Directory of the data: its disk is measured, its certificates are looked at.",
 )
 @JSON
 @click.pass_context
@@ -55,6 +56,7 @@ def _checks(data: Path) -> Iterator[Check]:
     yield _python()
     yield _sqlite()
     yield from _disk(data)
+    yield from _certificates(data)
     yield _java()
     yield _node()
 
@@ -87,6 +89,29 @@ def _disk(data: Path) -> Iterator[Check]:
     yield Check(
         "disk room", "warn" if short else "ok", size_text(free) or "", "less than 1 GiB is free" if short else ""
     )
+
+
+def _certificates(data: Path) -> Iterator[Check]:
+    """For development, where there are some."""
+    from partibus.node.certificates import AUTHORITY, RENEW_BEFORE, SERVER, now_utc, read_facts
+    from partibus.node.tls import FOLDER
+
+    for name, what, advice in (
+        (AUTHORITY, "authority", f"delete {data / FOLDER}, run partibus certs and tell clients of the new authority"),
+        (SERVER, "certificate", f"run partibus certs --renew --data {data}"),
+    ):
+        path = data / FOLDER / name
+        if not path.exists():
+            continue
+        try:
+            facts = read_facts(path)
+        except UnusableFile as error:
+            yield Check(what, "fail", str(error), advice)
+            continue
+        left = facts.ends - now_utc()
+        state = "fail" if left.total_seconds() <= 0 else "warn" if left < RENEW_BEFORE else "ok"
+        found = f"until {facts.ends:%Y-%m-%d}" + (f", for {', '.join(facts.names)}" if facts.names else "")
+        yield Check(what, state, found, "" if state == "ok" else advice)
 
 
 def _java() -> Check:

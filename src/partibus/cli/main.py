@@ -15,6 +15,7 @@ COMMANDS = {
     "cluster": Lazy("partibus.cli.cluster", "cluster", "Show brokers and the stores that they own."),
     "backup": Lazy("partibus.cli.backup", "backup", "Copy the stores of a running broker."),
     "restore": Lazy("partibus.cli.restore", "restore", "Send the messages of a backup to another queue."),
+    "certs": Lazy("partibus.cli.certs", "certs", "Make certificates for development, or show them."),
     "clock": Lazy("partibus.cli.clock", "clock", "Show or move the clock of a broker."),
     "bench": Lazy("partibus.cli.bench", "bench", "Measure a broker."),
     "demo": Lazy("partibus.cli.demo", "demo", "Real flights through the broker, Spark over its partitions, a report."),

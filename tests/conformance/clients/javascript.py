@@ -19,8 +19,14 @@ _SCRIPTS = Path(__file__).parents[1] / "js"
 class JavaScriptAgent:
     """One Node.js process with one client."""
 
-    def __init__(self, script: str, *arguments: str, kinds: Mapping[str, Trouble]) -> None:
-        """``kinds`` names the library's codes."""
+    def __init__(
+        self,
+        script: str,
+        *arguments: str,
+        kinds: Mapping[str, Trouble],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """``kinds`` names the library's codes; ``environment`` is added to this process's own."""
         node = find_node()
         self._kinds = kinds
         self._requests = count(1)
@@ -28,7 +34,7 @@ class JavaScriptAgent:
             [str(node.executable), str(_SCRIPTS / script), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=node.environment(),
+            env=node.environment() | dict(environment or {}),
             text=True,
         )
 
@@ -86,10 +92,22 @@ class JavaScriptAgent:
 class JavaScriptServiceBus(JavaScriptAgent):
     """@azure/service-bus."""
 
-    def __init__(self, connection_string: str) -> None:
+    def __init__(
+        self,
+        connection_string: str,
+        *,
+        websocket: bool = False,
+        endpoint: str | None = None,
+        ca_file: Path | None = None,
+    ) -> None:
+        """``endpoint``: ``sb://host:port`` to connect to instead of that of the connection string. ``ca_file``: who is
+        trusted besides those that Node.js knows."""
         super().__init__(
             "service_bus.js",
             connection_string,
+            "websocket" if websocket else "tcp",
+            *([endpoint] if endpoint is not None else []),
+            environment={} if ca_file is None else {"NODE_EXTRA_CA_CERTS": str(ca_file)},
             kinds={
                 "MessagingEntityNotFound": Trouble.NOT_FOUND,
                 "UnauthorizedAccess": Trouble.UNAUTHORIZED,

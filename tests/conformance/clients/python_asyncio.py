@@ -23,16 +23,17 @@ T = TypeVar("T")
 class PythonAsyncio:
     """Senders and receivers are kept by entity; this library makes a connection for each."""
 
-    def __init__(self, connection_string: str) -> None:
+    def __init__(self, connection_string: str, **options: Any) -> None:
+        """``options`` of the library's client, such as its way to the broker."""
         self._runner = asyncio.Runner()
         self._senders: dict[str, ServiceBusSender] = {}
         self._receivers: dict[tuple[str, bool], ServiceBusReceiver] = {}
         self._sessions = count()
-        self._azure = self._run(self._make(connection_string))
+        self._azure = self._run(self._make(connection_string, options))
 
     @staticmethod
-    async def _make(connection_string: str) -> AzureClient:
-        return AzureClient.from_connection_string(connection_string, **OPTIONS)
+    async def _make(connection_string: str, options: dict[str, Any]) -> AzureClient:
+        return AzureClient.from_connection_string(connection_string, **OPTIONS, **options)
 
     def send(self, entity: str, *messages: Outgoing) -> None:
         async def run() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import count
+from typing import Any
 
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus import ServiceBusClient as AzureClient
@@ -18,8 +19,9 @@ from tests.conformance.clients.interface import WAIT_S, Outgoing, Received, Sess
 class PythonSync:
     """Senders and receivers are kept by entity; this library makes a connection for each."""
 
-    def __init__(self, connection_string: str) -> None:
-        self.azure = AzureClient.from_connection_string(connection_string, **OPTIONS)
+    def __init__(self, connection_string: str, **options: Any) -> None:
+        """``options`` of the library's client, such as its way to the broker."""
+        self.azure = AzureClient.from_connection_string(connection_string, **OPTIONS, **options)
         self._senders: dict[str, ServiceBusSender] = {}
         self._receivers: dict[tuple[str, bool], ServiceBusReceiver] = {}
         self._sessions = count()

@@ -1,13 +1,17 @@
-// Adapter for @azure/service-bus.  node service_bus.js CONNECTION_STRING
+// Adapter for @azure/service-bus.  node service_bus.js CONNECTION_STRING [tcp | websocket] [ENDPOINT]
 "use strict";
 
 const { ServiceBusClient } = require("@azure/service-bus");
 const Long = require("long");
 const { serve } = require("./agent.js");
 
+const [connectionString, transport, customEndpointAddress] = process.argv.slice(2);
+const webSocketOptions = transport === "websocket" ? { webSocket: require("ws") } : undefined;
+
 /** No second try: a test wants to see the first answer. */
 function connect(timeoutInMs) {
-  return new ServiceBusClient(process.argv[2], { retryOptions: { maxRetries: 0, timeoutInMs } });
+  const retryOptions = { maxRetries: 0, timeoutInMs };
+  return new ServiceBusClient(connectionString, { retryOptions, webSocketOptions, customEndpointAddress });
 }
 
 const client = connect(20000);

@@ -1,0 +1,256 @@
+"""Unmodified clients over TLS and in websockets, and the certificate that they see."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import cast
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from azure.servicebus import TransportType
+
+from partibus.client import OutgoingMessage, connect
+from partibus.testing.broker_process import BrokerFailed, BrokerProcess, run_to_the_end
+from tests.conformance.clients.interface import (
+    ClientTrouble,
+    Outgoing,
+    ServiceBusClient,
+    peek_all,
+    receive_all,
+    wait_until,
+)
+from tests.conformance.clients.javascript import JavaScriptServiceBus
+from tests.conformance.clients.python_asyncio import PythonAsyncio
+from tests.conformance.clients.python_sync import PythonSync
+
+# What the library for asyncio tells its own HTTP library, for websockets without TLS.
+pytestmark = pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
+
+FLAG = "UseDevelopmentEmulator=true;"
+LARGE = os.urandom(200_000)
+"""More than a frame, in both directions."""
+
+
+def over_tls(broker: BrokerProcess) -> str:
+    """The connection string without the flag by which clients choose plain TCP."""
+    return broker.connection_string.replace(FLAG, "")
+
+
+def at_tls_port(broker: BrokerProcess) -> str:
+    """As `over_tls`, with the port of AMQP over TLS."""
+    return over_tls(broker).replace(f":{broker.port}", f":{broker.amqps_port}")
+
+
+def python_over(transport: str, broker: BrokerProcess, kind: type[PythonSync | PythonAsyncio]) -> ServiceBusClient:
+    trusted = {"connection_verify": str(broker.ca_file)}
+    match transport:
+        case "amqps":
+            address = f"https://localhost:{broker.amqps_port}"
+            return kind(over_tls(broker), custom_endpoint_address=address, transport_type=TransportType.Amqp, **trusted)
+        case "wss":
+            return kind(over_tls(broker), custom_endpoint_address=broker.https_url, **trusted)
+        case "wss, a path before":
+            return kind(over_tls(broker), custom_endpoint_address=f"{broker.https_url}/my/path", **trusted)
+        case _:
+            return kind(broker.connection_string, custom_endpoint_address=broker.http_url)
+
+
+def javascript_over(transport: str, broker: BrokerProcess) -> ServiceBusClient:
+    """This library speaks TLS in websockets always."""
+    if transport == "amqps":
+        return JavaScriptServiceBus(at_tls_port(broker), ca_file=broker.ca_file)
+    endpoint = f"sb://localhost:{broker.ready['https_port']}"
+    return JavaScriptServiceBus(over_tls(broker), websocket=True, endpoint=endpoint, ca_file=broker.ca_file)
+
+
+CLIENTS: dict[str, Callable[[BrokerProcess], ServiceBusClient]] = {
+    "python-amqps": lambda broker: python_over("amqps", broker, PythonSync),
+    "python-wss": lambda broker: python_over("wss", broker, PythonSync),
+    "python-wss-path": lambda broker: python_over("wss, a path before", broker, PythonSync),
+    "python-ws": lambda broker: python_over("ws", broker, PythonSync),
+    "python-asyncio-amqps": lambda broker: python_over("amqps", broker, PythonAsyncio),
+    "python-asyncio-wss": lambda broker: python_over("wss", broker, PythonAsyncio),
+    "python-asyncio-ws": lambda broker: python_over("ws", broker, PythonAsyncio),
+    "javascript-amqps": lambda broker: javascript_over("amqps", broker),
+    "javascript-wss": lambda broker: javascript_over("wss", broker),
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), tls=True) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def opened(broker: BrokerProcess) -> Iterator[Callable[[str], ServiceBusClient]]:
+    with ExitStack() as stack:
+        clients: dict[str, ServiceBusClient] = {}
+
+        def get(name: str) -> ServiceBusClient:
+            if name not in clients:
+                clients[name] = stack.enter_context(closing(CLIENTS[name](broker)))
+            return clients[name]
+
+        yield get
+
+
+@pytest.fixture(params=CLIENTS)
+def over(opened: Callable[[str], ServiceBusClient], request: pytest.FixtureRequest) -> ServiceBusClient:
+    """Each library, on each way to the broker that it has besides plain TCP."""
+    return opened(request.param)
+
+
+@pytest.mark.row("C1", "C2")
+def test_small_and_large_messages_come_and_go_on_every_way_to_the_broker(
+    over: ServiceBusClient, make_queue: Callable[..., str]
+) -> None:
+    queue = make_queue(EnablePartitioning=True)
+    over.send(queue, Outgoing(b"small", partition_key="k"), Outgoing(LARGE, partition_key="k"))
+    over.send_batch(queue, [Outgoing(b"%d" % i, partition_key="k") for i in range(20)])
+    messages = receive_all(over, queue, 22)
+    assert [message.body for message in messages] == [b"small", LARGE, *(b"%d" % i for i in range(20))]
+    for message in messages:
+        over.complete(queue, message)
+    assert peek_all(over, queue) == []
+
+
+@pytest.mark.row("C1")
+def test_requests_and_errors_pass_on_every_way_to_the_broker(
+    over: ServiceBusClient, make_queue: Callable[..., str]
+) -> None:
+    queue = make_queue()
+    over.send(queue, *(Outgoing(LARGE) for _ in range(4)))
+    assert [len(message.body) for message in peek_all(over, queue)] == 4 * [len(LARGE)]
+    with pytest.raises(ClientTrouble, match="could not be found"):
+        over.send("no-such-queue", Outgoing(b"x"))
+
+
+@pytest.mark.row("C2")
+def test_who_does_not_trust_the_authority_connects_to_nothing(broker: BrokerProcess) -> None:
+    address = f"https://localhost:{broker.amqps_port}"
+    stranger = PythonSync(over_tls(broker), custom_endpoint_address=address, transport_type=TransportType.Amqp)
+    with closing(stranger), pytest.raises(ClientTrouble, match="CERTIFICATE_VERIFY_FAILED"):
+        stranger.send("q", Outgoing(b"x"))
+    # The broker goes on for others, and has nothing to say about it.
+    assert get_health(broker.https_url, broker.ca_file)["status"] == "healthy"
+    assert "Traceback" not in broker.log
+
+
+@pytest.mark.row("C1")
+def test_our_own_client_speaks_tls(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(broker.ca_file))
+    queue = broker.create_queue("own-client")
+    with connect(at_tls_port(broker)) as client:
+        client.sender(queue).send([OutgoingMessage(body=LARGE)])
+        (message,) = client.receiver(queue).receive(1)
+        assert message.body == LARGE
+
+
+def get_health(url: str, ca_file: Path) -> dict[str, object]:
+    with urlopen(f"{url}/health", timeout=20, context=ssl.create_default_context(cafile=ca_file)) as response:
+        return cast("dict[str, object]", json.load(response))
+
+
+@pytest.mark.row("C1")
+def test_health_is_told_over_https_with_the_certificate_in_it(broker: BrokerProcess) -> None:
+    health = get_health(broker.https_url, broker.ca_file)
+    assert health["status"] == "healthy"
+    assert health["certificate"] == "ok"
+    with pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"), urlopen(f"{broker.https_url}/health", timeout=20):
+        pass
+
+
+def test_old_versions_of_tls_are_refused(broker: BrokerProcess) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(broker.ca_file)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with socket.create_connection(("127.0.0.1", broker.amqps_port)) as plain, pytest.raises((ssl.SSLError, OSError)):
+        context.wrap_socket(plain, server_hostname="localhost")
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        socket.create_connection(("127.0.0.1", broker.amqps_port)) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as wrapped,
+    ):
+        assert wrapped.version() == "TLSv1.2"
+
+
+def certificate_of(port: int, ca_file: Path) -> bytes:
+    """What a new connection is shown (DER)."""
+    context = ssl.create_default_context(cafile=ca_file)
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as wrapped,
+    ):
+        shown = wrapped.getpeercert(binary_form=True)
+    assert shown is not None
+    return shown
+
+
+@pytest.mark.row("C2")
+@pytest.mark.parametrize("brokers", ["1", "2"])
+def test_certificate_is_replaced_without_a_restart_and_broken_files_change_nothing(
+    tmp_path: Path, brokers: str
+) -> None:
+    with BrokerProcess(tmp_path, tls=True, arguments=("--brokers", brokers)) as broker:
+        server = broker.data / "certs" / "server.pem"
+        assert stat.S_IMODE(server.stat().st_mode) == 0o600
+        ports = (broker.amqps_port, int(broker.ready["https_port"]))
+        (first,) = {certificate_of(port, broker.ca_file) for port in ports for _ in range(4)}
+        broker.create_queue("q")
+        kept = PythonSync(
+            over_tls(broker), custom_endpoint_address=broker.https_url, connection_verify=str(broker.ca_file)
+        )
+        with closing(kept):
+            kept.send("q", Outgoing(b"before"))
+            made = run_to_the_end("certs", "--data", str(broker.data), "--renew", "--name", "broker.example")
+            assert made.returncode == 0, made.stderr
+            assert "broker.example" in made.stderr
+            broker.hang_up()
+            # Every broker's, behind both ports.
+            wait_until(lambda: first not in {certificate_of(port, broker.ca_file) for port in ports for _ in range(6)})
+            (second,) = {certificate_of(port, broker.ca_file) for port in ports for _ in range(4)}
+            good = server.read_bytes()
+            server.write_text("nothing that could be used")
+            # Without a signal: the files have changed.
+            wait_until(lambda: "former" in str(get_health(broker.https_url, broker.ca_file)["certificate"]))
+            assert {certificate_of(port, broker.ca_file) for port in ports} == {second}
+            assert get_health(broker.https_url, broker.ca_file)["status"] == "healthy"
+            assert "the certificate stays as it was" in broker.log
+            server.write_bytes(good)
+            broker.hang_up()
+            wait_until(
+                lambda: {get_health(broker.https_url, broker.ca_file)["certificate"] for _ in range(6)} == {"ok"}
+            )
+            kept.send("q", Outgoing(b"after"))
+        broker.restart()
+        assert certificate_of(broker.amqps_port, broker.ca_file) == second
+
+
+def test_given_certificate_is_served_and_an_unusable_one_is_refused_at_the_start(tmp_path: Path) -> None:
+    made = run_to_the_end("certs", "--data", str(tmp_path / "elsewhere"), "--json")
+    authority, server = (Path(json.loads(made.stdout)[key]) for key in ("authority", "server"))
+    whole = server.read_text()
+    end_of_key = whole.index("-----BEGIN CERTIFICATE-----")
+    (key := tmp_path / "key.pem").write_text(whole[:end_of_key])
+    (certificate := tmp_path / "certificate.pem").write_text(whole[end_of_key:])
+    (folder := tmp_path / "broker").mkdir()
+    arguments = ("--certificate", str(certificate), "--certificate-key", str(key))
+    with BrokerProcess(folder, tls=True, arguments=arguments) as broker:
+        assert get_health(broker.https_url, authority)["certificate"] == "ok"
+        assert not broker.ca_file.exists()
+    (other := tmp_path / "other").mkdir()
+    run_to_the_end("certs", "--data", str(other))
+    arguments = ("--certificate", str(certificate), "--certificate-key", str(other / "certs" / "server.pem"))
+    with pytest.raises(BrokerFailed, match="the key is not that of the certificate"):
+        BrokerProcess(folder, tls=True, arguments=arguments).start()
