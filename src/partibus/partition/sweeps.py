@@ -230,6 +230,7 @@ def _return(state: PartitionState, subqueue: Subqueue, entries: list[Entry], ste
         if entry.pos >= subqueue.paged_up_to:
             if not subqueue.loading_page:
                 subqueue.edited = True
+                subqueue.above.discard(entry.pos)  # it was, if it was found under lock after a restart
                 continue  # a page will bring it
             subqueue.above.add(entry.pos)
         if len(subqueue.ready) >= ready_max:
