@@ -62,7 +62,8 @@ class EntityChanged(PartibusError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"The messaging entity '{name}' was changed in between. Get it again and apply the change to what it is now."
+            f"The messaging entity '{name}' was changed in between. "
+            "Get it again and apply the change to what it is now."
         )
         self.args = (name,)
         self.name = name

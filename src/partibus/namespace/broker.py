@@ -1,16 +1,20 @@
 """Entities with their routes: what a front end needs to serve requests, whatever the protocol."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from partibus.clock import Clock, SystemClock
 from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation, PartibusError, Unsupported
+from partibus.filters.model import Rule
 from partibus.limits import Limits
-from partibus.namespace.access import AccessPolicies
+from partibus.namespace.access import AccessPolicies, SasPolicy
 from partibus.namespace.dropping import DroppedPartition
+from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
+from partibus.namespace.names import subscription_path
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.placement import Placement
-from partibus.namespace.properties import changed_options, queue_options
+from partibus.namespace.policies import check_not_fixed, policy_path, regenerated, with_policy, without
+from partibus.namespace.properties import changed_options, options_of, replaced_options
 from partibus.routing.detour import CallLater
 from partibus.routing.entity import EntityRoute
 from partibus.routing.front_end_cache import CallIdle
@@ -21,8 +25,8 @@ from partibus.routing.store_access import StoreAccess
 MakeHandle = Callable[[Queue, Placement], PartitionHandle]
 
 Change = Mapping[str, Any]
-"""What other brokers must follow, as JSON can hold it: ``entity``, the name of a queue that was made, changed or
-deleted, or ``rehearsals``, all that go on."""
+"""What other brokers must follow, as JSON can hold it: ``entity``, the path of an entity that was made, changed or
+deleted (empty: the namespace, whose policies changed), or ``rehearsals``, all that go on."""
 
 Announce = Callable[[Change, Callable[[], None]], None]
 """Tells a change to the other brokers and calls when all have followed."""
@@ -42,6 +46,10 @@ def _no_backups(directory: str, stores: Sequence[str], answer: object) -> NoRetu
 def nobody_else(change: Change, followed: Callable[[], None]) -> None:
     """The `Announce` of a broker that is alone."""
     followed()
+
+
+_DROPPED_AT_ONCE = 512
+"""Partitions whose end the catalog is told in one change."""
 
 
 class _Announcement:
@@ -74,7 +82,7 @@ class EntityUser(Protocol):
 
 
 class Entity:
-    """A queue and the way to its partitions."""
+    """A queue, topic or subscription, and the way to its partitions."""
 
     __slots__ = ("_users", "queue", "route")
 
@@ -83,19 +91,34 @@ class Entity:
         self.route = route
         self._users: set[EntityUser] = set()
 
+    @property
+    def away(self) -> list[int]:
+        """Ids of the partitions whose stores can't be used now."""
+        return [partition.partition_id for partition in self.route.partitions if not partition.available]
+
+    def status(self) -> str:
+        """EntityAvailabilityStatus (row A4)."""
+        return "Limited" if self.away else "Available"
+
     def check_send(self) -> None:
-        """Raises `EntityNotFound` and `EntityDisabled` when nobody can send to it now."""
+        """Raises `EntityNotFound`, `EntityDisabled` and `InvalidOperation` when nobody can send to it now."""
         queue = self.queue
         if queue.deleted:
             raise EntityNotFound(queue.name)
+        if queue.kind is EntityKind.SUBSCRIPTION:
+            raise InvalidOperation(
+                f"'{queue.name}' is a subscription: it gets what its topic gives it. Send to the topic."
+            )
         if not queue.can_send:
             raise EntityDisabled(queue.name, queue.description.options.status.value)
 
     def check_receive(self) -> None:
-        """Raises `EntityNotFound` and `EntityDisabled` when nobody can receive from it now."""
+        """Raises `EntityNotFound`, `EntityDisabled` and `InvalidOperation` when nobody can receive from it now."""
         queue = self.queue
         if queue.deleted:
             raise EntityNotFound(queue.name)
+        if queue.kind is EntityKind.TOPIC:
+            raise InvalidOperation(f"'{queue.name}' is a topic. Receive from one of its subscriptions.")
         if not queue.can_receive:
             raise EntityDisabled(queue.name, queue.description.options.status.value)
 
@@ -171,48 +194,201 @@ class Broker:
         self.rehearsals = Rehearsals(self._store_names, self._places, call_later)
         """Losses on purpose."""
         self.rehearsals.on_changed = lambda rules: self._spread({"rehearsals": to_plain(rules)})
+        access.follow("", namespace.policies)
+        for queue in namespace:
+            if queue.policies:
+                access.follow(queue.name, queue.policies)
         self.on_clock_moved: list[Callable[[], None]] = []
         """Called when the clock was moved by hand (D26): run what has fallen due by `clock`. Timers that the loop has
         were set for the time that was."""
 
-    def entity(self, name: str) -> Entity:
-        """The entity of that name; routes are made on first use (D1). Raises `EntityNotFound`."""
-        return self._entity_of(self.namespace.queue(name))
+    def entity(self, path: str) -> Entity:
+        """The entity of that path, of any kind; routes are made on first use (D1). Raises `EntityNotFound`."""
+        return self._entity_of(self.namespace.entity(path))
+
+    def topic(self, name: str) -> Entity:
+        """As `entity`, for a topic."""
+        return self._entity_of(self.namespace.topic(name))
 
     def __iter__(self) -> Iterator[Entity]:
-        """All entities, in order of name."""
+        """All entities, in order of path."""
         return (self._entity_of(queue) for queue in self.namespace)
 
-    def create_queue(self, name: str, properties: Mapping[str, object]) -> Entity:
-        """Make a queue from the service's property names. Raises what `queue_options` and `Namespace.create` raise."""
-        self._catch_up(name)
-        queue = self.namespace.create(name, queue_options(properties), self._stores_away())
-        self._tell(name)
-        return self._entity_of(queue)
+    # -- entities ----------------------------------------------------------------------------------------------------
 
-    def update_queue(self, name: str, changes: Mapping[str, object]) -> Entity:
-        """Change some properties, by the service's names, with effect on everybody who uses the queue now. Raises what
-        `changed_options` and `Namespace.update` raise; then nothing has changed."""
-        self._catch_up(name)
-        queue = self.namespace.change(name, lambda options: changed_options(options, changes))
-        entity = self._entity_of(queue)
+    def create_queue(
+        self, name: str, properties: Mapping[str, object], *, policies: Iterable[SasPolicy] | None = None
+    ) -> Entity:
+        """Make a queue from the service's property names. Raises what `options_of` and `Namespace.make` raise."""
+        return self._create(name, EntityKind.QUEUE, properties, policies=policies)
+
+    def create_topic(
+        self, name: str, properties: Mapping[str, object], *, policies: Iterable[SasPolicy] | None = None
+    ) -> Entity:
+        """As `create_queue`."""
+        return self._create(name, EntityKind.TOPIC, properties, policies=policies)
+
+    def create_subscription(
+        self, topic: str, name: str, properties: Mapping[str, object], *, rule: Rule | None = None
+    ) -> Entity:
+        """As `create_queue`. Without a ``rule`` it begins with one that selects everything."""
+        return self._create(subscription_path(topic, name), EntityKind.SUBSCRIPTION, properties, rule=rule)
+
+    def update(
+        self,
+        path: str,
+        properties: Mapping[str, object],
+        *,
+        whole: bool = False,
+        policies: Iterable[SasPolicy] | None = None,
+        kind: EntityKind | None = None,
+        updated_ms: int | None = None,
+    ) -> Entity:
+        """Change some properties, by the service's names, with effect on everybody who uses the entity now. ``whole``:
+        those that are not named get their defaults, except what is for life. ``policies``: these and no others.
+        ``kind``: what it must be. Raises what `changed_options` and `Namespace.change` raise, and `InvalidOperation`
+        for an entity of another kind; then nothing has changed."""
+        queue = self._known(path, kind)
+
+        def change(old: EntityOptions) -> EntityOptions:
+            return (replaced_options if whole else changed_options)(old, properties, queue.kind)
+
+        changed = self.namespace.change(path, change, policies=policies, updated_ms=updated_ms)
+        entity = self._entity_of(changed)
         self._go_by(entity)
-        self._tell(name)
+        self._tell(changed.name)
         return entity
 
-    def delete_queue(self, name: str) -> None:
-        """Take a queue out, and its messages out of the stores. Raises `EntityNotFound`."""
-        self._catch_up(name)
-        entity = self.entity(name)
-        self.namespace.delete(name)
-        self._let_go(entity.queue)
-        self._tell(name)
+    def delete(self, path: str, *, kind: EntityKind | None = None) -> None:
+        """Take an entity out, and its messages out of the stores; a topic goes with its subscriptions. ``kind``: what
+        it must be. Raises `EntityNotFound`, and `InvalidOperation` for another kind."""
+        self._known(path, kind)
+        deleted = self.namespace.delete(path)
+        gone = [self._entity_of(queue) for queue in deleted]
+        for queue in deleted:
+            self._let_go(queue)
+        self._tell(deleted[0].name)
         # Who uses it lets go first: what links say to a partition when they end would bring it to life again.
-        self.when_followed(lambda: self._drop(entity))
+        self.when_followed(lambda: self._drop(gone))
 
-    def _drop(self, entity: Entity) -> None:
-        for partition in entity.route.partitions:
-            DroppedPartition(partition, self.numbers, lambda row: self.namespace.forget_dropped([row])).start()
+    def update_queue(self, path: str, changes: Mapping[str, object]) -> Entity:
+        """`update` of some properties."""
+        return self.update(path, changes)
+
+    def delete_queue(self, path: str) -> None:
+        """`delete`."""
+        self.delete(path)
+
+    # -- rules -------------------------------------------------------------------------------------------------------
+
+    def create_rule(self, path: str, rule: Rule) -> Rule:
+        """One more rule for a subscription, for every message that is published once this `when_followed`. Raises what
+        `Namespace.add_rule` does."""
+        self._known(path, EntityKind.SUBSCRIPTION)
+        made = self.namespace.add_rule(path, rule)
+        self._tell(self.namespace.entity(path).name)
+        return made
+
+    def replace_rule(self, path: str, rule: Rule) -> Rule:
+        """As `create_rule`, in place of the one of that name. `EntityNotFound` when there is none."""
+        self._known(path, EntityKind.SUBSCRIPTION)
+        made = self.namespace.replace_rule(path, rule)
+        self._tell(self.namespace.entity(path).name)
+        return made
+
+    def delete_rule(self, path: str, name: str) -> None:
+        """Raises `EntityNotFound`."""
+        self._known(path, EntityKind.SUBSCRIPTION)
+        self.namespace.delete_rule(path, name)
+        self._tell(self.namespace.entity(path).name)
+
+    # -- policies ----------------------------------------------------------------------------------------------------
+
+    def policies(self, path: str) -> tuple[SasPolicy, ...]:
+        """The access policies of an entity, or of the namespace for an empty path. `EntityNotFound`."""
+        return self.namespace.entity(path).policies if path else tuple(self.access)
+
+    def set_policy(self, path: str, policy: SasPolicy) -> SasPolicy:
+        """Make or change a policy; keys that are empty are made. `ArgumentError`, `EntityNotFound`, `QuotaExceeded`;
+        `EntityExists` for one of the namespace that is in the keys file."""
+        self._change_policies(path, policy.name, lambda known: with_policy(known, policy))
+        return self._policy(path, policy.name)
+
+    def regenerate_key(self, path: str, name: str, *, secondary: bool = False) -> SasPolicy:
+        """A new key; what was signed with the old one is good no more. `EntityNotFound`."""
+        self._change_policies(path, name, lambda known: regenerated(known, path, name, secondary=secondary))
+        return self._policy(path, name)
+
+    def delete_policy(self, path: str, name: str) -> None:
+        """What was shown under it is good no more. `EntityNotFound`."""
+        self._change_policies(path, name, lambda known: without(known, path, name))
+
+    def _change_policies(
+        self, path: str, name: str, change: Callable[[Sequence[SasPolicy]], Iterable[SasPolicy]]
+    ) -> None:
+        self._catch_up(path)
+        if path:
+            queue = self.namespace.change(path, lambda options: options, policies=change)
+            self.access.follow(queue.name, queue.policies)
+        else:
+            check_not_fixed(self.access.is_fixed(name), name)
+            self.namespace.change_policies(change)
+            self.access.follow("", self.namespace.policies)
+        self._tell(path)
+
+    def _policy(self, path: str, name: str) -> SasPolicy:
+        for policy in self.policies(path):
+            if policy.name == name:
+                return policy
+        raise EntityNotFound(policy_path(path, name))
+
+    # -- changes, here and elsewhere ---------------------------------------------------------------------------------
+
+    def _create(
+        self,
+        path: str,
+        kind: EntityKind,
+        properties: Mapping[str, object],
+        *,
+        rule: Rule | None = None,
+        policies: Iterable[SasPolicy] | None = None,
+    ) -> Entity:
+        self._catch_up(path)
+        description = EntityDescription(path, options_of(kind, properties), kind)
+        queue = self.namespace.make(description, self._stores_away(), rule=rule, policies=policies or ())
+        self.access.follow(queue.name, queue.policies)
+        self._tell(queue.name)
+        return self._entity_of(queue)
+
+    def _known(self, path: str, kind: EntityKind | None) -> Queue:
+        """The entity of that path, which must be of that kind, as the catalog has it."""
+        self._catch_up(path)
+        queue = self.namespace.entity(path)
+        if kind is not None and queue.kind is not kind:
+            raise InvalidOperation(
+                f"'{queue.name}' is a {queue.kind.value} and no {kind.value}. "
+                f"Name a {kind.value}, or address it as what it is."
+            )
+        return queue
+
+    def _drop(self, entities: Sequence[Entity]) -> None:
+        """Have the rows of deleted entities deleted, those of subscriptions before their topic's."""
+        partitions = [partition for entity in reversed(entities) for partition in entity.route.partitions]
+        missing = len(partitions)
+        gone: list[int] = []
+
+        def dropped(row: int) -> None:
+            nonlocal missing
+            missing -= 1
+            gone.append(row)
+            # Each call costs the catalog a sync of its own.
+            if not missing or len(gone) >= _DROPPED_AT_ONCE:
+                rows = gone.copy()
+                gone.clear()
+                self.namespace.forget_dropped(rows)
+
+        for partition in partitions:
+            DroppedPartition(partition, self.numbers, dropped).start()
 
     def when_followed(self, call: Callable[[], None]) -> None:
         """Call when every broker goes by the change that was made last: at once where there is only this one."""
@@ -229,29 +405,32 @@ class Broker:
         if "rehearsals" in change:
             self.rehearsals.follow(from_plain(change["rehearsals"]))
 
-    def _follow_entity(self, name: str) -> None:
-        gone, changed = self.namespace.follow(name)
-        if gone is not None:
-            self._let_go(gone)
+    def _follow_entity(self, path: str) -> None:
+        gone, changed = self.namespace.follow(path)
+        for queue in gone:
+            self._let_go(queue)
+        now = self.namespace.find(path) if path else None
+        self.access.follow(path, self.namespace.policies if not path else () if now is None else now.policies)
         entity = None if changed is None else self.in_use(changed)
         if entity is not None:
             self._go_by(entity)
 
-    def _catch_up(self, name: str) -> None:
+    def _catch_up(self, path: str) -> None:
         """A change that others have made may not have been told yet."""
         if self._announce is not nobody_else:
-            self._follow_entity(name)
+            self._follow_entity(path)
 
-    def _tell(self, name: str) -> None:
-        self._spread({"entity": name})
+    def _tell(self, path: str) -> None:
+        self._spread({"entity": path})
 
     def _spread(self, change: Change) -> None:
         self._announced = _Announcement()
         self._announce(change, self._announced.end)
 
     def _go_by(self, entity: Entity) -> None:
-        """The queue has other options."""
+        """The entity has other options."""
         queue = entity.queue
+        self.access.follow(queue.name, queue.policies)
         for partition, placement in zip(entity.route.partitions, queue.partitions, strict=True):
             partition.follow(self._make_handle(queue, placement))
             if queue.description.options.forwards:
@@ -259,7 +438,9 @@ class Broker:
         entity.tell_changed()
 
     def _let_go(self, queue: Queue) -> None:
-        """The queue is deleted."""
+        """The entity is deleted."""
+        if self.namespace.find(queue.name) is None:
+            self.access.follow(queue.name, ())
         entity = self._entities.pop(queue.entity_id, None)
         if entity is not None:
             entity.tell_changed()

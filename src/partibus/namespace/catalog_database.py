@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any, Protocol
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """The format that this version writes; older ones are led to it when they are opened, newer ones refused."""
 
 Row = tuple[Any, ...]

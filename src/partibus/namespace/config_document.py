@@ -56,12 +56,12 @@ class Document:
     def __init__(self, file: str, text: bytes) -> None:
         """ConfigError at once when ``text`` is no JSON at all."""
         self._file = file
-        self._problems: list[Problem] = []
+        self.problems: list[Problem] = []
         self.root: object = self._parse(text)
 
     def refuse(self, path: str, text: str) -> None:
         """Keeps a problem."""
-        self._problems.append(Problem(path, text))
+        self.problems.append(Problem(path, text))
 
     def refuse_value(self, path: str, value: object, bound: str, hint: str = "") -> None:
         """Keeps the problem that a value is not what is allowed."""
@@ -69,8 +69,8 @@ class Document:
 
     def finish(self) -> None:
         """ConfigError with all problems, if there is one."""
-        if self._problems:
-            raise ConfigError(self._file, self._problems)
+        if self.problems:
+            raise ConfigError(self._file, self.problems)
 
     def members(
         self, value: object, path: str, known: Collection[str] | None = None, required: Iterable[str] = ()

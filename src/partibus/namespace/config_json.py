@@ -9,10 +9,10 @@
      "Logging": {"Type": "File"}}}
 ```
 
-Queues take every property of the service (`properties`), also those that the emulator does not know, such as
-EnablePartitioning. A property that is left out has the service's default, not the emulator's. Strict: what is unknown,
-misspelt or out of range is refused and never passed over, so that nothing runs against a queue other than the one that
-is written down.
+Entities take every property of the service (`properties`), also those that the emulator does not know, such as
+EnablePartitioning. A property that is left out has the service's default, not the emulator's; a subscription without
+rules has the one that selects everything. Strict: what is unknown, misspelt or out of range is refused and never passed
+over, so that nothing runs against an entity other than the one that is written down.
 """
 
 from dataclasses import dataclass
@@ -20,13 +20,11 @@ from pathlib import Path
 
 from partibus.namespace.config_document import ConfigError, Document, Problem
 from partibus.namespace.config_names import declared_name
-from partibus.namespace.config_topics import check_topic
-from partibus.namespace.entities import EntityKind, QueueDescription
+from partibus.namespace.config_topics import DeclaredTopic, read_properties, read_topic
+from partibus.namespace.entities import EntityDescription, EntityKind
 from partibus.namespace.names import check_short_name
-from partibus.namespace.properties import QUEUE_PROPERTIES, read_options
 
 _LOGGING_TYPES = ("File", "Console", "File,Console", "Console,File")
-_QUEUE_PROPERTY_NAMES = tuple(prop.name for prop in QUEUE_PROPERTIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class DeclaredQueue:
     """A queue, and where the file says so."""
 
     path: str
-    description: QueueDescription
+    description: EntityDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,7 @@ class Config:
     file: str
     namespace_name: str
     queues: tuple[DeclaredQueue, ...]
+    topics: tuple[DeclaredTopic, ...] = ()
 
 
 def read_config_json(file: Path) -> Config:
@@ -93,17 +92,16 @@ def _namespace(document: Document, value: object, path: str, file: str) -> Confi
         _queue(document, element, queue_path, names)
         for queue_path, element in document.elements(members.get("Queues", []), f"{path}.Queues")
     ]
-    for topic_path, element in document.elements(members.get("Topics", []), f"{path}.Topics"):
-        check_topic(document, element, topic_path, names)
-    return Config(file, name, tuple(queues))
+    topics = [
+        read_topic(document, element, topic_path, names)
+        for topic_path, element in document.elements(members.get("Topics", []), f"{path}.Topics")
+    ]
+    return Config(file, name, tuple(queues), tuple(topics))
 
 
 def _queue(document: Document, value: object, path: str, taken: dict[str, str]) -> DeclaredQueue:
     """The queue as far as it can be read: `Document.finish` keeps one with problems from being used."""
     members = document.members(value, path, ("Name", "Properties"), required=("Name",))
     name = declared_name(document, members, path, taken)
-    properties = document.members(members.get("Properties", {}), f"{path}.Properties", _QUEUE_PROPERTY_NAMES)
-    options, problems = read_options(EntityKind.QUEUE, properties)
-    for property_name, error in problems.items():
-        document.refuse(f"{path}.Properties.{property_name}", str(error))
-    return DeclaredQueue(path, QueueDescription(name, options))
+    options = read_properties(document, members, path, EntityKind.QUEUE)
+    return DeclaredQueue(path, EntityDescription(name, options))

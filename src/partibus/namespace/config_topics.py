@@ -1,96 +1,91 @@
-"""Topics of a Config.json: checked as strictly as queues, then refused by name until there are topics."""
+"""Topics of a Config.json, with their subscriptions and rules: read as strictly as queues."""
 
-from partibus.errors import Unsupported
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from partibus.errors import ArgumentError
+from partibus.filters.config_form import CORRELATION_MEMBERS, from_config
+from partibus.filters.model import Rule, TrueFilter
 from partibus.namespace.config_document import Document, member
 from partibus.namespace.config_names import declared_name
-from partibus.namespace.names import check_short_name
-from partibus.namespace.properties import QUEUE_PROPERTIES
-from partibus.namespace.values import BooleanValue
+from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
+from partibus.namespace.names import check_rule_name, check_short_name, subscription_path
+from partibus.namespace.properties import PROPERTIES, read_options
+from partibus.namespace.rules import check_rule, default_rule
 
 SQL_TEXT_MAX = 1024
 """Characters of a filter or action."""
 
-_VALUES = {prop.name: prop.value for prop in QUEUE_PROPERTIES} | {
-    "DeadLetteringOnFilterEvaluationExceptions": BooleanValue()
-}
-_TOPIC_PROPERTIES = (
-    "AutoDeleteOnIdle",
-    "DefaultMessageTimeToLive",
-    "DuplicateDetectionHistoryTimeWindow",
-    "EnableBatchedOperations",
-    "EnableExpress",
-    "EnablePartitioning",
-    "MaxMessageSizeInKilobytes",
-    "MaxSizeInMegabytes",
-    "RequiresDuplicateDetection",
-    "Status",
-    "UserMetadata",
-)
-_SUBSCRIPTION_PROPERTIES = (
-    "AutoDeleteOnIdle",
-    "DeadLetteringOnFilterEvaluationExceptions",
-    "DeadLetteringOnMessageExpiration",
-    "DefaultMessageTimeToLive",
-    "EnableBatchedOperations",
-    "ForwardDeadLetteredMessagesTo",
-    "ForwardTo",
-    "LockDuration",
-    "MaxDeliveryCount",
-    "RequiresSession",
-    "Status",
-    "UserMetadata",
-)
 _FILTERS = {"Correlation": "CorrelationFilter", "Sql": "SqlFilter"}
-_CORRELATION_TEXTS = (
-    "ContentType",
-    "CorrelationId",
-    "Label",
-    "MessageId",
-    "ReplyTo",
-    "ReplyToSessionId",
-    "SessionId",
-    "To",
-)
 
 
-def check_topic(document: Document, value: object, path: str, taken: dict[str, str]) -> None:
-    """Checks a topic with its subscriptions; ``taken`` are the names of the namespace's entities so far."""
+@dataclass(frozen=True, slots=True)
+class DeclaredSubscription:
+    """A subscription, and where the file says so."""
+
+    path: str
+    description: EntityDescription
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTopic:
+    """A topic, and where the file says so."""
+
+    path: str
+    description: EntityDescription
+    subscriptions: tuple[DeclaredSubscription, ...]
+
+
+def read_topic(document: Document, value: object, path: str, taken: dict[str, str]) -> DeclaredTopic:
+    """The topic as far as it can be read; ``taken`` are the names of the namespace's entities so far."""
     members = document.members(value, path, ("Name", "Properties", "Subscriptions"), required=("Name",))
     name = declared_name(document, members, path, taken)
-    _check_properties(document, members, path, _TOPIC_PROPERTIES)
+    options = read_properties(document, members, path, EntityKind.TOPIC)
     names: dict[str, str] = {}
-    for subscription_path, subscription in document.elements(members.get("Subscriptions", []), f"{path}.Subscriptions"):
-        _check_subscription(document, subscription, subscription_path, names)
-    if name:
-        document.refuse(path, str(Unsupported(f"The topic '{name}'", "Take it out of the file; use queues.")))
+    subscriptions = [
+        _subscription(document, subscription, subscription_at, name, names)
+        for subscription_at, subscription in document.elements(
+            members.get("Subscriptions", []), f"{path}.Subscriptions"
+        )
+    ]
+    return DeclaredTopic(path, EntityDescription(name, options, EntityKind.TOPIC), tuple(subscriptions))
 
 
-def _check_subscription(document: Document, value: object, path: str, taken: dict[str, str]) -> None:
+def read_properties(document: Document, members: Mapping[str, object], path: str, kind: EntityKind) -> EntityOptions:
+    """The options of the entity at ``path``."""
+    path = f"{path}.Properties"
+    known = tuple(prop.name for prop in PROPERTIES[kind])
+    options, problems = read_options(kind, document.members(members.get("Properties", {}), path, known))
+    for name, error in problems.items():
+        document.refuse(f"{path}.{name}", str(error))
+    return options
+
+
+def _subscription(
+    document: Document, value: object, path: str, topic: str, taken: dict[str, str]
+) -> DeclaredSubscription:
     members = document.members(value, path, ("Name", "Properties", "Rules"), required=("Name",))
-    declared_name(document, members, path, taken, check_short_name)
-    _check_properties(document, members, path, _SUBSCRIPTION_PROPERTIES)
+    name = declared_name(document, members, path, taken, check_short_name)
+    options = read_properties(document, members, path, EntityKind.SUBSCRIPTION)
     names: dict[str, str] = {}
-    for rule_path, rule in document.elements(members.get("Rules", []), f"{path}.Rules"):
-        _check_rule(document, rule, rule_path, names)
+    rules = [
+        _rule(document, rule, rule_path, names)
+        for rule_path, rule in document.elements(members.get("Rules", []), f"{path}.Rules")
+    ]
+    description = EntityDescription(subscription_path(topic, name), options, EntityKind.SUBSCRIPTION)
+    return DeclaredSubscription(path, description, tuple(rules) or (default_rule(),))
 
 
-def _check_properties(document: Document, members: dict[str, object], path: str, known: tuple[str, ...]) -> None:
-    path = f"{path}.Properties"
-    for name, raw in document.members(members.get("Properties", {}), path, known).items():
-        if raw is None:
-            continue
-        try:
-            _VALUES[name].parse(raw)
-        except ValueError:
-            document.refuse_value(member(path, name), raw, _VALUES[name].bound)
-
-
-def _check_rule(document: Document, value: object, path: str, taken: dict[str, str]) -> None:
+def _rule(document: Document, value: object, path: str, taken: dict[str, str]) -> Rule:
+    """The rule; `Document.finish` keeps one with problems from being used."""
     members = document.members(value, path, ("Name", "Properties"), required=("Name", "Properties"))
-    declared_name(document, members, path, taken, check_short_name)
+    name = declared_name(document, members, path, taken, check_rule_name)
+    rule = Rule(name, TrueFilter())
     if "Properties" not in members:
-        return
+        return rule
     path = f"{path}.Properties"
+    before = len(document.problems)
     properties = document.members(
         members["Properties"], path, ("FilterType", *_FILTERS.values(), "Action"), required=("FilterType",)
     )
@@ -102,6 +97,19 @@ def _check_rule(document: Document, value: object, path: str, taken: dict[str, s
         _check_sql(document, properties["SqlFilter"], f"{path}.SqlFilter", required=("SqlExpression",))
     if "Action" in properties:
         _check_sql(document, properties["Action"], f"{path}.Action")
+    if not name or len(document.problems) > before:
+        return rule
+    rule = from_config(name, properties)
+    _check_text(document, Rule(name, rule.filter), f"{path}.SqlFilter.SqlExpression")
+    _check_text(document, Rule(name, TrueFilter(), rule.action), f"{path}.Action.SqlExpression")
+    return rule
+
+
+def _check_text(document: Document, rule: Rule, path: str) -> None:
+    try:
+        check_rule(rule)
+    except ArgumentError as error:
+        document.refuse(path, str(error))
 
 
 def _check_filter_type(document: Document, properties: dict[str, object], path: str) -> None:
@@ -117,7 +125,7 @@ def _check_filter_type(document: Document, properties: dict[str, object], path: 
 
 
 def _check_correlation_filter(document: Document, value: object, path: str) -> None:
-    members = document.members(value, path, (*_CORRELATION_TEXTS, "Properties"))
+    members = document.members(value, path, (*CORRELATION_MEMBERS, "Properties"))
     if value == {}:
         document.refuse(path, "is empty, but must name at least one property to compare")
     for name, raw in members.items():

@@ -4,117 +4,41 @@ The catalog is the truth. It is read once at start, and each change goes there f
 Other brokers change the same catalog and say so: then memory follows what is there (`Namespace.follow`).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from partibus.clock import Clock
-from partibus.errors import EntityNotFound
+from partibus.errors import EntityChanged, EntityNotFound
+from partibus.filters.model import Rule
+from partibus.namespace.access import SasPolicy
 from partibus.namespace.catalog import Catalog, EntityRecord
-from partibus.namespace.config_document import ConfigError, Problem
-from partibus.namespace.config_json import Config, DeclaredQueue
-from partibus.namespace.durations import UNLIMITED_MS
-from partibus.namespace.entities import DEFAULT_OPTIONS, QueueDescription, QueueOptions
-from partibus.namespace.names import fold_name
-from partibus.namespace.placement import Placement
-from partibus.namespace.properties import change_refused, immutable_changes
+from partibus.namespace.config_apply import Applied, apply_config
+from partibus.namespace.config_json import Config
+from partibus.namespace.entities import DEFAULT_OPTIONS, EntityDescription, EntityKind, EntityOptions
+from partibus.namespace.forwards import with_known_targets
+from partibus.namespace.names import fold_name, split_path
+from partibus.namespace.policies import completed
+from partibus.namespace.queues import Queue, Subscription, Topic
+from partibus.namespace.rules import check_rule, default_rule
 
-_KIB = 1024
-_MIB = 1024 * _KIB
+__all__ = ["Applied", "Followed", "Namespace", "Queue", "Subscription", "Topic"]
 
-
-class Queue:
-    """One queue, its options worked out for use: times in ms, sizes in bytes.
-
-    There is one object per queue for as long as the queue exists. An update changes it in place, so a link that holds
-    it sees the new options; ``deleted`` says that it is gone.
-    """
-
-    __slots__ = (
-        "auto_delete_on_idle_ms",
-        "batched_operations",
-        "can_receive",
-        "can_send",
-        "created_ms",
-        "dead_lettering_on_expiration",
-        "default_ttl_ms",
-        "deleted",
-        "description",
-        "duplicate_window_ms",
-        "entity_id",
-        "lock_duration_ms",
-        "max_delivery_count",
-        "message_size_max_bytes",
-        "name",
-        "partition_size_max_bytes",
-        "partitioned",
-        "partitions",
-        "redelivery_delay_max_ms",
-        "redelivery_delay_ms",
-        "requires_duplicate_detection",
-        "requires_session",
-        "updated_ms",
-    )
-
-    def __init__(self, record: EntityRecord) -> None:
-        self.entity_id: int = record.entity_id
-        self.name: str = record.description.name
-        self.partitions: tuple[Placement, ...] = record.placements
-        self.partitioned: bool = record.description.options.partitioned
-        self.requires_session: bool = record.description.options.requires_session
-        self.requires_duplicate_detection: bool = record.description.options.requires_duplicate_detection
-        self.created_ms: int = record.created_ms
-        self.deleted = False
-        self._follow(record)
-
-    def _follow(self, record: EntityRecord) -> None:
-        """Everything that an update may change."""
-        options = record.description.options
-        self.description: QueueDescription = record.description
-        self.updated_ms: int = record.updated_ms
-        self.lock_duration_ms: int = options.lock_duration_ms
-        self.max_delivery_count: int = options.max_delivery_count
-        self.default_ttl_ms: int | None = None if options.default_ttl_ms >= UNLIMITED_MS else options.default_ttl_ms
-        """None: no limit."""
-        self.dead_lettering_on_expiration: bool = options.dead_lettering_on_expiration
-        self.batched_operations: bool = options.batched_operations
-        self.message_size_max_bytes: int = options.max_message_size_kb * _KIB
-        self.partition_size_max_bytes: int = options.max_size_mb * _MIB
-        self.can_send: bool = options.status.can_send
-        self.can_receive: bool = options.status.can_receive
-        self.duplicate_window_ms: int | None = (
-            options.duplicate_detection_window_ms if options.requires_duplicate_detection else None
-        )
-        """None: duplicates are not detected."""
-        self.auto_delete_on_idle_ms: int | None = (
-            None if options.auto_delete_on_idle_ms >= UNLIMITED_MS else options.auto_delete_on_idle_ms
-        )
-        """None: never."""
-        self.redelivery_delay_ms: int = options.redelivery_delay_ms
-        self.redelivery_delay_max_ms: int = options.redelivery_delay_max_ms
-
-    def __repr__(self) -> str:
-        return f"<Queue {self.name!r}, entity {self.entity_id}, {len(self.partitions)} partitions>"
-
-
-class Applied(NamedTuple):
-    """What applying a file came to, in queues."""
-
-    created: int
-    updated: int
-    unchanged: int
+ChangePolicies = Callable[[Sequence[SasPolicy]], Iterable[SasPolicy]]
+"""The policies that somebody is to have, from those that there are."""
 
 
 class Followed(NamedTuple):
-    """What has become of the queue of a name."""
+    """What has become of the entity of a name."""
 
-    gone: Queue | None
-    """It was deleted; there may be a new one of that name."""
+    gone: Sequence[Queue]
+    """It was deleted, with its subscriptions; there may be a new one of that name."""
     changed: Queue | None
-    """It has other options."""
+    """It has other options, rules or policies."""
 
 
 class Namespace:
-    """Entities by name. Names compare without case.
+    """Entities by name, subscriptions by their path. Names compare without case.
 
     Changes may raise what `Catalog` raises; then nothing has changed here either.
     """
@@ -122,124 +46,249 @@ class Namespace:
     def __init__(self, catalog: Catalog, clock: Clock) -> None:
         self._catalog = catalog
         self._clock = clock
-        self._queues = {fold_name(record.description.name): Queue(record) for record in catalog.list_entities()}
+        self._entities: dict[str, Queue] = {}
+        self._topics_by_row: dict[int, tuple[Topic, int]] = {}
+        self.policies = catalog.namespace_policies()
+        """Of the namespace, beside those of the keys file."""
+        for record in catalog.list_entities():
+            self._add(record)
+
+    # -- what there is -----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self._queues)
+        return len(self._entities)
 
     def __iter__(self) -> Iterator[Queue]:
-        """All queues by folded name."""
-        return iter([queue for _, queue in sorted(self._queues.items())])
+        """All entities by folded name."""
+        return iter([entity for _, entity in sorted(self._entities.items())])
+
+    @property
+    def queues(self) -> list[Queue]:
+        """By folded name."""
+        return [entity for entity in self if entity.kind is EntityKind.QUEUE]
+
+    @property
+    def topics(self) -> list[Topic]:
+        """By folded name."""
+        return [entity for entity in self if isinstance(entity, Topic)]
 
     @property
     def deleted_on_idle(self) -> list[Queue]:
-        """The queues that have an AutoDeleteOnIdle, in any order."""
-        return [queue for queue in self._queues.values() if queue.auto_delete_on_idle_ms is not None]
-
-    def queue(self, name: str) -> Queue:
-        """EntityNotFound when there is none of that name."""
-        queue = self._queues.get(fold_name(name))
-        if queue is None:
-            raise EntityNotFound(name)
-        return queue
+        """The entities that have an AutoDeleteOnIdle, in any order."""
+        return [entity for entity in self._entities.values() if entity.auto_delete_on_idle_ms is not None]
 
     def find(self, name: str) -> Queue | None:
-        """The queue of that name, if there is one."""
-        return self._queues.get(fold_name(name))
+        """The entity of that name, if there is one."""
+        return self._entities.get(fold_name(name))
 
-    def create(self, name: str, options: QueueOptions = DEFAULT_OPTIONS, away: frozenset[int] = frozenset()) -> Queue:
+    def entity(self, name: str) -> Queue:
+        """EntityNotFound when there is none of that name."""
+        entity = self._entities.get(fold_name(name))
+        if entity is None:
+            raise EntityNotFound(name)
+        return entity
+
+    def queue(self, name: str) -> Queue:
+        """The queue or subscription of that name, else EntityNotFound."""
+        entity = self.entity(name)
+        if entity.kind is EntityKind.TOPIC:
+            raise EntityNotFound(name)
+        return entity
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name, else EntityNotFound."""
+        entity = self.entity(name)
+        if not isinstance(entity, Topic):
+            raise EntityNotFound(name)
+        return entity
+
+    def subscription(self, topic: str, name: str) -> Subscription:
+        """EntityNotFound."""
+        return self.topic(topic).subscription(name)
+
+    def topic_of_row(self, partition_row: int) -> tuple[Topic, int] | None:
+        """The topic that a partition is of, and which of its partitions that is."""
+        return self._topics_by_row.get(partition_row)
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def create(self, name: str, options: EntityOptions = DEFAULT_OPTIONS, away: frozenset[int] = frozenset()) -> Queue:
         """Makes a queue, durably, in stores whose numbers are not in ``away``. ArgumentError, EntityExists,
         QuotaExceeded; StoreUnavailable when too many are."""
-        queue = Queue(self._catalog.create(QueueDescription(name, options), self._clock.now_ms(), away))
-        self._queues[fold_name(name)] = queue
-        return queue
+        return self.make(EntityDescription(name, options), away)
 
-    def update(self, name: str, options: QueueOptions) -> Queue:
-        """Gives a queue other options, all of them. EntityNotFound; InvalidOperation for what can't change.
+    def make(
+        self,
+        description: EntityDescription,
+        away: frozenset[int] = frozenset(),
+        *,
+        rule: Rule | None = None,
+        policies: Iterable[SasPolicy] = (),
+    ) -> Queue:
+        """Makes an entity of any kind; a subscription begins with ``rule``, or with one that selects everything.
+        Raises what `Catalog.create` and `with_known_targets` do."""
+        now_ms = self._clock.now_ms()
+        rules = []
+        if description.kind is EntityKind.SUBSCRIPTION:
+            rules = [self._new_rule(rule or default_rule())]
+        with self._catalog.together():
+            options = with_known_targets(self._catalog, description.name, description.options)
+            record = self._catalog.create(
+                replace(description, options=options),
+                now_ms,
+                away,
+                rules=rules,
+                policies=completed(policies, (), now_ms),
+            )
+        if description.kind is EntityKind.SUBSCRIPTION and self.find(split_path(description.name)[0]) is None:
+            self.follow(split_path(description.name)[0])
+        return self.find(record.description.name) or self._add(record)
 
-        Who uses the queue right now is told by `Broker.update_queue`.
+    def update(self, name: str, options: EntityOptions) -> Queue:
+        """Gives an entity other options, all of them. EntityNotFound; InvalidOperation for what can't change.
+
+        Who uses the entity right now is told by `Broker.update`.
         """
         return self.change(name, lambda _: options)
 
-    def change(self, name: str, change: Callable[[QueueOptions], QueueOptions]) -> Queue:
-        """Gives a queue the options that ``change`` makes of those in the catalog: who changes others of them at the
-        same time, through another broker, is not undone. Raises what `update` and ``change`` raise."""
-        queue = self.queue(name)
+    def change(
+        self,
+        name: str,
+        change: Callable[[EntityOptions], EntityOptions],
+        *,
+        policies: Iterable[SasPolicy] | ChangePolicies | None = None,
+        updated_ms: int | None = None,
+    ) -> Queue:
+        """Gives an entity the options that ``change`` makes of those in the catalog: who changes others of them at the
+        same time, through another broker, is not undone. ``policies``: these and no others from now on, or what is to
+        be made of those that it has. Raises what `update` and ``change`` raise; EntityChanged when ``updated_ms`` is
+        given and not that of the entity."""
         with self._catalog.together():
-            options = change(self._catalog.get(name).description.options)
-            record = self._catalog.update(name, options, self._clock.now_ms())
-        if record.entity_id == queue.entity_id:
-            queue._follow(record)
-            return queue
-        self.follow(name)
-        return self.queue(name)
+            old = self._catalog.get(name)
+            if updated_ms is not None and old.updated_ms != updated_ms:
+                raise EntityChanged(old.description.name)
+            now_ms = self._clock.now_ms()
+            before = old.description.options
+            options = with_known_targets(self._catalog, old.description.name, change(before), before)
+            wanted = policies(old.policies) if callable(policies) else policies
+            new = None if wanted is None else completed(wanted, old.policies, now_ms)
+            record = self._catalog.update(name, options, now_ms, new)
+        return self._follow_record(record)
 
-    def delete(self, name: str) -> Queue:
-        """Takes a queue out. Its rows are still in the stores: see `Catalog.dropped_partitions`. EntityNotFound."""
-        queue = self.queue(name)
-        self._catalog.delete(name)
-        del self._queues[fold_name(name)]
-        queue.deleted = True
-        return queue
+    def delete(self, name: str) -> list[Queue]:
+        """Takes an entity out, a topic with its subscriptions; the entity comes first in what it answers. Their rows
+        are still in the stores: see `Catalog.dropped_partitions`. EntityNotFound."""
+        followed = [self._follow_record(record) for record in self._catalog.delete(name)]
+        return self._take_out(followed[0])
+
+    def add_rule(self, path: str, rule: Rule) -> Rule:
+        """One more rule for the subscription of that path. ArgumentError, EntityNotFound, EntityExists,
+        QuotaExceeded, and what `partibus.filters` says against it."""
+        return self._rule_changed(self._catalog.add_rule(path, self._new_rule(rule)), rule.name)
+
+    def replace_rule(self, path: str, rule: Rule) -> Rule:
+        """Another filter and action for the rule of that name. As `add_rule`; EntityNotFound when there is none."""
+        return self._rule_changed(self._catalog.replace_rule(path, self._new_rule(rule)), rule.name)
+
+    def delete_rule(self, path: str, name: str) -> None:
+        """EntityNotFound for the subscription as well as for the rule."""
+        self._follow_record(self._catalog.remove_rule(path, name))
+
+    def change_policies(self, change: ChangePolicies) -> None:
+        """Gives the namespace the policies that ``change`` makes of those in the catalog."""
+        with self._catalog.together():
+            old = self._catalog.namespace_policies()
+            new = completed(change(old), old, self._clock.now_ms())
+            self._catalog.replace_namespace_policies(new)
+        self.policies = new
 
     def follow(self, name: str) -> Followed:
-        """Another broker has changed, made or deleted the queue of that name: see what there is now. Idempotent."""
-        known = self.find(name)
+        """Another broker has changed, made or deleted the entity of that name, or with an empty one the policies of the
+        namespace: see what there is now. Idempotent."""
+        if not name:
+            self.policies = self._catalog.namespace_policies()
+            return Followed((), None)
+        topic, subscription = split_path(name)
+        gone = list(self.follow(topic).gone) if subscription else []
         try:
             record = self._catalog.get(name)
         except EntityNotFound:
             record = None
+        known = self.find(name)
         if known is not None and (record is None or record.entity_id != known.entity_id):
-            known.deleted = True
-            del self._queues[fold_name(name)]
-            gone, known = known, None
-        else:
-            gone = None
-        if record is not None and known is None:
-            self._queues[fold_name(name)] = Queue(record)
-        elif record is not None and known is not None and known.description != record.description:
-            known._follow(record)
-            return Followed(gone, known)
-        return Followed(gone, None)
+            gone += self._take_out(known)
+            known = None
+        if record is None:
+            return Followed(gone, None)
+        if known is not None and known.is_as(record):
+            return Followed(gone, None)
+        entity = self._follow_record(record)
+        if known is None and record.description.kind is EntityKind.TOPIC:
+            for one in self._catalog.subscriptions_of(record):
+                self._follow_record(one)
+        return Followed(gone, None if known is None else entity)
 
     def forget_dropped(self, partition_rows: Iterable[int]) -> None:
-        """The stores have deleted the rows of these partitions of deleted queues."""
+        """The stores have deleted the rows of these partitions of deleted entities."""
         self._catalog.forget_dropped(partition_rows)
 
     def apply(self, config: Config) -> Applied:
-        """Brings the queues that a file declares to what it says; others stay as they are. Idempotent.
+        """See `partibus.namespace.config_apply`."""
+        applied, records = apply_config(self._catalog, config, self._clock.now_ms())
+        for record in records:
+            self._follow_record(record)
+        return applied
 
-        The file describes a queue whole: a property that it leaves out gets its default, so that the same file gives
-        the same queues whatever was before. All changes are durable together. ConfigError when a queue exists with
-        another value of a property that can't change.
-        """
-        new, changed = self._differences(config)
-        now_ms = self._clock.now_ms()
-        with self._catalog.together():
-            created = [self._catalog.create(declared.description, now_ms) for declared in new]
-            updated = [self._catalog.update(d.description.name, d.description.options, now_ms) for d in changed]
-        for record in created:
-            self._queues[fold_name(record.description.name)] = Queue(record)
-        for record in updated:
-            self.queue(record.description.name)._follow(record)
-        return Applied(len(created), len(updated), len(config.queues) - len(created) - len(updated))
+    # -- memory ------------------------------------------------------------------------------------------------------
 
-    def _differences(self, config: Config) -> tuple[list[DeclaredQueue], list[DeclaredQueue]]:
-        """The declared queues that don't exist, and those that exist with other options."""
-        new: list[DeclaredQueue] = []
-        changed: list[DeclaredQueue] = []
-        problems: list[Problem] = []
-        for declared in config.queues:
-            options = declared.description.options
-            queue = self.find(declared.description.name)
-            if queue is None:
-                new.append(declared)
-            elif queue.description.options != options:
-                changed.append(declared)
-                problems += [
-                    Problem(f"{declared.path}.Properties.{change.name}", change_refused(queue.name, change))
-                    for change in immutable_changes(queue.description.options, options)
-                ]
-        if problems:
-            raise ConfigError(config.file, problems)
-        return new, changed
+    def _new_rule(self, rule: Rule) -> Rule:
+        """One that may become a rule, made now."""
+        check_rule(rule)
+        return replace(rule, created_ms=self._clock.now_ms())
+
+    def _rule_changed(self, record: EntityRecord, name: str) -> Rule:
+        subscription = self._follow_record(record)
+        assert isinstance(subscription, Subscription), "only they have rules"
+        subscription.rules_changed_ms = self._clock.now_ms()
+        return subscription.rule(name)
+
+    def _follow_record(self, record: EntityRecord) -> Queue:
+        """The entity as this record says."""
+        known = self.find(record.description.name)
+        if known is not None and known.entity_id == record.entity_id:
+            known.follow(record)
+            return known
+        if known is not None:
+            self._take_out(known)
+        return self._add(record)
+
+    def _add(self, record: EntityRecord) -> Queue:
+        entity: Queue
+        if record.description.kind is EntityKind.QUEUE:
+            entity = Queue(record)
+        elif record.description.kind is EntityKind.TOPIC:
+            entity = Topic(record)
+            for index, placement in enumerate(entity.partitions):
+                self._topics_by_row[placement.partition_row] = (entity, index)
+        else:
+            topic = self.topic(split_path(record.description.name)[0])
+            entity = Subscription(record, topic)
+            topic.add(entity)
+        self._entities[fold_name(entity.name)] = entity
+        return entity
+
+    def _take_out(self, entity: Queue) -> list[Queue]:
+        """The entity and, if it is a topic, its subscriptions."""
+        gone = [entity, *(entity.subscriptions if isinstance(entity, Topic) else ())]
+        for one in reversed(gone):
+            self._remove(one)
+        return gone
+
+    def _remove(self, entity: Queue) -> None:
+        entity.deleted = True
+        del self._entities[fold_name(entity.name)]
+        if isinstance(entity, Subscription):
+            entity.topic.remove(entity)
+        elif isinstance(entity, Topic):
+            for placement in entity.partitions:
+                del self._topics_by_row[placement.partition_row]

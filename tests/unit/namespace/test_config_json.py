@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from partibus.filters.model import CorrelationFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from partibus.namespace.config_document import SIZE_MAX_BYTES, ConfigError
 from partibus.namespace.config_json import Config, parse_config_json, read_config_json
-from partibus.namespace.entities import EntityStatus, QueueOptions
+from partibus.namespace.entities import EntityOptions, EntityStatus, QueueOptions
 
 QUEUES = "$.UserConfig.Namespaces[0].Queues"
 TOPICS = "$.UserConfig.Namespaces[0].Topics"
@@ -81,9 +82,8 @@ def queue_problems(**properties: object) -> dict[str, str]:
 
 
 def topic_problems(topic: dict[str, Any]) -> dict[str, str]:
-    """Without the refusal of the topic itself."""
+    """By paths below the topic."""
     found = problems(document(topics=[topic]))
-    assert "The topic 'topic.1' is not supported by this version" in found.pop(f"{TOPICS}[0]")
     return {path.removeprefix(f"{TOPICS}[0]."): text for path, text in found.items()}
 
 
@@ -157,9 +157,8 @@ def test_properties_that_do_not_go_together_are_named() -> None:
 
 
 def test_what_is_not_there_yet_is_refused_by_name() -> None:
-    found = queue_problems(EnableExpress=True, ForwardTo="other")
+    found = queue_problems(EnableExpress=True)
     assert "EnableExpress with the value True is not supported by this version" in found["EnableExpress"]
-    assert "Leave ForwardTo out" in found["ForwardTo"]
 
 
 def test_all_problems_are_told_together() -> None:
@@ -251,8 +250,42 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_config_json(tmp_path / "nothing.json")
 
 
-def test_a_sound_topic_is_refused_by_its_name_only() -> None:
-    assert topic_problems(emulator_topic()) == {}
+def test_the_topics_of_the_emulator_are_read() -> None:
+    topic = emulator_topic()
+    topic["Subscriptions"].append({"Name": "everything"})
+    (read,) = parse_config_json(document(topics=[topic])).topics
+    assert (read.path, read.description.name) == (f"{TOPICS}[0]", "topic.1")
+    assert read.description.options == EntityOptions(default_ttl_ms=3_600_000, duplicate_detection_window_ms=20_000)
+    filtered, everything = read.subscriptions
+    assert filtered.description.name == "topic.1/Subscriptions/subscription.1"
+    assert filtered.description.options == EntityOptions(max_delivery_count=3)
+    assert filtered.rules == (
+        Rule("app-prop-filter-1", CorrelationFilter(content_type="application/json", properties={"prop1": "value1"})),
+        Rule(
+            "sql-filter",
+            SqlFilter("sys.MessageId = '123456' AND userProp1 = 'value1'"),
+            SqlAction("SET sys.To = 'Entity'"),
+        ),
+    )
+    assert everything.rules == (Rule("$Default", TrueFilter()),)
+
+
+@pytest.mark.parametrize(
+    ("properties", "path"),
+    [
+        ({"FilterType": "Sql", "SqlFilter": {"SqlExpression": "a ="}}, "SqlFilter"),
+        (
+            {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1=1"}, "Action": {"SqlExpression": "SET"}},
+            "Action",
+        ),
+    ],
+)
+def test_what_is_no_sql_is_refused_with_its_place(properties: dict[str, object], path: str) -> None:
+    topic = emulator_topic()
+    topic["Subscriptions"][0]["Rules"] = [{"Name": "r", "Properties": properties}]
+    (problem,) = topic_problems(topic).items()
+    assert problem[0] == f"Subscriptions[0].Rules[0].Properties.{path}.SqlExpression"
+    assert "column" in problem[1] or "character" in problem[1]
 
 
 def test_topics_are_checked_as_strictly_as_queues() -> None:

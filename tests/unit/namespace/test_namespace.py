@@ -92,7 +92,7 @@ def test_a_refused_update_changes_nothing(namespace: Namespace) -> None:
 
 def test_holders_of_a_queue_see_that_it_was_deleted(namespace: Namespace) -> None:
     queue = namespace.create("q")
-    assert namespace.delete("Q") is queue
+    assert namespace.delete("Q") == [queue]
     assert queue.deleted
     assert namespace.find("q") is None
     again = namespace.create("q")

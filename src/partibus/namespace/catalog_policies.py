@@ -1,0 +1,64 @@
+"""Access policies in the catalog: of queues and topics, and what the namespace has beside its keys file."""
+
+from collections.abc import Sequence
+
+from partibus.errors import QuotaExceeded
+from partibus.namespace.access import SasPolicy, names_of, rights_of
+from partibus.namespace.catalog_database import CatalogDatabase
+
+NAMESPACE_ID = 0
+"""Stands for the namespace where an entity's id stands otherwise."""
+
+_COLUMNS = "name, rights, primary_key, secondary_key, created_ms, modified_ms"
+
+
+class PolicyTable:
+    """Calls are parts of the catalog's transactions."""
+
+    def __init__(self, database: CatalogDatabase, policy_max: int) -> None:
+        """The bound is of one entity."""
+        self._database = database
+        self._policy_max = policy_max
+
+    def of_all(self) -> dict[int, tuple[SasPolicy, ...]]:
+        """By entity id, in order of name."""
+        found: dict[int, list[SasPolicy]] = {}
+        for entity_id, *row in self._database.execute(f"SELECT entity_id, {_COLUMNS} FROM policy ORDER BY name"):
+            found.setdefault(entity_id, []).append(_from_row(*row))
+        return {entity_id: tuple(policies) for entity_id, policies in found.items()}
+
+    def of(self, entity_id: int) -> tuple[SasPolicy, ...]:
+        """In order of name."""
+        statement = f"SELECT {_COLUMNS} FROM policy WHERE entity_id = ? ORDER BY name"
+        return tuple(_from_row(*row) for row in self._database.execute(statement, (entity_id,)))
+
+    def replace_all(self, entity_id: int, owner: str, policies: Sequence[SasPolicy]) -> None:
+        """These policies and no others; ``owner`` is what errors call whose they are. QuotaExceeded."""
+        if len(policies) > self._policy_max:
+            raise QuotaExceeded(owner, self._policy_max, "authorization rules", "Delete one that is not needed.")
+        self.remove_all(entity_id)
+        self._database.execute_many(
+            f"INSERT INTO policy (entity_id, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    entity_id,
+                    policy.name,
+                    ",".join(names_of(policy.rights)),
+                    policy.primary_key,
+                    policy.secondary_key,
+                    policy.created_ms,
+                    policy.modified_ms,
+                )
+                for policy in policies
+            ],
+        )
+
+    def remove_all(self, entity_id: int) -> None:
+        """The entity has none any more."""
+        self._database.execute("DELETE FROM policy WHERE entity_id = ?", (entity_id,))
+
+
+def _from_row(
+    name: str, rights: str, primary_key: str, secondary_key: str, created_ms: int, modified_ms: int
+) -> SasPolicy:
+    return SasPolicy(name, rights_of(rights.split(",")), primary_key, secondary_key, created_ms, modified_ms)

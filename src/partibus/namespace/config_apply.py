@@ -1,0 +1,143 @@
+"""Brings entities to what a Config.json declares; others stay as they are. Idempotent.
+
+The file describes an entity whole: a property that it leaves out gets its default, and a subscription has the rules of
+the file and no others, so that the same file gives the same entities whatever was before. Subscriptions that a declared
+topic has beside those of the file stay. All changes are durable together.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
+
+from partibus.errors import EntityNotFound, PartibusError
+from partibus.filters.model import Rule
+from partibus.namespace.catalog import Catalog, EntityRecord
+from partibus.namespace.config_document import ConfigError, Problem
+from partibus.namespace.config_json import Config
+from partibus.namespace.entities import EntityDescription
+from partibus.namespace.forwards import with_known_targets
+from partibus.namespace.properties import change_refused, immutable_changes
+from partibus.namespace.rules import same_rules
+
+T = TypeVar("T")
+
+
+class Applied(NamedTuple):
+    """What applying a file came to, in entities."""
+
+    created: int
+    updated: int
+    unchanged: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """An entity of any kind."""
+
+    path: str
+    description: EntityDescription
+    rules: tuple[Rule, ...] = ()
+
+
+def apply_config(catalog: Catalog, config: Config, now_ms: int) -> tuple[Applied, list[EntityRecord]]:
+    """What it came to, and the entities that are new or different.
+
+    ConfigError when an entity exists with another value of a property that can't change, or is of another kind, and
+    when the catalog refuses one. Then nothing was changed."""
+    with catalog.together():
+        # Targets of forwarding may stand anywhere in the file: first all are there, then they forward.
+        applying = _Applying(catalog, config.file, now_ms)
+        declared = list(_all_of(config))
+        for one in declared:
+            applying.prepare(one)
+        applying.finish()
+        for one in declared:
+            applying.settle(one)
+        applying.finish()
+    return applying.applied(len(declared)), [catalog.get(name) for name in applying.names()]
+
+
+class _Applying:
+    def __init__(self, catalog: Catalog, file: str, now_ms: int) -> None:
+        self._catalog = catalog
+        self._file = file
+        self._now_ms = now_ms
+        self._created: list[str] = []
+        self._updated: list[str] = []
+        self._problems: list[Problem] = []
+
+    def prepare(self, one: _Declared) -> None:
+        """It is there from now on, though it may not yet be what it should."""
+        name, options, kind = one.description.name, one.description.options, one.description.kind
+        old = self._find(name)
+        if old is None:
+            at_first = replace(options, forward_to="", forward_dead_lettered_to="")
+            rules = [replace(rule, created_ms=self._now_ms) for rule in one.rules]
+            description = replace(one.description, options=at_first)
+            self._try(one.path, lambda: self._catalog.create(description, self._now_ms, rules=rules))
+            self._created.append(name)
+        elif old.description.kind is not kind:
+            text = f"'{old.description.name}' is a {old.description.kind.value} already. Rename it, or delete that one."
+            self._problems.append(Problem(one.path, text))
+        else:
+            self._problems += [
+                Problem(f"{one.path}.Properties.{change.name}", change_refused(old.description.name, change, kind))
+                for change in immutable_changes(old.description.options, options, kind)
+            ]
+
+    def settle(self, one: _Declared) -> None:
+        """It is what it should be from now on."""
+        name = one.description.name
+        old = self._catalog.get(name)
+        before = old.description.options
+        options = replace(one.description.options, partitioned=before.partitioned)
+        different = False
+        if options != before:
+            with_targets = self._try(
+                f"{one.path}.Properties", lambda: with_known_targets(self._catalog, name, options, before)
+            )
+            if with_targets is not None and with_targets != before:
+                different = True
+                self._catalog.update(name, with_targets, self._now_ms)
+        if not same_rules(old.rules, one.rules):
+            different = True
+            rules = [replace(rule, created_ms=self._now_ms) for rule in one.rules]
+            self._try(one.path, lambda: self._catalog.replace_rules(name, rules))
+        if different and name not in self._created:
+            self._updated.append(name)
+
+    def finish(self) -> None:
+        """ConfigError with all problems so far, if there is one."""
+        if self._problems:
+            raise ConfigError(self._file, self._problems)
+
+    def applied(self, declared: int) -> Applied:
+        created, updated = len(self._created), len(self._updated)
+        return Applied(created, updated, declared - created - updated)
+
+    def names(self) -> Iterator[str]:
+        """Of what is new or different."""
+        yield from self._created
+        yield from self._updated
+
+    def _find(self, name: str) -> EntityRecord | None:
+        try:
+            return self._catalog.get(name)
+        except EntityNotFound:
+            return None
+
+    def _try(self, path: str, change: Callable[[], T]) -> T | None:
+        try:
+            return change()
+        except PartibusError as error:
+            self._problems.append(Problem(path, str(error)))
+            return None
+
+
+def _all_of(config: Config) -> Iterator[_Declared]:
+    for queue in config.queues:
+        yield _Declared(queue.path, queue.description)
+    for topic in config.topics:
+        yield _Declared(topic.path, topic.description)
+        for subscription in topic.subscriptions:
+            yield _Declared(subscription.path, subscription.description, subscription.rules)

@@ -1,0 +1,91 @@
+"""Where an entity forwards to: a queue or topic that exists, and never back to itself (row F2, dialect section 9.5).
+
+What happens to the target later is met when a message is forwarded; so is a chain of more than four hops.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from partibus.errors import ArgumentError, EntityNotFound, InvalidOperation
+from partibus.namespace.catalog import Catalog, EntityRecord
+from partibus.namespace.entities import DEFAULT_OPTIONS, EntityKind, EntityOptions
+from partibus.namespace.names import fold_name, split_path
+from partibus.namespace.properties import FORWARD_DEAD_LETTERED_TO, FORWARD_TO
+
+_SHOWN_MAX = 12
+"""Names of a chain that an error text lists."""
+_FIELDS = {"forward_to": FORWARD_TO, "forward_dead_lettered_to": FORWARD_DEAD_LETTERED_TO}
+
+
+def with_known_targets(
+    catalog: Catalog, name: str, options: EntityOptions, old: EntityOptions = DEFAULT_OPTIONS
+) -> EntityOptions:
+    """The options with their targets spelt as the entities are. Call it in the transaction that stores them.
+
+    ArgumentError for a target that does not exist, InvalidOperation for one from which messages would come back; the
+    text has the chain. A target that stays as it was is not looked at.
+    """
+    changed: dict[str, str] = {}
+    for field, property_name in _FIELDS.items():
+        target = getattr(options, field)
+        if not target or target == getattr(old, field):
+            continue
+        record = _find(catalog, target)
+        if record is None or record.description.kind is EntityKind.SUBSCRIPTION:
+            raise ArgumentError(property_name, target, "an existing queue or topic", "Create it first.")
+        chain = _chain(catalog, record, fold_name(split_path(name)[0]))
+        if chain is not None:
+            raise InvalidOperation(
+                f"{property_name} of '{name}' can't be '{record.description.name}': messages would come back, "
+                f"{_shown([name, *chain])}. Forward to an entity that does not lead here."
+            )
+        changed[field] = record.description.name
+    return replace(options, **changed)  # type: ignore[arg-type]
+
+
+def _chain(catalog: Catalog, start: EntityRecord, goal: str) -> list[str] | None:
+    """Names from ``start`` to the queue or topic whose folded name is ``goal``, if one leads there."""
+    came_by: dict[str, list[str]] = {fold_name(start.description.name): [start.description.name]}
+    """The last names on the way to each entity that was seen, from the one before it on."""
+    before: dict[str, str] = {}
+    waiting = [start]
+    while waiting:
+        record = waiting.pop()
+        folded = fold_name(record.description.name)
+        if folded == goal:
+            chain: list[str] = []
+            while folded:
+                chain = came_by[folded] + chain
+                folded = before.get(folded, "")
+            return chain
+        for by, target in _steps(catalog, record):
+            found = _find(catalog, target)
+            if found is not None and fold_name(target) not in came_by:
+                came_by[fold_name(target)] = [*by, found.description.name]
+                before[fold_name(target)] = folded
+                waiting.append(found)
+    return None
+
+
+def _shown(chain: list[str]) -> str:
+    if len(chain) > _SHOWN_MAX:
+        left_out = len(chain) - _SHOWN_MAX
+        chain = [*chain[: _SHOWN_MAX // 2], f"({left_out} more)", *chain[-_SHOWN_MAX // 2 :]]
+    return " -> ".join(chain)
+
+
+def _steps(catalog: Catalog, record: EntityRecord) -> Iterator[tuple[list[str], str]]:
+    """Targets of an entity, those of a topic by way of its subscriptions."""
+    for target in record.description.options.forwards:
+        yield [], target
+    if record.description.kind is EntityKind.TOPIC:
+        for subscription in catalog.subscriptions_of(record):
+            for target in subscription.description.options.forwards:
+                yield [subscription.description.name], target
+
+
+def _find(catalog: Catalog, name: str) -> EntityRecord | None:
+    try:
+        return catalog.get(name)
+    except EntityNotFound:
+        return None

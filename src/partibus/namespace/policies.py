@@ -1,0 +1,89 @@
+"""What an access policy may be, and how one becomes complete: bounds, keys made where none are given, times."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from partibus.errors import ArgumentError, EntityExists, EntityNotFound
+from partibus.namespace.access import EMULATOR_KEY, Right, SasPolicy
+from partibus.namespace.keys_file import new_key
+
+TEXT_MAX = 256
+"""Characters of a name or key."""
+
+
+def policy_path(owner: str, name: str) -> str:
+    """What errors call a policy."""
+    return f"{owner}/AuthorizationRules/{name}" if owner else f"AuthorizationRules/{name}"
+
+
+def completed(
+    policies: Iterable[SasPolicy], known: Sequence[SasPolicy], now_ms: int, make_key: Callable[[], str] = new_key
+) -> tuple[SasPolicy, ...]:
+    """The policies that an entity is to have, in order of name; ``known`` are those that it has, whose times stay where
+    nothing changes. A key that is empty is made.
+
+    ArgumentError for a name, key or rights that can't be, and for a name that is there twice.
+    """
+    old = {policy.name: policy for policy in known}
+    new: dict[str, SasPolicy] = {}
+    for policy in policies:
+        if policy.name in new:
+            raise ArgumentError("KeyName", policy.name, "in the list once", "Leave the other out.")
+        new[policy.name] = _completed(policy, old.get(policy.name), now_ms, make_key)
+    return tuple(policy for _, policy in sorted(new.items()))
+
+
+def without(policies: Sequence[SasPolicy], owner: str, name: str) -> tuple[SasPolicy, ...]:
+    """All but the one of that name. EntityNotFound when there is none."""
+    _find(policies, owner, name)
+    return tuple(policy for policy in policies if policy.name != name)
+
+
+def with_policy(policies: Sequence[SasPolicy], policy: SasPolicy) -> list[SasPolicy]:
+    """With one more, or one in place of another."""
+    return [*(known for known in policies if known.name != policy.name), policy]
+
+
+def regenerated(policies: Sequence[SasPolicy], owner: str, name: str, *, secondary: bool) -> list[SasPolicy]:
+    """With a new key in one of them. EntityNotFound when there is none of that name."""
+    old = _find(policies, owner, name)
+    return with_policy(
+        policies, replace(old, secondary_key=new_key()) if secondary else replace(old, primary_key=new_key())
+    )
+
+
+def check_not_fixed(is_fixed: bool, name: str) -> None:
+    """EntityExists for a policy of the keys file, which is changed there."""
+    if is_fixed:
+        raise EntityExists(f"{policy_path('', name)} of keys.json")
+
+
+def _find(policies: Sequence[SasPolicy], owner: str, name: str) -> SasPolicy:
+    for policy in policies:
+        if policy.name == name:
+            return policy
+    raise EntityNotFound(policy_path(owner, name))
+
+
+def _completed(policy: SasPolicy, known: SasPolicy | None, now_ms: int, make_key: Callable[[], str]) -> SasPolicy:
+    name = policy.name
+    if not 1 <= len(name) <= TEXT_MAX or not name.isprintable():
+        raise ArgumentError("KeyName", name, f"1 to {TEXT_MAX} printable characters")
+    if policy.rights not in (
+        Right.SEND,
+        Right.LISTEN,
+        Right.SEND | Right.LISTEN,
+        Right.MANAGE,
+    ):
+        raise ArgumentError("Rights", str(policy.rights), "Send, Listen, both, or Manage, which implies both")
+    for field, key in (("PrimaryKey", policy.primary_key), ("SecondaryKey", policy.secondary_key)):
+        if len(key) > TEXT_MAX:
+            raise ArgumentError(field, f"{len(key)} characters", f"at most {TEXT_MAX} characters long")
+        if key == EMULATOR_KEY:
+            raise ArgumentError(field, "the emulator's", "a key that not everybody knows", "Leave it out: one is made.")
+    primary = policy.primary_key or make_key()
+    secondary = policy.secondary_key or make_key()
+    if known is not None and (known.rights, *known.keys) == (policy.rights, primary, secondary):
+        return known
+    created_ms = now_ms if known is None else known.created_ms
+    return SasPolicy(name, policy.rights, primary, secondary, created_ms, now_ms)

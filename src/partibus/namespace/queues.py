@@ -1,0 +1,210 @@
+"""Entities in memory, their options worked out for use: times in ms, sizes in bytes.
+
+All three kinds are queues to who serves them: a topic is one that nobody receives from, a subscription one that nobody
+sends to. There is one object per entity for as long as the entity exists. An update changes it in place, so a link that
+holds it sees the new options; ``deleted`` says that it is gone.
+"""
+
+from collections.abc import Iterable
+
+from partibus.errors import EntityNotFound
+from partibus.filters.model import CorrelationFilter, Rule
+from partibus.namespace.access import SasPolicy
+from partibus.namespace.catalog import EntityRecord
+from partibus.namespace.catalog_rules import rule_path
+from partibus.namespace.durations import UNLIMITED_MS
+from partibus.namespace.entities import EntityDescription, EntityKind
+from partibus.namespace.names import fold_name, split_path, subscription_path
+from partibus.namespace.placement import Placement
+from partibus.namespace.rules import same_rules
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+
+
+class Queue:
+    """A queue, or what the other kinds have in common with one."""
+
+    __slots__ = (
+        "auto_delete_on_idle_ms",
+        "batched_operations",
+        "can_receive",
+        "can_send",
+        "created_ms",
+        "dead_lettering_on_expiration",
+        "default_ttl_ms",
+        "deleted",
+        "description",
+        "duplicate_window_ms",
+        "entity_id",
+        "forward_dead_lettered_to",
+        "forward_to",
+        "kind",
+        "lock_duration_ms",
+        "max_delivery_count",
+        "message_size_max_bytes",
+        "name",
+        "partition_size_max_bytes",
+        "partitioned",
+        "partitions",
+        "policies",
+        "redelivery_delay_max_ms",
+        "redelivery_delay_ms",
+        "requires_duplicate_detection",
+        "requires_session",
+        "updated_ms",
+    )
+
+    def __init__(self, record: EntityRecord) -> None:
+        self.entity_id: int = record.entity_id
+        self.name: str = record.description.name
+        """Of a subscription its path, ``topic/Subscriptions/name``."""
+        self.kind: EntityKind = record.description.kind
+        self.partitions: tuple[Placement, ...] = record.placements
+        self.partitioned: bool = record.description.options.partitioned
+        self.requires_session: bool = record.description.options.requires_session
+        self.requires_duplicate_detection: bool = record.description.options.requires_duplicate_detection
+        self.created_ms: int = record.created_ms
+        self.deleted = False
+        self.follow(record)
+
+    def follow(self, record: EntityRecord) -> None:
+        """Everything that an update may change."""
+        options = record.description.options
+        self.description: EntityDescription = record.description
+        self.updated_ms: int = record.updated_ms
+        self.policies: tuple[SasPolicy, ...] = record.policies
+        self.lock_duration_ms: int = options.lock_duration_ms
+        self.max_delivery_count: int = options.max_delivery_count
+        self.default_ttl_ms: int | None = None if options.default_ttl_ms >= UNLIMITED_MS else options.default_ttl_ms
+        """None: no limit."""
+        self.dead_lettering_on_expiration: bool = options.dead_lettering_on_expiration
+        self.batched_operations: bool = options.batched_operations
+        self.message_size_max_bytes: int = options.max_message_size_kb * _KIB
+        self.partition_size_max_bytes: int | None = options.max_size_mb * _MIB
+        """None: not bounded by itself."""
+        self.can_send: bool = options.status.can_send
+        self.can_receive: bool = options.status.can_receive
+        self.duplicate_window_ms: int | None = (
+            options.duplicate_detection_window_ms if options.requires_duplicate_detection else None
+        )
+        """None: duplicates are not detected."""
+        self.auto_delete_on_idle_ms: int | None = (
+            None if options.auto_delete_on_idle_ms >= UNLIMITED_MS else options.auto_delete_on_idle_ms
+        )
+        """None: never."""
+        self.redelivery_delay_ms: int = options.redelivery_delay_ms
+        self.redelivery_delay_max_ms: int = options.redelivery_delay_max_ms
+        self.forward_to: str | None = options.forward_to or None
+        self.forward_dead_lettered_to: str | None = options.forward_dead_lettered_to or None
+
+    @property
+    def touched_ms(self) -> int:
+        """When it was created or changed last."""
+        return self.updated_ms
+
+    def is_as(self, record: EntityRecord) -> bool:
+        """It goes by this record already."""
+        return self.updated_ms == record.updated_ms and self.description == record.description
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}, entity {self.entity_id}, {len(self.partitions)} partitions>"
+
+
+class Topic(Queue):
+    """What is sent to it goes to the subscriptions whose rules select it."""
+
+    __slots__ = ("_by_name", "_sorted", "version")
+
+    def __init__(self, record: EntityRecord) -> None:
+        self.version = 0
+        """Rises with every change of the subscriptions, their options and rules."""
+        self._by_name: dict[str, Subscription] = {}
+        self._sorted: list[Subscription] | None = []
+        super().__init__(record)
+
+    def follow(self, record: EntityRecord) -> None:
+        super().follow(record)
+        self.can_receive = False
+
+    @property
+    def subscriptions(self) -> list["Subscription"]:
+        """By folded name."""
+        if self._sorted is None:
+            self._sorted = [subscription for _, subscription in sorted(self._by_name.items())]
+        return self._sorted
+
+    def subscription(self, name: str) -> "Subscription":
+        """EntityNotFound when it has none of that name."""
+        subscription = self._by_name.get(fold_name(name))
+        if subscription is None:
+            raise EntityNotFound(subscription_path(self.name, name))
+        return subscription
+
+    @property
+    def sql_filter_count(self) -> int:
+        """Rules with a filter that is none by correlation."""
+        return sum(not isinstance(rule.filter, CorrelationFilter) for rule in self._rules())
+
+    @property
+    def correlation_filter_count(self) -> int:
+        return sum(isinstance(rule.filter, CorrelationFilter) for rule in self._rules())
+
+    def add(self, subscription: "Subscription") -> None:
+        """It was made."""
+        self._by_name[fold_name(subscription.short_name)] = subscription
+        self.note_change(subscriptions=True)
+
+    def remove(self, subscription: "Subscription") -> None:
+        """It was deleted."""
+        del self._by_name[fold_name(subscription.short_name)]
+        self.note_change(subscriptions=True)
+
+    def note_change(self, *, subscriptions: bool = False) -> None:
+        """Something of a subscription is different now; ``subscriptions``: which there are."""
+        self.version += 1
+        if subscriptions:
+            self._sorted = None
+
+    def _rules(self) -> Iterable[Rule]:
+        return (rule for subscription in self._by_name.values() for rule in subscription.rules)
+
+
+class Subscription(Queue):
+    """A queue that its topic fills. It lies beside the topic: for each partition of that it has one in the same
+    store (D17)."""
+
+    __slots__ = ("dead_lettering_on_filter_exceptions", "rules", "rules_changed_ms", "short_name", "topic")
+
+    def __init__(self, record: EntityRecord, topic: Topic) -> None:
+        self.topic = topic
+        self.short_name: str = split_path(record.description.name)[1]
+        self.rules: tuple[Rule, ...] = record.rules
+        """By folded name."""
+        self.rules_changed_ms: int = max((rule.created_ms for rule in record.rules), default=0)
+        super().__init__(record)
+
+    def follow(self, record: EntityRecord) -> None:
+        super().follow(record)
+        options = record.description.options
+        self.dead_lettering_on_filter_exceptions: bool = options.dead_lettering_on_filter_exceptions
+        self.can_send = False
+        # Its topic counts what all subscriptions keep (row P21).
+        self.partition_size_max_bytes = None
+        self.message_size_max_bytes = self.topic.message_size_max_bytes
+        self.rules = record.rules
+        self.topic.note_change()
+
+    def rule(self, name: str) -> Rule:
+        """EntityNotFound when it has none of that name."""
+        for rule in self.rules:
+            if fold_name(rule.name) == fold_name(name):
+                return rule
+        raise EntityNotFound(rule_path(self.name, name))
+
+    @property
+    def touched_ms(self) -> int:
+        return max(self.updated_ms, self.rules_changed_ms)
+
+    def is_as(self, record: EntityRecord) -> bool:
+        return super().is_as(record) and same_rules(self.rules, record.rules)
