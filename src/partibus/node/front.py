@@ -12,6 +12,7 @@ from partibus.frontends.rest.app import make_app
 from partibus.namespace.access import AccessPolicies
 from partibus.namespace.broker import Broker, Change
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.fan_out import TopicSubscribers
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.placement import Placement
 from partibus.node.backups import Backups
@@ -77,6 +78,7 @@ class Front:
         self._whole = whole
         self.catalog = catalog
         self.namespace = Namespace(catalog, clock)
+        self.subscribers = TopicSubscribers(self.namespace, lambda queue: partition_options(queue, settings.limits))
         self.broker = Broker(
             self.namespace,
             access,
@@ -102,7 +104,7 @@ class Front:
             self.hand = ClockHand(clock, self.broker, runtimes, self.idle)
             advance = whole.advance
         self._http = HttpServer(
-            make_app(self.health, clock, advance, access), settings.limits.http, self._amqp.make_websocket_protocol
+            make_app(self.health, clock, advance, self.broker), settings.limits.http, self._amqp.make_websocket_protocol
         )
 
         self.tls = ServerTls.of(settings)

@@ -1,0 +1,75 @@
+"""The admin API as one ASGI application: which request is whose, who may, and what refusals look like."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from partibus.errors import EntityNotFound, PartibusError
+from partibus.frontends.rest.atom import entities, lists, rules
+from partibus.frontends.rest.atom.calls import Call
+from partibus.frontends.rest.atom.errors import refusal, status_of
+from partibus.frontends.rest.atom.namespace_info import get_namespace_info
+from partibus.frontends.rest.atom.paths import Kind, parse_path
+from partibus.frontends.rest.body import BodyTooLarge
+from partibus.frontends.rest.claims import Claims
+from partibus.namespace.access import Right
+from partibus.namespace.broker import Broker
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+_HANDLERS: Mapping[Kind, Mapping[str, Handler]] = {
+    Kind.NAMESPACE_INFO: {"GET": get_namespace_info},
+    Kind.QUEUES: {"GET": lists.list_queues},
+    Kind.TOPICS: {"GET": lists.list_topics},
+    Kind.ENTITY: {"GET": entities.get_entity, "PUT": entities.put_entity, "DELETE": entities.delete_entity},
+    Kind.SUBSCRIPTIONS: {"GET": lists.list_subscriptions},
+    Kind.SUBSCRIPTION: {
+        "GET": entities.get_subscription,
+        "PUT": entities.put_subscription,
+        "DELETE": entities.delete_subscription,
+    },
+    Kind.RULES: {"GET": lists.list_rules},
+    Kind.RULE: {"GET": rules.get_rule, "PUT": rules.put_rule, "DELETE": rules.delete_rule},
+}
+
+
+class AdminApi:
+    """Answers every path that no other route has taken. An api-version is not looked at: clients ask for versions that
+    differ in nothing that is written here (dialect section 9.1)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._claims = Claims(broker.access, broker.wall_clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except ClientDisconnect:
+            return
+        except BodyTooLarge as error:
+            response = self._refuse(request, 413, 41300, str(error))
+        except PartibusError as error:
+            response = self._refuse(request, *status_of(error), str(error))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        path = request.scope["path"]
+        resource = parse_path(path)
+        if resource is None:
+            self._claims.check(request, (), Right.MANAGE)
+            raise EntityNotFound(path)
+        handlers = _HANDLERS[resource.kind]
+        grant = self._claims.check(request, resource.claim_path, Right.MANAGE)
+        handler = handlers.get(request.method)
+        if handler is None:
+            known = ", ".join(handlers)
+            response = self._refuse(request, 405, 40500, f"{request.method} is not one of {known}, which this takes.")
+            response.headers["allow"] = known
+            return response
+        return await handler(Call(self._broker, self._claims, request, resource, grant))
+
+    def _refuse(self, request: Request, status: int, sub_code: int, text: str) -> Response:
+        return refusal(request, status, sub_code, text, self._broker.clock.now_ms())

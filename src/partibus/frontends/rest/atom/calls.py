@@ -1,0 +1,102 @@
+"""One request to the admin API, with what every resource needs of it."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from partibus.errors import ArgumentError, EntityChanged
+from partibus.frontends.rest.answers import answer_of
+from partibus.frontends.rest.atom.envelope import ENTRY_TYPE, FEED_TYPE, Entry, Page, entry_xml, feed_xml
+from partibus.frontends.rest.atom.names import ATOM, SERVICE
+from partibus.frontends.rest.atom.paths import Resource
+from partibus.frontends.rest.atom.xml_in import BODY_BYTES_MAX, Element, parse_xml
+from partibus.frontends.rest.body import read_body
+from partibus.frontends.rest.claims import Claims, host_of
+from partibus.namespace.access import Grant
+from partibus.namespace.broker import Broker
+
+PAGE_MAX = 100
+"""Entries of one page, which is also what clients ask for."""
+
+_COUNT = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(slots=True)
+class Call:
+    """A request whose claim is good for its resource."""
+
+    broker: Broker
+    claims: Claims
+    request: Request
+    resource: Resource
+    grant: Grant
+
+    @property
+    def host(self) -> str:
+        return host_of(self.request)
+
+    @property
+    def base(self) -> str:
+        """The address of the namespace as the client has it."""
+        return f"{self.request.url.scheme}://{self.host}"
+
+    @property
+    def if_match(self) -> str | None:
+        """None: make it; else change it, if its tag is one of these."""
+        return self.request.headers.get("if-match")
+
+    def check_tag(self, name: str, tag: str) -> bool:
+        """Whether the client said which state it has seen; EntityChanged when ``tag`` is of another one."""
+        given = self.if_match
+        if given is None or given.strip() == "*":
+            return False
+        if tag not in [one.strip().removeprefix("W/") for one in given.split(",")]:
+            raise EntityChanged(name)
+        return True
+
+    async def followed(self) -> None:
+        """Until every broker goes by the change that was made last; await it right after the change."""
+
+        def ask(answer: Callable[[None], None]) -> None:
+            self.broker.when_followed(lambda: answer(None))
+
+        await answer_of(ask)
+
+    async def description(self, *names: str) -> Element:
+        """The describing element of the body, one of ``names``. ArgumentError, `BodyTooLarge`."""
+        root = parse_xml(await read_body(self.request, BODY_BYTES_MAX))
+        if (root.namespace, root.name) != (ATOM, "entry"):
+            raise ArgumentError("The root of the body", root.name, f"entry, in the namespace {ATOM}")
+        content = root.find("content")
+        found = content.children if content is not None else []
+        if len(found) != 1 or found[0].namespace != SERVICE or found[0].name not in names:
+            shown = ", ".join(child.name for child in found) or "nothing"
+            raise ArgumentError(
+                "The content of the entry", shown, f"one {' or '.join(names)}, in the namespace {SERVICE}"
+            )
+        return found[0]
+
+    def page(self) -> tuple[int, int]:
+        """How many entries to skip, and how many to show then. ArgumentError."""
+        skip, top = self._count("$skip", 0), self._count("$top", PAGE_MAX)
+        return skip, min(top, PAGE_MAX)
+
+    def _count(self, name: str, default: int) -> int:
+        given = self.request.query_params.get(name)
+        if given is None:
+            return default
+        if not _COUNT.fullmatch(given):
+            raise ArgumentError(name, given, "a whole number of at most 9 digits")
+        return int(given)
+
+    def show(self, entry: Entry, tag: str, status: int = 200) -> Response:
+        """The answer that shows one resource."""
+        return Response(entry_xml(entry, self.base), status, {"etag": tag}, ENTRY_TYPE)
+
+    def show_page(self, title: str, path: str, entries: list[Entry], page: Page) -> Response:
+        """The answer that shows some."""
+        content = feed_xml(title, path, entries, page, self.base, self.broker.clock.now_ms())
+        return Response(content, 200, None, FEED_TYPE)

@@ -1,0 +1,58 @@
+"""What an entity holds, over all of its partitions (rows A3, A4)."""
+
+from typing import NamedTuple
+
+from partibus.frontends.rest.atom.names import COUNTS
+from partibus.frontends.rest.atom.xml_out import element, text_element
+from partibus.partition.keys import SubqueueKind
+from partibus.routing.inspect import Inspection
+
+
+class Counts(NamedTuple):
+    """Messages by state. Where partitions are away, those of the others."""
+
+    active: int = 0
+    dead_letter: int = 0
+    scheduled: int = 0
+    transfer: int = 0
+    transfer_dead_letter: int = 0
+    size_bytes: int = 0
+    limited: bool = False
+    """Partitions are away."""
+
+    @property
+    def messages(self) -> int:
+        return self.active + self.dead_letter + self.scheduled + self.transfer + self.transfer_dead_letter
+
+
+def counts_of(inspection: Inspection) -> Counts:
+    """The sum over the partitions that have answered."""
+    messages = dict.fromkeys(SubqueueKind, 0)
+    size_bytes = scheduled = 0
+    for found in inspection.found.values():
+        for kind, subqueue in found.subqueues.items():
+            messages[SubqueueKind(kind)] += subqueue.messages
+            size_bytes += subqueue.size_bytes
+    return Counts(
+        messages[SubqueueKind.ACTIVE] - scheduled,
+        messages[SubqueueKind.DEAD_LETTER],
+        scheduled,
+        0,
+        messages[SubqueueKind.TRANSFER_DEAD_LETTER],
+        size_bytes,
+        bool(inspection.failed),
+    )
+
+
+def counts_xml(counts: Counts) -> str:
+    """``CountDetails``. JavaScript reads the children by the prefix that the element's only attribute declares
+    (trap 30)."""
+    children = (
+        ("ActiveMessageCount", counts.active),
+        ("DeadLetterMessageCount", counts.dead_letter),
+        ("ScheduledMessageCount", counts.scheduled),
+        ("TransferMessageCount", counts.transfer),
+        ("TransferDeadLetterMessageCount", counts.transfer_dead_letter),
+    )
+    content = "".join(text_element(f"d2p1:{name}", str(count)) for name, count in children)
+    return element("CountDetails", content, {"xmlns:d2p1": COUNTS})

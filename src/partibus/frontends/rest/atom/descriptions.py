@@ -1,0 +1,153 @@
+"""Descriptions of entities: elements to properties and back (dialect section 9.3).
+
+What is read may stand in any order; what is absent is left to the namespace, which has the defaults. What is written
+stands in the service's order and is there always (trap 30).
+"""
+
+from typing import NamedTuple
+
+from partibus.errors import ArgumentError, Unsupported
+from partibus.frontends.rest.atom import names
+from partibus.frontends.rest.atom.counts import Counts, counts_xml
+from partibus.frontends.rest.atom.policy_xml import ELEMENT as AUTHORIZATION_RULES
+from partibus.frontends.rest.atom.policy_xml import policies_xml, read_policies
+from partibus.frontends.rest.atom.sizes import size_read, size_shown
+from partibus.frontends.rest.atom.values import NEVER, date_text, json_of, text_of
+from partibus.frontends.rest.atom.xml_in import Element
+from partibus.frontends.rest.atom.xml_out import text_element
+from partibus.namespace.access import SasPolicy
+from partibus.namespace.entities import DEFAULT_OPTIONS, EntityKind
+from partibus.namespace.hints import did_you_mean
+from partibus.namespace.namespace import Queue, Topic
+from partibus.namespace.properties import FORWARD_DEAD_LETTERED_TO, FORWARD_TO, PROPERTIES, properties_of
+
+ELEMENTS = {
+    EntityKind.QUEUE: names.QUEUE,
+    EntityKind.TOPIC: names.TOPIC,
+    EntityKind.SUBSCRIPTION: names.SUBSCRIPTION,
+}
+"""Which element describes which kind."""
+
+DEFAULT_RULE_DESCRIPTION = "DefaultRuleDescription"
+
+_ORDER = {
+    EntityKind.QUEUE: (
+        *("LockDuration", "MaxSizeInMegabytes", "RequiresDuplicateDetection", "RequiresSession"),
+        *("DefaultMessageTimeToLive", "DeadLetteringOnMessageExpiration", "DuplicateDetectionHistoryTimeWindow"),
+        *("MaxDeliveryCount", "EnableBatchedOperations", "SizeInBytes", "MessageCount", "IsAnonymousAccessible"),
+        *("AuthorizationRules", "Status", "ForwardTo", "UserMetadata", "CreatedAt", "UpdatedAt", "AccessedAt"),
+        *("SupportOrdering", "CountDetails", "AutoDeleteOnIdle", "EnablePartitioning", "EntityAvailabilityStatus"),
+        *("ForwardDeadLetteredMessagesTo", "EnableExpress", "MaxMessageSizeInKilobytes"),
+    ),
+    EntityKind.TOPIC: (
+        *("DefaultMessageTimeToLive", "MaxSizeInMegabytes", "RequiresDuplicateDetection"),
+        *("DuplicateDetectionHistoryTimeWindow", "EnableBatchedOperations", "SizeInBytes"),
+        *("FilteringMessagesBeforePublishing", "IsAnonymousAccessible", "AuthorizationRules", "Status", "UserMetadata"),
+        *("CreatedAt", "UpdatedAt", "AccessedAt", "SupportOrdering", "CountDetails", "SubscriptionCount"),
+        *("SqlFilterCount", "CorrelationFilterCount", "AutoDeleteOnIdle", "EnablePartitioning"),
+        *("EntityAvailabilityStatus", "EnableSubscriptionPartitioning", "EnableExpress", "MaxMessageSizeInKilobytes"),
+    ),
+    EntityKind.SUBSCRIPTION: (
+        *("LockDuration", "RequiresSession", "DefaultMessageTimeToLive", "DeadLetteringOnMessageExpiration"),
+        *("DeadLetteringOnFilterEvaluationExceptions", "MessageCount", "MaxDeliveryCount", "EnableBatchedOperations"),
+        *("Status", "ForwardTo", "CreatedAt", "UpdatedAt", "AccessedAt", "CountDetails", "UserMetadata"),
+        *("ForwardDeadLetteredMessagesTo", "AutoDeleteOnIdle", "EntityAvailabilityStatus"),
+    ),
+}
+_FALSE = {"FilteringMessagesBeforePublishing", "EnableSubscriptionPartitioning", "IsAnonymousAccessible"}
+"""Options of the service that nothing here offers."""
+_IGNORED = {
+    *("SizeInBytes", "MessageCount", "CreatedAt", "UpdatedAt", "AccessedAt", "CountDetails", "SupportOrdering"),
+    *("SubscriptionCount", "SqlFilterCount", "CorrelationFilterCount", "EntityAvailabilityStatus"),
+}
+"""What only the broker knows; clients send back what they have read."""
+_TARGETS = {FORWARD_TO, FORWARD_DEAD_LETTERED_TO}
+_MAX_SIZE = "MaxSizeInMegabytes"
+_OWN = "Partibus"
+_VALUES = {kind: {prop.name: prop.value for prop in properties} for kind, properties in PROPERTIES.items()}
+
+
+class Described(NamedTuple):
+    """What a client wants an entity to be."""
+
+    properties: dict[str, object]
+    """By the service's names, in JSON form, unchecked."""
+    policies: list[SasPolicy] | None
+    """None: the description does not speak of authorization rules."""
+    default_rule: Element | None
+    """Of a subscription."""
+
+
+def read_description(kind: EntityKind, description: Element, *, partitioned: bool = False) -> Described:
+    """ArgumentError or Unsupported for elements that say what can't be; values are checked by whoever takes them.
+    ``partitioned``: the entity that is described exists, and is."""
+    seen: dict[str, Element] = {}
+    values = _VALUES[kind]
+    known = {*values, *_ORDER[kind], *_IGNORED, DEFAULT_RULE_DESCRIPTION}
+    for child in description.children:
+        if child.namespace != description.namespace or child.name not in known:
+            next_step = f"See {child.place}. {did_you_mean(child.name, known)}".rstrip()
+            raise ArgumentError("An element", child.name, f"one that a {description.name} has", next_step)
+        if child.name in seen:
+            raise ArgumentError("An element", child.name, "there once only", f"See {child.place}.")
+        if child.name in _FALSE and child.text.strip().lower() in ("true", "1"):
+            raise Unsupported(f"{child.name} with the value true", "Leave it out, or set it to false.")
+        seen[child.name] = child
+    properties = {name: json_of(seen[name].text, values[name]) for name in values if _says(seen.get(name))}
+    if _MAX_SIZE in properties:
+        partitioned = partitioned or properties.get("EnablePartitioning") is True
+        properties[_MAX_SIZE] = size_read(properties[_MAX_SIZE], values[_MAX_SIZE], partitioned=partitioned)
+    rules = seen.get(AUTHORIZATION_RULES)
+    return Described(properties, None if rules is None else read_policies(rules), seen.get(DEFAULT_RULE_DESCRIPTION))
+
+
+def description_xml(queue: Queue, counts: Counts, host: str) -> str:
+    """The content of the description of an entity of any kind; ``host`` is the one that the client has asked."""
+    order = _ORDER[queue.kind]
+    elements = {name: text_element(name, text) for name, text in _facts(queue, counts).items()}
+    elements["CountDetails"] = counts_xml(counts)
+    elements[AUTHORIZATION_RULES] = policies_xml(queue.policies)
+    own = []
+    for name, value in properties_of(queue.kind, queue.description.options).items():
+        if name in _TARGETS:
+            value = value and f"sb://{host}/{value}"
+        elif name == _MAX_SIZE:
+            value = size_shown(int(value), partitioned=queue.partitioned)
+        if name.startswith(_OWN) and value != _DEFAULTS[queue.kind][name]:
+            own.append(text_element(name, text_of(value)))
+        elif value != "":
+            elements[name] = text_element(name, text_of(value))
+    return "".join(elements[name] for name in order if name in elements) + "".join(own)
+
+
+def own_properties(queue: Queue) -> dict[str, object]:
+    """Properties that the service does not have. A client that knows nothing of them can't send them back, and an
+    update is none of its creator's changes of mind."""
+    values = properties_of(queue.kind, queue.description.options)
+    return {name: value for name, value in values.items() if name.startswith(_OWN)}
+
+
+_DEFAULTS = {kind: properties_of(kind, DEFAULT_OPTIONS) for kind in EntityKind}
+
+
+def _says(found: Element | None) -> bool:
+    return found is not None and not found.is_nil
+
+
+def _facts(queue: Queue, counts: Counts) -> dict[str, str]:
+    """What only the broker knows."""
+    facts = dict.fromkeys(_FALSE, "false") | {
+        "SizeInBytes": str(counts.size_bytes),
+        "MessageCount": str(counts.messages),
+        "CreatedAt": date_text(queue.created_ms),
+        "UpdatedAt": date_text(queue.updated_ms),
+        "AccessedAt": NEVER,
+        # Partitions have an order each, and nothing has an order over them (row P18).
+        "SupportOrdering": text_of(not queue.partitioned),
+        "EntityAvailabilityStatus": "Limited" if counts.limited else "Available",
+    }
+    if isinstance(queue, Topic):
+        facts["SubscriptionCount"] = str(len(queue.subscriptions))
+        facts["SqlFilterCount"] = str(queue.sql_filter_count)
+        facts["CorrelationFilterCount"] = str(queue.correlation_filter_count)
+    return facts

@@ -1,0 +1,184 @@
+"""Queues, topics and subscriptions: made, changed, shown, deleted.
+
+A change is answered when every broker of the namespace goes by it. Where a partition's messaging store is away, an
+entity is neither changed nor deleted: the request fails as a whole, and can be repeated (row A2). Should a store go
+away after that was looked at, the answer says so, and the partition follows when it is back.
+"""
+
+from functools import partial
+
+from starlette.responses import Response
+
+from partibus.errors import OutcomeUnknown, StoreUnavailable
+from partibus.frontends.rest.answers import answer_of
+from partibus.frontends.rest.atom.calls import Call
+from partibus.frontends.rest.atom.counts import counts_of
+from partibus.frontends.rest.atom.descriptions import (
+    ELEMENTS,
+    Described,
+    description_xml,
+    own_properties,
+    read_description,
+)
+from partibus.frontends.rest.atom.envelope import Entry
+from partibus.frontends.rest.atom.rule_xml import read_default_rule
+from partibus.namespace.broker import Entity
+from partibus.namespace.entities import EntityKind
+from partibus.namespace.names import subscription_path
+from partibus.namespace.namespace import Queue, Subscription
+from partibus.namespace.properties import FORWARD_DEAD_LETTERED_TO, FORWARD_TO
+from partibus.namespace.values import TargetValue
+from partibus.routing.inspect import Inspection, inspect_each
+
+_KINDS = {element: kind for kind, element in ELEMENTS.items()}
+_TARGET_HEADERS = {
+    FORWARD_TO: "ServiceBusSupplementaryAuthorization",
+    FORWARD_DEAD_LETTERED_TO: "ServiceBusDlqSupplementaryAuthorization",
+}
+
+
+async def get_entity(call: Call) -> Response:
+    """A queue or topic."""
+    return await _show(call, call.broker.entity(call.resource.entity))
+
+
+async def get_subscription(call: Call) -> Response:
+    return await _show(call, call.broker.entity(path_of(call)))
+
+
+async def put_entity(call: Call) -> Response:
+    """Make a queue or topic, or change it."""
+    description = await call.description(ELEMENTS[EntityKind.QUEUE], ELEMENTS[EntityKind.TOPIC])
+    kind = _KINDS[description.name]
+    name = call.resource.entity
+    if call.if_match is not None:
+        known = call.broker.namespace.entity(name)
+        described = read_description(kind, description, partitioned=known.partitioned)
+        return await _update(call, kind, name, described)
+    described = read_description(kind, description)
+    _check_targets(call, described)
+    create = call.broker.create_queue if kind is EntityKind.QUEUE else call.broker.create_topic
+    return await _created(call, create(name, described.properties, policies=described.policies))
+
+
+async def put_subscription(call: Call) -> Response:
+    """Make a subscription with its first rule, or change it."""
+    description = await call.description(ELEMENTS[EntityKind.SUBSCRIPTION])
+    described = read_description(EntityKind.SUBSCRIPTION, description)
+    if call.if_match is not None:
+        return await _update(call, EntityKind.SUBSCRIPTION, path_of(call), described)
+    _check_targets(call, described)
+    entity = call.broker.create_subscription(
+        call.resource.entity,
+        call.resource.subscription,
+        described.properties,
+        rule=None if described.default_rule is None else read_default_rule(described.default_rule),
+    )
+    return await _created(call, entity)
+
+
+async def delete_entity(call: Call) -> Response:
+    return await _delete(call, call.resource.entity)
+
+
+async def delete_subscription(call: Call) -> Response:
+    return await _delete(call, path_of(call))
+
+
+def path_of(call: Call) -> str:
+    """Of the subscription that the request is about."""
+    return subscription_path(call.resource.entity, call.resource.subscription)
+
+
+def entry_of(call: Call, entity: Entity, inspection: Inspection) -> Entry:
+    """An entity with its counts, as it is shown."""
+    queue = entity.queue
+    return Entry(
+        queue.name,
+        queue.short_name if isinstance(queue, Subscription) else queue.name,
+        ELEMENTS[queue.kind],
+        description_xml(queue, counts_of(inspection), call.host),
+        queue.created_ms,
+        queue.updated_ms,
+    )
+
+
+async def _update(call: Call, kind: EntityKind, path: str, described: Described) -> Response:
+    entity = call.broker.entity(path)
+    queue = entity.queue
+    seen = call.check_tag(queue.name, tag_of(queue))
+    _check_targets(call, described)
+    _check_all_there(entity, "changed")
+    entity = call.broker.update(
+        path,
+        own_properties(queue) | described.properties,
+        whole=True,
+        policies=described.policies,
+        kind=kind,
+        updated_ms=queue.updated_ms if seen else None,
+    )
+    await call.followed()
+    _check_still_there(entity, "is changed", "follow")
+    return await _show(call, entity)
+
+
+async def _delete(call: Call, path: str) -> Response:
+    entity = call.broker.entity(path)
+    call.check_tag(entity.queue.name, tag_of(entity.queue))
+    _check_all_there(entity, "deleted")
+    call.broker.delete(path)
+    await call.followed()
+    _check_still_there(entity, "is deleted", "are emptied")
+    return Response()
+
+
+async def _created(call: Call, entity: Entity) -> Response:
+    await call.followed()
+    return await _show(call, entity, 201)
+
+
+async def _show(call: Call, entity: Entity, status: int = 200) -> Response:
+    inspection = await answer_of(partial(inspect_each, entity.route))
+    return call.show(entry_of(call, entity, inspection), tag_of(entity.queue), status)
+
+
+def tag_of(queue: Queue) -> str:
+    """Of what an entity is now: another one after each change, and of another entity of that name."""
+    return f'"{queue.entity_id}.{queue.updated_ms}"'
+
+
+def _check_targets(call: Call, described: Described) -> None:
+    """Who lets an entity forward must be allowed to manage where it forwards to. Unauthorized."""
+    for name, header in _TARGET_HEADERS.items():
+        text = described.properties.get(name)
+        try:
+            target = TargetValue().parse(text)
+        except ValueError:
+            continue  # The namespace refuses it, with its name and bound.
+        if target:
+            call.claims.check_target(call.request, call.grant, header, tuple(target.lower().split("/")))
+
+
+def _check_all_there(entity: Entity, done: str) -> None:
+    """StoreUnavailable when partitions are away."""
+    if entity.away:
+        raise StoreUnavailable(
+            f"'{entity.queue.name}' can't be {done} now: {_which(entity)}. Nothing was {done}; try again."
+        )
+
+
+def _check_still_there(entity: Entity, done: str, later: str) -> None:
+    """OutcomeUnknown when partitions have gone away meanwhile."""
+    if entity.away:
+        raise OutcomeUnknown(
+            f"'{entity.queue.name}' {done}, but {_which(entity)}: they {later} when their messaging stores are back."
+        )
+
+
+def _which(entity: Entity) -> str:
+    partitions = entity.route.partitions
+    numbers = ", ".join(str(number) for number in entity.away)
+    failure = next((partition.failure for partition in partitions if not partition.available), None)
+    return f"of its {len(partitions)} partitions {len(entity.away)} can't be reached, number {numbers}" + (
+        f" ({failure})" if failure else ""
+    )

@@ -1,0 +1,70 @@
+"""What a URL's path names (dialect section 9.2).
+
+```text
+ /name/with/slashes                      queue or topic
+ /topic/Subscriptions                    the subscriptions of a topic
+ /topic/Subscriptions/name
+ /topic/Subscriptions/name/Rules         the rules of a subscription
+ /topic/Subscriptions/name/Rules/name
+ /$Resources/Queues, /$Resources/Topics
+ /$namespaceinfo
+```
+
+Words compare without case, and a slash at the end says nothing (trap 29). Names are not checked here: one that nothing
+can have is the name of nothing.
+"""
+
+from enum import Enum, auto
+from typing import NamedTuple
+
+from partibus.namespace.names import RULES, SUBSCRIPTIONS
+from partibus.namespace.sas import Path
+
+
+class Kind(Enum):
+    """Kinds of resources."""
+
+    NAMESPACE_INFO = auto()
+    QUEUES = auto()
+    TOPICS = auto()
+    ENTITY = auto()
+    SUBSCRIPTIONS = auto()
+    SUBSCRIPTION = auto()
+    RULES = auto()
+    RULE = auto()
+
+
+class Resource(NamedTuple):
+    """What a path names. Names that it does not have are empty."""
+
+    kind: Kind
+    claim_path: Path
+    """What a claim must cover."""
+    entity: str = ""
+    subscription: str = ""
+    rule: str = ""
+
+
+_FIXED = {
+    ("$namespaceinfo",): Kind.NAMESPACE_INFO,
+    ("$resources", "queues"): Kind.QUEUES,
+    ("$resources", "topics"): Kind.TOPICS,
+}
+
+
+def parse_path(path: str) -> Resource | None:
+    """The resource of a decoded path; None when no resource has it."""
+    segments = path.strip("/").split("/")
+    folded = tuple(segment.lower() for segment in segments)
+    fixed = _FIXED.get(folded)
+    if fixed is not None:
+        return Resource(fixed, folded)
+    if SUBSCRIPTIONS.lower() not in folded:
+        return Resource(Kind.ENTITY, folded, "/".join(segments)) if segments != [""] else None
+    at = folded.index(SUBSCRIPTIONS.lower())
+    topic, rest = "/".join(segments[:at]), segments[at + 1 :]
+    if not topic or len(rest) > 3 or (len(rest) > 1 and rest[1].lower() != RULES.lower()):
+        return None
+    kind = (Kind.SUBSCRIPTIONS, Kind.SUBSCRIPTION, Kind.RULES, Kind.RULE)[len(rest)]
+    subscription, rule = (rest[0] if rest else ""), (rest[2] if len(rest) == 3 else "")
+    return Resource(kind, folded, topic, subscription, rule)

@@ -1,0 +1,132 @@
+"""XML from outside as a tree of elements that know where they stood.
+
+Names are told by their namespace, never by a prefix (dialect section 9.3). A document type declaration is refused where
+it begins, so no entity of anybody's making is ever expanded, and nothing outside of the body is ever looked at; size
+and depth are bounded. It is what `defusedxml` does to the same parser; its trees do not say where an element stood.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from partibus.errors import ArgumentError
+
+BODY_BYTES_MAX = 256 * 1024
+"""The largest description that anybody needs has twelve authorization rules, or a filter with parameters of some KB."""
+DEPTH_MAX = 32
+"""A value of a filter of a default rule is 9 deep."""
+
+INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
+_SEPARATOR = " "
+_EXCERPT = 40
+
+
+@dataclass(slots=True)
+class Element:
+    """One element. ``attributes`` are by (namespace, name); ``text`` is what stands between its children, joined."""
+
+    namespace: str
+    name: str
+    attributes: dict[tuple[str, str], str]
+    line: int
+    column: int
+    children: "list[Element]" = field(default_factory=list)
+    text: str = ""
+
+    @property
+    def place(self) -> str:
+        """As an error text names it."""
+        return f"line {self.line}, column {self.column}"
+
+    @property
+    def type(self) -> str:
+        """The local name of its ``type`` in the namespace of instances; empty when it has none."""
+        return self.attributes.get((INSTANCE, "type"), "").rpartition(":")[2]
+
+    @property
+    def is_nil(self) -> bool:
+        """It stands for no value."""
+        return self.attributes.get((INSTANCE, "nil"), "") in ("true", "1")
+
+    def find(self, name: str) -> "Element | None":
+        """The first child of that name in this element's own namespace."""
+        return next(self.find_all(name), None)
+
+    def find_all(self, name: str) -> "Iterator[Element]":
+        """The children of that name in this element's own namespace."""
+        return (child for child in self.children if child.name == name and child.namespace == self.namespace)
+
+
+def parse_xml(body: bytes) -> Element:
+    """The root of a document of at most `BODY_BYTES_MAX`. ArgumentError, with line and column, when it is not
+    well-formed, has a document type declaration, or is nested too deeply."""
+    return _Reader(body).root
+
+
+class _Reader:
+    """Builds the tree while expat reads."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._open: list[Element] = []
+        self._texts: list[list[str]] = []
+        self._root: Element | None = None
+        parser = self._parser = expat.ParserCreate(namespace_separator=_SEPARATOR)
+        parser.buffer_text = True
+        parser.StartDoctypeDeclHandler = self._refuse_doctype
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._take_text
+        try:
+            parser.Parse(body, True)
+        except (expat.ExpatError, ValueError, LookupError) as error:
+            # Besides its own error expat lets those of Python's codecs pass, for encodings that the document declares.
+            raise self._malformed(_reason(error)) from None
+
+    @property
+    def root(self) -> Element:
+        assert self._root is not None, "expat refuses a document without a root"
+        return self._root
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if len(self._open) == DEPTH_MAX:
+            raise self._malformed(f"elements are nested more than {DEPTH_MAX} deep")
+        namespace, _, local = name.rpartition(_SEPARATOR)
+        named = {_split(key): value for key, value in attributes.items()}
+        parser = self._parser
+        element = Element(namespace, local, named, parser.CurrentLineNumber, parser.CurrentColumnNumber + 1)
+        if self._open:
+            self._open[-1].children.append(element)
+        else:
+            self._root = element
+        self._open.append(element)
+        self._texts.append([])
+
+    def _end(self, name: str) -> None:
+        self._open.pop().text = "".join(self._texts.pop())
+
+    def _take_text(self, text: str) -> None:
+        self._texts[-1].append(text)
+
+    def _refuse_doctype(self, *declaration: object) -> None:
+        raise self._malformed("a document type declaration is not taken")
+
+    def _malformed(self, reason: str) -> ArgumentError:
+        parser = self._parser
+        at = max(parser.CurrentByteIndex, 0)
+        excerpt = self._body[max(at - _EXCERPT, 0) : at + _EXCERPT].decode("utf-8", "replace")
+        return ArgumentError(
+            "The body",
+            excerpt,
+            "a well-formed XML document",
+            f"Line {parser.CurrentLineNumber}, column {parser.CurrentColumnNumber + 1}: {reason}.",
+        )
+
+
+def _split(name: str) -> tuple[str, str]:
+    namespace, _, local = name.rpartition(_SEPARATOR)
+    return namespace, local
+
+
+def _reason(error: Exception) -> str:
+    return expat.ErrorString(error.code) if isinstance(error, expat.ExpatError) else str(error)

@@ -1,0 +1,29 @@
+"""XML as the clients read it.
+
+Some look for prefixes, for an attribute that is alone, for an element that is missing (traps 29, 30), so what is
+written is text with the prefixes that the caller chose.
+"""
+
+import re
+from collections.abc import Mapping
+
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\r": "&#13;"}
+_TO_ESCAPE = re.compile('[&<>"\r]')
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no XML 1.0 document can hold, however they are written."""
+
+
+def escape(text: str) -> str:
+    """``text`` as content or value of an attribute. What XML can't say becomes U+FFFD."""
+    return _TO_ESCAPE.sub(lambda match: _ESCAPES[match[0]], _NOT_XML.sub("\ufffd", text))
+
+
+def element(name: str, content: str = "", attributes: Mapping[str, str] | None = None) -> str:
+    """An element around ``content``, which is markup."""
+    written = "".join(f' {key}="{escape(value)}"' for key, value in (attributes or {}).items())
+    return f"<{name}{written}>{content}</{name}>" if content else f"<{name}{written}/>"
+
+
+def text_element(name: str, text: str, attributes: Mapping[str, str] | None = None) -> str:
+    """An element with ``text``."""
+    return element(name, escape(text), attributes)

@@ -1,0 +1,67 @@
+"""Who may do what over HTTP: the claim that a request shows (dialect sections 2.4, 2.5, 9.1)."""
+
+from urllib.parse import quote
+
+from starlette.requests import Request
+
+from partibus.clock import Clock
+from partibus.errors import Unauthorized, shown
+from partibus.namespace.access import AccessPolicies, Grant, Right
+from partibus.namespace.sas import Path
+
+LEEWAY_S = 300
+"""A client renews its token up to a minute after its end, and clocks of machines differ by some more."""
+
+_BEARER = "Bearer "
+
+
+class Claims:
+    """Checks tokens of requests."""
+
+    def __init__(self, access: AccessPolicies, wall_clock: Clock) -> None:
+        """Tokens expire by ``wall_clock``, whatever the broker's own clock says (D26)."""
+        self._access = access
+        self._wall_clock = wall_clock
+
+    def check(self, request: Request, path: Path, right: Right) -> Grant:
+        """The grant of a request that is about ``path``, segments in lower case. Unauthorized."""
+        token = request.headers.get("authorization")
+        if token is None:
+            raise Unauthorized("The request has no Authorization header. Sign in with a shared access signature.")
+        grant = self._grant(request, token, path)
+        if not self.allows(grant, path, right):
+            raise Unauthorized(
+                f"The access policy {shown(grant.policy_name)} does not allow this: {_name(right)} is needed on "
+                f"'{'/'.join(path) or 'the namespace'}'. Use a policy that has it."
+            )
+        return grant
+
+    def check_target(self, request: Request, grant: Grant, header: str, path: Path) -> None:
+        """The right to manage another entity than the request's, by a token in ``header`` or by the grant itself.
+        Unauthorized."""
+        token = request.headers.get(header)
+        if token is None and self.allows(grant, path, Right.MANAGE):
+            return
+        target = "/".join(path)
+        if token is None:
+            raise Unauthorized(f"Forwarding to '{target}' needs Manage on it, by a token in the header {header}.")
+        if not self.allows(self._grant(request, token, path), path, Right.MANAGE):
+            raise Unauthorized(f"The token in the header {header} does not have Manage on '{target}'.")
+
+    def allows(self, grant: Grant, path: Path, right: Right) -> bool:
+        """Whether the grant is good for it now."""
+        return grant.allows(path, right, self._wall_clock.now_ms() / 1000)
+
+    def _grant(self, request: Request, token: str, path: Path) -> Grant:
+        audience = f"https://{host_of(request)}/{quote('/'.join(path))}"
+        now_s = self._wall_clock.now_ms() / 1000
+        return self._access.check_token(token.removeprefix(_BEARER), audience, now_s, LEEWAY_S)
+
+
+def host_of(request: Request) -> str:
+    """Host and port as the client knows them."""
+    return request.headers.get("host") or request.url.netloc
+
+
+def _name(right: Right) -> str:
+    return (right.name or str(right)).capitalize()
