@@ -214,7 +214,15 @@ class Member:
             self.front.forwarder.see(runtime, partition_row)
 
         host = self._hosts.of(self._places[store_no])
-        runtime = StoreRuntime(open_one, host, self._clock, self._settings.limits.store, wake=wake, forward=forward)
+        runtime = StoreRuntime(
+            open_one,
+            host,
+            self._clock,
+            self._settings.limits.store,
+            wake=wake,
+            forward=forward,
+            subscribers=self.front.subscribers,
+        )
         return runtime
 
     # -- as one of the whole -----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from partibus.node.host import StoreHosts
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
 from partibus.node.tls import prepare_certificate
+from partibus.partition.fan_out import FanOut
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.opening import Opener, StorePlace, find_stores, open_each
@@ -111,11 +112,15 @@ class Node:
 
         opened = None if isinstance(store, StoreError) else store
         host = self._hosts.of(place)
-        runtime = StoreRuntime(opener, host, self.clock, self._settings.limits.store, opened, wake, forward)
+        runtime = StoreRuntime(opener, host, self.clock, self._settings.limits.store, opened, wake, forward, self)
         if isinstance(store, StoreError):
             runtime.begin(lambda: None)
             runtime.failure = str(store)
         return runtime
+
+    def fan_out(self, row: int) -> FanOut | None:
+        """See `partibus.partition.fan_out.Subscribers`."""
+        return self._front.subscribers.fan_out(row)
 
     # -- what `partibus.node.front.Whole` asks for -------------------------------------------------------------------
 

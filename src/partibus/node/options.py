@@ -1,13 +1,14 @@
-"""From a queue and the broker's limits to what its partitions are told."""
+"""From an entity and the broker's limits to what its partitions are told."""
 
 from partibus.forwarding.forwarder import targets_of
 from partibus.limits import Limits
+from partibus.namespace.entities import EntityKind
 from partibus.namespace.namespace import Queue
 from partibus.partition.options import PartitionOptions
 
 
 def partition_options(queue: Queue, limits: Limits) -> PartitionOptions:
-    """The same for every partition of the queue."""
+    """The same for every partition of the entity."""
     return PartitionOptions(
         lock_duration_ms=queue.lock_duration_ms,
         max_delivery_count=queue.max_delivery_count,
@@ -15,6 +16,7 @@ def partition_options(queue: Queue, limits: Limits) -> PartitionOptions:
         size_bytes_max=queue.partition_size_max_bytes,
         dead_letter_on_expiration=queue.dead_lettering_on_expiration,
         requires_session=queue.requires_session,
+        topic=queue.kind is EntityKind.TOPIC,
         forwards=sum(1 << kind for kind in targets_of(queue)),
         duplicate_window_ms=queue.duplicate_window_ms,
         redelivery_delay_ms=queue.redelivery_delay_ms,

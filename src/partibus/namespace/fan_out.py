@@ -1,0 +1,132 @@
+"""Who gets what is published: the subscriptions of a topic as the namespace knows them, for the partitions that this
+broker owns (D17, row C38).
+
+Rules are compiled once per topic and version of it, on the first message that needs them; its partitions share that.
+A change of rules counts for every message that is planned after memory has followed it, which is before whoever made
+the change is answered.
+"""
+
+from collections.abc import Callable, Sequence
+
+from partibus.filters.matcher import Matcher
+from partibus.filters.matcher import Subscription as Matched
+from partibus.message import Message
+from partibus.namespace.entities import EntityDescription
+from partibus.namespace.namespace import Namespace, Queue, Subscription, Topic
+from partibus.partition.fan_out import Plan, Unfiltered
+from partibus.partition.options import PartitionOptions
+
+MakeOptions = Callable[[Queue], PartitionOptions]
+
+
+class TopicSubscribers:
+    """The `partibus.partition.fan_out.Subscribers` of a broker."""
+
+    def __init__(self, namespace: Namespace, make_options: MakeOptions) -> None:
+        self._namespace = namespace
+        self._options = _Options(make_options)
+        self._rules: dict[int, _Rules] = {}
+        """By entity id of the topic."""
+        self._fan_outs: dict[int, TopicFanOut] = {}
+        """By row of the topic's partition."""
+
+    def fan_out(self, row: int) -> "TopicFanOut | None":
+        """See the protocol. The same object until something of the topic's subscriptions changes."""
+        found = self._namespace.topic_of_row(row)
+        if found is None:
+            self._forget(row)
+            return None
+        topic, index = found
+        fan_out = self._fan_outs.get(row)
+        if fan_out is None or fan_out.version != topic.version:
+            fan_out = self._fan_outs[row] = TopicFanOut(self._rules_of(topic), index, self._options)
+        return fan_out
+
+    def _rules_of(self, topic: Topic) -> "_Rules":
+        rules = self._rules.get(topic.entity_id)
+        if rules is None or rules.version != topic.version:
+            rules = self._rules[topic.entity_id] = _Rules(topic)
+            self._options.keep(rules.subscriptions)
+        return rules
+
+    def _forget(self, row: int) -> None:
+        gone = self._fan_outs.pop(row, None)
+        if gone is not None:
+            self._rules.pop(gone.topic_id, None)
+
+
+class _Rules:
+    """The subscriptions of a topic in one version of it."""
+
+    __slots__ = ("_matcher", "subscriptions", "topic_id", "version")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic_id = topic.entity_id
+        self.version = topic.version
+        self.subscriptions = tuple(topic.subscriptions)
+        self._matcher: Matcher | None = None
+
+    @property
+    def matcher(self) -> Matcher:
+        """Its keys are places among ``subscriptions``."""
+        if self._matcher is None:
+            self._matcher = Matcher(
+                Matched(place, subscription.rules, subscription.dead_lettering_on_filter_exceptions)
+                for place, subscription in enumerate(self.subscriptions)
+            )
+        return self._matcher
+
+
+class _Options:
+    """What the partitions of subscriptions are told: the same object until the subscription is updated."""
+
+    def __init__(self, make: MakeOptions) -> None:
+        self._make = make
+        self._made: dict[int, tuple[EntityDescription, PartitionOptions]] = {}
+
+    def of(self, subscription: Subscription) -> PartitionOptions:
+        made = self._made.get(subscription.entity_id)
+        if made is None or made[0] != subscription.description:
+            made = subscription.description, self._make(subscription)
+            self._made[subscription.entity_id] = made
+        return made[1]
+
+    def keep(self, subscriptions: Sequence[Subscription]) -> None:
+        """Forget those that were deleted, once they are many."""
+        if len(self._made) > 2 * len(subscriptions) + _MADE_MAX:
+            self._made.clear()
+
+
+_MADE_MAX = 20_000
+"""Options of subscriptions that are gone take memory up to here: some MB."""
+
+
+class TopicFanOut:
+    """The `partibus.partition.fan_out.FanOut` of one partition of a topic, in one version of the topic."""
+
+    __slots__ = ("_options", "_places", "_rules", "rows", "topic_id", "version")
+
+    def __init__(self, rules: _Rules, index: int, options: _Options) -> None:
+        self.topic_id = rules.topic_id
+        self.version = rules.version
+        self.rows: Sequence[int] = [
+            subscription.partitions[index].partition_row for subscription in rules.subscriptions
+        ]
+        self._rules = rules
+        self._options = options
+        self._places: dict[int, int] | None = None
+
+    def options_of(self, row: int) -> PartitionOptions:
+        """See the protocol."""
+        if self._places is None:
+            self._places = {row: place for place, row in enumerate(self.rows)}
+        return self._options.of(self._rules.subscriptions[self._places[row]])
+
+    def plan(self, messages: Sequence[Message], now_ms: int) -> Plan:
+        """See the protocol."""
+        matched = self._rules.matcher.match(messages, now_ms)
+        rows = self.rows
+        return Plan(
+            {rows[place]: share for place, share in matched.shares.items()},
+            [Unfiltered(rows[failure.key], *failure[1:]) for failure in matched.failures],
+        )
