@@ -19,6 +19,7 @@ from partibus.amqp.codec.types import (
     ULong,
     UShort,
 )
+from partibus.filters.limits import INTEGER_MAX, INTEGER_MIN
 
 
 def as_existing(value: object, existing: object) -> object:
@@ -57,6 +58,13 @@ def _number(make: Callable[[int], int]) -> Callable[[object], object]:
     return convert
 
 
+def _long(value: int) -> int:
+    """AMQP's long, which is Python's int in messages."""
+    if not INTEGER_MIN <= value <= INTEGER_MAX:
+        raise ValueError
+    return value
+
+
 def _fraction(make: Callable[[float], float]) -> Callable[[object], object]:
     def convert(value: object) -> object:
         return make(float(value)) if type(value) in (int, float, bool) else None  # type: ignore[arg-type]
@@ -88,7 +96,8 @@ def _boolean(value: object) -> object:
 
 
 _CONVERSIONS: Final[dict[type, Callable[[object], object]]] = {
-    **{kind: _number(kind) for kind in (int, Byte, Short, Int, UByte, UShort, UInt, ULong)},
+    **{kind: _number(kind) for kind in (Byte, Short, Int, UByte, UShort, UInt, ULong)},
+    int: _number(_long),
     float: _fraction(float),
     Float: _fraction(Float),
     str: _text(str),

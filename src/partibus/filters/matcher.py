@@ -106,27 +106,33 @@ class Matcher:
         self._looks = bool(self._has_always or len(self._index) or self._tests)
         """Whether a message has to be looked at at all."""
 
+    @property
+    def lookup_count(self) -> int:
+        """What is really done for a message: look-ups of correlation filters, and different SQL filters."""
+        return len(self._index) + len(self._tests)
+
     def _add(self, subscription: Subscription) -> None:
         key, rules, dead_letters_failures = subscription
         self.evaluation_count += len(rules)
         if dead_letters_failures:
             self._wanting.add(key)
-        found = [(rule, self._selected_by(rule.filter)) for rule in rules]
-        acts = any(rule.action is not None for rule in rules)
-        plain = [(rule, selected) for rule, selected in found if rule.action is None]
-        if any(selected is self._always for _, selected in plain):
-            # The others can't add to it, so they are not evaluated.
-            if acts:
+        plain = [rule for rule in rules if rule.action is None]
+        acting = [(position, rule) for position, rule in enumerate(rules) if rule.action is not None]
+        if any(_answer_to_all(rule.filter) for rule in plain):
+            # The other plain ones can't add to it, so they are not evaluated.
+            if acting:
                 self._always.plain[key] = None
             else:
                 self._whole.append(key)
-        else:
-            for rule, selected in plain:
-                if selected is not None:
-                    selected.plain[key] = None
-                    self._listen(selected, key, rule)
-        for position, (rule, selected) in enumerate(found):
-            if rule.action is not None and selected is not None:
+            plain = []
+        for rule in plain:
+            selected = self._selected_by(rule.filter)
+            if selected is not None:
+                selected.plain[key] = None
+                self._listen(selected, key, rule)
+        for position, rule in acting:
+            selected = self._selected_by(rule.filter)
+            if selected is not None and rule.action is not None:
                 selected.acting.append(_Acting(key, position, rule.name, _action(rule.action)))
                 self._listen(selected, key, rule)
 
@@ -136,21 +142,12 @@ class Matcher:
 
     def _selected_by(self, described: Filter) -> _Selected | None:
         """Where to write down what a filter leads to; None for one that selects nothing."""
-        match described:
-            case TrueFilter():
-                return self._always
-            case FalseFilter():
-                return None
-            case CorrelationFilter():
-                return self._always if compares_nothing(described) else self._index.setdefault(described, _Selected())
-            case SqlFilter():
-                try:
-                    compiled = compile_filter(described)
-                except ArgumentError as error:
-                    return self._tests.setdefault(_failing(str(error)), _Selected())
-                if compiled.constant is not None:
-                    return self._always if compiled.constant else None
-                return self._tests.setdefault(compiled.test, _Selected())
+        answer = _answer_to_all(described)
+        if answer is not None:
+            return self._always if answer else None
+        if isinstance(described, CorrelationFilter):
+            return self._index.setdefault(described, _Selected())
+        return self._tests.setdefault(_test(described), _Selected()) if isinstance(described, SqlFilter) else None
 
     def match(self, messages: Sequence[Message], now_ms: int) -> Matched:
         """Who gets these messages. Raises nothing for what the messages hold."""
@@ -198,6 +195,34 @@ class Matcher:
 _POSITION: Final = itemgetter(1)
 
 
+def _answer_to_all(described: Filter) -> bool | None:
+    """What a filter says of every message; None where that depends on the message."""
+    match described:
+        case TrueFilter():
+            return True
+        case FalseFilter():
+            return False
+        case CorrelationFilter():
+            return True if compares_nothing(described) else None
+        case SqlFilter():
+            try:
+                return compile_filter(described).constant
+            except ArgumentError:
+                return None
+
+
+def _test(described: SqlFilter) -> _Test:
+    try:
+        return compile_filter(described).test
+    except ArgumentError as error:
+        text = str(error)
+
+    def fail(view: View) -> bool | None:
+        raise EvaluationError(text)
+
+    return fail
+
+
 def _action(described: SqlAction) -> _Action:
     try:
         return compile_action(described)
@@ -208,10 +233,3 @@ def _action(described: SqlAction) -> _Action:
         raise EvaluationError(text)
 
     return refuse
-
-
-def _failing(text: str) -> _Test:
-    def fail(view: View) -> bool | None:
-        raise EvaluationError(text)
-
-    return fail

@@ -107,6 +107,8 @@ def text_of(value: object) -> str | None:
     """An id as text: what SDKs show for message-id and correlation-id, which may be of four types."""
     if value is None or isinstance(value, str):
         return value if value is None else str(value)
+    if isinstance(value, int):
+        return str(int(value))
     return value.hex() if isinstance(value, bytes) else str(value)
 
 

@@ -1,0 +1,233 @@
+"""Who gets what: the combination of rules, correlation filters, failures, and what is not evaluated."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from partibus.amqp.codec.types import Described, Int, Symbol, Timestamp
+from partibus.filters.matcher import FAILURE_REASON, Matched, Matcher, Subscription
+from partibus.filters.model import (
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    Rule,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+    sql_filter,
+)
+from partibus.message import Message
+from tests.unit.filters.messages import NOW_MS, message, user_of
+
+
+def matched(rules: dict[int, list[Rule]], *messages: Message, dead_letters_failures: bool = True) -> Matched:
+    subscriptions = [Subscription(key, each, dead_letters_failures) for key, each in rules.items()]
+    return Matcher(subscriptions).match(messages, NOW_MS)
+
+
+def rule(described: Filter | str, action: str | None = None, name: str = "r") -> Rule:
+    found = SqlFilter(described) if isinstance(described, str) else described
+    return Rule(name, found, None if action is None else SqlAction(action))
+
+
+def selects(described: Filter, published: Message) -> bool:
+    found = matched({1: [rule(described)]}, published)
+    assert not found.failures
+    return found.shares == {1: [published]}
+
+
+RED, BLUE = message({"color": "red"}), message({"color": "blue"})
+
+
+@pytest.mark.row("C38")
+def test_rules_without_actions_give_one_copy_together() -> None:
+    found = matched({7: [rule("color = 'red'"), rule("color LIKE 'r%'"), rule("color = 'x'")]}, RED, BLUE, RED)
+    assert found.shares == {7: [RED, RED]}
+    assert found.shares[7][0] is RED
+
+
+@pytest.mark.row("C38")
+def test_each_rule_with_an_action_gives_a_copy_of_its_own() -> None:
+    rules = [
+        rule("color = 'red'", "SET n = 1", "first"),
+        rule("color = 'red'", "SET n = 2", "second"),
+        rule("color = 'blue'", "SET n = 3", "third"),
+        rule(CorrelationFilter(properties={"color": "red"}), "SET n = 4", "fourth"),
+        rule("color = 'red'"),
+        rule(TrueFilter()),
+    ]
+    found = matched({1: rules}, RED, BLUE).shares[1]
+    assert found[0] is RED
+    assert [user_of(copy) for copy in found[1:4]] == [
+        {"color": "red", "n": 1, "RuleName": "first"},
+        {"color": "red", "n": 2, "RuleName": "second"},
+        {"color": "red", "n": 4, "RuleName": "fourth"},
+    ]
+    assert found[4] is BLUE
+    assert user_of(found[5])["RuleName"] == "third"
+    assert len(found) == 6
+
+
+def test_a_rule_with_an_action_alone_gives_changed_copies_only() -> None:
+    found = matched({1: [rule(TrueFilter(), "SET n = 1")], 2: [rule("color = 'red'", "REMOVE color")]}, RED, BLUE)
+    assert [user_of(copy) for copy in found.shares[1]] == [
+        {"color": "red", "n": 1, "RuleName": "r"},
+        {"color": "blue", "n": 1, "RuleName": "r"},
+    ]
+    assert [user_of(copy) for copy in found.shares[2]] == [{"RuleName": "r"}]
+
+
+def test_who_gets_nothing_is_missing() -> None:
+    assert (
+        matched({1: [rule(FalseFilter())], 2: [], 3: [rule("color = 'x'")], 4: [rule("1=0", "SET a=1")]}, RED)
+        == Matched()
+    )
+    assert matched({1: [rule(TrueFilter())]}) == Matched()
+    assert matched({}, RED) == Matched()
+
+
+def test_every_subscription_gets_messages_in_order() -> None:
+    rules = {key: [rule(TrueFilter())] for key in range(5)} | {9: [rule("color = 'blue' OR color = 'red'")]}
+    found = matched(rules, RED, BLUE, RED)
+    assert found.shares == {key: [RED, BLUE, RED] for key in rules}
+    assert len({id(share) for share in found.shares.values()}) == 6, "lists of their own"
+
+
+@pytest.mark.parametrize(
+    "described", [TrueFilter(), SqlFilter("1=1"), SqlFilter("1 = 1"), SqlFilter("'a' <> 'b'"), CorrelationFilter()]
+)
+def test_what_selects_everything_does_not_look_at_messages(described: Filter) -> None:
+    broken = Message(b"no stored form")
+    assert matched(
+        {1: [rule(described), rule("color = 'red'")], 2: [rule("1 = 2"), rule("NULL = 1")]}, broken
+    ).shares == {1: [broken]}
+
+
+def test_true_and_false_filters_are_known_by_their_text() -> None:
+    assert sql_filter("1 = 1") == TrueFilter()
+    assert sql_filter("1=0") == FalseFilter()
+    assert sql_filter("a=0", {"@x": 1}) == SqlFilter("a=0", {"@x": 1})
+
+
+@pytest.mark.row("C38")
+@pytest.mark.parametrize(
+    "member",
+    ["correlation_id", "message_id", "to", "reply_to", "label", "session_id", "reply_to_session_id", "content_type"],
+)
+def test_correlation_of_each_member(member: str) -> None:
+    fields = {"label": "subject", "session_id": "group_id", "reply_to_session_id": "reply_to_group_id"}
+    same: dict[str, Any] = {fields.get(member, member): "Value"}
+    other: dict[str, Any] = {fields.get(member, member): "value"}
+    described = CorrelationFilter(**{member: "Value"})  # type: ignore[arg-type]
+    assert selects(described, message(**same))
+    assert not selects(described, message(**other))
+    assert not selects(described, message(message_id="m"))
+
+
+@pytest.mark.row("C38")
+def test_correlation_needs_all_values() -> None:
+    described = CorrelationFilter(label="l", properties={"a": 1, "b": "x"})
+    assert selects(described, message({"a": 1, "B": "x", "c": 0}, subject="l"))
+    assert not selects(described, message({"a": 1, "b": "y"}, subject="l"))
+    assert not selects(described, message({"a": 1}, subject="l"))
+    assert not selects(described, message({"a": 1, "b": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "equal", "different"),
+    [
+        (5, [5, Int(5), 5.0], [6, "5", Timestamp(5), Described(Symbol("com.microsoft:timespan"), 5)]),
+        (1, [1], [True]),
+        (0.0, [0, 0.0], [False, None, ""]),
+        (True, [True], [1, 1.0, False, "true"]),
+        ("x", ["x", Symbol("x")], ["X", b"x"]),
+        (datetime(1970, 1, 1, 0, 0, 0, 5000, tzinfo=UTC), [Timestamp(5)], [5]),
+        (timedelta(milliseconds=1), [Described(Symbol("com.microsoft:timespan"), 10_000)], [10_000, Timestamp(1)]),
+        ("x", ["x"], [["x"], {"x": "x"}, UUID(int=1)]),
+    ],
+)
+def test_correlation_by_value_and_type(wanted: object, equal: list[object], different: list[object]) -> None:
+    described = CorrelationFilter(properties={"p": wanted})  # type: ignore[dict-item]
+    assert [value for value in equal if not selects(described, message({"p": value}))] == []
+    assert [value for value in different if selects(described, message({"p": value}))] == []
+
+
+def test_thousands_of_correlation_filters_are_one_look_up() -> None:
+    rules = {key: [rule(CorrelationFilter(label=f"l{key}", properties={"n": key}))] for key in range(2_000)}
+    matcher = Matcher([Subscription(key, each) for key, each in rules.items()])
+    assert matcher.lookup_count == 1
+    wanted = message({"n": 1_234}, subject="l1234")
+    assert matcher.match([wanted, message({"n": 1}, subject="l1234")], NOW_MS).shares == {1_234: [wanted]}
+
+
+def test_equal_filters_are_evaluated_once() -> None:
+    rules = {key: [rule("color = 'red'"), rule(CorrelationFilter(label="x"))] for key in range(100)}
+    matcher = Matcher([Subscription(key, each) for key, each in rules.items()])
+    assert matcher.lookup_count == 2
+    assert matcher.match([RED], NOW_MS).shares == {key: [RED] for key in range(100)}
+
+
+def test_parameters_tell_equal_texts_apart() -> None:
+    rules = {
+        1: [Rule("r", SqlFilter("n = @n", {"@n": 1}))],
+        2: [Rule("r", SqlFilter("n = @n", {"@n": True}))],
+        3: [Rule("r", SqlFilter("n = @n", {"@n": 2}))],
+    }
+    one, yes = message({"n": 1}), message({"n": True})
+    assert matched(rules, one, yes).shares == {1: [one], 2: [yes]}
+
+
+@pytest.mark.row("R5")
+def test_a_message_costs_an_evaluation_for_each_rule() -> None:
+    """However few of them are really made."""
+    rules = {key: [rule(CorrelationFilter(label="x"))] for key in range(10)} | {10: [rule(TrueFilter()), rule("a = 1")]}
+    assert Matcher([Subscription(key, each) for key, each in rules.items()]).evaluation_count == 12
+
+
+@pytest.mark.row("C38")
+def test_a_filter_that_fails_makes_a_dead_letter_once_and_others_go_on() -> None:
+    rules = {
+        1: [rule("sys.Colour = 1", name="bad"), rule("color / 0 = 1", name="worse"), rule("color = 'red'")],
+        2: [rule("color = 'red'")],
+        3: [rule("sys.Colour = 1", "SET a = 1", name="acting")],
+    }
+    found = matched(rules, RED)
+    assert found.shares == {1: [RED], 2: [RED]}
+    assert [(failure.key, failure.message, failure.reason) for failure in found.failures] == [
+        (1, RED, FAILURE_REASON),
+        (3, RED, FAILURE_REASON),
+    ]
+    assert found.failures[0].description == (
+        "The filter of rule 'bad' failed. There is no system property sys.colour. Properties of the sender's own are "
+        "written without sys."
+    )
+
+
+@pytest.mark.row("C38")
+def test_an_action_that_fails_makes_a_dead_letter_of_the_message_as_it_was() -> None:
+    found = matched({1: [rule(TrueFilter(), "SET n = color - 1", "bad"), rule(TrueFilter(), "SET n = 1")]}, RED)
+    assert [user_of(copy) for copy in found.shares[1]] == [{"color": "red", "n": 1, "RuleName": "r"}]
+    assert [failure.message for failure in found.failures] == [RED]
+    assert found.failures[0].description.startswith("The action of rule 'bad' failed. 'red' - 1: ")
+
+
+def test_failures_that_nobody_wants_are_passed_over() -> None:
+    rules = {1: [rule("sys.Colour = 1"), rule(TrueFilter(), "SET n = color - 1")]}
+    assert matched(rules, RED, dead_letters_failures=False) == Matched()
+
+
+def test_a_rule_of_another_version_fails_on_every_message() -> None:
+    found = matched({1: [rule("color ~ 'red'")], 2: [rule(TrueFilter(), "APPEND a")], 3: [rule(TrueFilter())]}, RED)
+    assert found.shares == {3: [RED]}
+    assert [failure.key for failure in found.failures] == [1, 2] or [f.key for f in found.failures] == [2, 1]
+    assert all("must be an SQL" in failure.description for failure in found.failures)
+
+
+def test_new_ids_come_from_who_makes_the_matcher() -> None:
+    ids = iter([UUID(int=1), UUID(int=2)])
+    matcher = Matcher([Subscription(1, [rule(TrueFilter(), "SET id = newid()")])], lambda: next(ids))
+    assert [user_of(copy)["id"] for copy in matcher.match([RED, BLUE], NOW_MS).shares[1]] == [UUID(int=1), UUID(int=2)]
