@@ -126,6 +126,8 @@ class Topic(Queue):
     def follow(self, record: EntityRecord) -> None:
         super().follow(record)
         self.can_receive = False
+        for subscription in self._by_name.values():
+            subscription.message_size_max_bytes = self.message_size_max_bytes
 
     @property
     def subscriptions(self) -> list["Subscription"]:

@@ -32,8 +32,6 @@ from partibus.amqp import (
 )
 from partibus.amqp import Limits as EngineLimits
 from partibus.errors import (
-    EntityDisabled,
-    EntityNotFound,
     InvalidOperation,
     PartibusError,
     ServerBusy,
@@ -284,8 +282,7 @@ class Peer:
         if address.subqueue is not Subqueue.ACTIVE or address.subscription:
             raise InvalidOperation(f"Nobody can send to '{address.path}'. Send to '{address.entity}'.")
         entity = self._authorized(Right.SEND, address)
-        if not entity.queue.can_send:
-            raise EntityDisabled(entity.queue.name, entity.queue.description.options.status.value)
+        entity.check_send()
         link.accept(max_message_size=entity.queue.message_size_max_bytes)
         self._needed[link] = (Right.SEND, address.segments)
         credit = self._broker.limits.connection.link_credit
@@ -303,8 +300,7 @@ class Peer:
             return
         address = parse_address(text)
         entity = self._authorized(Right.LISTEN, address)
-        if not entity.queue.can_receive:
-            raise EntityDisabled(entity.queue.name, entity.queue.description.options.status.value)
+        entity.check_receive()
         refusal = entity.refusal_of_receivers(address.subqueue)
         if refusal is not None:
             raise refusal
@@ -371,12 +367,8 @@ class Peer:
         return self._entity(address)
 
     def _entity(self, address: Address) -> Entity:
-        """The entity of an address. Raises `EntityNotFound`, and `Unsupported` for what has no place yet."""
-        if address.subscription:
-            raise EntityNotFound(address.entity_path)
-        if address.subqueue is Subqueue.TRANSFER_DEAD_LETTER:
-            raise Unsupported("The transfer dead-letter sub-queue", "Nothing is forwarded yet, so it would be empty.")
-        return self._broker.entity(address.entity)
+        """The entity of an address. Raises `EntityNotFound`."""
+        return self._broker.entity(address.entity_path)
 
 
 def _text(address: object) -> str:
