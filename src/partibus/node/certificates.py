@@ -86,8 +86,9 @@ def ensure_development(folder: Path, names: Sequence[str], now: datetime, *, ren
             authority = _make_authority(now)
             _write_private(folder / AUTHORITY_KEY, _key_pem(authority[1]))
             _write(authority_path, _pem(authority[0]), 0o644)
-        known = None if new_authority or not server_path.exists() else _usable_facts(server_path, authority[0], now)
-        if known is not None and not renew and {name.lower() for name in names} <= set(known.names):
+        known = None if new_authority or not server_path.exists() else _facts_of_ours(server_path, authority[0])
+        good = known is not None and known.begins <= now < known.ends - RENEW_BEFORE
+        if known is not None and good and not renew and {name.lower() for name in names} <= set(known.names):
             return Development(authority_path, server_path, known, new_authority=False, new_server=False)
         # Names that were asked for once stay.
         names = tuple(dict.fromkeys([*map(str.lower, names), *(known.names if known is not None else ())]))
@@ -117,15 +118,14 @@ def _load_authority(folder: Path, now: datetime) -> _Pair | None:
     return (certificate, key) if certificate.not_valid_after_utc > now + _SERVER_LIFE else None
 
 
-def _usable_facts(path: Path, authority: x509.Certificate, now: datetime) -> Facts | None:
-    """Of a server's certificate that is this authority's and good for a while; None when it is not."""
+def _facts_of_ours(path: Path, authority: x509.Certificate) -> Facts | None:
+    """Of a server's certificate if it is this authority's."""
     try:
         certificate = x509.load_pem_x509_certificates(path.read_bytes())[0]
         certificate.verify_directly_issued_by(authority)
-        facts = _facts(certificate)
+        return _facts(certificate)
     except Exception:  # noqa: BLE001  whatever is wrong with it, it is made anew
         return None
-    return facts if facts.begins <= now < facts.ends - RENEW_BEFORE else None
 
 
 def _make_authority(now: datetime) -> _Pair:

@@ -43,7 +43,7 @@ def make_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
         # Without a function that gives a password OpenSSL would ask for it on the terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError as error:
-        reason = _REASONS.get(error.reason or "", error.reason or str(error))
+        reason = next((words for code, words in _REASONS.items() if code in str(error)), error.reason or str(error))
         raise UnusableFile(shown, reason, "Give a certificate and its key in PEM, without a password.") from error
     except OSError as error:
         missing = error.filename or shown
@@ -54,7 +54,7 @@ def make_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
 _REASONS = {
     "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
     "NO_START_LINE": "there is no certificate or no key in it",
-    "PEM_LIB": "there is no certificate or no key in it",
+    "PEM lib": "there is no certificate or no key in it",
     "BAD_DECRYPT": "the key needs a password",
     "BAD_PASSWORD_READ": "the key needs a password",
 }

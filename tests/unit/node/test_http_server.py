@@ -1,0 +1,247 @@
+"""What an HTTP connection may take, with sockets whose every byte the test writes. Limits are short here, and nothing
+depends on how short: each of them ends what would never end by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import uvloop
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from partibus.limits import HttpLimits
+from partibus.node.http_server import HttpServer
+
+PATIENCE_S = 20.0
+LIMITS = HttpLimits(head_bytes_max=4096, body_bytes_max=10_000, connections_max=20, keep_alive_s=60)
+CHUNK = b"1000\r\n" + 4096 * b"x" + b"\r\n"
+GET = b"GET /size HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def _size(request: Request) -> Response:
+    return PlainTextResponse(str(len(await request.body())))
+
+
+async def _large(request: Request) -> Response:
+    return PlainTextResponse(b"x" * (64 << 20))
+
+
+class Echo(asyncio.Protocol):
+    """What stands for a websocket: says back whatever comes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+
+class Served:
+    """A server on a loop of its own."""
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self.port = 0
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(limits)), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(PATIENCE_S)
+
+    async def _run(self, limits: HttpLimits) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        app = Starlette(routes=[Route("/size", _size, methods=["GET", "POST"]), Route("/large", _large)])
+        server = HttpServer(app, limits, Echo)
+        self.port = await server.start("127.0.0.1", 0)
+        self._ready.set()
+        await self._stop.wait()
+        await server.stop()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """``serve(head_s=0.1)``: with other limits than `LIMITS`."""
+    monkeypatch.setattr(asyncio, "new_event_loop", uvloop.new_event_loop)
+    running: list[Served] = []
+
+    def make(**limits: Any) -> Served:
+        running.append(Served(replace(LIMITS, **limits)))
+        return running[-1]
+
+    yield make
+    for one in running:
+        one.stop()
+
+
+def everything(sock: socket.socket) -> bytes:
+    """Until the server ends the connection; time-outs fail."""
+    found = b""
+    try:
+        while data := sock.recv(65536):
+            found += data
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def answer(sock: socket.socket, request: bytes) -> bytes:
+    """To a request, head and body; for what stands for a websocket as many bytes as were sent."""
+    sock.sendall(request)
+    found, size = b"", len(request)
+    while len(found) < size:
+        data = sock.recv(65536)
+        assert data, found
+        found += data
+        if length := re.match(rb"HTTP(?s:.)*content-length: (\d+)(?s:.)*?\r\n\r\n", found):
+            size = length.end() + int(length[1])
+    return found
+
+
+def test_requests_are_answered_one_after_the_other_on_one_connection(serve: Serve) -> None:
+    with serve().connect() as sock:
+        for body in (b"", b"abc"):
+            head = b"POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+            assert answer(sock, head + body).endswith(b"\r\n\r\n%d" % len(body))
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+def test_head_that_does_not_end_ends_the_connection(serve: Serve, sent: bytes) -> None:
+    with serve(head_s=0.1).connect() as sock:
+        sock.sendall(sent)
+        assert everything(sock) == b""
+
+
+def test_drops_of_a_head_do_not_lengthen_its_time(serve: Serve) -> None:
+    with serve(head_s=0.2).connect() as sock:
+        sock.settimeout(0.01)
+        sock.sendall(b"GET / HTTP/1.1\r\n")
+        for number in range(2_000):
+            try:
+                sock.sendall(b"X-%d: drop\r\n" % number)
+                assert sock.recv(100) == b""
+                return
+            except TimeoutError:
+                continue
+            except (ConnectionResetError, BrokenPipeError):
+                return
+    pytest.fail("the connection goes on")
+
+
+def test_second_head_has_an_end_too(serve: Serve) -> None:
+    with serve(head_s=0.1).connect() as sock:
+        assert b"200 OK" in answer(sock, GET)
+        sock.sendall(b"GET")
+        assert everything(sock) == b""
+
+
+def test_body_that_does_not_end_ends_the_connection(serve: Serve) -> None:
+    with serve(body_s=0.1).connect() as sock:
+        sock.sendall(b"POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+        assert b"200 OK" not in everything(sock)
+
+
+def test_idle_connection_ends(serve: Serve) -> None:
+    with serve(keep_alive_s=0).connect() as sock:
+        sock.sendall(GET)
+        assert b"200 OK" in everything(sock)
+
+
+def test_answer_that_nobody_takes_ends_the_connection(serve: Serve) -> None:
+    served = serve(answer_s=0.2)
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(PATIENCE_S)
+        sock.connect(("127.0.0.1", served.port))
+        sock.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        # Nothing is read until the server has hung up: then writing fails.
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):  # noqa: PT012
+            for _ in range(2_000):
+                sock.sendall(b"\r\n")
+                threading.Event().wait(0.01)
+    with served.connect() as sock:
+        assert b"200 OK" in answer(sock, GET)
+
+
+def test_head_that_is_too_large_is_refused(serve: Serve) -> None:
+    with serve().connect() as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 2 * LIMITS.head_bytes_max)
+        assert everything(sock).startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 10001\r\n\r\n",
+        b"POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + 3 * (b"1000\r\n" + 4096 * b"x" + b"\r\n"),
+    ],
+    ids=["declared", "chunked"],
+)
+def test_body_that_is_too_large_is_refused_before_all_of_it_is_there(serve: Serve, request_bytes: bytes) -> None:
+    with serve().connect() as sock:
+        sock.sendall(request_bytes)
+        found = everything(sock)
+        assert found.startswith(b"HTTP/1.1 413")
+        assert b"at most 10000 bytes" in found
+
+
+def test_body_of_the_bound_is_taken(serve: Serve) -> None:
+    with serve().connect() as sock:
+        body = b"x" * LIMITS.body_bytes_max
+        assert answer(sock, b"POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n" + body).endswith(
+            b"10000"
+        )
+
+
+def test_more_connections_than_there_may_be_are_not_taken(serve: Serve) -> None:
+    served = serve(connections_max=3)
+    kept = [served.connect() for _ in range(3)]
+    assert all(b"200 OK" in answer(sock, GET) for sock in kept)
+    with served.connect() as sock:
+        assert everything(sock) == b""
+    assert b"200 OK" in answer(kept[0], GET)
+    for sock in kept:
+        sock.close()
+
+
+UPGRADE = (
+    b"GET /prefix/$servicebus/websocket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def test_websocket_gets_the_request_and_all_that_follows_and_has_no_end_of_http(serve: Serve) -> None:
+    served = serve(head_s=0.1, connections_max=1)
+    with served.connect() as sock:
+        said = answer(sock, UPGRADE)
+        assert said.lower() == UPGRADE.lower()
+        # It counts no longer, and its time has no end.
+        with served.connect() as other:
+            assert b"200 OK" in answer(other, GET)
+        with served.connect() as slow:
+            assert everything(slow) == b""
+        assert answer(sock, b"bytes") == b"bytes"
+
+
+def test_websocket_elsewhere_is_an_ordinary_request(serve: Serve) -> None:
+    with serve().connect() as sock:
+        assert b"404" in answer(sock, UPGRADE.replace(b"$servicebus", b"elsewhere"))
