@@ -7,12 +7,14 @@ answered when every broker of the namespace goes by them.
 from collections.abc import Callable, Mapping
 
 from partibus.amqp.codec.types import Int
-from partibus.errors import ArgumentError, OutcomeUnknown, Unsupported
+from partibus.errors import ArgumentError, OutcomeUnknown
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.arguments import body_of, text
 from partibus.frontends.amqp.operations.status import failure, success
 from partibus.namespace.broker import Broker, Entity
-from partibus.namespace.properties import queue_properties
+from partibus.namespace.entities import EntityKind
+from partibus.namespace.names import split_path
+from partibus.namespace.properties import properties_of
 from partibus.partition.keys import SubqueueKind
 from partibus.routing.inspect import Inspection, inspect_each
 
@@ -29,12 +31,20 @@ OnDescribed = Callable[[dict[object, object]], None]
 
 
 def create(broker: Broker, body: object, respond: Respond) -> None:
-    """Make a queue; reply with what it became."""
+    """Make an entity, a queue unless ``kind`` says otherwise; reply with what it became. A subscription is named by its
+    path, and begins with the rule that selects everything."""
     arguments = body_of(body)
-    kind = arguments.get("kind", "queue")
-    if kind != "queue":
-        raise Unsupported(f"An entity of the kind {kind!r}", "Create a queue.")
-    entity = broker.create_queue(text(arguments, "name"), _properties(arguments))
+    name, properties = text(arguments, "name"), _properties(arguments)
+    match arguments.get("kind", EntityKind.QUEUE.value):
+        case EntityKind.QUEUE.value:
+            entity = broker.create_queue(name, properties)
+        case EntityKind.TOPIC.value:
+            entity = broker.create_topic(name, properties)
+        case EntityKind.SUBSCRIPTION.value:
+            topic, subscription = split_path(name)
+            entity = broker.create_subscription(topic, subscription, properties)
+        case kind:
+            raise ArgumentError("kind", kind, f"one of {', '.join(known.value for known in EntityKind)}")
     broker.when_followed(lambda: _describe(entity, lambda one: respond(success(one))))
 
 
@@ -42,10 +52,10 @@ def update(broker: Broker, body: object, respond: Respond) -> None:
     """Change the properties that are given and leave the others; reply with what it became, once every partition goes
     by it. Fails when the store of one is away; it goes by it when the store is back (row A2)."""
     arguments = body_of(body)
-    entity = broker.update_queue(text(arguments, "name"), _properties(arguments))
+    entity = broker.update(text(arguments, "name"), _properties(arguments))
 
     def described(one: dict[object, object]) -> None:
-        away = _away(entity)
+        away = entity.away
         respond(failure(_not_everywhere(entity, "is changed", "follow", away)) if away else success(one))
 
     broker.when_followed(lambda: _describe(entity, described))
@@ -60,8 +70,8 @@ def delete(broker: Broker, body: object, respond: Respond) -> None:
     """Take an entity out with its messages. Fails when a partition's store is away: the entity is gone, and its
     messages go when the store is back (row A2)."""
     entity = broker.entity(text(body_of(body), "name"))
-    away = _away(entity)
-    broker.delete_queue(entity.queue.name)
+    away = entity.away
+    broker.delete(entity.queue.name)
     reply = failure(_not_everywhere(entity, "is deleted", "are emptied", away)) if away else success()
     broker.when_followed(lambda: respond(reply))
 
@@ -90,9 +100,9 @@ def _describe(entity: Entity, then: OnDescribed) -> None:
     limited, and the counts are of the other partitions (rows A3, A4)."""
     queue = entity.queue
     description: dict[object, object] = {
-        "kind": "queue",
+        "kind": queue.kind.value,
         "name": queue.name,
-        "properties": dict(queue_properties(queue.description.options)),
+        "properties": dict(properties_of(queue.kind, queue.description.options)),
         "partitions": Int(len(queue.partitions)),
         "status": queue.description.options.status.value,
     }
@@ -112,10 +122,6 @@ def _describe(entity: Entity, then: OnDescribed) -> None:
         )
 
     inspect_each(entity.route, counted)
-
-
-def _away(entity: Entity) -> list[int]:
-    return [partition.partition_id for partition in entity.route.partitions if not partition.available]
 
 
 def _not_everywhere(entity: Entity, done: str, later: str, away: list[int]) -> OutcomeUnknown:
