@@ -7,7 +7,8 @@ import psycopg
 
 from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.connection import Connection, connect, end
-from partibus.store.postgresql.failure import BINDING_ERRORS, store_error
+from partibus.store.postgresql.failure import BINDING_ERRORS, refused, store_error
+from partibus.store.postgresql.ownership import read_owner
 from partibus.store.postgresql.settings import PostgreSQLSettings
 
 T = TypeVar("T")
@@ -16,7 +17,11 @@ T = TypeVar("T")
 class Readers:
     """Keeps a connection or two between loads. Safe to use from any thread."""
 
-    def __init__(self, address: Address, application: str, settings: PostgreSQLSettings) -> None:
+    def __init__(
+        self, address: Address, application: str, settings: PostgreSQLSettings, acknowledged: Callable[[], int]
+    ) -> None:
+        """``acknowledged``: the number of the last commit that is surely durable."""
+        self._acknowledged = acknowledged
         self._address = address
         self._application = application
         self._settings = settings
@@ -55,7 +60,21 @@ class Readers:
         self.renew()
 
     def _connect(self) -> Connection:
-        return connect(self._address, self._application, self._settings)
+        """Raises `psycopg.Error`; `StoreError` when the server there lacks acknowledged commits: a load from a
+        standby that was behind would bring back what is completed."""
+        acknowledged = self._acknowledged()
+        connection = connect(self._address, self._application, self._settings)
+        try:
+            last_commit = read_owner(connection).last_commit
+            if last_commit < acknowledged:
+                raise refused(
+                    self._address.name,
+                    f"its last commit is {last_commit}, while {acknowledged} was acknowledged: the server lost commits",
+                )
+        except BaseException:
+            end(connection)
+            raise
+        return connection
 
     def _load(self, connection: Connection, load: Callable[[Connection], T], generation: int) -> T:
         try:

@@ -66,10 +66,12 @@ class PostgreSQLStore:
         self._commit_lock = Lock()
         self._closed = False
         self._full_until_ms = full_until_ms
-        self._readers = Readers(address, application_name(owner.incarnation, address), settings)
-        self._readers_of = 0
         self._writer = Writer(address, owner, settings)
         self._writer.ownership.last_commit = last_commit
+        self._readers = Readers(
+            address, application_name(owner.incarnation, address), settings, lambda: self._writer.ownership.last_commit
+        )
+        self._readers_of = 0
         self.lease_error: StoreError | None = None
         """Why the lease could not be renewed last time; None when it could."""
         try:
@@ -205,6 +207,10 @@ class PostgreSQLStore:
             DueRows([], None),
             lambda connection: reader.load_due(connection, subqueue, state, until_ms, max_entries, max_bytes),
         )
+
+    def count_due(self, subqueue: int, state: int) -> int:
+        """See the port."""
+        return self._load(subqueue >> KIND_BITS, 0, lambda connection: reader.count_due(connection, subqueue, state))
 
     def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
         """See the port."""

@@ -111,12 +111,13 @@ class Writer:
             try:
                 if self.connection.closed:
                     self._connect_again()
-                self.ownership.renew(self.connection)
+                last_commit = self.ownership.renew(self.connection)
             except psycopg.OperationalError:
                 if not self.connection.closed:
                     raise
                 self._connect_again()
-                self.ownership.renew(self.connection)
+                last_commit = self.ownership.renew(self.connection)
+            self._check_not_behind(last_commit, self.ownership.last_commit)
         except StoreFenced as error:
             raise self._fenced(error) from error
         except psycopg.Error as error:
@@ -159,14 +160,19 @@ class Writer:
                     self.refusal = str(failed)
                     raise failed from error
                 time.sleep(_RECONNECT_S)
-        if last_commit < number - 1:
+        self._check_not_behind(last_commit, number - 1)
+        self.ownership.last_commit = last_commit
+        return last_commit == number
+
+    def _check_not_behind(self, last_commit: int, acknowledged: int) -> None:
+        """A new connection may lead to another server. Raises `StoreError` when that one lacks what was acknowledged;
+        then the writer is of no use any more."""
+        if last_commit < acknowledged:
             self.refusal = (
-                f"its last commit is {last_commit}, while {number - 1} was acknowledged: the server lost commits (a "
+                f"its last commit is {last_commit}, while {acknowledged} was acknowledged: the server lost commits (a "
                 "standby that was behind was made primary); bring the server back that has them"
             )
             raise StoreError(f"{self._address.name}: {self.refusal}", executed=False)
-        self.ownership.last_commit = last_commit
-        return last_commit == number
 
     def _connect_again(self) -> None:
         """Replace a lost connection; nothing of it is left on the server afterwards."""

@@ -1,5 +1,7 @@
 """A commit whose connection is lost: what happened is found out, or nobody says that it did or did not (D11, D19)."""
 
+import time
+
 import pytest
 
 from partibus.partition.ports import StoreError, StoreFenced
@@ -123,3 +125,37 @@ def test_a_server_that_lost_commits_is_not_gone_on_with() -> None:
     assert caught.value.executed is False
     with pytest.raises(StoreError, match="last commit is 1, while 3 was acknowledged"):
         store.reopen()
+
+
+def test_a_server_that_lost_commits_is_found_by_the_renewal_of_the_lease_of_an_idle_store_too() -> None:
+    with way_to_store() as (way, address, _):
+        store = open_store(address, settings=PostgreSQLSettings(lease_ms=300))
+        for pos in (1, 2, 3):
+            store.commit(enqueued(pos))
+        sql(address, "UPDATE owner SET last_commit = 1")
+        way.closed = True
+        sql(address, END_CONNECTIONS)
+        with pytest.raises(StoreError):
+            positions(store)
+        way.closed = False
+        for _ in range(500):
+            if store.lease_left_ms == 0:
+                break
+            time.sleep(0.01)
+        with pytest.raises(StoreError, match="last commit is 1, while 3 was acknowledged"):
+            store.commit(enqueued(4))
+        with pytest.raises(StoreError, match="last commit is 1, while 3 was acknowledged"):
+            store.reopen()
+
+
+def test_nothing_is_read_from_a_server_that_lost_commits() -> None:
+    address = new_address()
+    store = open_store(address, settings=PostgreSQLSettings(lease_ms=60_000))
+    for pos in (1, 2, 3):
+        store.commit(enqueued(pos))
+    assert positions(store) == [1, 2, 3]
+    sql(address, "UPDATE owner SET last_commit = 1")
+    sql(address, END_CONNECTIONS)
+    with pytest.raises(StoreError, match="last commit is 1, while 3 was acknowledged"):
+        positions(store)
+    store.close()
