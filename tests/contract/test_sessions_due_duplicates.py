@@ -187,6 +187,9 @@ def test_due_entries_come_with_the_earliest_first_and_the_time_of_the_next(store
     assert due(400, max_bytes=0) == ([1], 100)
     assert due(1 << 70) == ([1, 4, 3, 5, 0], None)
     assert due(400, max_entries=0) == ([], 100)
+    assert [store.count_due(QUEUE, state) for state in (EntryState.SCHEDULED, EntryState.ACTIVE)] == [5, 1]
+    assert store.count_due(OTHER_QUEUE, EntryState.SCHEDULED) == 1
+    assert store.count_due(OTHER_QUEUE, EntryState.DEFERRED) == 0
     assert store.load_due(QUEUE, EntryState.DELAYED, 999, 9, 999) == DueRows([], None)
     assert snapshot_of(store).next_due == {(QUEUE, EntryState.ACTIVE): 50, (QUEUE, EntryState.SCHEDULED): 100}
 

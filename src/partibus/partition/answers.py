@@ -90,7 +90,7 @@ class Answers:
 def _request_of(command: c.Command | c.Load) -> int:
     """The number of the request that a command is, or that a load was made for; 0: nobody waits."""
     asker: object = command
-    if isinstance(command, c.DeferredLoad | c.SessionStateLoad | c.SessionListLoad):
+    if isinstance(command, c.DeferredLoad | c.ScheduledCount | c.SessionStateLoad | c.SessionListLoad):
         asker = command.command
     elif isinstance(command, c.SweepLoad):
         asker = command.sweep

@@ -288,6 +288,8 @@ class Inspect:
     """Ask for counts and positions."""
 
     request: int
+    count_scheduled: bool = False
+    """Also how many messages wait for their time, which only the store knows."""
 
 
 @dataclass(slots=True)
@@ -540,6 +542,8 @@ class Inspected:
     """Messages wait for their time."""
     activated_ms: int = 0
     """When a scheduled message became active last, since the partition was loaded; 0: none did."""
+    scheduled: int = 0
+    """How many messages wait for their time, if that was asked for."""
 
 
 @dataclass(slots=True)
@@ -653,6 +657,13 @@ class DeferredLoad:
 
 
 @dataclass(slots=True)
+class ScheduledCount:
+    """The number of scheduled entries, for an `Inspect`."""
+
+    command: Inspect
+
+
+@dataclass(slots=True)
 class SessionScan:
     """Sessions that have messages, behind a name."""
 
@@ -719,6 +730,7 @@ Load = (
     | BodyLoad
     | SweepLoad
     | DeferredLoad
+    | ScheduledCount
     | SessionScan
     | SessionStateLoad
     | SessionListLoad

@@ -10,6 +10,7 @@ from partibus.partition.commands import (
     Loaded,
     PageLoad,
     Rows,
+    ScheduledCount,
     SessionListLoad,
     Sessions,
     SessionScan,
@@ -23,6 +24,7 @@ from partibus.partition.deferred import deferred_loaded
 from partibus.partition.enqueue import duplicates_found, duplicates_scanned, screen
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
+from partibus.partition.loads import inspected
 from partibus.partition.ports import EntryRow
 from partibus.partition.session_locks import scanned, state_loaded
 from partibus.partition.settlement import settle, take_bodies
@@ -45,6 +47,8 @@ def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> N
             swept(state, load, found, now_ms, step, command.planned)
         case DeferredLoad():
             deferred_loaded(state, load.command, found, now_ms, step)
+        case ScheduledCount():
+            step.replies.append(inspected(state, load.command, found))
         case SessionScan():
             scanned(state, found)
         case SessionStateLoad():

@@ -11,6 +11,7 @@ from partibus.partition.commands import (
     PageLoad,
     Peek,
     PeekLoad,
+    ScheduledCount,
     Settle,
     SubqueueInfo,
     Transact,
@@ -105,7 +106,15 @@ def browse(state: PartitionState, command: Browse, now_ms: int, step: Step) -> N
 
 
 def inspect(state: PartitionState, command: Inspect, now_ms: int, step: Step) -> None:
-    """Counts and positions, from memory."""
+    """Counts and positions, from memory, and from the store what memory does not count."""
+    if command.count_scheduled and state.subqueues[SubqueueKind.ACTIVE].waits_for(EntryState.SCHEDULED):
+        step.loads.append(ScheduledCount(command))
+    else:
+        step.replies.append(inspected(state, command, 0))
+
+
+def inspected(state: PartitionState, command: Inspect, scheduled: int) -> Inspected:
+    """The answer; ``scheduled``: as many messages wait for their time."""
     infos = {
         kind: SubqueueInfo(subqueue.messages, subqueue.size_bytes, len(subqueue.locks))
         for kind, subqueue in state.subqueues.items()
@@ -113,6 +122,6 @@ def inspect(state: PartitionState, command: Inspect, now_ms: int, step: Step) ->
     if state.sessions is not None:
         infos[SubqueueKind.ACTIVE].locked += sum(len(session.lane.locks) for session in state.sessions.held.values())
     has_scheduled = state.subqueues[SubqueueKind.ACTIVE].waits_for(EntryState.SCHEDULED)
-    step.replies.append(
-        Inspected(command.request, state.next_sequence, state.next_number, infos, has_scheduled, state.activated_ms)
+    return Inspected(
+        command.request, state.next_sequence, state.next_number, infos, has_scheduled, state.activated_ms, scheduled
     )

@@ -248,6 +248,10 @@ class Store(Protocol):
         """Entries in ``state`` that are due at ``until_ms`` or before, the earliest first; bounded as `load_page`."""
         ...
 
+    def count_due(self, subqueue: int, state: int) -> int:
+        """How many entries in ``state`` are due at some time, with or without a body."""
+        ...
+
     def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
         """The entries with these sequence counters, in any state and in any order; what does not exist is missing."""
         ...

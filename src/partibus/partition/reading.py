@@ -4,7 +4,7 @@ from typing import Any
 
 from partibus.partition import commands as c
 from partibus.partition.keys import SubqueueKind, subqueue_key
-from partibus.partition.ports import Store
+from partibus.partition.ports import EntryState, Store
 
 BROWSE_ENTRIES_MAX = 10_000
 
@@ -22,6 +22,8 @@ def read(store: Store, row: int, load: c.Load) -> Any:
             return _read_for_sweep(store, subqueue_key(row, load.kind), load)
         case c.DeferredLoad():
             return store.load_sequences(subqueue_key(row, load.command.kind), load.command.sequences)
+        case c.ScheduledCount():
+            return store.count_due(subqueue_key(row, SubqueueKind.ACTIVE), EntryState.SCHEDULED)
         case c.SessionScan():
             return store.scan_sessions(subqueue_key(row, SubqueueKind.ACTIVE), load.after, load.max_sessions)
         case c.SessionStateLoad():

@@ -15,8 +15,11 @@ class Inspection(NamedTuple):
     """Those whose stores are away (row A4): what is found is a part of the whole."""
 
 
-def inspect_each(route: EntityRoute, on_inspected: Callable[[Inspection], None]) -> None:
-    """Ask every partition for its counts; called once, when each has answered or could not."""
+def inspect_each(
+    route: EntityRoute, on_inspected: Callable[[Inspection], None], *, count_scheduled: bool = False
+) -> None:
+    """Ask every partition for its counts; called once, when each has answered or could not. ``count_scheduled``: also
+    for the number of messages that wait for their time."""
     inspection = Inspection({}, {})
     missing = len(route.partitions)
 
@@ -34,7 +37,7 @@ def inspect_each(route: EntityRoute, on_inspected: Callable[[Inspection], None])
         return answered
 
     for index, partition in enumerate(route.partitions):
-        partition.submit(Inspect(route.numbers.next()), collect(index))
+        partition.submit(Inspect(route.numbers.next(), count_scheduled), collect(index))
 
 
 def inspect_all(

@@ -179,6 +179,10 @@ class FaultyStore:
         """See the port."""
         return self._loading().load_due(subqueue, state, until_ms, max_entries, max_bytes)
 
+    def count_due(self, subqueue: int, state: int) -> int:
+        """See the port."""
+        return self._loading().count_due(subqueue, state)
+
     def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
         """See the port."""
         return self._loading().load_sequences(subqueue, sequences)

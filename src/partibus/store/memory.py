@@ -143,6 +143,11 @@ class MemoryStore:
         with self._lock:
             return self._tables().due(subqueue, state, until_ms, max_entries, max_bytes)
 
+    def count_due(self, subqueue: int, state: int) -> int:
+        """See the port."""
+        with self._lock:
+            return self._tables().count_due(subqueue, state)
+
     def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
         """See the port."""
         with self._lock:

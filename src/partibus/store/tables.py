@@ -153,6 +153,14 @@ class Tables:
         timed = (key for key, entry in self.entries.items() if entry.due_ms is not None and entry.body in self.bodies)
         return sorted({key >> (KIND_BITS + POSITION_BITS) for key in timed})
 
+    def count_due(self, subqueue: int, state: int) -> int:
+        """See `partibus.partition.ports.Store.count_due`."""
+        return sum(
+            entry.state == state and entry.due_ms is not None
+            for key, entry in self.entries.items()
+            if key >> POSITION_BITS == subqueue
+        )
+
     def active_from(self, subqueue: int, from_pos: int, session: str | None = None) -> Iterator[EntryRow]:
         """Active entries with ``pos >= from_pos`` by position; of one session, if it is named."""
         for row in self.in_range(subqueue, from_pos, POSITION_MAX + 1, session):

@@ -79,6 +79,12 @@ def load_due(
     return DueRows(rows, following[0][0] if following else None)
 
 
+def count_due(connection: Connection, subqueue: int, state: int) -> int:
+    """See `partibus.partition.ports.Store.count_due`."""
+    ((count,),) = _rows(connection, statement("count_due"), {"subqueue": subqueue, "state": state})
+    return int(count)
+
+
 def timed_partitions(connection: Connection) -> list[int]:
     """See `partibus.partition.ports.Store.timed_partitions`."""
     return [row for (row,) in _rows(connection, statement("timed_partitions"), {})]

@@ -87,6 +87,12 @@ def read_due(
     return DueRows(rows, next_due_ms)
 
 
+def count_due(connection: Connection, subqueue: int, state: int) -> int:
+    """See `partibus.partition.ports.Store.count_due`."""
+    ((count,),) = connection.execute(statement("count_due"), (subqueue, state)).fetchall()
+    return int(count)
+
+
 def read_timed_partitions(connection: Connection) -> list[int]:
     """Rows of the partitions that have entries which are due at some time."""
     (listed,) = connection.execute(statement("select_timed_partitions")).fetchone()

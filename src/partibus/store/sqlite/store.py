@@ -187,6 +187,10 @@ class SQLiteStore:
             subqueue >> KIND_BITS, nothing, reader.read_due, subqueue, state, until_ms, max_entries, max_bytes
         )
 
+    def count_due(self, subqueue: int, state: int) -> int:
+        """See the port."""
+        return self._load(subqueue >> KIND_BITS, 0, reader.count_due, subqueue, state)
+
     def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
         """See the port."""
         return self._load(subqueue >> KIND_BITS, [], reader.read_sequences, subqueue, sequences)

@@ -1,11 +1,14 @@
 """What an entity holds, over all of its partitions (rows A3, A4)."""
 
+from functools import partial
 from typing import NamedTuple
 
+from partibus.frontends.rest.answers import Ask
 from partibus.frontends.rest.atom.names import COUNTS
 from partibus.frontends.rest.atom.xml_out import element, text_element
 from partibus.partition.keys import SubqueueKind
-from partibus.routing.inspect import Inspection
+from partibus.routing.entity import EntityRoute
+from partibus.routing.inspect import Inspection, inspect_each
 
 
 class Counts(NamedTuple):
@@ -25,16 +28,23 @@ class Counts(NamedTuple):
         return self.active + self.dead_letter + self.scheduled + self.transfer + self.transfer_dead_letter
 
 
+def ask_counts(route: EntityRoute) -> Ask[Inspection]:
+    """For `counts_of`, all of it."""
+    return partial(inspect_each, route, count_scheduled=True)
+
+
 def counts_of(inspection: Inspection) -> Counts:
     """The sum over the partitions that have answered."""
     messages = dict.fromkeys(SubqueueKind, 0)
     size_bytes = scheduled = 0
     for found in inspection.found.values():
+        scheduled += found.scheduled
         for kind, subqueue in found.subqueues.items():
             messages[SubqueueKind(kind)] += subqueue.messages
             size_bytes += subqueue.size_bytes
     return Counts(
-        messages[SubqueueKind.ACTIVE] - scheduled,
+        # What was scheduled or cancelled between the two looks may be missing in one of them.
+        max(messages[SubqueueKind.ACTIVE] - scheduled, 0),
         messages[SubqueueKind.DEAD_LETTER],
         scheduled,
         0,

@@ -5,14 +5,12 @@ entity is neither changed nor deleted: the request fails as a whole, and can be 
 away after that was looked at, the answer says so, and the partition follows when it is back.
 """
 
-from functools import partial
-
 from starlette.responses import Response
 
 from partibus.errors import OutcomeUnknown, StoreUnavailable
 from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.atom.calls import Call
-from partibus.frontends.rest.atom.counts import counts_of
+from partibus.frontends.rest.atom.counts import ask_counts, counts_of
 from partibus.frontends.rest.atom.descriptions import (
     ELEMENTS,
     Described,
@@ -28,7 +26,7 @@ from partibus.namespace.names import subscription_path
 from partibus.namespace.namespace import Queue, Subscription
 from partibus.namespace.properties import FORWARD_DEAD_LETTERED_TO, FORWARD_TO
 from partibus.namespace.values import TargetValue
-from partibus.routing.inspect import Inspection, inspect_each
+from partibus.routing.inspect import Inspection
 
 _KINDS = {element: kind for kind, element in ELEMENTS.items()}
 _TARGET_HEADERS = {
@@ -138,7 +136,7 @@ async def _created(call: Call, entity: Entity) -> Response:
 
 
 async def _show(call: Call, entity: Entity, status: int = 200) -> Response:
-    inspection = await answer_of(partial(inspect_each, entity.route))
+    inspection = await answer_of(ask_counts(entity.route))
     return call.show(entry_of(call, entity, inspection), tag_of(entity.queue), status)
 
 

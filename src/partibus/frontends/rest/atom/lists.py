@@ -1,19 +1,18 @@
 """Pages of queues, topics, subscriptions and rules, in order of name."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TypeVar
 
 from starlette.responses import Response
 
 from partibus.frontends.rest.answers import answers_of
 from partibus.frontends.rest.atom.calls import Call
+from partibus.frontends.rest.atom.counts import ask_counts
 from partibus.frontends.rest.atom.entities import entry_of
 from partibus.frontends.rest.atom.envelope import Page
 from partibus.frontends.rest.atom.rules import entry_of_rule, subscription_of
 from partibus.namespace.names import RULES, SUBSCRIPTIONS
 from partibus.namespace.namespace import Queue
-from partibus.routing.inspect import inspect_each
 
 T = TypeVar("T")
 
@@ -43,7 +42,7 @@ async def list_rules(call: Call) -> Response:
 async def _show_entities(call: Call, title: str, path: str, queues: Sequence[Queue]) -> Response:
     shown, page = _cut(call, queues)
     entities = [call.broker.entity(queue.name) for queue in shown]
-    inspections = await answers_of(partial(inspect_each, entity.route) for entity in entities)
+    inspections = await answers_of(ask_counts(entity.route) for entity in entities)
     entries = [entry_of(call, entity, inspection) for entity, inspection in zip(entities, inspections, strict=True)]
     return call.show_page(title, path, entries, page)
 
