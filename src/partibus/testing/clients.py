@@ -285,6 +285,8 @@ class Consumer(Client):
             if outcome is c.Outcome.DEFER:
                 oracle.maybe_deferred[name, self._kind] = entry.sequence
             oracle.removals[name] += outcome is c.Outcome.COMPLETE
+            if outcome is c.Outcome.DEAD_LETTER:  # to the end of the dead letters, wherever it was
+                oracle.deferred.pop((name, SubqueueKind.DEAD_LETTER), None)
 
         def unknown() -> None:
             if outcome is c.Outcome.COMPLETE:

@@ -1,4 +1,4 @@
-"""What a queue promises, one function per promise, I1 to I18.
+"""What a queue promises, one function per promise, I1 to I18, and what a topic does besides, I19 to I21.
 
 The reference model calls them with what it knows of the inside, the oracle of the simulation with what clients were
 told. ``name`` is the number that a test wrote into a message's body; times are ms. Each raises `BrokenPromise`.
@@ -139,6 +139,24 @@ def i18_whole_or_not_at_all(transaction: object, effects: Iterable[bool]) -> Non
     """A transaction is seen whole or not at all: ``effects`` says of each of its parts whether it is seen."""
     seen = set(effects)
     _require(len(seen) < 2, f"transaction {transaction} is seen in part")
+
+
+def i19_bodies_and_entries_belong_together(named: Collection[int], bodies: Collection[int]) -> None:
+    """Every entry names a body that is there, and every body is named by an entry. Keys of bodies."""
+    missing, left = sorted(set(named).difference(bodies)), sorted(set(bodies).difference(named))
+    _require(not missing, f"entries name the bodies {missing}, which are gone")
+    _require(not left, f"nobody names the bodies {left}, which are still there")
+
+
+def i20_in_all_subscriptions_or_in_none(name: int, copies: Mapping[int, bool]) -> None:
+    """A published message is in each subscription that it is for, or in none: by partition row, whether it is."""
+    _require(len(set(copies.values())) < 2, f"published message {name} is in some subscriptions only: {copies}")
+
+
+def i21_once_per_subscription(row: int, names: Iterable[int]) -> None:
+    """A subscription has a message once."""
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    _require(not twice, f"subscription {row} has messages {twice} more than once")
 
 
 def _require(kept: bool, complaint: str) -> None:

@@ -159,7 +159,7 @@ class Simulation:
                     self.crash()
             self.come_to_rest()
         except AssertionError as error:
-            again = f"python -m partibus.testing.simulation --seed {self.seed} --steps {steps}"
+            again = f"python -m {type(self).__module__} --seed {self.seed} --steps {steps}"
             raise BrokenPromise(f"{error} (seed {self.seed}, at {self.timeline.now_ms()} ms; {again})") from error
 
     def come_to_rest(self) -> None:

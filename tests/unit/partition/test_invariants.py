@@ -90,6 +90,19 @@ CASES: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
         lambda: i.i18_whole_or_not_at_all(1, [False, False]),
         lambda: i.i18_whole_or_not_at_all(1, [True, False]),
     ),
+    "i19, a body is missing": (
+        lambda: i.i19_bodies_and_entries_belong_together([1, 2, 2], {1, 2}),
+        lambda: i.i19_bodies_and_entries_belong_together([1, 2], {1}),
+    ),
+    "i19, a body is left": (
+        lambda: i.i19_bodies_and_entries_belong_together([], {}),
+        lambda: i.i19_bodies_and_entries_belong_together([1], {1, 2}),
+    ),
+    "i20": (
+        lambda: i.i20_in_all_subscriptions_or_in_none(1, {7: True, 8: True}),
+        lambda: i.i20_in_all_subscriptions_or_in_none(1, {7: True, 8: False}),
+    ),
+    "i21": (lambda: i.i21_once_per_subscription(7, [1, 2]), lambda: i.i21_once_per_subscription(7, [1, 2, 1])),
 }
 
 
@@ -103,7 +116,7 @@ def test_a_broken_promise_is_noticed_and_a_kept_one_is_not(case: str) -> None:
 
 def test_there_is_one_check_for_each_promise() -> None:
     names = [name for name, check in inspect.getmembers(i, inspect.isfunction) if re.match(r"i\d\d_", name)]
-    assert [name[:3] for name in sorted(names)] == [f"i{number:02}" for number in range(1, 19)]
+    assert [name[:3] for name in sorted(names)] == [f"i{number:02}" for number in range(1, 22)]
     assert {case[:3] for case in CASES} == {name[:3] for name in names}
     assert all(inspect.getdoc(getattr(i, name)) for name in names)
 
