@@ -141,6 +141,9 @@ class Limits:
     peer: PeerLimits = PeerLimits()
     http: HttpLimits = HttpLimits()
     tls: TlsLimits = TlsLimits()
+    entity_connections_max: int = 5_000
+    """AMQP connections that use one entity at the same time (rows C35, C36). A queue counts those that send and those
+    that receive; a topic and each of its subscriptions count their own."""
     receivers_max: int = 5_000
     """Receivers of one entity, on all connections; receivers that wait for a session count."""
     cache_ms: int = 5_000

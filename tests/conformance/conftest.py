@@ -14,6 +14,7 @@ from zlib import crc32
 import pytest
 
 from partibus.namespace.connection_string import parse_connection_string
+from partibus.namespace.properties import SUBSCRIPTION_PROPERTIES
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import Client, ServiceBusClient
 from tests.conformance.clients.javascript import JavaScriptServiceBus, Rhea
@@ -52,8 +53,8 @@ LIBRARIES: dict[str, Connect] = {
 
 
 PAIRS = {
-    "sdk": (("python", "partitioned"), ("javascript", "plain"), ("javascript", "partitioned")),
-    "client": (("python", "plain"), ("javascript", "partitioned"), ("rhea", "plain"), ("proton", "partitioned")),
+    "sdk": (("python", "partitioned"), ("javascript", "plain"), ("javascript", "subscription")),
+    "client": (("python", "plain"), ("javascript", "subscription"), ("rhea", "plain"), ("proton", "partitioned")),
 }
 """Libraries and queues of a file that says ``PAIRED = True``. It runs each library, and each kind of queue, but not all
 of one with all of the other: those for Python take a second for each receiver that they open. Of the two for Python,
@@ -166,21 +167,42 @@ def javascript(clients: Clients) -> JavaScriptServiceBus:
 
 @pytest.fixture
 def make_queue(broker: BrokerProcess, request: pytest.FixtureRequest) -> Callable[..., str]:
-    """``make_queue(LockDuration="PT5S")``: a queue that no other test uses; properties by the service's names."""
+    """``make_queue(LockDuration="PT5S")``: a queue that no other test uses; properties by the service's names.
+    ``make_queue("topic")`` makes a topic."""
     made = 0
 
-    def make(**properties: object) -> str:
+    def make(kind: str = "queue", **properties: object) -> str:
         nonlocal made
         made += 1
         name = "".join(c if c.isalnum() else "-" for c in request.node.name).strip("-")
-        return broker.create_queue(f"{name}-{made}", **properties)
+        create = broker.create_topic if kind == "topic" else broker.create_queue
+        return create(f"{name}-{made}", **properties)
 
     return make
 
 
-@pytest.fixture(params=["plain", "partitioned"])
-def queue(make_queue: Callable[..., str], request: pytest.FixtureRequest) -> str:
-    """A plain and a partitioned queue: receivers need not know which."""
+@pytest.fixture
+def make_subscription(broker: BrokerProcess, make_queue: Callable[..., str]) -> Callable[..., str]:
+    """``make_subscription(LockDuration="PT5S")``: as `make_queue`, the only subscription of a topic of its own. What
+    only topics have is the topic's."""
+
+    def make(**properties: object) -> str:
+        topic = make_queue(
+            "topic", **{key: properties.pop(key) for key in [*properties] if key not in OF_SUBSCRIPTIONS}
+        )
+        return broker.create_subscription(topic, "sub", **properties)
+
+    return make
+
+
+OF_SUBSCRIPTIONS = {prop.name for prop in SUBSCRIPTION_PROPERTIES}
+
+
+@pytest.fixture(params=["plain", "partitioned", "subscription"])
+def queue(make_queue: Callable[..., str], make_subscription: Callable[..., str], request: pytest.FixtureRequest) -> str:
+    """A plain and a partitioned queue, and the subscription of a partitioned topic: clients need not know which."""
+    if request.param == "subscription":
+        return make_subscription(EnablePartitioning=True)
     return make_queue(EnablePartitioning=request.param == "partitioned")
 
 

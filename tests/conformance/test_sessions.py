@@ -37,9 +37,11 @@ EPOCH_TICKS = 621_355_968_000_000_000
 GO_SESSION_FILTER = 0x137000000C
 
 
-@pytest.fixture(params=["plain", "partitioned"])
-def queue(make_queue: MakeQueue, request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=["plain", "partitioned", "subscription"])
+def queue(make_queue: MakeQueue, make_subscription: MakeQueue, request: pytest.FixtureRequest) -> str:
     """One that requires sessions."""
+    if request.param == "subscription":
+        return make_subscription(RequiresSession=True, EnablePartitioning=True)
     return make_queue(RequiresSession=True, EnablePartitioning=request.param == "partitioned")
 
 

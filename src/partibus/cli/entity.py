@@ -1,17 +1,14 @@
 """`partibus entity`: administration over AMQP."""
 
 from dataclasses import asdict
-from typing import NoReturn
 
 import click
 
 from partibus.cli.connection import CONNECTION, JSON, open_client
+from partibus.cli.entity_options import entity_options
 from partibus.cli.output import note, number_text, print_json, print_table, size_text
-from partibus.cli.queue_options import queue_options
 from partibus.client.entities import Entities, EntityInfo
-from partibus.errors import Unsupported
-
-_LATER = {"ignore_unknown_options": True}
+from partibus.namespace.entities import EntityKind
 
 
 @click.group()
@@ -26,7 +23,7 @@ def create() -> None:
 
 @create.command("queue")
 @click.argument("name")
-@queue_options()
+@entity_options(EntityKind.QUEUE)
 @CONNECTION
 @JSON
 def create_queue(name: str, properties: dict[str, object], connection: str, as_json: bool) -> None:
@@ -35,24 +32,54 @@ def create_queue(name: str, properties: dict[str, object], connection: str, as_j
     Durations are seconds (90), numbers with units (10m, 1h30m) or XML durations (PT1M30S).
     """
     with open_client(connection) as client:
-        info = Entities(client).create_queue(name, properties)
+        _show_created(Entities(client).create_queue(name, properties), as_json)
+
+
+@create.command("topic")
+@click.argument("name")
+@entity_options(EntityKind.TOPIC)
+@CONNECTION
+@JSON
+def create_topic(name: str, properties: dict[str, object], connection: str, as_json: bool) -> None:
+    """Create the topic NAME; what is sent to it goes to its subscriptions. Durations as for a queue."""
+    with open_client(connection) as client:
+        _show_created(Entities(client).create_topic(name, properties), as_json)
+
+
+@create.command("subscription")
+@click.argument("topic")
+@click.argument("name")
+@entity_options(EntityKind.SUBSCRIPTION)
+@CONNECTION
+@JSON
+def create_subscription(topic: str, name: str, properties: dict[str, object], connection: str, as_json: bool) -> None:
+    """Create the subscription NAME of TOPIC.
+
+    It gets every message that is sent from now on, by its rule $Default: see `partibus rule`. Receive from it as
+    TOPIC/Subscriptions/NAME. Durations as for a queue.
+    """
+    with open_client(connection) as client:
+        _show_created(Entities(client).create_subscription(topic, name, properties), as_json)
+
+
+def _show_created(info: EntityInfo, as_json: bool) -> None:
     if as_json:
         print_json(_json(info))
     else:
         partitions = "1 partition" if info.partitions == 1 else f"{info.partitions} partitions"
-        click.echo(f"Queue '{info.name}' created, {partitions}.")
+        click.echo(f"{info.kind.capitalize()} '{info.name}' created, {partitions}.")
 
 
 @entity.command("update")
 @click.argument("name")
-@queue_options(update=True)
+@entity_options(*EntityKind, update=True)
 @CONNECTION
 @JSON
 @click.pass_context
 def update(ctx: click.Context, name: str, properties: dict[str, object], connection: str, as_json: bool) -> None:
-    """Change properties of the queue NAME.
+    """Change properties of the entity NAME; of a subscription that is TOPIC/Subscriptions/NAME.
 
-    Takes effect at once, on clients that are connected, too. What is not given stays as it is. Whether a queue is
+    Takes effect at once, on clients that are connected, too. What is not given stays as it is. Whether an entity is
     partitioned, requires sessions or detects duplicates is for life. Durations as for `entity create queue`.
     """
     if not properties:
@@ -63,25 +90,7 @@ def update(ctx: click.Context, name: str, properties: dict[str, object], connect
         print_json(_json(info))
     else:
         now = ", ".join(f"{key} is {info.properties.get(key)}" for key in properties)
-        click.echo(f"Queue '{info.name}' updated: {now}.")
-
-
-def _refuse(thing: str) -> NoReturn:
-    raise Unsupported(thing, "Create a queue.")
-
-
-@create.command("topic", context_settings=_LATER)
-@click.argument("arguments", nargs=-1, metavar="NAME")
-def create_topic(arguments: tuple[str, ...]) -> None:
-    """Not in this version."""
-    _refuse("A topic")
-
-
-@create.command("subscription", context_settings=_LATER)
-@click.argument("arguments", nargs=-1, metavar="TOPIC NAME")
-def create_subscription(arguments: tuple[str, ...]) -> None:
-    """Not in this version."""
-    _refuse("A subscription")
+        click.echo(f"{info.kind.capitalize()} '{info.name}' updated: {now}.")
 
 
 @entity.command("list")
@@ -115,6 +124,7 @@ def show(name: str, connection: str, as_json: bool) -> None:
     facts = [
         ("name", info.name),
         ("kind", info.kind),
+        *((name, value) for name in ("subscriptions", "rules") if (value := getattr(info, name)) is not None),
         ("partitions", info.partitions),
         ("messages", _at_least(info, number_text(info.messages))),
         ("dead-lettered", _at_least(info, number_text(info.dead_letter_messages))),
@@ -129,7 +139,7 @@ def show(name: str, connection: str, as_json: bool) -> None:
 @click.argument("name")
 @CONNECTION
 def delete(name: str, connection: str) -> None:
-    """Delete the entity NAME with all its messages."""
+    """Delete the entity NAME with all its messages; a topic with its subscriptions."""
     with open_client(connection) as client:
         Entities(client).delete(name)
     click.echo(f"'{name}' deleted.")

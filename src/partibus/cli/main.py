@@ -8,6 +8,8 @@ from partibus.cli.lazy import Lazy, LazyGroup
 COMMANDS = {
     "serve": Lazy("partibus.cli.serve", "serve", "Run a broker."),
     "entity": Lazy("partibus.cli.entity", "entity", "Create, list, show, change and delete entities."),
+    "rule": Lazy("partibus.cli.rule", "rule", "Say which messages a subscription gets."),
+    "policy": Lazy("partibus.cli.policy", "policy", "Say who may send, listen and manage."),
     "send": Lazy("partibus.cli.send", "send", "Send messages."),
     "receive": Lazy("partibus.cli.receive", "receive", "Receive messages and complete them."),
     "peek": Lazy("partibus.cli.peek", "peek", "Look at messages without receiving them."),

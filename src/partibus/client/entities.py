@@ -12,8 +12,9 @@ class EntityInfo:
     """An entity as the broker describes it now."""
 
     kind: str
-    """``queue`` in this version."""
+    """``queue``, ``topic`` or ``subscription``."""
     name: str
+    """Of a subscription its path, ``topic/Subscriptions/name``."""
     partitions: int
     status: str
     availability: str
@@ -26,6 +27,10 @@ class EntityInfo:
     """Ids of the partitions that can't: the counts are partial."""
     properties: Mapping[str, object] = field(default_factory=dict)
     """By the service's property names, as in Config.json."""
+    subscriptions: int | None = None
+    """Of a topic."""
+    rules: int | None = None
+    """Of a subscription."""
 
 
 class Entities:
@@ -36,7 +41,18 @@ class Entities:
 
     def create_queue(self, name: str, properties: Mapping[str, object]) -> EntityInfo:
         """Properties by the service's names; what is left out has the service's default."""
-        body = {"kind": "queue", "name": name, "properties": dict(properties)}
+        return self._create("queue", name, properties)
+
+    def create_topic(self, name: str, properties: Mapping[str, object]) -> EntityInfo:
+        """As `create_queue`."""
+        return self._create("topic", name, properties)
+
+    def create_subscription(self, topic: str, name: str, properties: Mapping[str, object]) -> EntityInfo:
+        """As `create_queue`; it gets every message until its rule ``$Default`` is removed."""
+        return self._create("subscription", subscription_path(topic, name), properties)
+
+    def _create(self, kind: str, name: str, properties: Mapping[str, object]) -> EntityInfo:
+        body = {"kind": kind, "name": name, "properties": dict(properties)}
         return _info(self._node.request("partibus:create-entity", body))
 
     def update(self, name: str, properties: Mapping[str, object]) -> EntityInfo:
@@ -52,8 +68,13 @@ class Entities:
         return sorted(map(_info, found), key=lambda info: info.name.lower())
 
     def delete(self, name: str) -> None:
-        """The entity with all its messages."""
+        """The entity with all its messages; a topic with its subscriptions."""
         self._node.request("partibus:delete-entity", {"name": name})
+
+
+def subscription_path(topic: str, name: str) -> str:
+    """Where a subscription is found."""
+    return f"{topic}/Subscriptions/{name}"
 
 
 def _info(body: Mapping[str, object]) -> EntityInfo:
@@ -69,4 +90,6 @@ def _info(body: Mapping[str, object]) -> EntityInfo:
         size_bytes=integer(body, "size-bytes"),
         partitions_away=tuple(integers(body, "partitions-away")),
         properties={str(key): value for key, value in properties.items()} if isinstance(properties, dict) else {},
+        subscriptions=integer(body, "subscriptions") if "subscriptions" in body else None,
+        rules=integer(body, "rules") if "rules" in body else None,
     )

@@ -36,6 +36,14 @@ def binaries(body: Mapping[str, object], key: str) -> list[bytes]:
     return [value for value in values if isinstance(value, bytes)]
 
 
+def texts(body: Mapping[str, object], key: str) -> list[str]:
+    values = items(body, key)
+    for value in values:
+        if not isinstance(value, str):
+            raise _unexpected(key, value, "a list of texts")
+    return [str(value) for value in values]
+
+
 def integers(body: Mapping[str, object], key: str) -> list[int]:
     values = items(body, key)
     for value in values:

@@ -185,6 +185,17 @@ class BrokerProcess:
             Entities(client).create_queue(name, properties)
         return name
 
+    def create_topic(self, name: str, **properties: object) -> str:
+        """As `create_queue`."""
+        with connect(self.connection_string) as client:
+            Entities(client).create_topic(name, properties)
+        return name
+
+    def create_subscription(self, topic: str, name: str, **properties: object) -> str:
+        """Make a subscription that gets everything; returns its path."""
+        with connect(self.connection_string) as client:
+            return Entities(client).create_subscription(topic, name, properties).name
+
     def update_queue(self, name: str, **properties: object) -> None:
         """Change properties, by the service's names, and leave the others."""
         with connect(self.connection_string) as client:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 DEAD_LETTER = "/$DeadLetterQueue"
+SUBSCRIPTIONS = "/Subscriptions/"
 WAIT_S = 20.0
 """For what must come."""
 QUIET_S = 0.5
@@ -99,8 +100,19 @@ class Received:
         return self.number >> 48
 
 
+def topic_and_subscription(entity: str) -> tuple[str, str]:
+    """The topic of a subscription and its name, with what follows it; an empty name where the entity is no
+    subscription."""
+    topic, _, subscription = entity.partition(SUBSCRIPTIONS)
+    return topic, subscription
+
+
 class Client(Protocol):
-    """One library, connected to one broker. Links are kept open between calls; every call may raise `ClientTrouble`."""
+    """One library, connected to one broker. Links are kept open between calls; every call may raise `ClientTrouble`.
+
+    An entity is a queue, a topic or a subscription (topic/Subscriptions/name); what is sent to a subscription is sent
+    to its topic, so that a test of queues can be one of subscriptions.
+    """
 
     def send(self, entity: str, *messages: Outgoing) -> None:
         """Send each as a message of its own, and wait until all are accepted."""

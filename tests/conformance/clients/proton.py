@@ -13,7 +13,14 @@ from proton.handlers import MessagingHandler
 from proton.reactor import AtLeastOnce, AtMostOnce
 from proton.utils import BlockingConnection, ConnectionClosed, LinkDetached
 
-from tests.conformance.clients.interface import WAIT_S, ClientTrouble, Outgoing, Received, Trouble
+from tests.conformance.clients.interface import (
+    WAIT_S,
+    ClientTrouble,
+    Outgoing,
+    Received,
+    Trouble,
+    topic_and_subscription,
+)
 
 _KINDS = {
     "amqp:not-found": Trouble.NOT_FOUND,
@@ -73,7 +80,7 @@ class Proton:
     def send(self, entity: str, *messages: Outgoing) -> None:
         with _troubles():
             if entity not in self._senders:
-                self._senders[entity] = self.attach_sender(entity)
+                self._senders[entity] = self.attach_sender(topic_and_subscription(entity)[0])
             for message in messages:
                 delivery = self._senders[entity].link.send(_to_proton(message))
                 self._wait_settled(delivery)

@@ -15,7 +15,7 @@ from azure.servicebus.aio._base_handler_async import BaseHandler
 from azure.servicebus.exceptions import ServiceBusError
 
 from tests.conformance.clients.azure_python import OPTIONS, from_azure, to_azure, to_ms, to_time, trouble
-from tests.conformance.clients.interface import WAIT_S, Outgoing, Received, Session
+from tests.conformance.clients.interface import WAIT_S, Outgoing, Received, Session, topic_and_subscription
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class PythonAsyncio:
         link = f"{entity} session {next(self._sessions)}"
 
         async def run() -> None:
-            receiver = self._azure.get_queue_receiver(
+            receiver = self._make_receiver(
                 entity,
                 session_id=NEXT_AVAILABLE_SESSION if session is None else session,
                 receive_mode=_mode(delete),
@@ -180,13 +180,21 @@ class PythonAsyncio:
 
     def _sender(self, entity: str) -> ServiceBusSender:
         if entity not in self._senders:
-            self._senders[entity] = self._azure.get_queue_sender(entity)
+            topic, subscription = topic_and_subscription(entity)
+            make = self._azure.get_topic_sender if subscription else self._azure.get_queue_sender
+            self._senders[entity] = make(topic)
         return self._senders[entity]
 
     def _receiver(self, entity: str, delete: bool = False) -> ServiceBusReceiver:
         if (entity, delete) not in self._receivers:
-            self._receivers[entity, delete] = self._azure.get_queue_receiver(entity, receive_mode=_mode(delete))
+            self._receivers[entity, delete] = self._make_receiver(entity, receive_mode=_mode(delete))
         return self._receivers[entity, delete]
+
+    def _make_receiver(self, entity: str, **options: Any) -> ServiceBusReceiver:
+        topic, subscription = topic_and_subscription(entity)
+        if subscription:
+            return self._azure.get_subscription_receiver(topic, subscription, **options)
+        return self._azure.get_queue_receiver(entity, **options)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         try:

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusClient as AzureClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from tests.conformance.clients.azure_python import OPTIONS, from_azure, to_azure, to_ms, to_time, trouble
-from tests.conformance.clients.interface import WAIT_S, Outgoing, Received, Session
+from tests.conformance.clients.interface import WAIT_S, Outgoing, Received, Session, topic_and_subscription
 
 
 class PythonSync:
@@ -28,13 +28,21 @@ class PythonSync:
 
     def sender(self, entity: str) -> ServiceBusSender:
         if entity not in self._senders:
-            self._senders[entity] = self.azure.get_queue_sender(entity)
+            topic, subscription = topic_and_subscription(entity)
+            make = self.azure.get_topic_sender if subscription else self.azure.get_queue_sender
+            self._senders[entity] = make(topic)
         return self._senders[entity]
 
     def receiver(self, entity: str, *, delete: bool = False) -> ServiceBusReceiver:
         if (entity, delete) not in self._receivers:
-            self._receivers[entity, delete] = self.azure.get_queue_receiver(entity, receive_mode=_mode(delete))
+            self._receivers[entity, delete] = self._make_receiver(entity, receive_mode=_mode(delete))
         return self._receivers[entity, delete]
+
+    def _make_receiver(self, entity: str, **options: Any) -> ServiceBusReceiver:
+        topic, subscription = topic_and_subscription(entity)
+        if subscription:
+            return self.azure.get_subscription_receiver(topic, subscription, **options)
+        return self.azure.get_queue_receiver(entity, **options)
 
     def send(self, entity: str, *messages: Outgoing) -> None:
         with _troubles():
@@ -96,7 +104,7 @@ class PythonSync:
     def accept_session(
         self, entity: str, session: str | None, *, delete: bool = False, wait_s: float = WAIT_S
     ) -> Session:
-        receiver = self.azure.get_queue_receiver(
+        receiver = self._make_receiver(
             entity,
             session_id=NEXT_AVAILABLE_SESSION if session is None else session,
             receive_mode=_mode(delete),

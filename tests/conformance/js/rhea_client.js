@@ -45,7 +45,7 @@ function conditionOf(context, name) {
 async function sender(entity) {
   await opened;
   if (!senders.has(entity)) {
-    const link = connection.open_sender({ target: entity, autosettle: true });
+    const link = connection.open_sender({ target: entity.split("/Subscriptions/")[0], autosettle: true });
     link.failed = next(link, [], ["sender_error", "sender_close"]);
     link.failed.catch(() => senders.delete(entity));
     senders.set(entity, link);

@@ -18,22 +18,33 @@ const client = connect(20000);
 const patient = new Map(); // clients by the time that they wait for a session: this library knows one for all it does
 const senders = new Map();
 const receivers = new Map();
+const managers = new Map();
 const received = new Map();
 let lastToken = 0;
 let lastSession = 0;
 const RECEIVER = { skipParsingBodyAsJson: true, maxAutoLockRenewalDurationInMs: 0 };
 
+/** The name of a queue, or those of a topic and a subscription, as the library takes them. */
+function names(entity) {
+  return entity.split("/Subscriptions/");
+}
+
 function sender(entity) {
-  if (!senders.has(entity)) senders.set(entity, client.createSender(entity));
+  if (!senders.has(entity)) senders.set(entity, client.createSender(names(entity)[0]));
   return senders.get(entity);
 }
 
 function receiver(entity, remove) {
   const key = `${remove} ${entity}`;
   if (!receivers.has(key)) {
-    receivers.set(key, client.createReceiver(entity, { receiveMode: modeOf(remove), ...RECEIVER }));
+    receivers.set(key, client.createReceiver(...names(entity), { receiveMode: modeOf(remove), ...RECEIVER }));
   }
   return receivers.get(key);
+}
+
+function ruleManager(entity) {
+  if (!managers.has(entity)) managers.set(entity, client.createRuleManager(...names(entity)));
+  return managers.get(entity);
 }
 
 function modeOf(remove) {
@@ -153,7 +164,7 @@ serve(
     async accept_session({ entity, session, delete: remove, wait_ms }) {
       const options = { receiveMode: modeOf(remove), ...RECEIVER };
       const by = clientFor(wait_ms);
-      const accepted = await (session == null ? by.acceptNextSession(entity, options) : by.acceptSession(entity, session, options));
+      const accepted = await (session == null ? by.acceptNextSession(...names(entity), options) : by.acceptSession(...names(entity), session, options));
       const link = `${entity} session ${++lastSession}`;
       receivers.set(`false ${link}`, accepted);
       receivers.set(`true ${link}`, accepted);
@@ -172,6 +183,18 @@ serve(
     },
     async set_session_state({ entity, state }) {
       await receiver(entity, false).setSessionState(state === null ? null : Buffer.from(state, "base64"));
+    },
+    async add_rule({ entity, name, filter, action }) {
+      const given = typeof filter === "string" ? { sqlExpression: filter } : filter;
+      await ruleManager(entity).createRule(name, given, action == null ? undefined : { sqlExpression: action });
+    },
+    async remove_rule({ entity, name }) {
+      await ruleManager(entity).deleteRule(name);
+    },
+    async rules({ entity }) {
+      const found = [];
+      for await (const rule of ruleManager(entity).listRules()) found.push(rule);
+      return found.map(({ name, filter, action }) => ({ name, filter, action }));
     },
     async close_link({ entity }) {
       await receivers.get(`false ${entity}`)?.close();

@@ -18,6 +18,7 @@ from partibus.frontends.amqp.operations import (
     cluster,
     entities,
     peek,
+    policies,
     receive_deferred,
     rehearsal,
     renew_lock,
@@ -59,7 +60,9 @@ ENTITY_OPERATIONS: dict[str, _Entry] = {
     sessions.LIST: _Entry(Right.LISTEN, sessions.list_sessions, transactional=True),
     browse.PARTITIONS: _Entry(Right.LISTEN, browse.partitions),
     browse.BROWSE: _Entry(Right.LISTEN, browse.browse),
-    **dict.fromkeys(rules.NAMES, _Entry(Right.MANAGE, rules.refuse)),
+    rules.ADD: _Entry(Right.MANAGE, rules.add),
+    rules.REMOVE: _Entry(Right.MANAGE, rules.remove),
+    rules.ENUMERATE: _Entry(Right.MANAGE, rules.enumerate_rules),
 }
 
 NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
@@ -68,6 +71,10 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     entities.LIST: entities.list_all,
     entities.UPDATE: entities.update,
     entities.DELETE: entities.delete,
+    policies.LIST: policies.list_all,
+    policies.SET: policies.set_one,
+    policies.REGENERATE: policies.regenerate,
+    policies.DELETE: policies.delete,
     cluster.STATUS: cluster.status,
     backup.BACK_UP: backup.back_up,
     rehearsal.FAIL: rehearsal.fail,

@@ -34,6 +34,7 @@ from partibus.amqp import Limits as EngineLimits
 from partibus.errors import (
     InvalidOperation,
     PartibusError,
+    QuotaExceeded,
     ServerBusy,
     Unauthorized,
     Unsupported,
@@ -129,6 +130,8 @@ class Peer:
         self._outgoing: dict[Link, Outgoing] = {}
         self._receiving: dict[Link, EntityRoute] = {}
         """The entities whose receivers our outgoing links are."""
+        self._using: dict[Link, EntityRoute] = {}
+        """The entities that links lead to, counted as `EntityRoute.connections`."""
         self._needed: dict[Link, tuple[Right, Path]] = {}
         """What a link to an entity lives by."""
         self.connection = Connection(
@@ -250,6 +253,11 @@ class Peer:
         route = self._receiving.pop(link, None)
         if route is not None:
             route.receivers -= 1
+        used = self._using.pop(link, None)
+        if used is not None:
+            used.connections[self] -= 1
+            if not used.connections[self]:
+                del used.connections[self]
         if isinstance(link, Sender):
             self._replies.remove(link)
 
@@ -263,6 +271,7 @@ class Peer:
             elif isinstance(link, Sender):
                 self._attach_outgoing(link)
         except PartibusError as error:
+            self._on_detached(link)
             link.refuse(amqp_error(error))
 
     def _attach_incoming(self, link: Receiver) -> None:
@@ -283,6 +292,7 @@ class Peer:
             raise InvalidOperation(f"Nobody can send to '{address.path}'. Send to '{address.entity}'.")
         entity = self._authorized(Right.SEND, address)
         entity.check_send()
+        self._use(link, entity.route)
         link.accept(max_message_size=entity.queue.message_size_max_bytes)
         self._needed[link] = (Right.SEND, address.segments)
         credit = self._broker.limits.connection.link_credit
@@ -307,6 +317,7 @@ class Peer:
         session_filter = session_filter_of(source)
         check_session_filter(session_filter, entity.queue, address.subqueue)
         wait_ms = wait_ms_of(link.properties) if session_filter is not None else 0
+        self._use(link, entity.route)
         self._add_receiver(link, entity.route)
         self._needed[link] = (Right.LISTEN, address.segments)
         if session_filter is None:
@@ -337,6 +348,16 @@ class Peer:
                 wait_ms=wait_ms,
                 delete=link.snd_settle_mode == SETTLED,
             )
+
+    def _use(self, link: Link, route: EntityRoute) -> None:
+        """Raises `QuotaExceeded` when as many connections use the entity as may (row C36)."""
+        most = self._broker.limits.entity_connections_max
+        if self not in route.connections and len(route.connections) >= most:
+            raise QuotaExceeded(
+                f"'{route.name}'", most, "connections at a time", "Share connections between senders and receivers."
+            )
+        route.connections[self] += 1
+        self._using[link] = route
 
     def _add_receiver(self, link: Link, route: EntityRoute) -> None:
         """Raises `ServerBusy` when the entity has as many receivers as it takes, waiting ones included (7.4)."""

@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping
 
 from partibus.amqp.codec.types import Int
 from partibus.errors import ArgumentError, OutcomeUnknown
+from partibus.filters.model import DEFAULT_RULE
 from partibus.frontends.amqp.node import Respond
-from partibus.frontends.amqp.operations.arguments import body_of, text
+from partibus.frontends.amqp.operations.arguments import body_of, mapping, optional_text, text
 from partibus.frontends.amqp.operations.status import failure, success
+from partibus.frontends.amqp.rule_values import read_rule
+from partibus.namespace.addresses import parse_address
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.entities import EntityKind
-from partibus.namespace.names import split_path
+from partibus.namespace.namespace import Subscription, Topic
 from partibus.namespace.properties import properties_of
 from partibus.partition.keys import SubqueueKind
 from partibus.routing.inspect import Inspection, inspect_each
@@ -31,20 +34,22 @@ OnDescribed = Callable[[dict[object, object]], None]
 
 
 def create(broker: Broker, body: object, respond: Respond) -> None:
-    """Make an entity, a queue unless ``kind`` says otherwise; reply with what it became. A subscription is named by its
-    path, and begins with the rule that selects everything."""
+    """Make a queue, a topic, or a subscription, whose ``name`` is its path and whose first rule is ``rule`` or one that
+    selects everything; reply with what it became."""
     arguments = body_of(body)
-    name, properties = text(arguments, "name"), _properties(arguments)
-    match arguments.get("kind", EntityKind.QUEUE.value):
-        case EntityKind.QUEUE.value:
+    name, kind, properties = text(arguments, "name"), _kind(arguments), _properties(arguments)
+    match kind:
+        case EntityKind.QUEUE:
             entity = broker.create_queue(name, properties)
-        case EntityKind.TOPIC.value:
+        case EntityKind.TOPIC:
             entity = broker.create_topic(name, properties)
-        case EntityKind.SUBSCRIPTION.value:
-            topic, subscription = split_path(name)
-            entity = broker.create_subscription(topic, subscription, properties)
-        case kind:
-            raise ArgumentError("kind", kind, f"one of {', '.join(known.value for known in EntityKind)}")
+        case EntityKind.SUBSCRIPTION:
+            address = parse_address(name)
+            if not address.subscription:
+                raise ArgumentError("name", name, "topic/Subscriptions/name")
+            described = mapping(arguments, "rule")
+            rule = read_rule(optional_text(described, "rule-name") or DEFAULT_RULE, described) if described else None
+            entity = broker.create_subscription(address.entity, address.subscription, properties, rule=rule)
     broker.when_followed(lambda: _describe(entity, lambda one: respond(success(one))))
 
 
@@ -67,8 +72,8 @@ def get(broker: Broker, body: object, respond: Respond) -> None:
 
 
 def delete(broker: Broker, body: object, respond: Respond) -> None:
-    """Take an entity out with its messages. Fails when a partition's store is away: the entity is gone, and its
-    messages go when the store is back (row A2)."""
+    """Take an entity out with its messages; a topic with its subscriptions. Fails when a partition's store is away: the
+    entity is gone, and its messages go when the store is back (row A2)."""
     entity = broker.entity(text(body_of(body), "name"))
     away = entity.away
     broker.delete(entity.queue.name)
@@ -106,6 +111,11 @@ def _describe(entity: Entity, then: OnDescribed) -> None:
         "partitions": Int(len(queue.partitions)),
         "status": queue.description.options.status.value,
     }
+    match queue:
+        case Topic():
+            description["subscriptions"] = Int(len(queue.subscriptions))
+        case Subscription():
+            description["rules"] = Int(len(queue.rules))
 
     def counted(inspection: Inspection) -> None:
         active = [one.subqueues[SubqueueKind.ACTIVE] for one in inspection.found.values()]
@@ -122,6 +132,14 @@ def _describe(entity: Entity, then: OnDescribed) -> None:
         )
 
     inspect_each(entity.route, counted)
+
+
+def _kind(arguments: Mapping[object, object]) -> EntityKind:
+    kind = arguments.get("kind", EntityKind.QUEUE.value)
+    try:
+        return EntityKind(kind)
+    except ValueError:
+        raise ArgumentError("kind", kind, ", ".join(known.value for known in EntityKind)) from None
 
 
 def _not_everywhere(entity: Entity, done: str, later: str, away: list[int]) -> OutcomeUnknown:

@@ -1,4 +1,4 @@
-"""The options that stand for properties of a queue: one table for `entity create queue` and `entity update`."""
+"""The options that stand for properties of entities: one table for `entity create` and `entity update`."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,7 +8,8 @@ import click
 
 from partibus.cli.types import duration, duration_or_never
 from partibus.namespace.durations import format_duration
-from partibus.namespace.entities import EntityStatus
+from partibus.namespace.entities import EntityKind, EntityStatus
+from partibus.namespace.properties import PROPERTIES
 
 Command = Callable[..., Any]
 
@@ -44,7 +45,7 @@ def _for_life(flags: str, name: str, help: str) -> _Option:
 _STATUSES = [status.value for status in EntityStatus]
 
 _OPTIONS = (
-    _for_life("--partitioned", "EnablePartitioning", "16 partitions, for life; a plain queue has one."),
+    _for_life("--partitioned", "EnablePartitioning", "16 partitions, for life; a plain entity has one."),
     _for_life("--session", "RequiresSession", "Every message is of a session, for life."),
     _for_life(
         "--duplicate-detection", "RequiresDuplicateDetection", "Drop a message whose id was seen lately, for life."
@@ -74,7 +75,7 @@ _OPTIONS = (
     _duration(
         "--auto-delete-on-idle",
         "AutoDeleteOnIdle",
-        "Delete the queue when nobody has used it for so long, 5m at least, or never.",
+        "Delete the entity when nobody has used it for so long, 5m at least, or never.",
         "never",
     ),
     _Option(
@@ -95,13 +96,28 @@ _OPTIONS = (
         "STATUS",
     ),
     _Option("--user-metadata", "UserMetadata", "Any text, at most 1024 characters."),
+    _Option("--forward-to", "ForwardTo", "Queue or topic that gets every message instead.", metavar="NAME"),
+    _Option(
+        "--forward-dead-lettered-to",
+        "ForwardDeadLetteredMessagesTo",
+        "Queue or topic that gets every dead-lettered message.",
+        metavar="NAME",
+    ),
+    _Option(
+        "--dead-letter-on-filter-errors/--no-dead-letter-on-filter-errors",
+        "DeadLetteringOnFilterEvaluationExceptions",
+        "Whether a message on which a filter fails is kept in the dead-letter queue.",
+        "yes",
+        bool,
+    ),
 )
 
 
-def queue_options(*, update: bool = False) -> Callable[[Command], Command]:
-    """Gives a command the options of a queue; they come as one argument ``properties``, by the service's names, without
-    those that were not given. ``update``: only what may change."""
-    options = [option for option in _OPTIONS if not (update and option.for_life)]
+def entity_options(*kinds: EntityKind, update: bool = False) -> Callable[[Command], Command]:
+    """Gives a command the options that entities of some kind have; they come as one argument ``properties``, by the
+    service's names, without those that were not given. ``update``: only what may change."""
+    names = {prop.name for kind in kinds for prop in PROPERTIES[kind]}
+    options = [option for option in _OPTIONS if option.name in names and not (update and option.for_life)]
 
     def decorate(command: Command) -> Command:
         @wraps(command)

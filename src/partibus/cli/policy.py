@@ -1,0 +1,83 @@
+"""`partibus policy`: shared access policies of the namespace and its entities."""
+
+import click
+
+from partibus.cli.connection import CONNECTION, JSON, open_client
+from partibus.cli.output import note, print_json, print_table
+from partibus.client.policies import Policies, PolicyInfo
+
+ENTITY = click.option("--entity", default="", metavar="NAME", help="Of this entity, not of the namespace.")
+SHOW_KEYS = click.option("--show-keys", is_flag=True, help="Print the keys.")
+RIGHTS = ("Manage", "Send", "Listen")
+
+
+@click.group()
+def policy() -> None:
+    """Create, list and delete shared access policies, and make new keys.
+
+    A policy of an entity opens that entity only. Whoever uses a policy that is changed or deleted notices at once.
+    """
+
+
+@policy.command()
+@click.argument("name")
+@click.option("--right", "rights", type=click.Choice(RIGHTS, case_sensitive=False), multiple=True, required=True)
+@ENTITY
+@CONNECTION
+def create(name: str, rights: tuple[str, ...], entity: str, connection: str) -> None:
+    """Create the policy NAME, or change the rights of the one of that name; prints its first key."""
+    with open_client(connection) as client:
+        made = Policies(client, entity).set(name, rights)
+    note(f"Policy '{made.name}' with {', '.join(made.rights)} on {_owner(entity)}. Its key:")
+    click.echo(made.primary_key)
+
+
+@policy.command("list")
+@ENTITY
+@SHOW_KEYS
+@CONNECTION
+@JSON
+def list_all(entity: str, show_keys: bool, connection: str, as_json: bool) -> None:
+    """Show the policies of the namespace or an entity."""
+    with open_client(connection) as client:
+        found = Policies(client, entity).list()
+    facts = [_facts(one, show_keys) for one in found]
+    if as_json:
+        for one in facts:
+            print_json(one)
+    elif not found:
+        note(f"No policies of {_owner(entity)}. Create one: partibus policy create NAME --right Send --entity NAME")
+    else:
+        print_table(list(facts[0]), [list(one.values()) for one in facts])
+
+
+@policy.command()
+@click.argument("name")
+@click.option("--secondary", is_flag=True, help="The second key and not the first.")
+@ENTITY
+@CONNECTION
+def regenerate(name: str, secondary: bool, entity: str, connection: str) -> None:
+    """Make a new key for the policy NAME and print it; the old one is good no more."""
+    with open_client(connection) as client:
+        made = Policies(client, entity).regenerate(name, secondary=secondary)
+    click.echo(made.secondary_key if secondary else made.primary_key)
+
+
+@policy.command()
+@click.argument("name")
+@ENTITY
+@CONNECTION
+def delete(name: str, entity: str, connection: str) -> None:
+    """Delete the policy NAME."""
+    with open_client(connection) as client:
+        Policies(client, entity).delete(name)
+    click.echo(f"Policy '{name}' of {_owner(entity)} deleted.")
+
+
+def _owner(entity: str) -> str:
+    return f"'{entity}'" if entity else "the namespace"
+
+
+def _facts(one: PolicyInfo, show_keys: bool) -> dict[str, object]:
+    facts: dict[str, object] = {"name": one.name, "rights": ", ".join(one.rights)}
+    return facts | ({"primary key": one.primary_key, "secondary key": one.secondary_key} if show_keys else {})

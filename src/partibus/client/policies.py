@@ -1,0 +1,53 @@
+"""Access policies of the namespace and its entities: operations of the namespace's `$management` node."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from partibus.client.client import Client
+from partibus.client.values import maps, text, texts
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInfo:
+    """A shared access policy. Its keys are not part of its ``repr``."""
+
+    name: str
+    rights: tuple[str, ...]
+    """Of Manage, Send, Listen."""
+    primary_key: str = field(repr=False)
+    secondary_key: str = field(repr=False)
+
+
+class Policies:
+    """``entity`` is the path of an entity, empty for the namespace. Every call raises the `ClientError` that the broker
+    answered with."""
+
+    def __init__(self, client: Client, entity: str = "") -> None:
+        self._node = client.management()
+        self._entity = entity
+
+    def list(self) -> list[PolicyInfo]:
+        """By name."""
+        found = maps(self._node.request("partibus:list-policies", {"entity": self._entity}), "policies")
+        return sorted(map(_info, found), key=lambda policy: policy.name.lower())
+
+    def set(self, name: str, rights: Sequence[str]) -> PolicyInfo:
+        """Make a policy with new keys, or change the rights of the one of that name."""
+        return self._ask("partibus:set-policy", name, rights=list(rights))
+
+    def regenerate(self, name: str, *, secondary: bool = False) -> PolicyInfo:
+        """Put a new key in the place of one: who uses the old one is locked out at once."""
+        return self._ask("partibus:regenerate-key", name, secondary=secondary)
+
+    def delete(self, name: str) -> None:
+        """Who uses it is locked out at once."""
+        self._node.request("partibus:delete-policy", {"entity": self._entity, "name": name})
+
+    def _ask(self, operation: str, name: str, **more: object) -> PolicyInfo:
+        return _info(self._node.request(operation, {"entity": self._entity, "name": name, **more}))
+
+
+def _info(body: Mapping[str, object]) -> PolicyInfo:
+    return PolicyInfo(
+        text(body, "name"), tuple(texts(body, "rights")), text(body, "primary-key"), text(body, "secondary-key")
+    )

@@ -1,0 +1,97 @@
+"""Rules of a subscription: operations of its `$management` node."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from partibus.amqp.codec.types import Described, Int
+from partibus.client.client import Client
+from partibus.client.errors import ClientError
+from partibus.client.values import maps
+
+CORRELATION_TEXTS = (
+    "correlation-id",
+    "message-id",
+    "to",
+    "reply-to",
+    "label",
+    "session-id",
+    "reply-to-session-id",
+    "content-type",
+)
+"""What a correlation filter compares beside application properties, in the order of its fields on the wire."""
+PAGE = 100
+
+_SQL_FILTER, _TRUE_FILTER, _FALSE_FILTER, _CORRELATION_FILTER = range(0x1370000006, 0x137000000A)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInfo:
+    """A rule: an SQL text, or values to compare."""
+
+    name: str
+    sql: str | None = None
+    correlation: Mapping[str, object] = field(default_factory=dict)
+    """By the names in `CORRELATION_TEXTS`, and ``properties``."""
+    action: str | None = None
+
+
+class Rules:
+    """Every call raises the `ClientError` that the broker answered with (`AlreadyExists`, `NotFound`, ...)."""
+
+    def __init__(self, client: Client, subscription: str) -> None:
+        """``subscription``: its path, topic/Subscriptions/name."""
+        self._node = client.management(subscription)
+
+    def add(self, rule: RuleInfo) -> None:
+        """Messages that are sent from now on go by it."""
+        described: dict[str, object] = {"rule-name": rule.name}
+        if rule.sql is not None:
+            described["sql-filter"] = {"expression": rule.sql}
+        else:
+            described["correlation-filter"] = dict(rule.correlation)
+        if rule.action is not None:
+            described["sql-rule-action"] = {"expression": rule.action}
+        self._node.request("com.microsoft:add-rule", {"rule-name": rule.name, "rule-description": described})
+
+    def remove(self, name: str) -> None:
+        """Messages that came because of it stay."""
+        self._node.request("com.microsoft:remove-rule", {"rule-name": name})
+
+    def list(self) -> list[RuleInfo]:
+        """All, by name."""
+        found: list[RuleInfo] = []
+        while True:
+            page = maps(
+                self._node.request("com.microsoft:enumerate-rules", {"top": Int(PAGE), "skip": Int(len(found))}),
+                "rules",
+            )
+            if not page:
+                return found
+            found += [_rule(entry.get("rule-description")) for entry in page]
+
+
+def _rule(described: object) -> RuleInfo:
+    """The described list of section 6.3. Raises `ClientError` when it is something else."""
+    match described:
+        case Described(value=[Described() as selects, Described() as action, str(name), *_]):
+            sql, correlation = _filter(selects)
+            match action.value:
+                case [str(expression), *_]:
+                    return RuleInfo(name, sql, correlation, expression)
+            return RuleInfo(name, sql, correlation)
+    raise ClientError("the broker's reply has something in 'rule-description' that is no rule")
+
+
+def _filter(described: Described) -> tuple[str | None, Mapping[str, object]]:
+    match described.descriptor, described.value:
+        case int(code), [str(expression), *_] if code == _SQL_FILTER:
+            return expression, {}
+        case int(code), _ if code == _TRUE_FILTER:
+            return "1=1", {}
+        case int(code), _ if code == _FALSE_FILTER:
+            return "1=0", {}
+        case int(code), [*fields] if code == _CORRELATION_FILTER:
+            *texts, properties = fields
+            values = {name: value for name, value in zip(CORRELATION_TEXTS, texts, strict=True) if value is not None}
+            return None, values | ({"properties": properties} if properties else {})
+    raise ClientError("the broker's reply has a filter of an unknown kind")
