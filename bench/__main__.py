@@ -26,6 +26,7 @@ from bench.rabbitmq import is_installed
 from bench.results import RESULTS, keep, replace_all
 from bench.sessions import measure_accept, measure_sessions
 from bench.throughput import FULL, QUICK, Scale, gil_share, latencies, runs
+from bench.transports import measure_transports
 from partibus.bench.machine import this_machine
 from partibus.errors import PartibusError
 
@@ -117,6 +118,12 @@ def _many(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _transports(run: Run) -> Rows:
+    scale = run.scale
+    for row in measure_transports(WORK / "transports", pairs=scale.pairs, count=scale.pair_count):
+        yield row.as_dict()
+
+
 def _peers(run: Run) -> Rows:
     with rabbitmq(WORK / "rabbitmq", run.program) as rabbit:
         for result in runs(rabbit, rabbit.foreign, run.scale):
@@ -136,6 +143,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "accept": _accept,
     "duplicates": _duplicates,
     "many": _many,
+    "transports": _transports,
     "peers": _peers,
 }
 """By name, in the order in which they are measured."""

@@ -146,6 +146,13 @@ The same messages, each with an id of its own: *base* is a plain queue, *other* 
 10 minutes that is the default, or with the shortest of 20 s, which one long run fills several times.
 """,
     ),
+    "transports": (
+        "TLS and websockets beside plain TCP",
+        """\
+The own client on plain queues: *base* is plain TCP, *other* what the first column names. The generator encrypts and
+masks as well, and its own time is a part of the rates; the CPU is the broker's alone.
+""",
+    ),
 }
 _PAIRS = (
     "queue", "run", "connections", "messages", "pairs", "base /s", "other /s", "ratio", "CPU µs: base", "other", "ratio"

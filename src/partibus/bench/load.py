@@ -131,8 +131,10 @@ class OwnGenerator:
 
     name = "partibus.client"
 
-    def __init__(self, connection: str) -> None:
+    def __init__(self, connection: str, module: str = "partibus.bench.worker") -> None:
+        """``module`` is what a process runs: another one may connect in another way."""
         self._connection = connection
+        self._module = module
 
     def start(self, job: Job) -> Running:
         processes: list[subprocess.Popen[str]] = []
@@ -140,7 +142,7 @@ class OwnGenerator:
             share = job.count // job.connections + (number < job.count % job.connections)
             order = asdict(job) | {"mode": job.mode.value, "count": share, "connection": self._connection}
             process = subprocess.Popen(
-                [sys.executable, "-m", "partibus.bench.worker"],
+                [sys.executable, "-m", self._module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -45,6 +45,11 @@ class TemporaryBroker:
     def amqp_port(self) -> int:
         return int(self._ready["amqp_port"])
 
+    @property
+    def tls_ports(self) -> tuple[int, int]:
+        """Of AMQP and of HTTP, of a broker that was told to serve over TLS."""
+        return int(self._ready["amqps_port"]), int(self._ready["https_port"])
+
     def start(self) -> None:
         """Raises `BenchError` with the broker's words if it does not come up."""
         self.directory.mkdir(parents=True, exist_ok=True)
