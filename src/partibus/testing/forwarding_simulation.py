@@ -64,7 +64,7 @@ class Process:
         self.runtime = StoreRuntime(self._open, self.host, world.timeline, forward=self._see, wake=self._wake)
         self.runtime.open()
         self.pumps: dict[tuple[int, int], Pump] = {}
-        self.asked: set[int] = set()
+        self._handles: dict[str, list[PartitionHandle]] = {}
 
     def _open(self) -> Store:
         disk = self.world.disks[self.number]
@@ -104,12 +104,12 @@ class Process:
         return lost
 
     def _find(self, name: str) -> Destination:
-        if name not in self.world.handles[self.number]:
-            self.world.handles[self.number][name] = [
+        if name not in self._handles:
+            self._handles[name] = [
                 PartitionHandle(place, row, Distant(self, STORE_OF[row]), self.world.options[name], batched=True)
                 for place, row in enumerate(ROWS[name])
             ]
-        return Destination(name, self.world.handles[self.number][name], True, 10_000, False, name == SINK)
+        return Destination(name, self._handles[name], True, 10_000, False, name == SINK)
 
     def crash(self) -> None:
         """The power fails."""
@@ -188,7 +188,6 @@ class ForwardingSimulation:
         self.timeline = Timeline()
         self.faults = FaultSource(seed, FAULTS)
         self.disks = [MemoryDisk() for _ in range(STORES)]
-        self.handles: dict[int, dict[str, list[PartitionHandle]]] = {store: {} for store in range(STORES)}
         self._numbers = Numbers()
         self._requests = 1 << 40
         self.happened: Counter[str] = Counter()
@@ -223,8 +222,7 @@ class ForwardingSimulation:
         for store in range(STORES):
             self.processes[store] = Process(self, store)
             self.processes[store].begin()
-        self._begin_later = random.choice((0, 200, 1_500))
-        self.timeline.call_later(self._begin_later, self.begin_forwarding)
+        self.timeline.call_later(random.choice((0, 200, 1_500)), self.begin_forwarding)
         self.producing = True
         for producer in range(3):
             self._produce(producer)
@@ -366,7 +364,6 @@ class ForwardingSimulation:
 
     def _start(self, store: int) -> None:
         del self.processes[store]
-        self.handles[store] = {}
         self.processes[store] = Process(self, store)
         self.processes[store].begin()
 
@@ -432,7 +429,7 @@ class ForwardingSimulation:
                 raise BrokenPromise(f"message {name} with the key {key} is in partition row {row}")
             if hops_of(data) not in (1, 2):
                 raise BrokenPromise(f"message {name} counts {hops_of(data)} hops")
-        if self._begin_later == 0:  # else some were held back by receivers, or abandoned
+        if not self.happened["locked before"]:  # else some were held back by receivers, or abandoned
             for (key, producer), names in self.order.items():
                 places = [place[name] for name in names if name in place]
                 if places != sorted(places):

@@ -43,8 +43,6 @@ def test_a_sender_is_refused(world: World, address: str, condition: str) -> None
         ("", "com.microsoft:argument-error"),
         ("nowhere", "amqp:not-found"),
         ("q/Subscriptions/s", "amqp:not-found"),
-        ("q/$Transfer/$DeadLetterQueue", "amqp:not-implemented"),
-        ("q/$Transfer/$DeadLetterQueue/$management", "amqp:not-implemented"),
         ("q/Subscriptions/s/$management", "amqp:not-found"),
     ],
 )

@@ -18,7 +18,7 @@ def encoder_for(entity: Entity, kind: int, partition_id: int) -> DeliveryEncoder
     """Writes messages of one sub-queue as clients read them."""
     return DeliveryEncoder(
         partition_id if entity.route.partitioned else None,
-        entity.queue.name if kind == SubqueueKind.DEAD_LETTER else None,
+        None if kind == SubqueueKind.ACTIVE else entity.queue.name,
     )
 
 
