@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from partibus.errors import ArgumentError
@@ -58,7 +58,10 @@ values = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 5), st.sampled_from([0.0, 0.5, 2.0, -3.0, 1e10]), texts,
     st.sampled_from([2**63 - 1, -(2**63), 2**53 + 1]),
 )  # fmt: skip
-properties = st.dictionaries(st.sampled_from(NAMES[:-1]), values)
+usual = st.fixed_dictionaries(
+    {"a": st.integers(-3, 3) | st.sampled_from([0.5, 2.0, 2**62]), "b": texts}, optional={"c": values}
+)
+properties = usual | st.dictionaries(st.sampled_from(NAMES[:-1]), values)
 
 
 def quoted(text: str) -> str:
@@ -164,7 +167,18 @@ def operations(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
     )
 
 
-expressions = st.recursive(atoms, operations, max_leaves=5)
+figures = st.integers(-3, 3) | st.integers(-3, 3) | st.sampled_from([0.5, 2.0, -3.0, 7.25, 2**62, 2**53 + 1])
+numbers = st.recursive(
+    figures.map(constant) | st.builds(a_property, st.just("a"), st.integers(0, 6)), operations, max_leaves=3
+)
+joins = st.recursive(
+    texts.map(constant) | st.builds(a_property, st.just("b"), st.integers(0, 6)),
+    lambda inner: st.builds(lambda one, other: arithmetic("sum", one, [("+", other)]), inner, inner),
+    max_leaves=3,
+)
+mixtures = st.recursive(atoms, operations, max_leaves=5)
+expressions = numbers | joins | mixtures
+"""Most of them of one kind, so that they have a value: ``a`` is a number nearly always, and ``b`` a text."""
 
 # Conditions ----------------------------------------------------------------------------------------------------------
 
@@ -243,11 +257,15 @@ def null_test(name: str, negative: bool) -> Node:
     )
 
 
+OPERATORS = st.sampled_from(["=", "<>", "!=", "<", "<=", ">", ">="])
 tests = st.one_of(
-    st.builds(comparison, st.sampled_from(["=", "<>", "!=", "<", "<=", ">", ">="]), expressions, expressions),
+    st.builds(comparison, OPERATORS, expressions, expressions),
+    st.builds(comparison, OPERATORS, numbers, numbers),
+    st.builds(comparison, OPERATORS, joins, joins),
     st.builds(membership, expressions, st.lists(expressions, min_size=1, max_size=3), st.booleans()),
+    st.builds(membership, numbers, st.lists(numbers | atoms, min_size=1, max_size=3), st.booleans()),
     st.builds(membership, atoms, st.lists(texts.map(constant), min_size=1, max_size=3), st.booleans()),
-    st.builds(pattern_test, expressions, texts, st.booleans()),
+    st.builds(pattern_test, joins, texts, st.booleans()),
     st.builds(null_test, st.sampled_from(NAMES), st.booleans()),
     st.sampled_from(NAMES).map(lambda name: Node(f"EXISTS({name})", LEVELS["test"], lambda given: name in given)),
 )
@@ -289,6 +307,28 @@ conditions = st.recursive(tests, combinations, max_leaves=6).filter(lambda node:
 # What is shown -------------------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=400)
+@given(expressions, properties)
+def test_expressions_have_the_value_that_the_reference_gives(
+    expression: Node, given_properties: dict[str, object]
+) -> None:
+    view = GivenView(given_properties, {})
+    text = wrapped(expression, "sum")
+    try:
+        expected = expression.evaluate(given_properties)
+    except Failed as failure:
+        if not failure.args:
+            with pytest.raises(EvaluationError):
+                compile_filter(SqlFilter(f"{text} = 1")).test(view)
+        return
+    if expected is None:
+        assert compile_filter(SqlFilter(f"{text} = 1")).test(view) is None
+    else:
+        assert isinstance(expected, bool | int | float | str)
+        assert compile_filter(SqlFilter(f"{text} = @value", {"@value": expected})).test(view) is True
+
+
+@settings(max_examples=400)
 @given(conditions, properties)
 def test_filters_say_what_the_reference_says(condition: Node, given_properties: dict[str, object]) -> None:
     test = compile_filter(SqlFilter(condition.text)).test
