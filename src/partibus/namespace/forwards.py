@@ -44,25 +44,35 @@ def with_known_targets(
 
 
 def _chain(catalog: Catalog, start: EntityRecord, goal: str) -> list[str] | None:
-    """Names from ``start`` to the queue or topic whose folded name is ``goal``, if one leads there."""
-    came_by: dict[str, list[str]] = {fold_name(start.description.name): [start.description.name]}
+    """Names from ``start`` to the queue or topic whose folded name is ``goal``, if one leads there. It need not exist
+    yet: its name may be what somebody forwards to."""
+    first = fold_name(start.description.name)
+    came_by: dict[str, list[str]] = {first: [start.description.name]}
     """The last names on the way to each entity that was seen, from the one before it on."""
     before: dict[str, str] = {}
+
+    def way_to(folded: str) -> list[str]:
+        chain: list[str] = []
+        while folded:
+            chain = came_by[folded] + chain
+            folded = before.get(folded, "")
+        return chain
+
+    if first == goal:
+        return way_to(first)
     waiting = [start]
     while waiting:
         record = waiting.pop()
-        folded = fold_name(record.description.name)
-        if folded == goal:
-            chain: list[str] = []
-            while folded:
-                chain = came_by[folded] + chain
-                folded = before.get(folded, "")
-            return chain
         for by, target in _steps(catalog, record):
+            folded = fold_name(target)
+            if folded in came_by:
+                continue
+            came_by[folded] = [*by, target]
+            before[folded] = fold_name(record.description.name)
+            if folded == goal:
+                return way_to(goal)
             found = _find(catalog, target)
-            if found is not None and fold_name(target) not in came_by:
-                came_by[fold_name(target)] = [*by, found.description.name]
-                before[fold_name(target)] = folded
+            if found is not None:
                 waiting.append(found)
     return None
 
