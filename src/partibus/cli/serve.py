@@ -1,25 +1,13 @@
-"""`partibus serve`: options to settings, and what is not there yet refused by its name."""
+"""`partibus serve`: options to settings."""
 
+import re
 from pathlib import Path
-from typing import Any
 
 import click
 
-_LATER = {
-    "catalog": "a catalog outside of the data directory",
-}
-"""Options that have their name already."""
-
-
 AMQPS_PORT = 5671
 HTTPS_PORT = 5343
-
-
-def _later(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Refuse a value other than the default of an option whose work is not done."""
-    if value and value != param.default:
-        raise click.BadParameter(f"{_LATER[str(param.name)]} is not in this version; leave the option out", ctx, param)
-    return value
+_NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
 
 
 @click.command()
@@ -59,7 +47,45 @@ def _later(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Config.json of the emulator: entities to create.",
 )
-@click.option("--catalog", callback=_later, expose_value=False, help="Not in this version.")
+@click.option(
+    "--catalog",
+    metavar="URL",
+    help="postgresql://USER@HOST/DATABASE[?schema=NAME]: be one of the brokers of several machines, which share this "
+    "catalog and the stores given with --store (docs/brokers.md).",
+)
+@click.option(
+    "--broker-name", default="", help="With --catalog: this broker's name among them; the machine's if left out."
+)
+@click.option(
+    "--cluster-host", default="", help="With --catalog: address to listen on for the others; --host if left out."
+)
+@click.option(
+    "--cluster-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="With --catalog: for the others; 0 takes a free one.",
+)
+@click.option(
+    "--cluster-address",
+    default="",
+    metavar="HOST[:PORT]",
+    help="With --catalog: by which the others reach this broker, if not by --cluster-host.",
+)
+@click.option(
+    "--cluster-certificate",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With --catalog: PEM file for the others; without, one is made in the data directory.",
+)
+@click.option(
+    "--cluster-certificate-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="PEM file with its key, if that is in a file of its own.",
+)
+@click.option(
+    "--cluster-secret",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With --catalog: file with the secret that all of them know, if not cluster.secret in the data directory.",
+)
 @click.option(
     "--store",
     "stores",
@@ -103,6 +129,14 @@ def serve(
     clock: str,
     lock_cached: bool,
     stores: tuple[str, ...],
+    catalog: str | None,
+    broker_name: str,
+    cluster_host: str,
+    cluster_port: int,
+    cluster_address: str,
+    cluster_certificate: Path | None,
+    cluster_certificate_key: Path | None,
+    cluster_secret: Path | None,
     ready_file: Path | None,
 ) -> None:
     """Run a broker, or several, until SIGTERM or SIGINT.
@@ -111,12 +145,25 @@ def serve(
     """
     from partibus.limits import Limits
     from partibus.node.main import serve as serve_node
-    from partibus.node.settings import Settings
+    from partibus.node.settings import ClusterSettings, Settings
 
     if certificate_key is not None and certificate is None:
         raise click.UsageError("--certificate-key needs --certificate")
     if certificate is not None and not tls and amqps_port is None and https_port is None:
         raise click.UsageError("--certificate needs --tls, --amqps-port or --https-port")
+    cluster = ClusterSettings(
+        broker_name,
+        cluster_host,
+        cluster_port,
+        cluster_address,
+        cluster_certificate,
+        cluster_certificate_key,
+        cluster_secret,
+    )
+    if catalog is None and cluster != ClusterSettings():
+        raise click.UsageError("--broker-name and --cluster-... need --catalog")
+    if not _NAME.fullmatch(broker_name):
+        raise click.UsageError("--broker-name is 1 to 60 letters, digits, dots, - and _")
     settings = Settings(
         data=data,
         brokers=brokers,
@@ -132,6 +179,8 @@ def serve(
         ready_file=ready_file,
         manual_clock=clock == "manual",
         stores=stores,
+        catalog=catalog,
+        cluster=cluster,
         limits=Limits(cache_locks=lock_cached),
     )
     ctx.exit(serve_node(settings))

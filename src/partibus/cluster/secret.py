@@ -14,16 +14,20 @@ SECRET_BYTES = 32
 def load_secret(directory: Path) -> bytes:
     """Read the secret in a data directory, which is made at the first start. Several processes may do so at once: all
     get the same. `UnusableFile` when others than its owner can use it, or it is too short."""
-    path = directory / FILE_NAME
+    return read_secret(directory / FILE_NAME, make=True)
+
+
+def read_secret(path: Path, *, make: bool) -> bytes:
+    """The secret in a file. ``make`` one that is missing. `UnusableFile` as `load_secret`, and when there is none."""
     try:
-        if not path.exists():
+        if make and not path.exists():
             _make(path)
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             secret = file.read(1024).strip()
     except OSError as error:
         raise UnusableFile(
-            str(path), f"can't be used ({error.strerror})", "Check that the directory exists, is writable and has room."
+            str(path), f"can't be used ({error.strerror})", "Check that it is there, can be read, and has room."
         ) from error
     if mode & 0o077:
         raise UnusableFile(

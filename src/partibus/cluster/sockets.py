@@ -73,6 +73,33 @@ async def listen_tls(
     return await loop.create_server(make, host, port, ssl=context, backlog=BACKLOG)
 
 
+def bound_tcp(host: str, port: int) -> socket.socket:
+    """A socket that is not listened at yet, so that its port is known early. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+async def listen_tls_at(
+    listener: socket.socket,
+    make: MakeProtocol,
+    context: ssl.SSLContext,
+    loop: asyncio.AbstractEventLoop,
+    handshake_s: float,
+) -> asyncio.Server:
+    """As `listen_tls`, at a socket that is bound already; who does not get on with TLS within ``handshake_s`` is cut
+    off."""
+    return await loop.create_server(
+        make, sock=listener, ssl=context, backlog=BACKLOG, ssl_handshake_timeout=handshake_s
+    )
+
+
 async def connect(address: Address, make: MakeProtocol, loop: asyncio.AbstractEventLoop) -> None:
     """Connect; the protocol lives on. Raises OSError."""
     if isinstance(address, TcpAddress):

@@ -13,6 +13,7 @@ from partibus.cluster.supervisor import SupervisorError
 from partibus.errors import PartibusError
 from partibus.namespace.config_document import ConfigError
 from partibus.node.brokers import Brokers
+from partibus.node.joining import refuse_if_joined
 from partibus.node.node import Node
 from partibus.node.settings import Settings
 from partibus.partition.ports import StoreError
@@ -40,12 +41,21 @@ def serve(settings: Settings) -> int:
             return 1
 
 
+def _service_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> _Service:
+    if settings.catalog is not None:
+        from partibus.node.machine import Machine
+
+        return Machine(settings, loop)
+    refuse_if_joined(settings.data)
+    return Node(settings, loop) if settings.brokers == 1 else Brokers(settings)
+
+
 async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    service: _Service = Node(settings, loop) if settings.brokers == 1 else Brokers(settings)
+    service = _service_of(settings, loop)
     if settings.amqps_port is not None or settings.https_port is not None:
         # Without a certificate to take anew a terminal that is closed ends the broker, as it does other programs.
         loop.add_signal_handler(signal.SIGHUP, service.reload)

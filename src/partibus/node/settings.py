@@ -19,6 +19,24 @@ class Ports(NamedTuple):
     https: int | None
 
 
+class ClusterSettings(NamedTuple):
+    """How the brokers of several machines know and reach one another."""
+
+    broker: str = ""
+    """This one's name among them; empty: the machine's."""
+    host: str = ""
+    """Where to listen for them; empty: as for clients."""
+    port: int = 0
+    address: str = ""
+    """HOST or HOST:PORT by which they reach this one; empty: where it listens."""
+    certificate: Path | None = None
+    """A file in PEM; None: one that is made in the data directory. Any will do: the handshake proves who shows it."""
+    certificate_key: Path | None = None
+    """None: in the same file."""
+    secret: Path | None = None
+    """The file with what they all know; None: in the data directory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Port 0 lets the system choose; the ready file says which."""
@@ -43,6 +61,10 @@ class Settings:
     manual_clock: bool = False
     stores: tuple[str, ...] = ()
     """URLs of stores in databases, and ``sqlite:N``; none: files in the data directory. See `store.opening`."""
+    catalog: str | None = None
+    """URL of a catalog in PostgreSQL; None: a file in the data directory. With it this process is one broker of several
+    machines' (ADR 0009)."""
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     limits: Limits = field(default_factory=Limits)
 
     @property

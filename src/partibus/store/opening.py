@@ -100,6 +100,10 @@ class Listing(Protocol):
         """For people."""
         ...
 
+    def admit(self, name: str) -> None:
+        """Raises `StoreError` when there may be no new store now, at the place of that name."""
+        ...
+
     def save(self) -> None:
         """Durably. Raises `StoreError`."""
         ...
@@ -169,6 +173,7 @@ def _in_databases(listing: Listing, urls: Sequence[str], first: int, created_ms:
             found[known] = address
             _note(listing, known, address.name)
     for address in new:
+        listing.admit(address.name)
         known = store_id(first + len(listing.places))
         listing.save()  # who we are, before a store says so
         _make(address, known, listing.cluster, created_ms)
@@ -262,6 +267,9 @@ class _ListingFile:
     @property
     def name(self) -> str:
         return str(self.path)
+
+    def admit(self, name: str) -> None:
+        """Whoever has the data directory is alone in it."""
 
     def save(self) -> None:
         """Durably. Raises `StoreError`."""

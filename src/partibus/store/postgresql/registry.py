@@ -149,6 +149,11 @@ class Registry:
         """Brokers that are there."""
         return [broker for (broker,) in self._run(_OTHERS, (self._broker,))]
 
+    @property
+    def is_new(self) -> bool:
+        """No broker has joined yet."""
+        return not self._run("SELECT 1 FROM cluster")
+
     def join(self, cluster: str, secret_digest: str, keys_digest: str) -> str:
         """Be of the cluster whose catalog it is, or make it the catalog of ``cluster``; the cluster's name. Raises
         `UnusableFile` when this broker's secret or keys are not those of the others."""

@@ -1,0 +1,211 @@
+"""How a broker joins those of a catalog in PostgreSQL: everything that may refuse its start, in order (ADR 0009).
+
+All brokers of a namespace share the catalog, the stores, the keys and a secret. What differs is refused with the reason
+and never made up for: a broker with keys of its own would turn away half of the clients, one with stores of its own
+would lose sight of messages.
+"""
+
+import hmac
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from partibus.cluster.ownership import Owner
+from partibus.cluster.secret import FILE_NAME as SECRET_FILE
+from partibus.cluster.secret import read_secret
+from partibus.cluster.sockets import bound_tcp
+from partibus.errors import StartError, StoreUnavailable, UnusableFile
+from partibus.namespace.access import AccessPolicies
+from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
+from partibus.namespace.catalog_file import FILE_NAME as CATALOG_FILE
+from partibus.namespace.keys_file import FILE_NAME as KEYS_FILE
+from partibus.namespace.keys_file import load_policies
+from partibus.node.settings import Settings
+from partibus.partition.ports import StoreError
+from partibus.store.opening import StorePlace, find_distant_stores
+
+if TYPE_CHECKING:
+    from partibus.store.postgresql.address import Address
+    from partibus.store.postgresql.registry import Registry
+
+MARK = "cluster.json"
+"""In the data directory of such a broker: whose it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A broker that is on the roster and serves nobody yet."""
+
+    us: Owner
+    catalog: "Address"
+    registry: "Registry"
+    places: list[StorePlace]
+    secret: bytes
+    access: AccessPolicies
+    listener: socket.socket
+    """For other brokers; bound, not listened at."""
+    followed: int
+    """Version of the last change, as of before the catalog is read."""
+
+
+def refuse_if_joined(data: Path) -> None:
+    """To be served alone. Raises `UnusableFile` for the data directory of a broker of several machines: it holds no
+    messages itself, so its clients would find an empty namespace."""
+    path = data / MARK
+    if path.exists():
+        catalog = json.loads(path.read_text()).get("catalog", "")
+        raise UnusableFile(
+            str(path),
+            f"says that this is the directory of a broker of the catalog {catalog}",
+            f"Serve with --catalog {catalog} and its stores, or from another directory.",
+        )
+
+
+def join(settings: Settings, created_ms: int) -> Joined:
+    """The caller has the data directory for itself. Raises `StartError`, `StoreError`, OSError when the port is
+    taken."""
+    address = _catalog_address(settings)
+    from partibus.store.postgresql.catalog import prepare_catalog
+    from partibus.store.postgresql.registry import Registry
+
+    _refuse_own_catalog(settings.data)
+    prepare_catalog(address, FORMAT_VERSION, partial(schema_steps, "postgresql"))
+    us = Owner(settings.cluster.broker or socket.gethostname(), token_hex(8))
+    registry = Registry(address, us.broker, us.incarnation)
+    try:
+        with registry.starting():
+            return _join(settings, created_ms, us, address, registry)
+    except StoreUnavailable as error:
+        raise StartError(str(error)) from error
+
+
+def _join(settings: Settings, created_ms: int, us: Owner, address: "Address", registry: "Registry") -> Joined:
+    is_new = registry.is_new
+    keys = settings.data / KEYS_FILE
+    if not is_new and not keys.exists():
+        raise UnusableFile(
+            str(keys),
+            f"is not there, but the namespace of {registry.name} has keys already",
+            "Copy it from the data directory of one of its brokers.",
+        )
+    access = load_policies(settings.data, emulator=settings.emulator)
+    secret = read_secret(settings.cluster.secret or settings.data / SECRET_FILE, make=is_new)
+    cluster = registry.join(token_hex(8), sha256(secret).hexdigest(), _digest_of_keys(keys, secret))
+    _check_mark(settings.data, registry.name, cluster)
+    places = find_distant_stores(CatalogListing(registry, cluster), settings.stores, created_ms=created_ms)
+    host = settings.cluster.host or settings.host
+    listener = bound_tcp(host, settings.cluster.port)
+    try:
+        followed = registry.register(_shown_address(settings.cluster.address or host, listener.getsockname()[1]))
+        _mark(settings.data, registry.name, cluster)
+    except BaseException:
+        listener.close()
+        raise
+    return Joined(us, address, registry, places, secret, access, listener, followed)
+
+
+class CatalogListing:
+    """A `partibus.store.opening.Listing` in the catalog."""
+
+    def __init__(self, registry: "Registry", cluster: str) -> None:
+        self.cluster = cluster
+        self.places = registry.stores()
+        self._registry = registry
+
+    @property
+    def name(self) -> str:
+        return self._registry.name
+
+    def admit(self, name: str) -> None:
+        """The brokers that are there know the stores that there were when they started."""
+        if others := self._registry.others():
+            raise StoreError(
+                f"{name}: is not one of the stores of this namespace ({', '.join(self.places.values())}), and its "
+                f"brokers {', '.join(others)} would not know it; give all brokers the same --store, and stop all of "
+                "them to add one",
+                executed=False,
+            )
+
+    def save(self) -> None:
+        try:
+            self._registry.save_stores(self.places)
+        except StoreUnavailable as error:
+            raise StoreError(str(error), executed=False) from error
+
+
+def _catalog_address(settings: Settings) -> "Address":
+    assert settings.catalog is not None
+    if not settings.catalog.startswith(("postgresql://", "postgres://")):
+        kind = settings.catalog.partition(":")[0]
+        raise StartError(
+            f"{kind}:...: is no kind of catalog. Give postgresql://USER:PASSWORD@HOST/DATABASE, or leave --catalog out "
+            "for a file in the data directory."
+        )
+    try:
+        from partibus.store.postgresql.address import parse_address
+        from partibus.store.postgresql.catalog import SCHEMA_DEFAULT
+    except ImportError as error:
+        raise StartError(
+            f"A catalog in PostgreSQL needs its driver ({error}). Install partibus[postgresql]."
+        ) from error
+    address, *more = parse_address(settings.catalog, SCHEMA_DEFAULT)
+    if more:
+        raise StartError(f"{address.name}: a catalog is one schema. Leave stores=N out of --catalog.")
+    return address
+
+
+def _refuse_own_catalog(data: Path) -> None:
+    path = data / CATALOG_FILE
+    if path.exists():
+        raise UnusableFile(
+            str(path),
+            "is the catalog of a broker that was served alone, whose entities and messages would not be seen",
+            "Use another data directory with --catalog.",
+        )
+
+
+def _check_mark(data: Path, catalog: str, cluster: str) -> None:
+    """The data directory of one namespace is not that of another."""
+    path = data / MARK
+    try:
+        known: Mapping[str, str] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise UnusableFile(
+            str(path), f"can't be read ({error})", "Remove it if the keys beside it are right."
+        ) from error
+    if known.get("cluster") != cluster:
+        raise UnusableFile(
+            str(path),
+            f"says that this is the directory of a broker of another namespace ({known.get('catalog')}), not of the "
+            f"one of {catalog}",
+            "Use another data directory, or the catalog that it was used with.",
+        )
+
+
+def _mark(data: Path, catalog: str, cluster: str) -> None:
+    path = data / MARK
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps({"catalog": catalog, "cluster": cluster}) + "\n")
+    part.replace(path)
+
+
+def _digest_of_keys(path: Path, secret: bytes) -> str:
+    """Of what it says, however it is written; of no use to who does not know the secret."""
+    said = json.dumps(json.loads(path.read_bytes()), sort_keys=True).encode()
+    return hmac.digest(secret, said, "sha256").hex()
+
+
+def _shown_address(address: str, port: int) -> str:
+    """HOST:PORT; the port is ours unless the address has one."""
+    host, colon, given = address.rpartition(":")
+    if colon and given.isdecimal() and ("]" in host or ":" not in host):
+        return address
+    return f"[{address}]:{port}" if ":" in address and not address.startswith("[") else f"{address}:{port}"

@@ -1,0 +1,439 @@
+"""One broker of several machines, which share a catalog and stores in PostgreSQL; nobody leads (ADR 0009).
+
+```text
+ machine 1               machine 2
+  broker-a ◀── TLS ──▶ broker-b        commands and answers, as between brokers of one machine (ADR 0006)
+     │ └────┐     ┌────┘ │
+     │     catalog       │             entities; who is there, has what, and has followed which change
+     ▼                   ▼
+     stores in PostgreSQL              whose a store is, and until when, is written in the store
+```
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import ssl
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from partibus.clock import SystemClock
+from partibus.cluster.handshake import Identity
+from partibus.cluster.ownership import Owner, Stores
+from partibus.cluster.peers import PeerChannels
+from partibus.cluster.roster import Present, Roster
+from partibus.cluster.serving import Serving
+from partibus.cluster.share import Member, owners_of, steps_of
+from partibus.cluster.sockets import Address, TcpAddress, listen_tls_at
+from partibus.errors import InvalidOperation, StartError, StoreUnavailable
+from partibus.namespace.broker import Broker, Change
+from partibus.namespace.catalog import Catalog
+from partibus.namespace.config_json import read_config_json
+from partibus.node.front import Front
+from partibus.node.host import StoreHosts
+from partibus.node.joining import Joined, join
+from partibus.node.ready_file import ready_document, write_ready_file
+from partibus.node.settings import Settings
+from partibus.node.tls import make_context, prepare_certificate
+from partibus.partition.ports import Store
+from partibus.partition.runtime import StoreRuntime
+from partibus.store.opening import Opener
+from partibus.store.owner import Owner as StoreOwner
+from partibus.store.sqlite.directory import lock_data_directory
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+"""Between two attempts to open a store: whoever had it may still have a lease, or its database is away."""
+SETTLE_S = 15.0
+"""So long a start waits until every store has a broker. A lease that somebody has left ends before."""
+NOBODY = "no broker has it at the moment"
+
+
+class Machine:
+    """A broker process."""
+
+    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
+        """Joins the others; serves nobody yet. Raises `StartError`, `StoreError`, `ConfigError`, OSError."""
+        if settings.brokers != 1:
+            raise StartError(
+                f"--brokers is {settings.brokers}, but must be 1 with --catalog. Start one broker for each core, each "
+                "with its own --data, ports and --broker-name."
+            )
+        if settings.manual_clock:
+            raise StartError(
+                "--clock manual is not for brokers of several machines, which go by the time of their own. Leave it "
+                "out, or --catalog."
+            )
+        self._settings = settings
+        self._loop = loop
+        self._clock = SystemClock()
+        self._lock = lock_data_directory(settings.data, StoreOwner(settings.cluster.broker or "a broker", "new"))
+        joined = join(settings, self._clock.now_ms())
+        try:
+            self._make(joined)
+        except BaseException:
+            joined.listener.close()
+            joined.registry.leave()
+            joined.registry.close()
+            raise
+
+    def _make(self, joined: Joined) -> None:
+        settings, loop = self._settings, self._loop
+        self._us = joined.us
+        self._registry = joined.registry
+        self._places = joined.places
+        self._access = joined.access
+        self._listener = joined.listener
+        self._followed = joined.followed
+        self._inbound, self._certificate = _cluster_certificate(settings)
+        self._outbound = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._outbound.check_hostname = False
+        self._outbound.verify_mode = ssl.CERT_NONE  # the handshake proves whose certificate it is (ADR 0006)
+        names = [place.store_id for place in self._places]
+        self._hosts = StoreHosts(loop)
+        self._openers: dict[int, Opener] = {}
+        self._just_opened: dict[int, Store] = {}
+        """Until the runtime asks for it."""
+        self._opening: set[int] = set()
+        self._giving: set[int] = set()
+        self._epochs: dict[int, int] = {}
+        """Of the stores that this broker has."""
+        self._failed: dict[int, str] = {}
+        """Why a store that this broker should have could not be opened the last time."""
+        self._brokers: Sequence[Present] = ()
+        self._versions = 0
+        self._is_serving = False
+        self._is_leaving = False
+        self._is_janitor = False
+        self._settled = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        serving = Serving()
+        self._peers = PeerChannels(
+            Identity(*self._us), joined.secret, self._address_of, serving, loop, settings.limits.peer
+        )
+        self.stores = Stores(
+            names, self._us, self._hosts.near, self._peers, serving, self._open_again, self._make_runtime
+        )
+        from partibus.store.postgresql.catalog import CatalogSchema
+
+        catalog = Catalog(CatalogSchema(joined.catalog, f"partibus {self._us.broker}"[:60]), len(names))
+        prepare_certificate(settings)
+        self._front = Front(
+            settings,
+            loop,
+            self._clock,
+            catalog,
+            self._access,
+            {route.name: route for route in self.stores.routes},
+            self.stores.runtimes.values,
+            self,
+        )
+        if settings.config is not None:
+            self._front.namespace.apply(read_config_json(settings.config))
+        self._roster: Roster
+
+    @property
+    def broker(self) -> Broker:
+        """The entities."""
+        return self._front.broker
+
+    async def start(self) -> None:
+        """Serve; writes the ready file last. Raises `StartError` when no store can be opened, OSError when a port is
+        taken."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        from partibus.store.postgresql.registry import LEASE_S
+
+        settings = self._settings
+        self._server = await listen_tls_at(
+            self._listener,
+            lambda: self._peers.make_answering(self._certificate),
+            self._inbound,
+            self._loop,
+            settings.limits.peer.handshake_s,
+        )
+        self._roster = Roster(self._registry, self._us, self, self._followed, LEASE_S)
+        try:
+            await asyncio.wait_for(self._settled.wait(), SETTLE_S)
+        except TimeoutError:
+            if self._failed and not any(one is not None for one in self._owners()):
+                raise StartError(next(iter(self._failed.values()))) from None
+        ports = await self._front.listen(settings.host, settings.ports)
+        self._is_serving = True
+        self._roster.tell()
+        brokers = [{"id": self._us.broker, "pid": os.getpid(), "stores": len(self.stores.runtimes)}]
+        self.ready = ready_document(settings, self._access, os.getpid(), ports, brokers)
+        if settings.ready_file is not None:
+            write_ready_file(settings.ready_file, self.ready)
+
+    async def stop(self) -> None:
+        """Tell clients to go, hand the stores over, end. Idempotent."""
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        if hasattr(self, "_roster"):
+            self._roster.tell()
+        await self._front.drain()
+        closed = asyncio.Event()
+        self.stores.close(closed.set)
+        await closed.wait()
+        if hasattr(self, "_roster"):
+            await self._roster.leave()
+            self._server.close()
+        self._peers.close()
+        self._hosts.stop()
+        self._front.close()
+        self._lock.release()
+
+    def reload(self) -> None:
+        """Take the certificate that is in its files now."""
+        self._front.reload()
+
+    # -- stores ------------------------------------------------------------------------------------------------------
+
+    def _address_of(self, peer: Identity) -> Address:
+        for one in self._brokers:
+            if tuple(one.member.owner) == tuple(peer):
+                host, _, port = one.address.rpartition(":")
+                return TcpAddress(host.strip("[]"), int(port), self._outbound)
+        raise AssertionError(f"{peer} is on no roster")
+
+    def _members(self) -> list[Member]:
+        """As all say; as to this one, as it is now."""
+        others = [one.member for one in self._brokers if one.member.owner != self._us]
+        return [*others, Member(self._us, True, self._is_leaving, self._owned())]
+
+    def _owned(self) -> dict[int, int]:
+        for store_no, runtime in self.stores.runtimes.items():
+            epoch: int | None = getattr(runtime.store, "epoch", None)
+            if epoch is not None:
+                self._epochs[store_no] = epoch
+        return {store_no: self._epochs.get(store_no, 0) for store_no in self.stores.runtimes}
+
+    def _owners(self) -> list[Owner | None]:
+        return owners_of(len(self._places), self._members())
+
+    def _go_on(self) -> None:
+        """Do what follows from who has what now."""
+        members = self._members()
+        owners = owners_of(len(self._places), members)
+        on_roster = {one.member.owner for one in self._brokers} | {self._us}
+        self._versions += 1
+        self.stores.follow(self._versions, [owner if owner in on_roster else None for owner in owners])
+        if self._is_leaving:
+            return
+        steps = steps_of(self._us, len(self._places), members, self.stores.runtimes)
+        for store_no in steps.give:
+            if store_no not in self._giving:
+                self._give(store_no)
+        for store_no in steps.take:
+            if store_no not in self._opening:
+                self._take(store_no)
+        for store_no in self._failed.keys() - set(steps.take):
+            del self._failed[store_no]
+        present = {member.owner for member in members if member.is_there}
+        self._lead(min(owner.broker for owner in present) == self._us.broker)
+        if not steps.take and not self._opening and all(owner in present for owner in owners):
+            reached = all(route.failure is None for route in self.stores.routes)
+            if reached:
+                self._settled.set()
+            elif not self._settled.is_set():
+                self._loop.call_later(0.05, self._go_on)
+
+    def _lead(self, is_janitor: bool) -> None:
+        """One of all looks after idle queues."""
+        if is_janitor and not self._is_janitor:
+            self._front.idle.begin()
+        self._is_janitor = is_janitor
+
+    def _take(self, store_no: int) -> None:
+        """Open a store when nobody has it; from then on it is this broker's. To be told that somebody has it is no
+        surprise."""
+        self._opening.add(store_no)
+        place = self._places[store_no]
+        opener = self._openers[store_no] = Opener(place, StoreOwner(*self._us), evict=False)
+
+        def tried(result: Any) -> None:
+            if isinstance(result, BaseException):
+                if store_no not in self._failed:
+                    log.info("%s can't be taken over yet: %s", place.store_id, result)
+                self._failed[store_no] = str(result)
+                self._loop.call_later(RETRY_S, again)
+                return
+            if self._is_leaving:
+                self._hosts.of(place).write(result.close, lambda _: self._opening.discard(store_no))
+                return
+            self._epochs[store_no] = result.epoch
+            self._just_opened[store_no] = result
+            self.stores.take(store_no, lambda runtime: self._taken(store_no, runtime))
+
+        def again() -> None:
+            self._opening.discard(store_no)
+            self._go_on()
+
+        self._hosts.of(place).write(opener, tried)
+
+    def _taken(self, store_no: int, runtime: StoreRuntime) -> None:
+        self._opening.discard(store_no)
+        self._failed.pop(store_no, None)
+        self._front.forwarder.opened(store_no, runtime)
+        try:
+            self._front.drop_leftovers(store_no, runtime)
+        except StoreUnavailable as error:
+            log.warning("what deleted entities have left in %s stays for now: %s", self.stores.names[store_no], error)
+        self._roster.tell()
+        self._go_on()
+
+    def _give(self, store_no: int) -> None:
+        self._giving.add(store_no)
+
+        def given() -> None:
+            self._giving.discard(store_no)
+            self._epochs.pop(store_no, None)
+            self._roster.tell()
+
+        self.stores.give_up(store_no, given)
+
+    def _open_again(self, store_no: int) -> Store:
+        """For the runtime, on a thread: what has just been opened, and after a failure the same store anew."""
+        opened = self._just_opened.pop(store_no, None)
+        return self._openers[store_no]() if opened is None else opened
+
+    def _make_runtime(self, store_no: int, open_one: Callable[[], Store]) -> StoreRuntime:
+        def wake(partition_rows: list[int]) -> None:
+            self._front.wake(partition_rows)
+
+        def forward(partition_row: int) -> None:
+            self._front.forwarder.see(runtime, partition_row)
+
+        host = self._hosts.of(self._places[store_no])
+        runtime = StoreRuntime(
+            open_one,
+            host,
+            self._clock,
+            self._settings.limits.store,
+            wake=wake,
+            forward=forward,
+            subscribers=self._front.subscribers,
+        )
+        return runtime
+
+    # -- what `partibus.cluster.roster.Us` asks for ------------------------------------------------------------------
+
+    def describe(self) -> Mapping[str, Any]:
+        names = self.stores.names
+        return {
+            "pid": os.getpid(),
+            "state": "leaving" if self._is_leaving else "serving" if self._is_serving else "starting",
+            "leaving": self._is_leaving,
+            "owned": {str(store_no): epoch for store_no, epoch in sorted(self._owned().items())},
+            "stores": self.stores.facts(),
+            "failed": {names[store_no]: why for store_no, why in self._failed.items()},
+            "connections": self._front.connections,
+            "lag_ms": round(self._roster.lag_s * 1_000, 1),
+        }
+
+    def take_used(self) -> list[int]:
+        return [] if self._is_janitor else self._front.idle.take_used()
+
+    def follow(self, change: Mapping[str, Any]) -> None:
+        self._front.broker.follow(change)
+
+    def follow_all(self) -> None:
+        known = {entity.name for entity in self._front.namespace}
+        found = {record.description.name for record in self._front.catalog.list_entities()}
+        for name in sorted(known | found):
+            self._front.broker.follow({"entity": name})
+
+    def seen(self, brokers: Sequence[Present]) -> None:
+        self._brokers = brokers
+        self._go_on()
+
+    def replaced(self, why: str) -> None:
+        print(f"partibus: {why}", file=sys.stderr)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    # -- what `partibus.node.front.Whole` asks for -------------------------------------------------------------------
+
+    def announce(self, change: Change, followed: Callable[[], None]) -> None:
+        async def tell() -> None:
+            try:
+                await self._roster.announce(change, is_noted="entity" in change)
+            except StoreUnavailable as error:
+                log.warning("other brokers can't be told of a change now: %s", error)
+            followed()
+
+        task = self._loop.create_task(tell())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def health(self) -> Mapping[str, str]:
+        return {store["name"]: store["trouble"] or "ok" for store in (await self.status())["stores"]}
+
+    async def status(self) -> dict[str, Any]:
+        """What is known here: of others as of their last beat."""
+        ours = self.describe()
+        said = {one.member.owner: one.facts for one in self._brokers if one.member.is_there} | {self._us: ours}
+        refusals: dict[str, str] = {}
+        for facts in said.values():
+            refusals |= facts.get("failed", {})
+        stores = []
+        for route, owner in zip(self.stores.routes, self._owners(), strict=True):
+            if owner is None or owner not in said:
+                why = refusals.get(route.name, NOBODY)
+                stores.append({"name": route.name, "owner": None, "trouble": why})
+                continue
+            facts = said[owner].get("stores", {}).get(route.name, {"trouble": None})
+            stores.append(
+                {"name": route.name, "owner": owner.broker, **facts, "trouble": facts["trouble"] or route.failure}
+            )
+        rows = [*(one for one in self._brokers if one.member.owner != self._us)]
+        brokers = [_status_of(one.member.owner, one.facts, one.member.is_there) for one in rows]
+        brokers.append(_status_of(self._us, ours, True))
+        return {"brokers": sorted(brokers, key=lambda one: str(one["id"])), "stores": stores}
+
+    async def advance(self, milliseconds: int) -> int:
+        raise InvalidOperation("The clock of brokers on several machines is the real one, and can't be moved.")
+
+    async def used(self) -> Iterable[int] | None:
+        if not self._is_janitor:
+            return None
+        try:
+            return await self._roster.take_used()
+        except StoreUnavailable:  # nothing can be deleted now either
+            return None
+
+
+def _status_of(owner: Owner, facts: Mapping[str, Any], is_there: bool) -> dict[str, Any]:
+    return {
+        "id": owner.broker,
+        "pid": facts.get("pid"),
+        "incarnation": owner.incarnation,
+        "state": facts.get("state", "starting") if is_there else "away",
+        "stores": len(facts.get("owned", ())) if is_there else 0,
+        "connections": facts.get("connections", 0) if is_there else 0,
+        "restarts": 0,
+        "lag_ms": facts.get("lag_ms"),
+    }
+
+
+def _cluster_certificate(settings: Settings) -> tuple[ssl.SSLContext, bytes]:
+    """What other brokers get to see, and the certificate itself (DER). Raises `UnusableFile`."""
+    path, key = settings.cluster.certificate, settings.cluster.certificate_key
+    if path is None:
+        from partibus.node.certificates import default_names, ensure_development, now_utc
+
+        path, key = ensure_development(settings.data / "cluster", default_names(), now_utc()).server, None
+    context = make_context(path, key)
+    pem = path.read_text()
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    start = pem.index(begin)
+    return context, ssl.PEM_cert_to_DER_cert(pem[start : pem.index(end, start) + len(end)])
