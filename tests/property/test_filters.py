@@ -12,11 +12,14 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
+from uuid import UUID
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from partibus.amqp.codec.types import Float, Int, Symbol, Timestamp, UByte, ULong
+from partibus.amqp.section_encoding import encode_application_properties
 from partibus.errors import ArgumentError
 from partibus.filters.errors import EvaluationError
 from partibus.filters.like import like
@@ -24,7 +27,7 @@ from partibus.filters.matcher import Matcher, Subscription
 from partibus.filters.model import Constant, CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from partibus.filters.plain import from_plain, same, to_plain
 from partibus.filters.sql import compile_action, compile_filter
-from partibus.filters.view import GivenView
+from partibus.filters.view import GivenView, application_properties, by_name, read_user
 from tests.unit.filters.messages import NOW_MS, message
 
 pytestmark = pytest.mark.row("C38")
@@ -458,6 +461,36 @@ def test_a_topic_of_many_subscriptions_is_many_topics_of_one(
             for copy in Matcher([Subscription(key, each)]).match([one], NOW_MS).shares.get(key, [])
         ]
         assert [copy.data for copy in together.shares.get(key, [])] == separately
+
+
+WIRE_VALUES = [
+    Int(-1),
+    UByte(200),
+    ULong(2**64 - 1),
+    Timestamp(5),
+    Symbol("s"),
+    UUID(int=7),
+    b"x",
+    ["list"],
+    Float(0.5),
+]
+wire_properties = st.dictionaries(
+    st.sampled_from(["a", "A", "b", "Größe", "x" * 300]) | st.text(max_size=3),
+    st.none() | st.booleans() | st.integers(-300, 300) | st.text(max_size=4) | st.sampled_from(WIRE_VALUES),
+    max_size=5,
+)
+
+
+@settings(max_examples=300)
+@given(wire_properties, st.data())
+def test_properties_read_in_line_are_what_the_decoder_reads(wire: dict[str, object], data: st.DataObject) -> None:
+    """Also of a section that is damaged somewhere."""
+    section = encode_application_properties(wire)
+    assert read_user(section) == by_name(application_properties(section))
+    damaged = bytearray(section)
+    damaged[data.draw(st.integers(3, len(section) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(damaged[: data.draw(st.integers(3, len(section)))])
+    assert read_user(cut) == by_name(application_properties(cut))
 
 
 def test_durations_of_parameters_are_exact() -> None:

@@ -20,6 +20,9 @@ from partibus.filters.values import TICKS_PER_MS, Ticks, plain, text_of
 from partibus.message import Message, StoredMessage
 
 _DESCRIPTOR_BYTES: Final = 3
+_MAP8: Final = 0xC1
+_STRING8: Final = 0xA1
+_LONG8: Final = 0x55
 _ANNOTATIONS_SECTION: Final = b"\x00\x53\x72"
 VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
 
@@ -72,7 +75,7 @@ class MessageView(View):
         """Comes here for a slot that is still empty; what is damaged reads as if it were not there."""
         value: object
         if name == "user":
-            value = by_name(application_properties(self.stored.application_properties))
+            value = read_user(self.stored.application_properties)
         elif name == "fields":
             value = [None] * len(Property)
             with suppress(DecodeError):
@@ -99,6 +102,42 @@ def application_properties(section: bytes) -> dict[str, object]:
             if isinstance(decoded, dict):
                 return decoded
     return {}
+
+
+def read_user(section: bytes) -> dict[str, object]:
+    """`by_name` of `application_properties`. Hot path: what most properties are, short strings and small longs, is
+    read in line, which takes a third of the time; anything else, and everything that is damaged, goes the long way."""
+    found: dict[str, object] = {}
+    try:
+        if section[_DESCRIPTOR_BYTES] != _MAP8 or section[4] + 5 != len(section):
+            return by_name(application_properties(section))
+        count, pos = section[5], 6
+        for _ in range(count >> 1):
+            if section[pos] != _STRING8:
+                return by_name(application_properties(section))
+            start = pos + 2
+            pos = start + section[pos + 1]
+            name = section[start:pos].decode().lower()
+            code = section[pos]
+            value: object
+            if code == _STRING8:
+                start = pos + 2
+                pos = start + section[pos + 1]
+                value = section[start:pos].decode()
+            elif code == _LONG8:
+                value = section[pos + 1]
+                if value > 127:
+                    value -= 256
+                pos += 2
+            else:
+                value, pos = decode(section, pos)
+                value = plain(value)
+            found[name] = value
+    except (IndexError, UnicodeDecodeError, DecodeError):
+        return by_name(application_properties(section))
+    if pos != len(section) or 2 * len(found) != count:
+        return by_name(application_properties(section))
+    return found
 
 
 def annotations_section(stored: StoredMessage) -> bytearray:
