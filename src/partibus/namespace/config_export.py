@@ -1,0 +1,84 @@
+"""The entities of a namespace as a Config.json: applied to an empty namespace it gives the same ones.
+
+Only what differs from the defaults is written down. Keys are not: access policies have no place in the file, and a few
+values of rules have no form in it. Each such thing is told beside the text, by the path of what it belongs to.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from partibus.errors import Unsupported
+from partibus.filters.config_form import to_config
+from partibus.namespace.catalog_rules import rule_path
+from partibus.namespace.entities import DEFAULT_OPTIONS
+from partibus.namespace.namespace import Namespace
+from partibus.namespace.policies import policy_path
+from partibus.namespace.properties import properties_of
+from partibus.namespace.queues import Queue, Subscription, Topic
+from partibus.namespace.rules import default_rule, same_rules
+
+NAMESPACE_NAME = "partibus"
+"""What the file calls the namespace; nobody looks at it when it is applied."""
+
+_Object = dict[str, object]
+
+
+class LeftOut(NamedTuple):
+    """Something that the file can't say."""
+
+    path: str
+    """Of the entity, rule or policy."""
+    reason: str
+
+
+class Exported(NamedTuple):
+    """A Config.json, and what is not in it."""
+
+    text: str
+    left_out: list[LeftOut]
+
+
+def export_config(namespace: Namespace, name: str = NAMESPACE_NAME) -> Exported:
+    """All queues and topics, in order of name."""
+    left_out = [LeftOut(policy_path("", policy.name), _NO_POLICIES) for policy in namespace.policies]
+    described: _Object = {"Name": name}
+    described["Queues"] = [_entity(queue, queue.name, left_out) for queue in namespace.queues]
+    described["Topics"] = [_topic(topic, left_out) for topic in namespace.topics]
+    document = {"UserConfig": {"Namespaces": [described]}}
+    return Exported(json.dumps(document, indent=2, ensure_ascii=False) + "\n", left_out)
+
+
+_NO_POLICIES = "a Config.json has no access policies; set them anew, or copy catalog and keys"
+_NO_RULES = "every subscription in a Config.json has at least one rule; delete $Default after applying it"
+
+
+def _topic(topic: Topic, left_out: list[LeftOut]) -> _Object:
+    described = _entity(topic, topic.name, left_out)
+    subscriptions = [_subscription(subscription, left_out) for subscription in topic.subscriptions]
+    return described | ({"Subscriptions": subscriptions} if subscriptions else {})
+
+
+def _subscription(subscription: Subscription, left_out: list[LeftOut]) -> _Object:
+    described = _entity(subscription, subscription.short_name, left_out)
+    if not subscription.rules:
+        left_out.append(LeftOut(subscription.name, _NO_RULES))
+    elif not same_rules(subscription.rules, (default_rule(),)):
+        described["Rules"] = list(_rules(subscription, left_out))
+    return described
+
+
+def _rules(subscription: Subscription, left_out: list[LeftOut]) -> Iterable[_Object]:
+    for rule in subscription.rules:
+        try:
+            yield to_config(rule)
+        except Unsupported as error:
+            left_out.append(LeftOut(rule_path(subscription.name, rule.name), str(error)))
+
+
+def _entity(entity: Queue, name: str, left_out: list[LeftOut]) -> _Object:
+    left_out += [LeftOut(policy_path(entity.name, policy.name), _NO_POLICIES) for policy in entity.policies]
+    defaults = properties_of(entity.kind, DEFAULT_OPTIONS)
+    values = properties_of(entity.kind, entity.description.options)
+    different = {key: value for key, value in values.items() if value != defaults[key]}
+    return {"Name": name} | ({"Properties": different} if different else {})
