@@ -18,6 +18,7 @@ from pathlib import Path
 from bench.before import measure_before
 from bench.brokers import partibus, rabbitmq
 from bench.duplicates import measure_duplicates
+from bench.filters import measure_filters
 from bench.life import measure_life
 from bench.many import measure_many
 from bench.page import write_page
@@ -124,6 +125,11 @@ def _transports(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _filters(run: Run) -> Rows:
+    for row in measure_filters():
+        yield row.as_dict()
+
+
 def _peers(run: Run) -> Rows:
     with rabbitmq(WORK / "rabbitmq", run.program) as rabbit:
         for result in runs(rabbit, rabbit.foreign, run.scale):
@@ -143,6 +149,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "accept": _accept,
     "duplicates": _duplicates,
     "many": _many,
+    "filters": _filters,
     "transports": _transports,
     "peers": _peers,
 }

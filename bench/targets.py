@@ -44,6 +44,7 @@ def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
     yield from _pairs(rows)
     yield from _accept(rows)
     yield from _many(rows)
+    yield from _filters(rows)
 
 
 def _partitioned(rows: Sequence[Row]) -> Iterator[Verdict]:
@@ -98,6 +99,12 @@ def _many(rows: Sequence[Row]) -> Iterator[Verdict]:
             what = f"{row['messages']:,} messages, {row['queue']}"
             yield _at_most(f"most resident memory, {what}", row["peak_mib"] * 2**20 / 1e6, _MANY_MB, "MB")
             yield _at_most(f"restart to the first one, {what}", row["start_s"] + row["first_s"], _MANY_RESTART_S, "s")
+
+
+def _filters(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if row["scenario"] == "filters" and "bound_us" in row:
+            yield _at_most(row["what"], row["us"], row["bound_us"], "µs")
 
 
 def _find(rows: Sequence[Row], scenario: str, broker: str, queue: str) -> Row | None:
