@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -32,6 +30,9 @@ from tests.conformance.clients.interface import (
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
 from tests.conformance.conftest import CountMessages
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+"""The Python library leaves the sockets of broken connections to the garbage collector, which warns."""
 
 MakeQueue = Callable[..., str]
 KEYS = ("red", "green", "blue", "white")
@@ -249,16 +250,47 @@ def test_number_at_the_first_entity_and_messages_that_are_scheduled(
     assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.row("F1", "F2", "F3", "C38")
+@pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
+def test_through_a_topic_and_its_subscriptions(
+    broker: BrokerProcess, sdk: ServiceBusClient, make_queue: MakeQueue, messages_in: CountMessages, partitioned: bool
+) -> None:
+    last = make_queue(EnablePartitioning=partitioned)
+    topic = broker.create_topic(f"{last}-topic", EnablePartitioning=partitioned)
+    every = broker.create_subscription(topic, "every")
+    on = broker.create_subscription(topic, "on", ForwardTo=last)
+    first = make_queue(ForwardTo=topic, EnablePartitioning=partitioned)
+    count = 60
+    sdk.send_list(first, [Outgoing(b"%d" % i, partition_key=KEYS[i % 4]) for i in range(count)])
+    found = receive_all(sdk, last, count, delete=True)
+    assert sorted(int(one.body) for one in found) == list(range(count))
+    by_key: dict[str | None, list[int]] = defaultdict(list)
+    for one in found:
+        by_key[one.partition_key].append(int(one.body))
+    assert all(bodies == sorted(bodies) for bodies in by_key.values())
+    kept = receive_all(sdk, every, count, delete=True)
+    assert sorted(int(one.body) for one in kept) == list(range(count))
+    assert [messages_in(one) for one in (first, every, on, last)] == [0, 0, 0, 0]
+
+
+@pytest.mark.row("F1", "C38")
+def test_dead_letters_of_a_subscription(
+    broker: BrokerProcess, python: PythonSync, make_queue: MakeQueue, messages_in: CountMessages
+) -> None:
+    last = make_queue()
+    topic = broker.create_topic(f"{last}-topic")
+    one = broker.create_subscription(topic, "one", ForwardDeadLetteredMessagesTo=last)
+    other = broker.create_subscription(topic, "other")
+    python.send(topic, Outgoing(b"0"))
+    (received,) = receive_all(python, one, 1)
+    python.dead_letter(one, received, "reason", "")
+    (found,) = receive_all(python, last, 1, delete=True)
+    assert (found.body, found.dead_letter_reason, found.dead_letter_source) == (b"0", "reason", one)
+    (left,) = receive_all(python, other, 1, delete=True)
+    assert left.body == b"0"
+
+
 # Losses ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def _quiet() -> Iterator[None]:
-    """The Python library leaves the sockets of broken connections to the garbage collector, which would warn later."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 def fill(broker: BrokerProcess, queue: str, first: int, count: int) -> list[str]:
@@ -287,7 +319,6 @@ def drain(broker: BrokerProcess, queue: str, count: int) -> list[str]:
 
 
 @pytest.mark.row("F1", "R14")
-@pytest.mark.usefixtures("_quiet")
 def test_killed_in_the_middle(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         broker.create_queue("last", EnablePartitioning=True)
@@ -304,7 +335,6 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("F1", "R14", "A2")
-@pytest.mark.usefixtures("_quiet")
 def test_one_of_several_brokers_killed_in_the_middle(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, arguments=("--brokers", "2")) as broker:
         broker.create_queue("last", EnablePartitioning=True)

@@ -230,7 +230,7 @@ class Pump:
         """Send what waits, unless something is under way."""
         if way.sent is not None or way.stalled or not way.waiting:
             return
-        way.sent = Enqueue(self._numbers.next(), way.messages, origin=(self._origin, [pos for _, pos in way.waiting]))
+        way.sent = Enqueue(0, way.messages, origin=(self._origin, [pos for _, pos in way.waiting]))
         way.tokens, way.waiting, way.messages = way.waiting, [], []
         self._attempt(index, way)
 
@@ -252,8 +252,8 @@ class Pump:
             self._stall(way, partition, index)
             return
         assert way.sent is not None, "there is something to send"
-        command = way.sent
-        command.request = self._numbers.next()
+        # A command of its own for each attempt: nobody knows who still holds the last one.
+        command = Enqueue(self._numbers.next(), way.sent.messages, origin=way.sent.origin)
         way.maybe_stored = True
         partition.submit(command, lambda reply: self._answered(index, way, reply))
 
