@@ -46,7 +46,7 @@ def export_config(namespace: Namespace, name: str = NAMESPACE_NAME) -> Exported:
     described["Queues"] = [_entity(queue, queue.name, left_out) for queue in namespace.queues]
     described["Topics"] = [_topic(topic, left_out) for topic in namespace.topics]
     document = {"UserConfig": {"Namespaces": [described]}}
-    return Exported(json.dumps(document, indent=2, ensure_ascii=False) + "\n", left_out)
+    return Exported(json.dumps(document, indent=2) + "\n", left_out)
 
 
 _NO_POLICIES = "a Config.json has no access policies; set them anew, or copy catalog and keys"
