@@ -33,8 +33,8 @@ def ask_counts(route: EntityRoute) -> Ask[Inspection]:
     return partial(inspect_each, route, count_scheduled=True)
 
 
-def counts_of(inspection: Inspection) -> Counts:
-    """The sum over the partitions that have answered."""
+def counts_of(inspection: Inspection, *, forwards: bool = False) -> Counts:
+    """The sum over the partitions that have answered. ``forwards``: what would be active waits to go on."""
     messages = dict.fromkeys(SubqueueKind, 0)
     size_bytes = scheduled = 0
     for found in inspection.found.values():
@@ -42,12 +42,13 @@ def counts_of(inspection: Inspection) -> Counts:
         for kind, subqueue in found.subqueues.items():
             messages[SubqueueKind(kind)] += subqueue.messages
             size_bytes += subqueue.size_bytes
+    # What was scheduled or cancelled between the two looks may be missing in one of them.
+    waiting = max(messages[SubqueueKind.ACTIVE] - scheduled, 0)
     return Counts(
-        # What was scheduled or cancelled between the two looks may be missing in one of them.
-        max(messages[SubqueueKind.ACTIVE] - scheduled, 0),
+        0 if forwards else waiting,
         messages[SubqueueKind.DEAD_LETTER],
         scheduled,
-        0,
+        waiting if forwards else 0,
         messages[SubqueueKind.TRANSFER_DEAD_LETTER],
         size_bytes,
         bool(inspection.failed),

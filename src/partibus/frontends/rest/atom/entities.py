@@ -95,7 +95,7 @@ def entry_of(call: Call, entity: Entity, inspection: Inspection) -> Entry:
         queue.name,
         queue.short_name if isinstance(queue, Subscription) else queue.name,
         ELEMENTS[queue.kind],
-        description_xml(queue, counts_of(inspection), call.host),
+        description_xml(queue, counts_of(inspection, forwards=bool(queue.forward_to)), call.host),
         queue.created_ms,
         queue.updated_ms,
     )
