@@ -34,6 +34,7 @@ from partibus.partition.step import Step
 from partibus.partition.topic import Topics, publishes
 
 REOPEN_DELAY_MS = 200.0
+_LEASE_OVER = "the lease has run out, so another broker may have the store"
 _STORING = frozenset((c.Enqueue, c.Transact, c.SetSessionState))
 """Commands that may need room in the store."""
 
@@ -131,8 +132,12 @@ class StoreRuntime:
     @property
     def trouble(self) -> str | None:
         """Why sends or receives do not work right now; None when both do."""
-        if self.failure is None and self._store is not None and not self._store.has_room:
-            return f"{self._store.name}: no room on the disk for new messages; what is stored can be received"
+        store = self._store
+        if self.failure is None and store is not None:
+            if not store.is_held:  # the next command will find that out
+                return f"{store.name}: {_LEASE_OVER}"
+            if not store.has_room:
+                return f"{store.name}: no room on the disk for new messages; what is stored can be received"
         return self.failure
 
     @property
@@ -237,7 +242,7 @@ class StoreRuntime:
         forgotten, and the store opened anew, which shows whose it is."""
         store = self._store
         if store is not None and not store.is_held:
-            self._fail(StoreError(f"{store.name}: the lease has run out, so another broker may have the store"))
+            self._fail(StoreError(f"{store.name}: {_LEASE_OVER}"))
 
     def _count_waiting(self, command: c.Command, sign: int) -> None:
         messages = _stored_by(command)
