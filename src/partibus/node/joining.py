@@ -67,10 +67,31 @@ def refuse_if_joined(data: Path) -> None:
         )
 
 
-def join(settings: Settings, created_ms: int) -> Joined:
+def catalog_address(settings: Settings) -> "Address":
+    """Where the catalog is. Raises `StartError`, `StoreError`."""
+    assert settings.catalog is not None
+    if not settings.catalog.startswith(("postgresql://", "postgres://")):
+        kind = settings.catalog.partition(":")[0]
+        raise StartError(
+            f"{kind}:...: is no kind of catalog. Give postgresql://USER:PASSWORD@HOST/DATABASE, or leave --catalog out "
+            "for a file in the data directory."
+        )
+    try:
+        from partibus.store.postgresql.address import parse_address
+        from partibus.store.postgresql.catalog import SCHEMA_DEFAULT
+    except ImportError as error:
+        raise StartError(
+            f"A catalog in PostgreSQL needs its driver ({error}). Install partibus[postgresql]."
+        ) from error
+    address, *more = parse_address(settings.catalog, SCHEMA_DEFAULT)
+    if more:
+        raise StartError(f"{address.name}: a catalog is one schema. Leave stores=N out of --catalog.")
+    return address
+
+
+def join(settings: Settings, address: "Address", created_ms: int) -> Joined:
     """The caller has the data directory for itself. Raises `StartError`, `StoreError`, OSError when the port is
     taken."""
-    address = _catalog_address(settings)
     from partibus.store.postgresql.catalog import prepare_catalog
     from partibus.store.postgresql.registry import Registry
 
@@ -137,27 +158,6 @@ class CatalogListing:
             self._registry.save_stores(self.places)
         except StoreUnavailable as error:
             raise StoreError(str(error), executed=False) from error
-
-
-def _catalog_address(settings: Settings) -> "Address":
-    assert settings.catalog is not None
-    if not settings.catalog.startswith(("postgresql://", "postgres://")):
-        kind = settings.catalog.partition(":")[0]
-        raise StartError(
-            f"{kind}:...: is no kind of catalog. Give postgresql://USER:PASSWORD@HOST/DATABASE, or leave --catalog out "
-            "for a file in the data directory."
-        )
-    try:
-        from partibus.store.postgresql.address import parse_address
-        from partibus.store.postgresql.catalog import SCHEMA_DEFAULT
-    except ImportError as error:
-        raise StartError(
-            f"A catalog in PostgreSQL needs its driver ({error}). Install partibus[postgresql]."
-        ) from error
-    address, *more = parse_address(settings.catalog, SCHEMA_DEFAULT)
-    if more:
-        raise StartError(f"{address.name}: a catalog is one schema. Leave stores=N out of --catalog.")
-    return address
 
 
 def _refuse_own_catalog(data: Path) -> None:

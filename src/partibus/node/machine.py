@@ -33,7 +33,7 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.config_json import read_config_json
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
-from partibus.node.joining import Joined, join
+from partibus.node.joining import Joined, catalog_address, join
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
 from partibus.node.tls import make_context, prepare_certificate
@@ -67,11 +67,12 @@ class Machine:
                 "--clock manual is not for brokers of several machines, which go by the time of their own. Leave it "
                 "out, or --catalog."
             )
+        address = catalog_address(settings)
         self._settings = settings
         self._loop = loop
         self._clock = SystemClock()
         self._lock = lock_data_directory(settings.data, StoreOwner(settings.cluster.broker or "a broker", "new"))
-        joined = join(settings, self._clock.now_ms())
+        joined = join(settings, address, self._clock.now_ms())
         try:
             self._make(joined)
         except BaseException:
