@@ -25,6 +25,8 @@ CountMessages = Callable[..., int]
 Connect = Callable[[str], Client]
 T = TypeVar("T", bound=Client)
 
+QUEUES = ("plain", "partitioned")
+"""Kinds of a test that says ``queues``: what it shows is not so of a subscription."""
 SERVICE_BUS = ("python", "python-asyncio", "javascript")
 PLAIN_AMQP = ("rhea", "proton")
 
@@ -65,12 +67,20 @@ which have their protocol in common, one test runs the one and another the other
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Pairs instead of all combinations, where a file wants it so."""
     python = ("python", "python-asyncio")[crc32(metafunc.function.__name__.encode()) % 2]
+    kinds = QUEUES if metafunc.definition.get_closest_marker("queues") else (*QUEUES, "subscription")
+    names = {"queue"} & set(metafunc.fixturenames)
     for fixture, pairs in PAIRS.items():
         if getattr(metafunc.module, "PAIRED", False) and {fixture, "queue"} <= set(metafunc.fixturenames):
-            chosen = [(python if library == "python" else library, kind) for library, kind in pairs]
+            chosen = [
+                (python if library == "python" else library, kind if kind in kinds else "partitioned")
+                for library, kind in pairs
+            ]
             ids = ["-".join(pair) for pair in chosen]
             # As a mark, which takes precedence over the parameters of the fixtures.
             metafunc.definition.add_marker(pytest.mark.parametrize((fixture, "queue"), chosen, indirect=True, ids=ids))
+            names.clear()
+    if names and len(kinds) == len(QUEUES):
+        metafunc.definition.add_marker(pytest.mark.parametrize("queue", kinds, indirect=True))
 
 
 class Clients:

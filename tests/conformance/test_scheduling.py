@@ -25,6 +25,7 @@ from tests.conformance.conftest import CountMessages
 
 CLOCK = "manual"
 PAIRED = True
+pytestmark = pytest.mark.queues
 MakeQueue = Callable[..., str]
 HOUR_MS = 3_600_000
 

@@ -354,6 +354,7 @@ def test_all_sessions_of_a_queue_are_worked_off_one_after_the_other(
 # What is refused ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.queues
 def test_message_without_a_session_id_is_not_allowed(client: Client, queue: str, messages_in: CountMessages) -> None:
     with pytest.raises(ClientTrouble) as refused:
         client.send(queue, Outgoing(b"x"))

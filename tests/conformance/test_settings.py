@@ -75,6 +75,7 @@ def test_new_time_to_live_holds_for_the_next_message(
     assert message.body == b"before"
 
 
+@pytest.mark.queues
 def test_status_is_felt_by_links_that_are_open(broker: BrokerProcess, client: Client, queue: str) -> None:
     client.send(queue, MESSAGE)
     (message,) = receive_all(client, queue, 1)
