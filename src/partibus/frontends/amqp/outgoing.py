@@ -18,13 +18,13 @@ from partibus.frontends.amqp.completions import Completions
 from partibus.frontends.amqp.egress import encoder_for
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.held_back import HeldBack
-from partibus.frontends.amqp.lock_tokens import delivery_tag, tag_start
 from partibus.frontends.amqp.outcomes import Settlement, check_delay, settlement_of
 from partibus.limits import ConnectionLimits
 from partibus.message import DeliveryEncoder
 from partibus.namespace.broker import Entity
 from partibus.partition.commands import Failed, Granted, LockToken, Outcome, Settle
 from partibus.partition.keys import SubqueueKind
+from partibus.routing.lock_tokens import delivery_tag, tag_start
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.receive import OnFailed, OnGranted, Source
 from partibus.routing.transactions import Transactions

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from partibus.errors import ArgumentError, InvalidOperation, MessageNotFound, PartibusError, SessionLockLost
 from partibus.frontends.amqp.egress import encode_deferred, encoder_for
-from partibus.frontends.amqp.lock_tokens import token_uuid
 from partibus.frontends.amqp.operations.arguments import integer, optional_text, sequence_numbers
 from partibus.frontends.amqp.operations.browse import BROWSE_BYTES_MAX
 from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
@@ -30,6 +29,7 @@ from partibus.partition.commands import (
     SessionLost,
     Settle,
 )
+from partibus.routing.lock_tokens import token_uuid
 from partibus.routing.partitions import PartitionHandle, error_of
 
 NAME = "com.microsoft:receive-by-sequence-number"

@@ -1,4 +1,4 @@
-"""Lock tokens on the wire (section 4.6): the delivery tag of a message, and the uuid that stands for it elsewhere.
+"""Lock tokens as clients have them (section 4.6): the delivery tag of a message, and the uuid that stands for it.
 
 The tag is 16 bytes: partition id (2), lock id (6), position (8). All that a settlement needs is in it, so a token can
 be settled by a connection that has never seen the message. Clients read the tag as a GUID whose first three groups are
