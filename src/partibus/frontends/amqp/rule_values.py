@@ -18,6 +18,7 @@ from partibus.filters.model import (
     SqlAction,
     SqlFilter,
     TrueFilter,
+    sql_filter,
 )
 from partibus.frontends.amqp.operations.arguments import mapping, optional_text, text
 
@@ -61,7 +62,7 @@ def _read_filter(description: Mapping[object, object]) -> Filter:
             "rule-description", sorted(map(str, description)), "a map with either sql-filter or correlation-filter"
         )
     if sql is not None:
-        return _sql_filter(_expression("sql-filter", sql))
+        return sql_filter(_expression("sql-filter", sql))  # JavaScript spells the true and the false filter out
     if not isinstance(correlation, dict):
         raise ArgumentError("correlation-filter", type(correlation).__name__, "a map")
     return CorrelationFilter(
@@ -70,16 +71,6 @@ def _read_filter(description: Mapping[object, object]) -> Filter:
             str(key): _read_constant(str(key), value) for key, value in mapping(correlation, "properties").items()
         },
     )
-
-
-def _sql_filter(expression: str) -> Filter:
-    """JavaScript's library spells the true and the false filter out as SQL."""
-    match expression.replace(" ", ""):
-        case "1=1":
-            return TrueFilter()
-        case "1=0":
-            return FalseFilter()
-    return SqlFilter(expression)
 
 
 def _expression(name: str, value: object) -> str:
