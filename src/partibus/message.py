@@ -169,12 +169,16 @@ def hops_of(data: bytes) -> int:
 
 def with_hop(data: bytes, sequence_number: int, dead_letter_source: str | None) -> bytes:
     """The stored form of a message that an entity forwards. ``sequence_number`` is its number there, which it keeps if
-    that is the first entity; ``dead_letter_source`` names the entity if it was a dead letter there."""
+    that is the first entity. ``dead_letter_source`` names the entity if it was a dead letter there: such a one has no
+    time to live any more, of which it may have died."""
     version, flags, priority, count, ttl_ms, a, p, q = _PREFIX.unpack_from(data)
     pairs = b""
     if not flags & _HOPS:
         pairs += _encoded_pair("x-opt-enqueue-sequence-number", sequence_number)
         count += 1
+    if dead_letter_source is not None:
+        flags &= ~_HAS_TTL
+        ttl_ms = 0
     if dead_letter_source is not None and not flags & _WAS_DEAD_LETTER:
         pairs += _encoded_pair("x-opt-deadletter-source", dead_letter_source)
         count += 1

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Described, Int, Short, Symbol, Timestamp, UByte, UInt, ULong
-from partibus.message import TTL_MAX_MS, DeliveryEncoder, Message, StoredMessage, pack, with_application_properties
+from partibus.message import (
+    TTL_MAX_MS,
+    DeliveryEncoder,
+    Message,
+    StoredMessage,
+    hops_of,
+    pack,
+    with_application_properties,
+    with_hop,
+)
 
 HEADER, ANNOTATIONS, PROPERTIES, APPLICATION, DATA, FOOTER = 0x70, 0x72, 0x73, 0x74, 0x75, 0x78
 
@@ -191,3 +200,25 @@ def test_senders_sections_follow_the_brokers_whatever_is_present(
     assert annotations["x-opt-message-state"] == 2
     assert len(annotations) == 4 + count + sum(part is not None for part in (locked_until_ms, source, partition_id))
     assert b"".join(encoded).endswith(PROPERTIES_SECTION + APPLICATION_SECTION + REST)
+
+
+@pytest.mark.row("F1")
+def test_what_a_forwarded_message_brings_along_is_shown_once() -> None:
+    """A delivery has each annotation once: the message's own takes the place of the broker's."""
+    data = pack(rest=REST, annotation_count=1, annotations=pairs({Symbol("x"): 1}))
+    forwarded = with_hop(with_hop(data, 3 << 48 | 77, "first"), 5, "second")
+    assert hops_of(forwarded) == 2
+    assert StoredMessage(forwarded).pack() == forwarded
+    assert hops_of(with_application_properties(forwarded, {"a": 1})) == 2
+    for encoder in (DeliveryEncoder(2), DeliveryEncoder(2, "third")):
+        for _ in range(2):
+            parts = encoder.encode(forwarded, sequence=5, enqueued_ms=1, delivery_count=0, locked_until_ms=9)
+            annotations = dict(sections(parts))[ANNOTATIONS]
+            assert isinstance(annotations, dict)
+            assert annotations[Symbol("x-opt-enqueue-sequence-number")] == 3 << 48 | 77
+            assert annotations[Symbol("x-opt-deadletter-source")] == "first"
+            assert annotations[Symbol("x")] == 1
+            assert b"".join(parts).count(b"x-opt-deadletter-source") == 1
+        plain = dict(sections(encoder.encode(data, sequence=5, enqueued_ms=1, delivery_count=0)))[ANNOTATIONS]
+        assert isinstance(plain, dict)
+        assert plain[Symbol("x-opt-enqueue-sequence-number")] == 0

@@ -91,12 +91,13 @@ def prepare(
     if destination.detects_duplicates:
         raw_id = property_value(properties, Property.MESSAGE_ID)
         message_id = None if raw_id is None else id_text(raw_id)
+    forwarded = with_hop(data, sequence_number, dead_letter_source)
     message = Message(
-        with_hop(data, sequence_number, dead_letter_source),
+        forwarded,
         message_id=message_id,
         partition_key=_partition_key(annotations),
         session_id=session_id,
-        ttl_ms=ttl_of(data),
+        ttl_ms=ttl_of(forwarded),
     )
     count = len(destination.partitions)
     if count == 1:

@@ -1,0 +1,183 @@
+"""A sub-queue that forwards, and a partition that messages are forwarded to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from partibus.message import Message, StoredMessage, pack
+from partibus.partition import commands as c
+from partibus.partition.events import Event, MarkRaised, Removed
+from partibus.partition.journal import record
+from partibus.partition.keys import SubqueueKind, subqueue_key
+from partibus.partition.machine import Partition
+from partibus.partition.options import PartitionOptions
+from partibus.partition.ports import Snapshot, Writes
+
+ROW = 7
+ORIGIN = subqueue_key(3, 0)
+PLAIN = PartitionOptions(lock_duration_ms=1_000, reservation_ms=100)
+FORWARDS = PartitionOptions(lock_duration_ms=1_000, reservation_ms=100, forwards=1)
+
+
+def messages(count: int, *, ttl_ms: int | None = None) -> list[Message]:
+    return [Message(pack(rest=b"%d" % i, ttl_ms=ttl_ms), ttl_ms=ttl_ms, message_id=str(i)) for i in range(count)]
+
+
+def filled(options: PartitionOptions, count: int, *, ttl_ms: int | None = None) -> Partition:
+    partition = Partition(ROW, options)
+    partition.handle(c.Enqueue(1, messages(count, ttl_ms=ttl_ms)), 0)
+    return partition
+
+
+def granted(partition: Partition, command: c.Command, now_ms: int = 0) -> list[c.Granted]:
+    return [reply for reply in partition.handle(command, now_ms).replies if isinstance(reply, c.Granted)]
+
+
+def forward(receiver: int, count: int = 100) -> c.Receive:
+    return c.Receive(0, receiver, count, 1 << 20, forward=True)
+
+
+def positions(grants: Sequence[c.Granted]) -> list[int]:
+    return [entry.pos for grant in grants for entry in grant.entries]
+
+
+def tokens(grants: Sequence[c.Granted]) -> list[c.LockToken]:
+    return [(grant.lock_id, entry.pos) for grant in grants for entry in grant.entries]
+
+
+def written(partition: Partition, events: list[Event]) -> Writes:
+    writes = Writes()
+    record(ROW, events, writes)
+    return writes
+
+
+@pytest.mark.row("F1")
+def test_what_is_reserved_to_be_forwarded_stays_so_until_it_is() -> None:
+    partition = filled(FORWARDS, 3)
+    grants = granted(partition, forward(1))
+    assert positions(grants) == [1, 2, 3]
+    assert partition.next_deadline_ms() is None
+    assert granted(partition, c.Tick(), 10**9) == []
+    step = partition.handle(c.Forwarded(5, 0, tokens(grants)[:2]), 0)
+    assert step.replies == [c.Done(5)]
+    assert [type(event) for event in step.events] == [Removed]
+    assert partition.state.subqueues[0].messages == 1
+    assert partition.handle(c.Forwarded(0, 0, tokens(grants)), 0).replies == []
+    assert partition.state.subqueues[0].messages == 0
+
+
+@pytest.mark.row("F1", "R14")
+def test_another_forwarder_gets_what_its_predecessor_had_and_is_the_only_one() -> None:
+    partition = filled(FORWARDS, 3)
+    first = granted(partition, forward(1))
+    second = granted(partition, forward(2))
+    assert [(grant.receiver, positions([grant])) for grant in second] == [(2, [1, 2, 3])]
+    assert partition.handle(c.Forwarded(5, 0, tokens(first)), 0).events == []
+    more = granted(partition, c.Enqueue(1, messages(1)))
+    assert [(grant.receiver, positions([grant])) for grant in more] == [(2, [4])]
+
+
+@pytest.mark.row("F1", "P16")
+def test_nothing_is_granted_behind_what_others_hold() -> None:
+    partition = filled(PLAIN, 5)
+    locked = granted(partition, c.Receive(0, 9, 2, 1 << 20))
+    partition.handle(c.CancelReceive(0, 0, 9), 0)
+    partition.follow(FORWARDS)
+    assert granted(partition, forward(1)) == []
+    abandoned = c.Settle(1, 0, c.Outcome.ABANDON, tokens(locked)[:1])
+    assert positions(granted(partition, abandoned)) == [1]
+    assert granted(partition, forward(1)) == []
+    completed = c.Settle(2, 0, c.Outcome.COMPLETE, tokens(locked)[1:])
+    assert positions(granted(partition, completed)) == [3, 4, 5]
+
+
+@pytest.mark.row("F1")
+def test_reservations_of_a_front_end_hold_up_until_they_lapse() -> None:
+    partition = filled(PLAIN, 3)
+    granted(partition, c.Receive(0, 9, 1, 1 << 20, reserve=True))
+    partition.follow(FORWARDS)
+    assert granted(partition, forward(1)) == []
+    assert positions(granted(partition, c.Tick(), 100)) == [1, 2, 3]
+
+
+@pytest.mark.row("F1")
+def test_deferred_messages_hold_nothing_up() -> None:
+    partition = filled(PLAIN, 2)
+    locked = granted(partition, c.Receive(0, 9, 1, 1 << 20))
+    partition.handle(c.Settle(1, 0, c.Outcome.DEFER, tokens(locked)), 0)
+    partition.follow(FORWARDS)
+    assert positions(granted(partition, forward(1))) == [2]
+
+
+@pytest.mark.row("F1")
+def test_what_waits_to_be_forwarded_does_not_expire_and_does_when_it_no_longer_waits() -> None:
+    partition = filled(FORWARDS, 2, ttl_ms=50)
+    assert partition.handle(c.Tick(), 60).loads == []
+    assert partition.next_deadline_ms() is None
+    assert positions(granted(partition, forward(1, 1), 60)) == [1]
+    partition.follow(PLAIN)
+    assert partition.next_deadline_ms() == 0
+    (load,) = partition.handle(c.Tick(), 60).loads
+    assert isinstance(load, c.SweepLoad)
+
+
+@pytest.mark.row("F1")
+def test_what_can_not_go_on_is_a_transfer_dead_letter() -> None:
+    partition = filled(FORWARDS, 2)
+    assert len(list(partition.counts())) == 2  # no row for a sub-queue that nobody has needed
+    grants = granted(partition, forward(1))
+    step = partition.handle(c.Forwarded(0, 0, tokens(grants), "reason", "description"), 0)
+    writes = written(partition, step.events)
+    key = subqueue_key(ROW, SubqueueKind.TRANSFER_DEAD_LETTER)
+    assert (key, 2) in [(subqueue, count) for subqueue, count, _ in partition.counts()]
+    assert len(writes.deleted_entries) == 1
+    (dead,) = granted(partition, c.Receive(SubqueueKind.TRANSFER_DEAD_LETTER, 8, 9, 1 << 20))
+    assert [entry.sequence for entry in dead.entries] == [1, 2]
+    assert b"reason" in StoredMessage(dead.entries[0].data or b"").application_properties
+
+
+# What comes in -----------------------------------------------------------------------------------------------------
+
+
+def send(partition: Partition, origin: list[int], now_ms: int = 0) -> list[Event]:
+    step = partition.handle(c.Enqueue(1, messages(len(origin)), origin=(ORIGIN, origin)), now_ms)
+    assert isinstance(step.replies[0], c.Accepted) or step.loads
+    return step.events
+
+
+@pytest.mark.row("F1", "R14")
+def test_each_position_is_stored_once() -> None:
+    partition = Partition(ROW, PLAIN)
+    events = send(partition, [4, 5, 9])
+    assert MarkRaised(ORIGIN, 9) in events
+    assert written(partition, events).inbound_marks == {(ROW, ORIGIN): 9}
+    assert partition.state.subqueues[0].messages == 3
+    assert not any(isinstance(event, MarkRaised) for event in send(partition, [4, 5, 9]))
+    send(partition, [5, 9, 12])
+    assert partition.state.subqueues[0].messages == 4
+    step = partition.handle(c.Enqueue(1, messages(1), origin=(ORIGIN + 1, [2])), 0)
+    assert MarkRaised(ORIGIN + 1, 2) in step.events
+    assert partition.state.subqueues[0].messages == 5
+
+
+@pytest.mark.row("F1", "R14")
+def test_marks_are_loaded_with_the_partition() -> None:
+    snapshot = Snapshot(10, 10, 0, {}, [], [], {}, {ORIGIN: 9})
+    partition = Partition(ROW, PLAIN, snapshot)
+    send(partition, [8, 9])
+    assert partition.state.subqueues[0].messages == 0
+
+
+@pytest.mark.row("F1", "K9")
+def test_a_repeated_send_is_no_duplicate_of_itself() -> None:
+    """The ids of what has come before are passed over with it: those that follow keep their own."""
+    partition = Partition(ROW, PartitionOptions(duplicate_window_ms=10_000))
+    partition.handle(c.Enqueue(1, messages(2), origin=(ORIGIN, [1, 2])), 0)
+    step = partition.handle(c.Enqueue(2, messages(4), origin=(ORIGIN, [1, 2, 3, 4])), 0)
+    assert isinstance(step.replies[0], c.Accepted)
+    assert partition.state.subqueues[0].messages == 4
+    step = partition.handle(c.Enqueue(3, messages(4), origin=(ORIGIN, [5, 6, 7, 8])), 0)
+    assert MarkRaised(ORIGIN, 8) in step.events
+    assert partition.state.subqueues[0].messages == 4
