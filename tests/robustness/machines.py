@@ -1,0 +1,93 @@
+"""Brokers as they run on several machines: processes with nothing in common but a catalog and stores on a server."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Self
+
+from partibus.client import Client, connect
+from partibus.client.cluster import ClusterStatus, cluster_status
+from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.robustness.raw import PATIENCE_S
+
+_namespaces = count()
+
+
+class Machines:
+    """A namespace of its own on the server; its brokers by name, each in a folder of its own."""
+
+    def __init__(self, folder: Path, server: PostgreSQLServer, catalog: PostgreSQLServer | None = None) -> None:
+        """``catalog``: another server for the catalog."""
+        number = next(_namespaces)
+        self.catalog_url = (catalog or server).url(parameters=f"schema=catalog_{number}")
+        self.store_url = server.url(parameters=f"schema=store_{number}&stores=16")
+        self.brokers: dict[str, BrokerProcess] = {}
+        self._folder = folder
+
+    def arguments(self, name: str) -> tuple[str, ...]:
+        """Of `partibus serve`."""
+        return ("--catalog", self.catalog_url, "--store", self.store_url, "--broker-name", name)
+
+    def make(self, name: str) -> BrokerProcess:
+        """One that is not started; it has the keys and the secret of the others."""
+        folder = self._folder / name
+        (folder / "data").mkdir(parents=True)
+        for first in list(self.brokers.values())[:1]:
+            for file in ("keys.json", "cluster.secret"):
+                shutil.copy(first.data / file, folder / "data" / file)
+        broker = self.brokers[name] = BrokerProcess(folder, emulator=False, arguments=self.arguments(name))
+        return broker
+
+    def start(self, *names: str) -> Self:
+        """Make and start them, one after the other, and wait until each has its share."""
+        for name in names:
+            self.make(name).start()
+        if names:
+            self.settle(*self.brokers)
+        return self
+
+    def status(self, broker: str) -> ClusterStatus:
+        with self.client(broker) as client:
+            return cluster_status(client)
+
+    def client(self, broker: str) -> Client:
+        return connect(self.brokers[broker].connection_string, timeout_s=PATIENCE_S)
+
+    def settle(self, *names: str) -> None:
+        """Until all stores can be used, and these brokers have an even share each and nobody else has any."""
+        share = 16 // len(names)
+
+        def is_settled() -> bool:
+            for asked in names:
+                stores = self.status(asked).stores
+                owners = [store.owner for store in stores if store.trouble is None]
+                if len(owners) < 16 or set(owners) != set(names):
+                    return False
+                if not all(share <= owners.count(name) <= share + 1 for name in names):
+                    return False
+            return True
+
+        eventually(is_settled)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for broker in self.brokers.values():
+            if kind is None:
+                broker.stop()
+            else:
+                broker.kill()
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """It comes true, with the patience of a busy machine."""
+    end_s = time.monotonic() + 2 * PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end_s, "did not come true"
+        time.sleep(0.05)
