@@ -226,7 +226,6 @@ def dies(folder: str) -> None:
     around(checkpoints, "checkpoint", "before a checkpoint", "after a checkpoint")
     around(SQLiteStore, "load_partition", "before loading a partition", "after loading a partition")
     around(PostgreSQLStore, "commit", "before a distant commit", "after a distant commit")
-    around(PostgreSQLWriter, "renew", "before renewing a lease", "after renewing a lease")
     around(PostgreSQLWriter, "open", "before opening a distant store", "after opening a distant store")
 
     apply = PostgreSQLWriter._apply
@@ -248,17 +247,16 @@ NEAR_POINTS = (
     "before loading a partition",
     "after loading a partition",
 )
-"""Of stores in files. Checkpoints come with megabytes only, so who wants them must write as many."""
-CHECKPOINT_POINTS = ("before a checkpoint", "after a checkpoint")
+"""Of stores in files; and besides, where a test writes megabytes, before and after a checkpoint."""
 DISTANT_POINTS = (
     "before a distant commit",
     "while the server commits",
     "after a distant commit",
     "before opening a distant store",
     "after opening a distant store",
-    "before renewing a lease",
-    "after renewing a lease",
 )
+TAKING_OVER = frozenset((*NEAR_POINTS[4:], *DISTANT_POINTS[3:5]))
+"""What happens only when a store gets another owner."""
 
 
 # -- time ------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,10 +21,14 @@ from time import monotonic
 
 from partibus.client import connect
 from partibus.testing.broker_process import COMMAND, BrokerProcess
+from partibus.testing.fault_proxy import FaultProxy
 from partibus.testing.history import History, Kind, Operation, read_history
 from partibus.testing.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
+from partibus.testing.history_process import RECEIVING, SENDING, SENDING_TO_SESSIONS, ClientProcess
 from partibus.testing.history_rules import Queues, Violation, check, forgotten_locks
 from partibus.testing.nemesis import WELL_S, Nemesis, Watch, wait_until
+from partibus.testing.nemesis_database import Pair
+from partibus.testing.nemesis_ways import BadWays
 
 BROKERS = 3
 QUEUES = Queues("unkeyed", "keyed", "sessions")
@@ -68,6 +73,10 @@ class Stage:
     environment: Mapping[str, str] = field(default_factory=dict)
     patience_s: float = WELL_S
     """How long what is left at the end may take to be received."""
+    database: Pair | None = None
+    """Its server is killed as well, and the ways to it are bad at times; ``arguments`` say that it has stores."""
+    bad_ways: bool = False
+    """Some clients have connections that are bad at times, and some are processes that are killed."""
 
 
 def run(
@@ -91,21 +100,29 @@ def run(
         for queue in (QUEUES.unkeyed, QUEUES.keyed):
             broker.create_queue(queue, **settings)
         broker.create_queue(QUEUES.sessions, RequiresSession=True, **settings)
-        senders, receivers = _clients(broker, history, random)
         nemesis = Nemesis(broker, QUEUES, history, random)
-        watch = Watch(broker, history)
-        watch.start()
-        for worker in (*senders, *receivers):
-            worker.start()
-        try:
-            _load(history, nemesis, random, seconds, plan)
-            _stop(senders)
-            nemesis.undo()
-            never_came = _receive_the_rest(broker, receivers, stage.patience_s)
-        finally:
-            _stop([*senders, *receivers])
-            watch.stop()
-            history.write(folder / "history.jsonl")
+        with ExitStack() as ending:
+            cast = Cast(broker, history, random)
+            if stage.database is not None:
+                _endanger(stage.database, nemesis, random)
+            if stage.bad_ways:
+                way = ending.enter_context(FaultProxy(("127.0.0.1", broker.port)))
+                cast.engage_more(way, folder)
+                ways = BadWays("brokers", [way], nemesis, random, to_stores=False)
+                nemesis.chances += ways.deeds()
+                nemesis.chances += [lambda: random.choice(cast.processes).kill()] * 4
+            watch = Watch(broker, history)
+            watch.start()
+            cast.start()
+            try:
+                _load(history, nemesis, random, seconds, plan)
+                cast.stop_sending()
+                nemesis.undo()
+                never_came = _receive_the_rest(broker, cast, stage.patience_s)
+            finally:
+                cast.stop()
+                watch.stop()
+                history.write(folder / "history.jsonl")
         with connect(broker.connection_string) as client:
             for queue in QUEUES:
                 what_is_left(client, queue, history)
@@ -114,23 +131,94 @@ def run(
     return Verdict(seed, history, violations, nemesis.deeds, forgotten_locks(history.operations, QUEUES))
 
 
-def _clients(broker: BrokerProcess, history: History, random: Random) -> tuple[list[Worker], list[Receiving]]:
-    """Senders, receivers. Each has a chance of its own, since threads take turns as they like."""
-    where = broker.connection_string
+class Cast:
+    """The clients."""
 
-    def chance() -> Random:
-        return Random(random.getrandbits(64))
+    def __init__(self, broker: BrokerProcess, history: History, random: Random) -> None:
+        """Each has a chance of its own, since threads take turns as they like."""
+        self._broker = broker
+        self._history = history
+        self._random = random
+        self._senders: list[Worker] = []
+        self._receivers: list[Receiving] = []
+        self.processes: list[ClientProcess] = []
+        """May be killed."""
+        self._engage(range(3), range(2), broker.connection_string)
+        where = broker.connection_string
+        self._receivers.append(Receiving("o", where, QUEUES.keyed, history, self._chance()))
 
-    senders: list[Worker] = [Sending(f"u{n}", where, QUEUES.unkeyed, history, chance()) for n in range(3)]
-    for n in range(2):
-        keys = [f"k{n}.{key}" for key in range(6)]
-        senders.append(Sending(f"k{n}", where, QUEUES.keyed, history, chance(), keys=keys))
-        sessions = [f"s{n}.{session}" for session in range(5)]
-        senders.append(Sending(f"s{n}", where, QUEUES.sessions, history, chance(), keys=sessions, sessions=True))
-    receivers = [Receiving(f"r{n}", where, QUEUES.unkeyed, history, chance()) for n in range(3)]
-    receivers.append(Receiving("o", where, QUEUES.keyed, history, chance()))
-    receivers += [WorkingOnSessions(f"w{n}", where, QUEUES.sessions, history, chance()) for n in range(3)]
-    return senders, receivers
+    def engage_more(self, way: FaultProxy, folder: Path) -> None:
+        """One of each kind over a bad way, and some that are processes."""
+        where = self._broker.connection_string
+        over = where.replace(f":{self._broker.port}", f":{way.port}")
+        self._engage(range(3, 4), range(2, 3), over)
+        made = folder / "clients"
+        made.mkdir()
+        for kind, name, queue, keys in (
+            (SENDING, "pu", QUEUES.unkeyed, []),
+            (SENDING, "pk", QUEUES.keyed, [f"pk.{key}" for key in range(6)]),
+            (SENDING_TO_SESSIONS, "ps", QUEUES.sessions, [f"ps.{session}" for session in range(5)]),
+            (RECEIVING, "pr", QUEUES.unkeyed, []),
+        ):
+            seed = self._random.getrandbits(32)
+            self.processes.append(ClientProcess(kind, name, where, queue, seed, made, keys))
+
+    def start(self) -> None:
+        for worker in (*self._senders, *self._receivers):
+            worker.start()
+        for process in self.processes:
+            process.start()
+
+    def stop_sending(self) -> None:
+        _stop(self._senders)
+        for process in self.processes:
+            if process.sends:
+                process.stop()
+
+    def calm(self) -> None:
+        """Receivers complete everything, at once."""
+        for receiver in self._receivers:
+            receiver.calm.set()
+        for process in self.processes:
+            process.calm()
+
+    def stop(self) -> None:
+        """All of them, and write down what processes have done. Raises what went wrong in them."""
+        processes, self.processes = self.processes, []
+        try:
+            for process in processes:
+                process.stop()
+        finally:
+            _stop([*self._senders, *self._receivers])
+            for process in processes:
+                self._history.add(*process.history())
+
+    def _engage(self, unkeyed: range, keyed: range, where: str) -> None:
+        history = self._history
+        self._senders += [Sending(f"u{n}", where, QUEUES.unkeyed, history, self._chance()) for n in unkeyed]
+        for n in keyed:
+            keys = [f"k{n}.{key}" for key in range(6)]
+            self._senders.append(Sending(f"k{n}", where, QUEUES.keyed, history, self._chance(), keys=keys))
+            keys = [f"s{n}.{session}" for session in range(5)]
+            self._senders.append(
+                Sending(f"s{n}", where, QUEUES.sessions, history, self._chance(), keys=keys, sessions=True)
+            )
+        self._receivers += [Receiving(f"r{n}", where, QUEUES.unkeyed, history, self._chance()) for n in unkeyed]
+        self._receivers += [
+            WorkingOnSessions(f"w{n}", where, QUEUES.sessions, history, self._chance()) for n in unkeyed
+        ]
+
+    def _chance(self) -> Random:
+        return Random(self._random.getrandbits(64))
+
+
+def _endanger(database: Pair, nemesis: Nemesis, random: Random) -> None:
+    """Have things happen to a database and the ways to it."""
+    ways = BadWays("the database", database.ways, nemesis, random, to_stores=True)
+    nemesis.chances += ways.deeds()
+    nemesis.chances += [partial(database.restart, nemesis)] * 2
+    if database.has_standby:
+        nemesis.chances += [partial(database.fail_over, nemesis)] * 2
 
 
 def _load(
@@ -150,10 +238,9 @@ def _load(
     history.add(Operation(kind=Kind.LOAD, began_ms=began_ms, ended_ms=history.now_ms()))
 
 
-def _receive_the_rest(broker: BrokerProcess, receivers: list[Receiving], patience_s: float) -> list[Violation]:
+def _receive_the_rest(broker: BrokerProcess, cast: Cast, patience_s: float) -> list[Violation]:
     """Until every queue is empty; names those in which messages stay that nobody gets."""
-    for receiver in receivers:
-        receiver.calm.set()
+    cast.calm()
     never_came = []
     give_up_s = monotonic() + patience_s
     for queue in QUEUES:
@@ -180,6 +267,17 @@ def _stop(workers: Sequence[Worker]) -> None:
         worker.stop()
 
 
+def _largest_stage(ending: ExitStack) -> tuple[Stage, list[str]]:
+    """All that can be had here, and what can't."""
+    left_out = ["packets that are lost below TCP, and several machines: all runs on one, over a fault proxy"]
+    try:
+        database = ending.enter_context(Pair(standby=True))
+    except LookupError as error:
+        return Stage(bad_ways=True), [f"stores in PostgreSQL: {error}", *left_out]
+    arguments = ("--store", database.url("schema=chaos&stores=8"), "--store", "sqlite:8")
+    return Stage(arguments=arguments, database=database, bad_ways=True), left_out
+
+
 def main(arguments: list[str]) -> int:
     """The command; answers the exit code."""
     if arguments[:1] == ["--check"]:
@@ -191,7 +289,12 @@ def main(arguments: list[str]) -> int:
     folder.mkdir(parents=True)
     sys.stdout.write(f"seed {seed}, {seconds:g} s, in {folder}\n")
     sys.stdout.flush()
-    verdict = run(seed, seconds, folder)
+    with ExitStack() as ending:
+        stage, left_out = _largest_stage(ending)
+        for what in left_out:
+            sys.stdout.write(f"left out: {what}\n")
+        sys.stdout.flush()
+        verdict = run(seed, seconds, folder, (), stage)
     sys.stdout.write(f"{verdict}\n")
     return bool(verdict.violations)
 

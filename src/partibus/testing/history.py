@@ -85,6 +85,9 @@ class History:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
+    def begin(self, *operations: Operation) -> None:
+        """Operations that are about to be tried: of use to who may be killed before their ends."""
+
     def add(self, *operations: Operation) -> None:
         """Operations that have ended, in their order."""
         with self._lock:

@@ -98,6 +98,7 @@ class Sending(Worker):
             sent = [self._next() for _ in range(1 if self._keys else self.random.randint(1, _BURST_MAX))]
             began_ms = self.history.now_ms()
             outcomes: dict[int, tuple[Outcome, str]] = {}
+            self.history.begin(*(operation for _, operation in sent))
             try:
                 sender.send([message for message, _ in sent])
             except SendFailed as error:
@@ -167,6 +168,7 @@ class Receiving(Worker):
         """One message, written down. Raises what leaves its fate open."""
         settlement = self._note(message, Kind.SETTLE, self.history.now_ms())
         settlement.action = "abandon" if give_back else "complete"
+        self.history.begin(settlement)
         try:
             receiver.settle([message], ABANDON if give_back else COMPLETE)
         except ClientError as error:

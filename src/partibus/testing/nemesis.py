@@ -91,14 +91,16 @@ class Nemesis:
         self._waiting = threading.Event()
         self.deeds: list[str] = []
         """What it did, in words."""
-
-    def act(self) -> None:
-        """One deed by chance. The loss of all is rare, since it hides what only the loss of one shows."""
-        deeds: list[Callable[[], str]] = [
+        self.chances: list[Callable[[], str]] = [
             *[self.kill_one] * 4, *[self.stop_shortly] * 3, *[self.stop_for_good] * 2, *[self.rehearse] * 3,
             self.kill_all,
         ]  # fmt: skip
-        self.do(self._random.choice(deeds))
+        """What `act` may do, as often as it should. The loss of all is rare, since it hides what only the loss of one
+        shows."""
+
+    def act(self) -> None:
+        """One deed by chance."""
+        self.do(self._random.choice(self.chances))
 
     def do(self, deed: Callable[[], str]) -> None:
         """One deed; what it says is noted."""
@@ -145,9 +147,10 @@ class Nemesis:
             Rehearsals(client).heal(entity=queue)
         return f"took partitions {sorted(partitions)} of '{queue}' away"
 
-    def forgotten(self, began_ms: int, note: str) -> None:
-        """From then until now brokers may have forgotten what was not stored, though their processes go on."""
-        self._history.add(Operation(kind=Kind.LOSS, began_ms=began_ms, ended_ms=self.now_ms(), note=note))
+    def forgotten(self, began_ms: int, note: str, more_ms: int = 0) -> None:
+        """From then until now, or so much longer, brokers may have forgotten what was not stored, though no process
+        has ended."""
+        self._history.add(Operation(kind=Kind.LOSS, began_ms=began_ms, ended_ms=self.now_ms() + more_ms, note=note))
 
     def now_ms(self) -> int:
         """By the clock of the history."""

@@ -1,0 +1,56 @@
+"""A broker that kills itself at one point of its work after the other, while clients use it: no rule of histories is
+broken, whichever it is (`altered_broker.dies`)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partibus.testing.chaos import Stage, Verdict, run
+from partibus.testing.nemesis import Nemesis, wait_until
+from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.robustness import altered_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SEED = 11
+
+
+def die(points: Path, name: str, nemesis: Nemesis) -> str:
+    """Have the next broker that comes to a point die there. To points of taking a store over they come when one is
+    killed."""
+    (points / name).touch()
+    if name in altered_broker.TAKING_OVER:
+        nemesis.kill_one()
+    wait_until(f"a broker comes to '{name}'", lambda: not (points / name).exists())
+    return f"died {name}"
+
+
+def run_with_deaths(folder: Path, names: Sequence[str], *arguments: str) -> Verdict:
+    points = folder / "points"
+    points.mkdir()
+    plan = [partial(die, points, name) for name in names]
+    environment = {altered_broker.VARIABLE: f"dies:{points}"}
+    return run(SEED, 0, folder, plan, Stage(3, arguments, altered_broker.COMMAND, environment))
+
+
+def check(verdict: Verdict, deaths: int) -> None:
+    assert not verdict.violations, str(verdict)
+    assert len(verdict.deeds) == deaths, str(verdict)
+
+
+@pytest.mark.row("R14", "R15", "P11")
+def test_at_points_of_stores_in_files(tmp_path: Path) -> None:
+    check(run_with_deaths(tmp_path, altered_broker.NEAR_POINTS), len(altered_broker.NEAR_POINTS))
+
+
+@pytest.mark.row("R14", "R15", "P11")
+def test_at_points_of_stores_in_a_database(tmp_path: Path) -> None:
+    with PostgreSQLServer() as server:
+        url = server.url(parameters="schema=deaths&stores=6")
+        verdict = run_with_deaths(tmp_path, altered_broker.DISTANT_POINTS, "--store", url, "--store", "sqlite:10")
+    check(verdict, len(altered_broker.DISTANT_POINTS))

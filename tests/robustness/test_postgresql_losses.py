@@ -1,0 +1,149 @@
+"""The server of stores that is killed again and again; a standby that takes its place; a broker that stands still."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from partibus.client import ClientError
+from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.fault_proxy import FaultProxy
+from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.robustness.ways import (
+    KEYS,
+    broker_with_distant_stores,
+    client_of,
+    drained,
+    drained_until,
+    health_of,
+    message,
+    send_all,
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSQLServer]:
+    with PostgreSQLServer() as server:
+        yield server
+
+
+@pytest.mark.row("S1", "P11")
+@pytest.mark.parametrize("synchronous", [True, False])
+def test_a_standby_takes_over_unless_it_lacks_what_was_acknowledged(tmp_path: Path, synchronous: bool) -> None:
+    with PostgreSQLServer() as primary:
+        standby = PostgreSQLServer.standby_of(primary, "other_room")
+        try:
+            standby.start()
+            hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+            url = primary.url(parameters="schema=pair&stores=6").replace(f"127.0.0.1:{primary.port}", hosts)
+            with BrokerProcess(tmp_path, arguments=("--store", url, "--store", "sqlite:10")) as broker:
+                if synchronous:
+                    primary.sql("ALTER SYSTEM SET synchronous_standby_names = 'other_room'")
+                    primary.sql("SELECT pg_reload_conf()")
+                broker.create_queue("orders", EnablePartitioning=True)
+                assert send_all(broker) == list(range(64))
+                if not synchronous:
+                    # Everything is on the standby up to here, and what comes now is not.
+                    wait_for_replay(primary, standby)
+                    standby.stop()
+                    with client_of(broker) as client:
+                        sender = client.sender("orders")
+                        sender.send([message(number, KEYS[number % 64]) for number in range(100, 164)])
+                primary.kill()
+                if not synchronous:
+                    standby.start()
+                standby.promote()
+                if synchronous:
+                    assert drained_until(broker, 64) == list(range(64))
+                    assert send_all(broker) == list(range(64))
+                else:
+                    assert len(wait_for_trouble(broker, "the lease has run out")) == 6
+                    assert 0 < len(send_all(broker)) < 64
+                    trouble = wait_for_trouble(broker, "was acknowledged: the server lost commits")
+                    assert len(trouble) == 6, trouble
+                    with client_of(broker) as client:
+                        client.sender("orders").send([message(number) for number in range(500, 520)])
+        finally:
+            standby.remove()
+
+
+def wait_for_replay(primary: PostgreSQLServer, standby: PostgreSQLServer) -> None:
+    (written,) = primary.sql("SELECT pg_current_wal_lsn()")
+    for _ in range(500):
+        if standby.sql(f"SELECT pg_last_wal_replay_lsn() >= '{written}'") == ["t"]:
+            return
+    raise AssertionError("the standby does not follow")
+
+
+def wait_for_trouble(broker: BrokerProcess, words: str) -> dict[str, str]:
+    """Stores in the database whose trouble has the words, once all of them have."""
+    trouble: dict[str, str] = {}
+    for _ in range(600):
+        trouble = {name: text for name, text in health_of(broker).items() if words in text}
+        if len(trouble) == 6:
+            break
+        threading.Event().wait(0.05)
+    return trouble
+
+
+@pytest.mark.row("S1", "R14", "R15")
+def test_the_database_is_killed_again_and_again_while_clients_send(tmp_path: Path) -> None:
+    """In whatever phase its commits are: what was acknowledged is there, and nothing twice that was sent once."""
+    with PostgreSQLServer() as server:
+        url = server.url(parameters="schema=again&stores=16")
+        with BrokerProcess(tmp_path, arguments=("--store", url)) as broker:
+            broker.create_queue("orders", EnablePartitioning=True)
+            accepted: set[int] = set()
+            sent = 0
+            stopping = threading.Event()
+
+            def send() -> None:
+                nonlocal sent
+                while not stopping.is_set():
+                    with suppress(ClientError), client_of(broker) as client:
+                        sender = client.sender("orders")
+                        while not stopping.is_set():
+                            number = sent
+                            sent += 1
+                            sender.send([message(number, KEYS[number % 64] if number % 2 else None)])
+                            accepted.add(number)
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            for _ in range(3):
+                had = len(accepted)
+                for _ in range(1_000):
+                    if len(accepted) >= had + 30:
+                        break
+                    threading.Event().wait(0.02)
+                server.kill()
+                server.start()
+            stopping.set()
+            thread.join()
+            found: list[int] = []
+            for _ in range(20):
+                found += drained(broker, "orders")
+                if accepted <= set(found):
+                    break
+    assert len(accepted) >= 90
+    assert accepted <= set(found) <= set(range(sent))
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.row("S1", "P11")
+@pytest.mark.parametrize("seconds", [1.0, 8.0], ids=["shorter than the lease", "longer than the lease"])
+def test_a_broker_that_stands_still_by_itself_goes_on(tmp_path: Path, server: PostgreSQLServer, seconds: float) -> None:
+    """Nobody took its stores meanwhile, so they are still its own; locks that have ended are ended."""
+    way = FaultProxy(("127.0.0.1", server.port))
+    with broker_with_distant_stores(tmp_path, way, server) as broker:
+        assert send_all(broker) == list(range(64))
+        os.kill(broker.ready["pid"], signal.SIGSTOP)
+        threading.Event().wait(seconds)
+        os.kill(broker.ready["pid"], signal.SIGCONT)
+        assert drained_until(broker, 64) == list(range(64))
