@@ -7,6 +7,7 @@ from partibus.forwarding.pump import CallLater, Pump, Source
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.namespace import Queue
 from partibus.partition.keys import SubqueueKind
+from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.store_access import StoreAccess
 
@@ -25,17 +26,40 @@ class Forwarder:
         """Partition row -> (entity, place among its partitions) of entities that forward."""
         self._forwarding: dict[int, _Forwarding] = {}
         """By entity id."""
+        self._opened: dict[int, StoreRuntime] = {}
+        """Stores to be looked at, together: there may be ten thousand entities."""
 
-    def opened(self, store_no: int, store: StoreAccess) -> None:
+    def opened(self, store_no: int, store: StoreRuntime) -> None:
         """A store is this broker's and reached by its route: what waits there to be forwarded is."""
-        if store.failure is not None:
-            store.when_usable(lambda: self.opened(store_no, store))
-            return
+        if not self._opened:
+            self._call_later(0.0, self._look)
+        self._opened[store_no] = store
+
+    def _look(self) -> None:
+        opened, self._opened = self._opened, {}
+        partitions: dict[int, dict[int, tuple[Queue, int]]] = {store_no: {} for store_no in opened}
         for queue in self._broker.namespace:
             if targets_of(queue):
                 for index, placement in enumerate(queue.partitions):
-                    if placement.store_no == store_no:
-                        self._broker.entity(queue.name).route.partitions[index].wake()
+                    if placement.store_no in opened:
+                        partitions[placement.store_no][placement.partition_row] = (queue, index)
+        for store_no, store in opened.items():
+            if partitions[store_no]:
+                self._wake(store_no, store, partitions[store_no])
+
+    def _wake(self, store_no: int, store: StoreRuntime, partitions: dict[int, tuple[Queue, int]]) -> None:
+        """Have those of the partitions loaded that hold anything."""
+
+        def found(rows: list[int] | None) -> None:
+            if rows is None:
+                store.when_usable(lambda: self.opened(store_no, store))
+                return
+            for row in rows:
+                queue, index = partitions[row]
+                if not queue.deleted:
+                    self._broker.entity(queue.name).route.partitions[index].wake()
+
+        store.find_filled(list(partitions), found)
 
     def see(self, store: StoreAccess, row: int, looks: int = LOOKS_MAX) -> None:
         """A partition of a store of this broker is in use, and forwards."""

@@ -116,6 +116,24 @@ class StoreRuntime:
 
         self._host.read(store.timed_partitions, found)
 
+    def find_filled(self, rows: list[int], found: Callable[[list[int] | None], None]) -> None:
+        """Tell which of these partitions hold anything, without loading them; None when the store could not say."""
+        store, generation = self._store, self._generation
+        if store is None or self.failure is not None:
+            self._host.call_soon(lambda: found(None))
+            return
+
+        def read(result: Any) -> None:
+            if generation != self._generation:
+                found(None)
+            elif isinstance(result, BaseException):
+                self._fail(result)
+                found(None)
+            else:
+                found([row for row, size_bytes in result.items() if size_bytes])
+
+        self._host.read(lambda: store.load_sizes(rows), read)
+
     def close(self, done: Callable[[], None]) -> None:
         """Commit what is pending, then close the store and call ``done``. Nothing new is taken, or there might be
         something pending for ever."""
