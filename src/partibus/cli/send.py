@@ -35,9 +35,9 @@ from partibus.client import OutgoingMessage
     "--property",
     "properties",
     type=key_value,
-    metavar="KEY=VALUE",
+    metavar="KEY=TEXT",
     multiple=True,
-    help="Application property; repeatable.",
+    help="Application property; KEY:=NUMBER, KEY:=true; repeatable.",
 )
 @CONNECTION
 @JSON
@@ -56,7 +56,7 @@ def send(
     reply_to: str | None,
     ttl: int | None,
     schedule: int | None,
-    properties: tuple[tuple[str, str], ...],
+    properties: tuple[tuple[str, str | int | float | bool], ...],
     connection: str,
     as_json: bool,
 ) -> None:

@@ -1,5 +1,6 @@
 """Kinds of option values. Each takes the text and raises `click.BadParameter`."""
 
+import json
 import re
 from datetime import UTC, datetime
 
@@ -58,9 +59,21 @@ def moment(value: str) -> int:
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * MS_PER_SECOND)
 
 
-def key_value(value: str) -> tuple[str, str]:
-    """`key=value`, both text; the value may hold more of `=`."""
+def key_value(value: str) -> tuple[str, str | int | float | bool]:
+    """`key=text`, or `key:=number` and `key:=true`; a text may hold more of `=`."""
     key, equals, text = value.partition("=")
+    typed = key.endswith(":")
+    key = key.removesuffix(":")
     if not key or not equals:
-        raise click.BadParameter(f"{value!r} is not of the form key=value")
-    return key, text
+        raise click.BadParameter(f"{value!r} is not of the form key=text or key:=number")
+    return (key, _constant(value, text)) if typed else (key, text)
+
+
+def _constant(whole: str, text: str) -> int | float | bool:
+    try:
+        constant = json.loads(text)
+    except ValueError:
+        constant = None
+    if not isinstance(constant, int | float) or (isinstance(constant, int) and constant.bit_length() > 63):
+        raise click.BadParameter(f"{whole!r} has no number, true or false behind :=; a text goes behind =")
+    return constant

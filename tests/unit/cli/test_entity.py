@@ -84,13 +84,29 @@ def test_update_of_nothing_or_of_what_is_for_life_is_a_usage_error(
     assert broker.requests == []
 
 
-@pytest.mark.parametrize("kind", ["topic", "subscription"])
-def test_what_is_not_there_yet_is_refused_by_name(broker: TinyBroker, run: Run, kind: str) -> None:
-    result = run("entity", "create", kind, "x", "--any-option")
-    assert result.exit_code == 1
-    assert kind in result.output
-    assert "not supported by this version" in result.output
-    assert broker.requests == []
+def test_topics_and_subscriptions_have_their_own_options(broker: TinyBroker, run: Run) -> None:
+    broker.answers["partibus:create-entity"] = lambda body: (200, None, "", {**QUEUE, "kind": body["kind"]})
+    assert run("entity", "create", "topic", "t", "--partitioned", "--ttl", "1h").output.startswith("Topic ")
+    assert broker.requests[-1][2] == {
+        "kind": "topic",
+        "name": "t",
+        "properties": {"EnablePartitioning": True, "DefaultMessageTimeToLive": "PT1H"},
+    }
+    options = ("--session", "--forward-dead-lettered-to", "dead", "--no-dead-letter-on-filter-errors")
+    assert run("entity", "create", "subscription", "t", "s", *options).output.startswith("Subscription ")
+    assert broker.requests[-1][2] == {
+        "kind": "subscription",
+        "name": "t/Subscriptions/s",
+        "properties": {
+            "RequiresSession": True,
+            "ForwardDeadLetteredMessagesTo": "dead",
+            "DeadLetteringOnFilterEvaluationExceptions": False,
+        },
+    }
+    seen = len(broker.requests)
+    assert run("entity", "create", "topic", "t", "--lock-duration", "5s").exit_code == 2
+    assert run("entity", "create", "subscription", "t", "s", "--partitioned").exit_code == 2
+    assert len(broker.requests) == seen
 
 
 @pytest.mark.row("A3", "A4")

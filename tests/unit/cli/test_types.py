@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from partibus.cli.types import duration, duration_or_never, moment
+from partibus.cli.types import duration, duration_or_never, key_value, moment
 from partibus.namespace.durations import UNLIMITED_MS
 
 
@@ -59,3 +59,25 @@ def test_a_moment_may_be_told_from_now_on() -> None:
 def test_what_is_no_moment(text: str) -> None:
     with pytest.raises(click.BadParameter, match="2030-01-31T12:00:00Z"):
         moment(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [
+        ("a=b=c", ("a", "b=c")),
+        ("a=", ("a", "")),
+        ("a:=1", ("a", 1)),
+        ("a:=-1.5", ("a", -1.5)),
+        ("a:=true", ("a", True)),
+        ("a:b=1", ("a:b", "1")),
+    ],
+)
+def test_a_property_is_a_text_or_a_number(text: str, pair: tuple[str, object]) -> None:
+    assert key_value(text) == pair
+    assert type(key_value(text)[1]) is type(pair[1])
+
+
+@pytest.mark.parametrize("text", ["a", "=b", ":=1", "a:=", "a:=x", "a:=[1]", "a:=null", 'a:="t"', f"a:={2**63}"])
+def test_what_is_no_property_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        key_value(text)

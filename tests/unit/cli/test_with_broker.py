@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from partibus.bench.temporary import TemporaryBroker
 from partibus.cli.main import main
+from partibus.namespace.connection_string import parse_connection_string
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,47 @@ def test_life_of_a_partitioned_queue(connection: str) -> None:
     assert (listed["messages"], listed["dead_letter_messages"]) == (1, 1)
     assert run(connection, "entity", "delete", "orders").exit_code == 0
     assert "orders" not in run(connection, "entity", "list", "--json").output
+
+
+@pytest.mark.row("P27", "C38")
+def test_life_of_a_topic(connection: str) -> None:
+    (created,) = rows(run(connection, "entity", "create", "topic", "flights", "--partitioned", "--json"))
+    assert (created["kind"], created["partitions"], created["subscriptions"]) == ("topic", 16, 0)
+    for name in ("all", "late"):
+        rows(run(connection, "entity", "create", "subscription", "flights", name, "--json"))
+    assert run(connection, "rule", "add", "flights", "late", "r", "--sql", "delay > 60", "--only").exit_code == 0
+    for delay in (30, 90):
+        rows(run(connection, "send", "flights", f"{delay}", "--property", f"delay:={delay}", "--json"))
+    late = rows(run(connection, "receive", "flights/Subscriptions/late", "--settle", "dead-letter", "--json"))
+    assert [row["body"] for row in late] == ["90"]
+    (dead,) = rows(run(connection, "peek", "flights/Subscriptions/late", "--dead-letter-queue", "--json"))
+    assert dead["body"] == "90"
+    everything = rows(run(connection, "receive", "flights/Subscriptions/all", "--max", "2", "--json"))
+    assert {row["body"] for row in everything} == {"30", "90"}
+    listed = {row["name"]: row for row in rows(run(connection, "entity", "list", "--json"))}
+    assert listed["flights"]["subscriptions"] == 2
+    assert (listed["flights/Subscriptions/late"]["messages"], listed["flights/Subscriptions/late"]["rules"]) == (0, 1)
+    assert run(connection, "entity", "update", "flights/Subscriptions/late", "--lock-duration", "5s").exit_code == 0
+    assert run(connection, "entity", "delete", "flights").exit_code == 0
+    assert "flights" not in run(connection, "entity", "list", "--json").output
+
+
+@pytest.mark.row("P27")
+def test_a_policy_of_an_entity_opens_that_entity(connection: str) -> None:
+    for name in ("mine", "other"):
+        rows(run(connection, "entity", "create", "queue", name, "--json"))
+    key = run(connection, "policy", "create", "p", "--right", "Send", "--entity", "mine").stdout.strip()
+    (shown,) = rows(run(connection, "policy", "list", "--entity", "mine", "--json"))
+    assert shown == {"name": "p", "rights": "Send"}
+    root = parse_connection_string(connection)
+    theirs = connection.replace(root.key_name, "p").replace(root.key, key)
+    assert run(theirs, "send", "mine", "x").exit_code == 0
+    assert run(theirs, "send", "other", "x").exit_code == 1
+    assert run(theirs, "receive", "mine", "--timeout", "0.2").exit_code == 1
+    assert run(connection, "policy", "regenerate", "p", "--entity", "mine").stdout.strip() != key
+    assert run(theirs, "send", "mine", "x").exit_code == 1
+    for name in ("mine", "other"):
+        assert run(connection, "entity", "delete", name).exit_code == 0
 
 
 def test_life_of_a_queue_with_sessions(connection: str) -> None:
