@@ -292,6 +292,15 @@ def test_client_that_says_goodbye_is_answered(pair: Pair) -> None:
     assert pair.inner.said == ["made", "lost"]
 
 
+def test_what_comes_with_a_goodbye_is_read_and_its_answer_is_not_sent(pair: Pair) -> None:
+    pair.inner.on_data = lambda: pair.inner.transport.write(b"answer")
+    pair.client.send_binary(b"last words")
+    pair.client.send_close()
+    assert pair.feed(b"".join(pair.client.data_to_send())) == len(b"last words")
+    assert pair.received() == b""
+    assert pair.wire.closed
+
+
 def test_pausing_passes_through_both_ways(pair: Pair) -> None:
     pair.socket.pause_writing()
     pair.socket.resume_writing()

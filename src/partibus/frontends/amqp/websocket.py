@@ -100,7 +100,7 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
     # -- the inner protocol's calls ----------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._closing:
+        if self._closing or self._framing.state is not State.OPEN:
             return
         view = memoryview(data)
         for begin in range(0, len(view), MESSAGE_BYTES):
@@ -174,10 +174,11 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
             elif event.opcode is Opcode.TEXT:
                 framing.fail(CloseCode.UNSUPPORTED_DATA, "AMQP is in binary messages")
                 break
-        self._send()
         if self._open and not self._transport.is_closing():
-            # Without payloads, too: what was answered to pings may be more than the client takes.
+            # Before the end that came with it, as on TCP; and without payloads, too: what was answered to pings may be
+            # more than the client takes.
             self._inner.data_received(b"".join(payloads))
+        self._send()
 
     def _answer(self, request: Request) -> None:
         """To the client's handshake."""
