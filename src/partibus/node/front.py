@@ -104,7 +104,9 @@ class Front:
             self.hand = ClockHand(clock, self.broker, runtimes, self.idle)
             advance = whole.advance
         self._http = HttpServer(
-            make_app(self.health, clock, advance, self.broker), settings.limits.http, self._amqp.make_websocket_protocol
+            make_app(self.health, clock, advance, self.broker, self._amqp.ingress.new_message_id),
+            settings.limits.http,
+            self._amqp.make_websocket_protocol,
         )
 
         self.tls = ServerTls.of(settings)

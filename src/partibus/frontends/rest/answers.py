@@ -5,7 +5,9 @@ The core knows no tasks: it calls when something is durable, or found. A route i
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
+
+from starlette.requests import Request
 
 T = TypeVar("T")
 Ask = Callable[[Callable[[T], None]], None]
@@ -32,3 +34,40 @@ def _asked(ask: Ask[T]) -> "asyncio.Future[T]":
 
     ask(take)
     return answer
+
+
+class Handover(Generic[T]):
+    """One value that somebody gives, now or later, and somebody waits for. Made where a task runs."""
+
+    def __init__(self) -> None:
+        self._value: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def give(self, value: T) -> bool:
+        """False when there was one before, which stays."""
+        if self._value.done():
+            return False
+        self._value.set_result(value)
+        return True
+
+    def look(self) -> T | None:
+        """What was given, if anything was."""
+        return self._value.result() if self._value.done() else None
+
+    async def wait(self) -> T:
+        """Until there is one."""
+        return await asyncio.shield(self._value)
+
+    async def wait_with(self, request: Request, timeout_s: float) -> bool:
+        """Until there is one, the client has left, or the time is over; True when the client has left."""
+        gone = asyncio.ensure_future(_left(request))
+        try:
+            either: set[asyncio.Future[Any]] = {self._value, gone}
+            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            return gone.done()
+        finally:
+            gone.cancel()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

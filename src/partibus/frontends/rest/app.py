@@ -1,17 +1,24 @@
 """The routes of the HTTP port."""
 
+from collections.abc import Callable
+
 from starlette.applications import Starlette
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from partibus.clock import Clock
 from partibus.frontends.rest.atom.api import AdminApi
 from partibus.frontends.rest.clock import Advance, AdvanceClock, ShowClock
+from partibus.frontends.rest.data.api import DataApi
 from partibus.frontends.rest.health import GetHealth, Health
 from partibus.namespace.broker import Broker
 
 
-def make_app(health: Health, clock: Clock, advance: Advance | None, broker: Broker) -> Starlette:
-    """``advance`` moves the manual clock; None under the real one."""
+def make_app(
+    health: Health, clock: Clock, advance: Advance | None, broker: Broker, new_message_id: Callable[[], str]
+) -> Starlette:
+    """``advance`` moves the manual clock; None under the real one. ``new_message_id`` makes ids for messages that come
+    without one."""
     show = ShowClock(clock, broker.access, manual=advance is not None)
     return Starlette(
         routes=[
@@ -19,6 +26,17 @@ def make_app(health: Health, clock: Clock, advance: Advance | None, broker: Brok
             Route("/$partibus/clock", show, methods=["GET"]),
             Route("/$partibus/clock/advance", AdvanceClock(advance, broker.access), methods=["POST"]),
             # Entities are named by any path:
-            Route("/{path:path}", AdminApi(broker)),
+            Route("/{path:path}", EntityPaths(DataApi(broker, new_message_id), AdminApi(broker))),
         ]
     )
+
+
+class EntityPaths:
+    """Requests about messages, and requests about entities."""
+
+    def __init__(self, data: DataApi, admin: AdminApi) -> None:
+        self._data = data
+        self._admin = admin
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self._data if self._data.takes(scope) else self._admin)(scope, receive, send)

@@ -1,5 +1,6 @@
 """Who may do what over HTTP: the claim that a request shows (dialect sections 2.4, 2.5, 9.1)."""
 
+from dataclasses import replace
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -27,14 +28,27 @@ class Claims:
         """The grant of a request that is about ``path``, segments in lower case. Unauthorized."""
         token = request.headers.get("authorization")
         if token is None:
-            raise Unauthorized("The request has no Authorization header. Sign in with a shared access signature.")
-        grant = self._grant(request, token, path)
+            raise _no_token()
+        return self._checked(self._grant(request, token, path), path, right)
+
+    def _checked(self, grant: Grant, path: Path, right: Right) -> Grant:
         if not self.allows(grant, path, right):
             raise Unauthorized(
                 f"The access policy {shown(grant.policy_name)} does not allow this: {_name(right)} is needed on "
                 f"'{'/'.join(path) or 'the namespace'}'. Use a policy that has it."
             )
         return grant
+
+    def check_entity(self, request: Request, path: Path, entity: Path, right: Right, *, narrow: bool) -> Grant:
+        """As `check` for a request to ``path``, which lies below ``entity`` and is about it. ``narrow``: a token for
+        something between the two is good, too, since clients sign the address that they use."""
+        token = request.headers.get("authorization")
+        if token is None:
+            raise _no_token()
+        grant = self._grant(request, token, path)
+        if narrow and len(grant.path) > len(entity):
+            grant = replace(grant, path=entity)
+        return self._checked(grant, entity, right)
 
     def check_target(self, request: Request, grant: Grant, header: str, path: Path) -> None:
         """The right to manage another entity than the request's, by a token in ``header`` or by the grant itself.
@@ -56,6 +70,10 @@ class Claims:
         audience = f"https://{host_of(request)}/{quote('/'.join(path))}"
         now_s = self._wall_clock.now_ms() / 1000
         return self._access.check_token(token.removeprefix(_BEARER), audience, now_s, LEEWAY_S)
+
+
+def _no_token() -> Unauthorized:
+    return Unauthorized("The request has no Authorization header. Sign in with a shared access signature.")
 
 
 def host_of(request: Request) -> str:

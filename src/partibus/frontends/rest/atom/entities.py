@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from partibus.errors import OutcomeUnknown, StoreUnavailable
 from partibus.frontends.rest.answers import answer_of
+from partibus.frontends.rest.api_version import check_api_version
 from partibus.frontends.rest.atom.calls import Call
 from partibus.frontends.rest.atom.counts import ask_counts, counts_of
 from partibus.frontends.rest.atom.descriptions import (
@@ -37,11 +38,11 @@ _TARGET_HEADERS = {
 
 async def get_entity(call: Call) -> Response:
     """A queue or topic."""
-    return await _show(call, call.broker.entity(call.resource.entity))
+    return await _show(call, _known(call, call.resource.entity))
 
 
 async def get_subscription(call: Call) -> Response:
-    return await _show(call, call.broker.entity(path_of(call)))
+    return await _show(call, _known(call, path_of(call)))
 
 
 async def put_entity(call: Call) -> Response:
@@ -50,10 +51,10 @@ async def put_entity(call: Call) -> Response:
     kind = _KINDS[description.name]
     name = call.resource.entity
     if call.if_match is not None:
-        known = call.broker.namespace.entity(name)
-        described = read_description(kind, description, partitioned=known.partitioned)
+        described = read_description(kind, description, partitioned=_known(call, name).queue.partitioned)
         return await _update(call, kind, name, described)
     described = read_description(kind, description)
+    check_api_version(call.request, name, partitioned=described.properties.get("EnablePartitioning") is True)
     _check_targets(call, described)
     create = call.broker.create_queue if kind is EntityKind.QUEUE else call.broker.create_topic
     return await _created(call, create(name, described.properties, policies=described.policies))
@@ -102,7 +103,7 @@ def entry_of(call: Call, entity: Entity, inspection: Inspection) -> Entry:
 
 
 async def _update(call: Call, kind: EntityKind, path: str, described: Described) -> Response:
-    entity = call.broker.entity(path)
+    entity = _known(call, path)
     queue = entity.queue
     seen = call.check_tag(queue.name, tag_of(queue))
     _check_targets(call, described)
@@ -121,13 +122,20 @@ async def _update(call: Call, kind: EntityKind, path: str, described: Described)
 
 
 async def _delete(call: Call, path: str) -> Response:
-    entity = call.broker.entity(path)
+    entity = _known(call, path)
     call.check_tag(entity.queue.name, tag_of(entity.queue))
     _check_all_there(entity, "deleted")
     call.broker.delete(path)
     await call.followed()
     _check_still_there(entity, "is deleted", "are emptied")
     return Response()
+
+
+def _known(call: Call, path: str) -> Entity:
+    """EntityNotFound; InvalidOperation when the request's api-version does not know such entities (row P20)."""
+    entity = call.broker.entity(path)
+    check_api_version(call.request, entity.queue.name, partitioned=entity.queue.partitioned)
+    return entity
 
 
 async def _created(call: Call, entity: Entity) -> Response:

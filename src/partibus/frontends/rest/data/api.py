@@ -1,0 +1,98 @@
+"""Requests about messages: which is whose, who may, and what refusals look like."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from uuid import UUID
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from partibus import errors as core
+from partibus.errors import PartibusError
+from partibus.frontends.rest.api_version import check_api_version
+from partibus.frontends.rest.atom.errors import refusal, status_of
+from partibus.frontends.rest.body import BodyTooLarge
+from partibus.frontends.rest.claims import Claims
+from partibus.frontends.rest.data import receive, send, settle
+from partibus.frontends.rest.data.calls import DataCall
+from partibus.frontends.rest.data.message_in import MessageReader
+from partibus.frontends.rest.data.paths import Place, parse_place
+from partibus.namespace.access import Right
+from partibus.namespace.broker import Broker
+
+Handler = Callable[[DataCall], Awaitable[Response]]
+
+_HANDLERS: Mapping[tuple[int, str], tuple[Right, Handler]] = {
+    (0, "POST"): (Right.SEND, send.send_messages),
+    (1, "POST"): (Right.LISTEN, receive.peek_lock),
+    (1, "DELETE"): (Right.LISTEN, receive.receive_and_delete),
+    (2, "DELETE"): (Right.LISTEN, settle.complete),
+    (2, "PUT"): (Right.LISTEN, settle.unlock),
+    (2, "POST"): (Right.LISTEN, settle.renew),
+}
+"""By the number of segments below ``messages``, and the method."""
+
+_STATUS: Mapping[type[PartibusError], tuple[int, int]] = {
+    core.EntityNotFound: (410, 41000),
+    core.MessageLockLost: (404, 40400),
+    core.MessageTooLarge: (403, 40300),
+}
+"""Where messages have other statuses than entities have (dialect section 10)."""
+
+
+class DataApi:
+    """Answers requests about messages."""
+
+    def __init__(self, broker: Broker, new_message_id: Callable[[], str]) -> None:
+        self._broker = broker
+        self._claims = Claims(broker.access, broker.wall_clock)
+        self._reader = MessageReader(new_message_id)
+
+    def takes(self, scope: Scope) -> bool:
+        """It is such a request, and about no entity that happens to have such a name."""
+        place = parse_place(scope["path"])
+        if place is None or (len(place.below), scope["method"]) not in _HANDLERS:
+            return False
+        if len(place.below) == 2 and not _is_uuid(place.below[1]):
+            return False
+        return self._broker.namespace.find("/".join(place.claim_path)) is None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except ClientDisconnect:
+            return
+        except BodyTooLarge as error:
+            response = self._refuse(request, 413, 41300, str(error))
+        except PartibusError as error:
+            response = self._refuse(request, *_STATUS.get(type(error), status_of(error)), str(error))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        place = parse_place(request.scope["path"])
+        assert place is not None, "`takes` was asked"
+        right, handler = _HANDLERS[len(place.below), request.method]
+        address = place.address
+        self._check_claim(request, place, right)
+        entity = self._broker.entity(address.entity_path)
+        check_api_version(request, entity.queue.name, partitioned=entity.queue.partitioned)
+        return await handler(DataCall(self._broker, self._reader, request, place, address, entity))
+
+    def _check_claim(self, request: Request, place: Place, right: Right) -> None:
+        path, entity = place.claim_path, place.address.segments
+        between = ("/".join(path[:length]) for length in range(len(entity) + 1, len(path) + 1))
+        # An entity may be called `orders/messages`: who may use it may not use `orders` therefore.
+        narrow = all(self._broker.namespace.find(name) is None for name in between)
+        self._claims.check_entity(request, path, entity, right, narrow=narrow)
+
+    def _refuse(self, request: Request, status: int, sub_code: int, text: str) -> Response:
+        return refusal(request, status, sub_code, text, self._broker.clock.now_ms())
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,27 @@
+"""One request about messages, with what every operation needs of it."""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from partibus.frontends.rest.data.message_in import MessageReader
+from partibus.frontends.rest.data.paths import Place
+from partibus.namespace.addresses import Address
+from partibus.namespace.broker import Broker, Entity
+
+
+@dataclass(slots=True)
+class DataCall:
+    """A request whose claim is good for its entity."""
+
+    broker: Broker
+    reader: MessageReader
+    request: Request
+    place: Place
+    address: Address
+    entity: Entity
+
+    @property
+    def kind(self) -> int:
+        """Which sub-queue."""
+        return int(self.address.subqueue)

@@ -1,0 +1,123 @@
+"""Messages -> answers (dialect section 10)."""
+
+import json
+import re
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from uuid import UUID
+
+from partibus.amqp.codec.decoder import decode
+from partibus.amqp.codec.types import Timestamp
+from partibus.amqp.errors import DecodeError
+from partibus.amqp.section_fields import Property, decode_body, iter_map, properties
+from partibus.amqp.sections import DATA
+from partibus.frontends.rest.data.message_in import BROKER_PROPERTIES, STANDARD_HEADERS
+from partibus.message import StoredMessage
+from partibus.partition.entry import Entry
+from partibus.partition.ports import EntryState
+from partibus.routing.send import COUNTER_BITS
+
+_TEXTS = {
+    "CorrelationId": Property.CORRELATION_ID,
+    "Label": Property.SUBJECT,
+    "MessageId": Property.MESSAGE_ID,
+    "ReplyTo": Property.REPLY_TO,
+    "ReplyToSessionId": Property.REPLY_TO_GROUP_ID,
+    "SessionId": Property.GROUP_ID,
+    "To": Property.TO,
+}
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+"""What the name of a header can be; properties with other names are left out."""
+_VALUE = re.compile(r"[\x20-\x7e]*")
+_FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
+"""Of the years 1 and 9999."""
+_DATA_TYPE = "application/octet-stream"
+
+
+def sequence_number(partition_id: int, entry: Entry) -> int:
+    """As clients know it (D9)."""
+    return partition_id << COUNTER_BITS | entry.sequence
+
+
+def headers_of(
+    entry: Entry, data: bytes, partition_id: int, *, token: UUID | None, locked_until_ms: int | None
+) -> dict[str, str]:
+    """What is said about a message beside its body; ``token`` and ``locked_until_ms`` of one under lock."""
+    stored = StoredMessage(data)
+    fields = properties(stored.properties)
+    broker: dict[str, object] = {name: _plain(fields[at]) for name, at in _TEXTS.items() if fields[at] is not None}
+    for key, raw in _pairs(stored.annotation_count, stored.annotations):
+        if key == "x-opt-partition-key":
+            broker["PartitionKey"] = _plain(raw)
+        elif key == "x-opt-via-partition-key":
+            broker["ViaPartitionKey"] = _plain(raw)
+        elif key == "x-opt-scheduled-enqueue-time" and isinstance(raw, int):
+            broker["ScheduledEnqueueTimeUtc"] = date_text(raw)
+    if stored.ttl_ms is not None:
+        broker["TimeToLive"] = stored.ttl_ms / 1000
+    broker |= {
+        "DeliveryCount": entry.delivery_count + 1,
+        "EnqueuedSequenceNumber": 0,
+        "EnqueuedTimeUtc": date_text(entry.enqueued_ms),
+        "SequenceNumber": sequence_number(partition_id, entry),
+        "State": EntryState(entry.state).name.capitalize(),
+    }
+    if token is not None and locked_until_ms is not None:
+        broker |= {"LockToken": str(token), "LockedUntilUtc": date_text(locked_until_ms)}
+    content_type = fields[Property.CONTENT_TYPE]
+    if not isinstance(content_type, str) or not _VALUE.fullmatch(content_type):
+        content_type = _DATA_TYPE
+    return {**_application_properties(stored), BROKER_PROPERTIES: json.dumps(broker), "Content-Type": content_type}
+
+
+def body_of(data: bytes) -> bytes:
+    """The content of the body: bytes as they are, text as UTF-8, anything else as JSON."""
+    rest = StoredMessage(data).rest
+    values = decode_body(rest) if rest else []
+    if rest[2:3] == bytes((DATA,)):
+        return b"".join(bytes(value) for value in values if isinstance(value, bytes))
+    value = values[0] if len(values) == 1 else values
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    return value.encode() if isinstance(value, str) else json.dumps(value, default=str).encode()
+
+
+def date_text(ms: int) -> str:
+    """RFC 1123 of ms since 1970; of a time that no calendar has, the nearest one."""
+    seconds = min(max(ms // 1000, _FIRST_S), _LAST_S)
+    return format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)
+
+
+def _pairs(count: int, pairs: bytes) -> list[tuple[str, object]]:
+    found: list[tuple[str, object]] = []
+    pos = 0
+    for _ in range(count):
+        key, pos = decode(pairs, pos)
+        value, pos = decode(pairs, pos)
+        found.append((str(key), value))
+    return found
+
+
+def _application_properties(stored: StoredMessage) -> dict[str, str]:
+    """By names that can be headers and are none of HTTP's own; strings in quotes, with everything beyond ASCII
+    escaped, so that no value ends its line."""
+    if not stored.application_properties:
+        return {}
+    try:
+        found = {name: decode(raw)[0] for name, raw in iter_map(stored.application_properties)}
+    except DecodeError:
+        return {}
+    return {
+        name: json.dumps(_plain(value))
+        for name, value in found.items()
+        if _NAME.fullmatch(name) and name.lower() not in STANDARD_HEADERS
+    }
+
+
+def _plain(value: object) -> object:
+    """As JSON can say it."""
+    if isinstance(value, Timestamp):
+        return date_text(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return bytes(value).hex() if isinstance(value, bytes | bytearray | memoryview) else str(value)

@@ -1,0 +1,53 @@
+"""Which requests are about messages, and what they name.
+
+```text
+ POST             /{entity}/messages                      send
+ POST, DELETE     /{entity}/messages/head                 receive under lock, receive and delete
+ DELETE PUT POST  /{entity}/messages/{number}/{token}     complete, unlock, renew
+```
+
+``entity`` is the name of a queue or topic, ``topic/Subscriptions/name``, or one of these with a sub-queue behind it.
+"""
+
+from typing import NamedTuple
+
+from partibus.errors import ArgumentError, EntityNotFound
+from partibus.namespace.addresses import Address, parse_address
+from partibus.namespace.sas import Path
+
+MESSAGES = "messages"
+HEAD = "head"
+
+
+class Place(NamedTuple):
+    """What a path names below an entity."""
+
+    entity: str
+    """As it was typed."""
+    below: tuple[str, ...]
+    """What follows ``messages``."""
+    claim_path: Path
+    """All segments in lower case."""
+
+    @property
+    def address(self) -> Address:
+        """EntityNotFound when nothing can have such a name."""
+        try:
+            address = parse_address(self.entity)
+        except ArgumentError:
+            raise EntityNotFound(self.entity) from None
+        if address.management or address.is_cbs:
+            raise EntityNotFound(self.entity)
+        return address
+
+
+def parse_place(path: str) -> Place | None:
+    """What a decoded path names; None when it is not about messages."""
+    segments = path.strip("/").split("/")
+    folded = tuple(segment.lower() for segment in segments)
+    for count in (1, 2, 3):
+        entity, below = segments[:-count], segments[1 - count :] if count > 1 else []
+        if not entity or folded[-count] != MESSAGES or (count == 2 and folded[-1] != HEAD):
+            continue
+        return Place("/".join(entity), tuple(below), folded)
+    return None

@@ -1,0 +1,172 @@
+"""Receive the next message: under lock, or deleted.
+
+Who asks waits, at most as long as it says. A message that comes when its client has left goes back uncounted; one that
+was deleted by then is gone, which is what receive-and-delete means.
+"""
+
+import re
+from functools import partial
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from partibus.errors import (
+    ArgumentError,
+    EntityDisabled,
+    EntityNotFound,
+    InvalidOperation,
+    PartibusError,
+    ServerBusy,
+)
+from partibus.frontends.rest.answers import Handover
+from partibus.frontends.rest.claims import host_of
+from partibus.frontends.rest.data.calls import DataCall
+from partibus.frontends.rest.data.message_out import body_of, headers_of, sequence_number
+from partibus.partition.commands import Granted, Outcome, Settle
+from partibus.partition.keys import SubqueueKind
+from partibus.routing.lock_tokens import token_uuid
+from partibus.routing.partitions import PartitionHandle
+
+TIMEOUT_S = 60
+"""How long is waited where the request says nothing."""
+TIMEOUT_MAX_S = 300
+LEAST_WAIT_S = 0.25
+"""Partitions are asked and answer within it; with no time at all nothing would ever be found."""
+
+_SECONDS = re.compile(r"[0-9]{1,9}")
+_Found = tuple[PartitionHandle, Granted] | PartibusError
+
+
+async def receive_and_delete(call: DataCall) -> Response:
+    """200 with the message, or 204."""
+    return await _receive(call, delete=True)
+
+
+async def peek_lock(call: DataCall) -> Response:
+    """201 with the message and the address of its lock, or 204."""
+    return await _receive(call, delete=False)
+
+
+async def _receive(call: DataCall, *, delete: bool) -> Response:
+    entity = call.entity
+    entity.check_receive()
+    refusal = entity.refusal_of_receivers(call.kind)
+    if refusal is not None:
+        raise refusal
+    if entity.queue.requires_session and call.kind == SubqueueKind.ACTIVE:
+        raise InvalidOperation(f"'{entity.queue.name}' requires sessions, which HTTP does not have. Receive over AMQP.")
+    timeout_s = _timeout_s(call.request.query_params.get("timeout"))
+    receiver = _Receiver(call, delete=delete)
+    try:
+        found = await receiver.receive(timeout_s)
+    finally:
+        receiver.close()
+    if found is None:
+        return Response(None, 204)
+    if isinstance(found, PartibusError):
+        raise found
+    return _answer(call, *found, delete=delete)
+
+
+def _timeout_s(given: str | None) -> int:
+    if given is None:
+        return TIMEOUT_S
+    if not _SECONDS.fullmatch(given):
+        raise ArgumentError("timeout", given, "a whole number of seconds")
+    return min(int(given), TIMEOUT_MAX_S)
+
+
+class _Receiver:
+    """Waits for one message, as a link of AMQP would."""
+
+    def __init__(self, call: DataCall, *, delete: bool) -> None:
+        entity = self._entity = call.entity
+        route, most = entity.route, call.broker.limits.receivers_max
+        if route.receivers >= most:
+            raise ServerBusy(
+                f"'{route.name}' has {route.receivers} concurrent receive requests, its limit is {most}. "
+                "Wait 2 seconds and try again."
+            )
+        self._call = call
+        self._delete = delete
+        self._closed = False
+        self._found: Handover[_Found] = Handover()
+        self._most_bytes = call.broker.limits.connection.outgoing_bytes
+        self._source = route.source(call.kind, delete=delete, on_granted=self._granted, on_failed=self._failed)
+        route.receivers += 1
+        entity.join(self)
+
+    @property
+    def waiting(self) -> bool:
+        """For messages: the entity is not idle."""
+        return True
+
+    def on_entity_changed(self) -> None:
+        """It may be closed for receivers now."""
+        queue = self._entity.queue
+        refusal: PartibusError | None = self._entity.refusal_of_receivers(self._call.kind)
+        if queue.deleted:
+            refusal = EntityNotFound(queue.name)
+        elif not queue.can_receive:
+            refusal = EntityDisabled(queue.name, queue.description.options.status.value)
+        if refusal is not None:
+            self._found.give(refusal)
+
+    async def receive(self, timeout_s: float) -> _Found | None:
+        """None when nothing came in time, or the client has left."""
+        self._ask()
+        has_left = await self._found.wait_with(self._call.request, max(timeout_s, LEAST_WAIT_S))
+        if self._found.look() is None:
+            stopped: Handover[None] = Handover()
+            self._source.stop(partial(_tell, stopped))
+            await stopped.wait()
+        found = self._found.look()
+        if has_left and isinstance(found, tuple):
+            self._release(*found)
+            return None
+        return found
+
+    def close(self) -> None:
+        """Nothing is waited for any more."""
+        self._closed = True
+        self._entity.leave(self)
+        self._entity.route.receivers -= 1
+        self._source.close()
+
+    def _failed(self, error: PartibusError) -> None:
+        self._found.give(error)
+
+    def _ask(self) -> None:
+        self._source.ask(1, self._most_bytes)
+
+    def _granted(self, partition: PartitionHandle, granted: Granted) -> None:
+        if not granted.entries:
+            # What was kept for us had lapsed.
+            if granted.ended and not self._closed:
+                self._ask()
+        elif self._closed or not self._found.give((partition, granted)):
+            self._release(partition, granted)
+
+    def _release(self, partition: PartitionHandle, granted: Granted) -> None:
+        if not self._delete:
+            tokens = [(granted.lock_id, entry.pos) for entry in granted.entries]
+            partition.submit(Settle(0, self._call.kind, Outcome.RELEASE, tokens))
+
+
+def _tell(stopped: Handover[None]) -> None:
+    stopped.give(None)
+
+
+def _answer(call: DataCall, partition: PartitionHandle, granted: Granted, *, delete: bool) -> Response:
+    (entry,) = granted.entries
+    data = entry.data
+    assert data is not None, "a grant brings bodies"
+    partition_id = partition.partition_id
+    token = None if delete else token_uuid(partition_id, granted.lock_id, entry.pos)
+    locked_until_ms = None if delete else granted.until_ms
+    headers = headers_of(entry, data, partition_id, token=token, locked_until_ms=locked_until_ms)
+    if token is not None:
+        base = f"{call.request.url.scheme}://{host_of(call.request)}"
+        number = sequence_number(partition_id, entry)
+        headers["Location"] = f"{base}/{quote(call.address.path, safe='/$')}/messages/{number}/{token}"
+    return Response(body_of(data), 200 if delete else 201, headers)

@@ -1,0 +1,42 @@
+"""Send one message, or a batch in JSON."""
+
+from functools import partial
+
+from starlette.responses import Response
+
+from partibus.errors import InvalidOperation, QuotaExceeded
+from partibus.frontends.rest.answers import answer_of
+from partibus.frontends.rest.body import BodyTooLarge, read_body
+from partibus.frontends.rest.data.calls import DataCall
+from partibus.partition.keys import SubqueueKind
+from partibus.routing.send import send
+
+BATCH_TYPE = "application/vnd.microsoft.servicebus.json"
+_KIB = 1024
+BATCH_BODY_MAX = 4 * 1024 * _KIB
+"""Bytes of a batch in JSON, where a byte of a message may take six."""
+
+
+async def send_messages(call: DataCall) -> Response:
+    """201 once all are stored; else the first refusal. A batch stands or falls as one in each partition (D8)."""
+    queue = call.entity.queue
+    if call.kind != SubqueueKind.ACTIVE:
+        raise InvalidOperation(f"Nobody can send to '{call.address.path}'. Send to '{queue.name}'.")
+    call.entity.check_send()
+    headers = call.request.headers
+    if headers.get("content-type", "").partition(";")[0].strip().lower() == BATCH_TYPE:
+        batch = call.reader.from_batch(await read_body(call.request, BATCH_BODY_MAX), queue)
+    else:
+        most = queue.message_size_max_bytes
+        try:
+            body = await read_body(call.request, most)
+        except BodyTooLarge:
+            raise QuotaExceeded(f"A message to '{queue.name}'", most, "bytes", "Send less in one message.") from None
+        batch = [call.reader.from_headers(headers.items(), body, queue)]
+    # The entity may have been changed while the body came.
+    call.entity.check_send()
+    errors = await answer_of(partial(send, call.entity.route, [batch]))
+    for error in errors or ():
+        if error is not None:
+            raise error
+    return Response(None, 201)

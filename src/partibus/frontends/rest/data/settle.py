@@ -1,0 +1,65 @@
+"""Complete, unlock, renew, by the lock token.
+
+Which number or id stands before it in the address says nothing: the token names its message.
+"""
+
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from starlette.responses import Response
+
+from partibus.errors import InvalidOperation, MessageLockLost
+from partibus.frontends.rest.answers import answer_of
+from partibus.frontends.rest.data.calls import DataCall
+from partibus.frontends.rest.data.message_out import date_text
+from partibus.partition.commands import Command, Failed, LocksRenewed, LockToken, Outcome, RenewLocks, Settle
+from partibus.partition.keys import SubqueueKind
+from partibus.routing.lock_tokens import read_token
+from partibus.routing.partitions import PartitionHandle, error_of
+
+
+async def complete(call: DataCall) -> Response:
+    """The message goes."""
+    return await _settle(call, Outcome.COMPLETE)
+
+
+async def unlock(call: DataCall) -> Response:
+    """The message comes back, with one more delivery counted."""
+    return await _settle(call, Outcome.ABANDON)
+
+
+async def renew(call: DataCall) -> Response:
+    """The message stays locked for another LockDuration; the header ``LockedUntilUtc`` says until when."""
+    partition, token = _locked(call)
+    reply = await _ask(call, partition, RenewLocks(call.entity.route.numbers.next(), call.kind, [token]))
+    if not isinstance(reply, LocksRenewed):
+        raise MessageLockLost
+    return Response(None, 200, {"LockedUntilUtc": date_text(reply.until_ms[0])})
+
+
+async def _settle(call: DataCall, outcome: Outcome) -> Response:
+    partition, token = _locked(call)
+    reply = await _ask(call, partition, Settle(call.entity.route.numbers.next(), call.kind, outcome, [token]))
+    if reply.lost:
+        raise MessageLockLost
+    return Response(None, 200)
+
+
+def _locked(call: DataCall) -> tuple[PartitionHandle, LockToken]:
+    """The partition that the token names, and what it is there. `MessageLockLost` when there is no such partition."""
+    queue = call.entity.queue
+    if queue.requires_session and call.kind == SubqueueKind.ACTIVE:
+        raise InvalidOperation(f"Messages of '{queue.name}' are their session's. Settle and renew over AMQP.")
+    partition_id, lock_id, pos = read_token(UUID(call.place.below[1]))
+    partitions = call.entity.route.partitions
+    if partition_id >= len(partitions):
+        raise MessageLockLost
+    return partitions[partition_id], (lock_id, pos)
+
+
+async def _ask(call: DataCall, partition: PartitionHandle, command: Command) -> Any:
+    reply: Any = await answer_of(partial(partition.submit, command))
+    if isinstance(reply, Failed):
+        raise error_of(reply, call.entity.queue.name)
+    return reply
