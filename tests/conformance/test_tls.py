@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import socket
@@ -18,8 +19,10 @@ import pytest
 from azure.servicebus import TransportType
 
 from partibus.client import OutgoingMessage, connect
+from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerFailed, BrokerProcess, run_to_the_end
 from tests.conformance.clients.interface import (
+    Client,
     ClientTrouble,
     Outgoing,
     ServiceBusClient,
@@ -27,7 +30,7 @@ from tests.conformance.clients.interface import (
     receive_all,
     wait_until,
 )
-from tests.conformance.clients.javascript import JavaScriptServiceBus
+from tests.conformance.clients.javascript import JavaScriptServiceBus, Rhea
 from tests.conformance.clients.python_asyncio import PythonAsyncio
 from tests.conformance.clients.python_sync import PythonSync
 
@@ -71,6 +74,19 @@ def javascript_over(transport: str, broker: BrokerProcess) -> ServiceBusClient:
     return JavaScriptServiceBus(over_tls(broker), websocket=True, endpoint=endpoint, ca_file=broker.ca_file)
 
 
+def rhea_over_tls(host: str, port: int, policy: str, key: str, ca_file: Path) -> Client:
+    return Rhea(host, port, policy, key, ca_file=ca_file)
+
+
+def proton_over_tls(host: str, port: int, policy: str, key: str, ca_file: Path) -> Client:
+    if importlib.util.find_spec("proton") is None:
+        pytest.skip("python-qpid-proton is not installed: it has no wheel and needs a C compiler")
+    from tests.conformance.clients.proton import Proton
+
+    return Proton(host, port, policy, key, ca_file=ca_file)
+
+
+PLAIN_AMQP_OVER_TLS = {"rhea": rhea_over_tls, "proton": proton_over_tls}
 CLIENTS: dict[str, Callable[[BrokerProcess], ServiceBusClient]] = {
     "python-amqps": lambda broker: python_over("amqps", broker, PythonSync),
     "python-wss": lambda broker: python_over("wss", broker, PythonSync),
@@ -153,6 +169,22 @@ def test_our_own_client_speaks_tls(broker: BrokerProcess, monkeypatch: pytest.Mo
         client.sender(queue).send([OutgoingMessage(body=LARGE)])
         (message,) = client.receiver(queue).receive(1)
         assert message.body == LARGE
+
+
+@pytest.mark.row("C1")
+@pytest.mark.parametrize("library", ["rhea", "proton"])
+def test_plain_amqp_clients_speak_tls(broker: BrokerProcess, make_queue: Callable[..., str], library: str) -> None:
+    queue = make_queue()
+    login = parse_connection_string(at_tls_port(broker))
+    assert login.port is not None
+    where = (login.host, login.port, login.key_name, login.key)
+    with closing(PLAIN_AMQP_OVER_TLS[library](*where, broker.ca_file)) as client:
+        client.send(queue, Outgoing(LARGE), Outgoing(b"small"))
+        messages = receive_all(client, queue, 2)
+        assert [message.body for message in messages] == [LARGE, b"small"]
+        for message in messages:
+            client.complete(queue, message)
+    assert broker.describe(queue).messages == 0
 
 
 def get_health(url: str, ca_file: Path) -> dict[str, object]:

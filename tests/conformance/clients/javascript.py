@@ -204,13 +204,15 @@ class JavaScriptServiceBus(JavaScriptAgent):
 class Rhea(JavaScriptAgent):
     """rhea, logged in with SASL PLAIN."""
 
-    def __init__(self, host: str, port: int, policy: str, key: str) -> None:
+    def __init__(self, host: str, port: int, policy: str, key: str, *, ca_file: Path | None = None) -> None:
+        """Over TLS if there is a ``ca_file``, which says who is trusted."""
         super().__init__(
             "rhea_client.js",
             host,
             str(port),
             policy,
             key,
+            *([str(ca_file)] if ca_file is not None else []),
             kinds={
                 "amqp:not-found": Trouble.NOT_FOUND,
                 "amqp:unauthorized-access": Trouble.UNAUTHORIZED,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from proton import Condition, ConnectionException, Delivery, Endpoint, Message, symbol, timestamp
+from proton import Condition, ConnectionException, Delivery, Endpoint, Message, SSLDomain, symbol, timestamp
 from proton import Timeout as ProtonTimeout
 from proton.handlers import MessagingHandler
 from proton.reactor import AtLeastOnce, AtMostOnce
@@ -59,10 +60,17 @@ class _Inbox(MessagingHandler):
 class Proton:
     """One connection; a link for each entity and direction."""
 
-    def __init__(self, host: str, port: int, policy: str, key: str) -> None:
+    def __init__(self, host: str, port: int, policy: str, key: str, *, ca_file: Path | None = None) -> None:
+        """Over TLS if there is a ``ca_file``, which says who is trusted."""
+        domain = None
+        if ca_file is not None:
+            domain = SSLDomain(SSLDomain.MODE_CLIENT)
+            domain.set_trusted_ca_db(str(ca_file))
+            domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
         with _troubles():
             self._connection = BlockingConnection(
-                f"amqp://{host}:{port}",
+                f"{'amqp' if domain is None else 'amqps'}://{host}:{port}",
+                ssl_domain=domain,
                 timeout=WAIT_S,
                 user=policy,
                 password=key,

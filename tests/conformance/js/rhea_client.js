@@ -1,12 +1,14 @@
-// Adapter for rhea, a plain AMQP 1.0 client.  node rhea_client.js HOST PORT POLICY KEY
+// Adapter for rhea, a plain AMQP 1.0 client.  node rhea_client.js HOST PORT POLICY KEY [CA]
 "use strict";
 
+const { readFileSync } = require("node:fs");
 const rhea = require("rhea");
 const { serve } = require("./agent.js");
 
-const [host, port, username, password] = process.argv.slice(2);
+const [host, port, username, password, ca] = process.argv.slice(2);
+const tls = ca ? { transport: "tls", ca: [readFileSync(ca)] } : {};
 const container = rhea.create_container();
-const connection = container.connect({ host, port: Number(port), username, password, reconnect: false });
+const connection = container.connect({ host, port: Number(port), username, password, reconnect: false, ...tls });
 const opened = next(connection, ["connection_open"], ["connection_error", "disconnected", "error"]);
 const lost = next(connection, [], ["connection_error", "disconnected"]);
 lost.catch(() => {}); // every request reports it
