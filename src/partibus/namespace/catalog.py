@@ -373,15 +373,20 @@ class Catalog:
         return EntityRecord(entity_id, description, placements, now_ms, now_ms)
 
     def _check_quotas(self, options: EntityOptions) -> None:
-        ((entity_count,),) = self._database.execute("SELECT count(*) FROM entity WHERE topic_id IS NULL")
+        ((entity_count,),) = self._database.execute(
+            "SELECT (SELECT count(*) FROM entity) - (SELECT count(*) FROM entity WHERE topic_id IS NOT NULL)"
+        )
         if entity_count >= self._limits.entity_max:
             raise QuotaExceeded("The namespace", self._limits.entity_max, "entities", "Delete one that is not needed.")
         if not options.partitioned:
             return
-        ((partitioned_count,),) = self._database.execute(
-            "SELECT count(*) FROM placement JOIN entity ON entity.entity_id = placement.entity_id"
-            " WHERE partition_no = 1 AND topic_id IS NULL"
-        )
+        ((partitioned_count,),) = self._database.execute("SELECT count(*) FROM placement WHERE partition_no = 1")
+        if partitioned_count >= self._limits.partitioned_max:
+            # Subscriptions are among them, and are not counted.
+            ((partitioned_count,),) = self._database.execute(
+                "SELECT count(*) FROM placement JOIN entity ON entity.entity_id = placement.entity_id"
+                " WHERE partition_no = 1 AND topic_id IS NULL"
+            )
         if partitioned_count >= self._limits.partitioned_max:
             raise QuotaExceeded(
                 "The namespace",

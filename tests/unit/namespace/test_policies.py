@@ -138,7 +138,7 @@ def test_other_rights_count_for_what_was_shown(world: World) -> None:
     shown = world.token(policy, "sb://host/a")
     called: list[int] = []
     world.access.on_changed.append(lambda: called.append(world.access.version))
-    world.broker.set_policy("a", SasPolicy("p", Right.LISTEN, *policy.keys))
+    world.broker.set_policy("a", SasPolicy("p", Right.LISTEN, policy.primary_key, policy.secondary_key))
     renewed = world.access.renewed(shown)
     assert renewed is not None
     assert (renewed.rights, renewed.path, renewed.expires_s) == (Right.LISTEN, shown.path, shown.expires_s)

@@ -4,6 +4,9 @@
 ALTER TABLE entity ADD COLUMN topic_id BIGINT;
 CREATE INDEX entity_by_topic ON entity (topic_id) WHERE topic_id IS NOT NULL;
 
+-- Counts partitioned entities without looking at every partition.
+CREATE INDEX placement_of_partitioned ON placement (entity_id) WHERE partition_no = 1;
+
 CREATE TABLE rule (
     entity_id BIGINT NOT NULL REFERENCES entity (entity_id) ON DELETE CASCADE,
     folded_name TEXT NOT NULL,
