@@ -1,0 +1,131 @@
+"""Channels between brokers of several machines that are cut, late or deaf: each machine serves its own share, and goes
+on with the others' when it reaches them again. Faults come from `FaultProxy`."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from partibus.client import ClientError, connect
+from partibus.testing.fault_proxy import FaultProxy
+from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.robustness.machines import Machines
+from tests.robustness.raw import PATIENCE_S
+from tests.robustness.ways import KEYS, drained_until, message
+
+
+class FarMachines(Machines):
+    """Each is reached by the others over a way of its own."""
+
+    def __init__(self, folder: Path, server: PostgreSQLServer) -> None:
+        super().__init__(folder, server)
+        self.ways: dict[str, FaultProxy] = {}
+
+    def arguments(self, name: str) -> tuple[str, ...]:
+        port = free_port()
+        way = self.ways[name] = FaultProxy(("127.0.0.1", port))
+        return (*super().arguments(name), f"--cluster-port={port}", f"--cluster-address=127.0.0.1:{way.port}")
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        for way in self.ways.values():
+            way.heal()
+        super().__exit__(kind, *error)
+        for way in self.ways.values():
+            way.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSQLServer]:
+    with PostgreSQLServer() as server:
+        yield server
+
+
+@pytest.fixture
+def machines(tmp_path: Path, server: PostgreSQLServer) -> Iterator[FarMachines]:
+    with FarMachines(tmp_path, server) as machines:
+        machines.start("a", "b")
+        machines.brokers["a"].create_queue("orders", EnablePartitioning=True)
+        yield machines
+
+
+def send_keyed(machines: FarMachines, first: int, timeout_s: float = PATIENCE_S) -> set[int]:
+    """One message for each key, through ``a``; those that were accepted."""
+    accepted = set()
+    for number, key in enumerate(KEYS, start=first):
+        with (
+            suppress(ClientError),
+            connect(machines.brokers["a"].connection_string, timeout_s=timeout_s) as client,
+        ):
+            client.sender("orders").send([message(number, key)])
+            accepted.add(number)
+    return accepted
+
+
+def deafen(way: FaultProxy) -> None:
+    way.to_client.swallows = True
+
+
+def hold(way: FaultProxy) -> None:
+    way.to_target.holds = True
+
+
+def refuse(way: FaultProxy) -> None:
+    way.refuses = True
+    way.cut()
+
+
+@pytest.mark.row("P1", "K2", "K12", "A1")
+@pytest.mark.parametrize("fail", [deafen, hold, refuse])
+def test_while_another_machine_is_not_reached(machines: FarMachines, fail: Callable[[FaultProxy], None]) -> None:
+    """The database still knows its owner, so nobody takes its stores: with a key they are refused, without one others
+    take the messages. When it is reached again all is there once."""
+    accepted = send_keyed(machines, 0)
+    assert accepted == set(range(64))
+    assert machines.ways["b"].accepted > 0, "the channel does not lead over the way"
+    fail(machines.ways["b"])
+    unkeyed = set()
+    for number in range(1_000, 1_100):
+        # What was on its way has no outcome; a channel without a word is given up after some seconds.
+        with suppress(ClientError), machines.client("a") as client:
+            client.sender("orders").send([message(number)])
+            unkeyed.add(number)
+    assert len(unkeyed) >= 80
+    keyed = send_keyed(machines, 2_000, timeout_s=1)
+    assert 0 < len(keyed) < 64
+    machines.ways["b"].heal()
+    machines.settle("a", "b")
+    accepted |= unkeyed | keyed | send_keyed(machines, 3_000)
+    assert set(range(3_000, 3_064)) <= accepted
+    found = drained_until(machines.brokers["a"], len(accepted))
+    assert accepted <= set(found)
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.row("P1", "R15")
+def test_channels_that_are_cut_again_and_again(machines: FarMachines) -> None:
+    accepted: set[int] = set()
+    for turn in range(6):
+        for way in machines.ways.values():
+            way.cut()
+        accepted |= send_keyed(machines, 100 * turn)
+    assert len(accepted) > 300
+    found = drained_until(machines.brokers["b"], len(accepted))
+    assert accepted <= set(found) <= {100 * turn + number for turn in range(6) for number in range(64)}
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.row("P1")
+def test_late_channels_are_late_and_nothing_else(machines: FarMachines) -> None:
+    for way in machines.ways.values():
+        way.to_target.delay_s = way.to_client.delay_s = 0.05
+    assert send_keyed(machines, 0) == set(range(64))
+    assert drained_until(machines.brokers["b"], 64) == list(range(64))

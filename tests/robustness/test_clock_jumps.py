@@ -1,0 +1,91 @@
+"""Somebody sets the machine's clock while a broker runs: its deadlines go on as if nobody had (D26)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from partibus.client import connect
+from partibus.testing.broker_process import BrokerProcess
+from tests.robustness import altered_broker
+from tests.robustness.raw import PATIENCE_S
+from tests.robustness.ways import client_of, message, number_of
+
+HOUR_S = 3_600
+
+
+class MovedClock:
+    """A broker whose machine's clock is wrong by as much as wanted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "ahead"
+        self.set(0)
+        environment = {altered_broker.VARIABLE: f"wall_clock:{self._file}"}
+        self.broker = BrokerProcess(folder, command=altered_broker.COMMAND, environment=environment)
+
+    def set(self, ahead_s: int) -> None:
+        part = self._file.with_suffix(".part")
+        part.write_text(str(ahead_s))
+        part.replace(self._file)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[MovedClock]:
+    machine = MovedClock(tmp_path)
+    with machine.broker:
+        machine.broker.create_queue("orders", LockDuration="PT10S")
+        yield machine
+
+
+@pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
+def test_locks_and_times_to_live_do_not_follow_the_machines_clock(machine: MovedClock, ahead_s: int) -> None:
+    with client_of(machine.broker) as client:
+        client.sender("orders").send([message(number) for number in range(3)])
+        receiver = client.receiver("orders")
+        (first,) = receiver.receive(1, timeout_s=PATIENCE_S)
+        machine.set(ahead_s)
+        with client_of(machine.broker) as other:  # its token is judged by a clock that did not jump either
+            (second,) = other.receiver("orders").receive(1, timeout_s=PATIENCE_S)
+            assert number_of(second) == 1, "the first one is under lock"
+            assert near(second.locked_until_ms, first.locked_until_ms)
+        receiver.settle([first])
+        client.sender("orders").send([message(3)])
+        late = [one for one in client.management("orders").peek(1, 10) if number_of(one) == 3]
+        assert near(late[0].enqueued_ms, first.enqueued_ms)
+
+
+def near(one_ms: int | None, other_ms: int | None) -> bool:
+    """Nearer than the clock has jumped."""
+    assert one_ms is not None
+    assert other_ms is not None
+    return abs(one_ms - other_ms) < HOUR_S * 500
+
+
+def test_a_clock_that_jumps_to_and_fro_under_load_changes_nothing(machine: MovedClock) -> None:
+    stopping = threading.Event()
+
+    def jump() -> None:
+        turn = 0
+        while not stopping.wait(0.05):
+            turn += 1
+            machine.set(HOUR_S if turn % 2 else -HOUR_S)
+
+    thread = threading.Thread(target=jump)
+    thread.start()
+    try:
+        with connect(machine.broker.connection_string, timeout_s=PATIENCE_S) as client:
+            sender, receiver = client.sender("orders"), client.receiver("orders")
+            found: list[int] = []
+            for turn in range(40):
+                sender.send([message(turn * 10 + number) for number in range(10)])
+                while len(found) < turn * 10 + 10:
+                    messages = receiver.receive(50, timeout_s=PATIENCE_S)
+                    receiver.settle(messages)
+                    found += [number_of(one) for one in messages]
+    finally:
+        stopping.set()
+        thread.join()
+    assert found == list(range(400))

@@ -1,0 +1,69 @@
+"""A file system without room, a real one: small and in memory. Mounting it needs root; without, `test_crashes` has
+files that may not grow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from partibus.client import ClientError, OutgoingMessage
+from partibus.testing.broker_process import BrokerProcess
+from tests.robustness.ways import client_of, message, number_of
+
+DISK = "160m"
+"""Sixteen stores keep 64 MiB back and refuse messages when less than 32 MiB are free."""
+BULK_BYTES = 60_000
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.mark.row("R14", "R15")
+def test_messages_are_refused_and_what_is_there_can_be_received(disk: Path) -> None:
+    """Refused by name; nothing that was accepted is lost, receiving makes room, and then messages are taken again."""
+    with BrokerProcess(disk) as broker:
+        broker.create_queue("orders", EnablePartitioning=True)
+        accepted: list[int] = []
+        refused: ClientError | None = None
+        with client_of(broker) as client:
+            sender = client.sender("orders")
+            while refused is None and len(accepted) < 4_000:
+                try:
+                    sender.send([message(len(accepted), bulk=bytes(BULK_BYTES))])
+                    accepted.append(len(accepted))
+                except ClientError as error:
+                    refused = error
+            assert "no room" in str(refused)
+            # Whatever else eats the rest of the disk: receiving goes on.
+            with (disk / "something else").open("wb") as file, suppress(OSError):
+                while file.write(bytes(1 << 20)):
+                    file.flush()
+            receiver = client.receiver("orders")
+            found: list[int] = []
+            while messages := receiver.receive(50, timeout_s=2):
+                receiver.settle(messages)
+                found += [number_of(one) for one in messages]
+            assert sorted(found) == accepted
+            (disk / "something else").unlink()
+        for _ in range(50):
+            with suppress(ClientError), client_of(broker) as client:
+                client.sender("orders").send([OutgoingMessage(body=b"again")])
+                break
+        with client_of(broker) as client:
+            (again,) = client.receiver("orders").receive(1, timeout_s=10)
+            assert again.body == b"again"
