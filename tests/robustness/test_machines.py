@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -146,23 +147,23 @@ def test_who_stood_still_for_longer_than_its_lease_has_nothing_to_say(tmp_path: 
         theirs = [store for store in stores.values() if store.owner == "b"]
         with machines.client("b") as stuck, machines.client("a") as other:
             senders = {name: stuck.sender(name) for name in names}
-            for name in names:
-                senders[name].send([message(1), message(2)])
             receivers = {name: stuck.receiver(name) for name in names}
-            held = {name: receivers[name].receive(1, timeout_s=PATIENCE_S) for name in names}
-            process = machines.brokers["b"].ready["pid"]
-            os.kill(process, signal.SIGSTOP)
-            with ThreadPoolExecutor(2) as pool:
+            held: dict[str, list[IncomingMessage]] = {}
+            for name in names:
+                senders[name].send([message(1)])
+                held[name] = receivers[name].receive(1, timeout_s=PATIENCE_S)
+                senders[name].send([message(2)])  # the lock is on the disk with it
+            with ThreadPoolExecutor(1) as pool, stopped(machines.brokers["b"].ready["pid"]) as wake:
                 # It finds these in its sockets when it wakes.
                 late_send = pool.submit(lambda: [tried(senders[name].send, [message(3)]) for name in names])
                 machines.settle("a")
-                # The locks that it had written are kept; what it had not handed out is handed out by its successor.
+                # The locks are kept; what it had not handed out is handed out by its successor.
                 for name in names:
                     receiver = other.receiver(name)
                     (second,) = receiver.receive(1, timeout_s=PATIENCE_S)
                     assert number_of(second) == 2
                     receiver.settle([second])
-                os.kill(process, signal.SIGCONT)
+                wake()
                 sent = late_send.result(PATIENCE_S)
                 settled = [tried(receivers[name].settle, held[name]) for name in names]
         assert len(sent) == len(settled) == 16
@@ -175,6 +176,16 @@ def test_who_stood_still_for_longer_than_its_lease_has_nothing_to_say(tmp_path: 
                 there = set(taken_out(client, name, {3} if was_sent else set()))
                 assert there <= {1, 3}
                 assert not (was_settled and 1 in there)
+
+
+@contextmanager
+def stopped(process: int) -> Iterator[Callable[[], None]]:
+    """A process stands still; what is given lets it go on, as does the end."""
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield lambda: os.kill(process, signal.SIGCONT)
+    finally:
+        os.kill(process, signal.SIGCONT)
 
 
 def tried(call: Callable[..., object], *arguments: object) -> bool:
