@@ -13,13 +13,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from time import monotonic
 
 from partibus.client import connect
+from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import COMMAND, BrokerProcess
 from partibus.testing.fault_proxy import FaultProxy
 from partibus.testing.history import History, Kind, Operation, read_history
@@ -29,6 +30,7 @@ from partibus.testing.history_rules import Queues, Violation, check, forgotten_l
 from partibus.testing.nemesis import WELL_S, Nemesis, Watch, wait_until
 from partibus.testing.nemesis_database import Pair
 from partibus.testing.nemesis_ways import BadWays
+from partibus.testing.network_namespace import NetworkNamespace
 
 BROKERS = 3
 QUEUES = Queues("unkeyed", "keyed", "sessions")
@@ -77,6 +79,8 @@ class Stage:
     """Its server is killed as well, and the ways to it are bad at times; ``arguments`` say that it has stores."""
     bad_ways: bool = False
     """Some clients have connections that are bad at times, and some are processes that are killed."""
+    network: NetworkNamespace | None = None
+    """Where these processes run, with a cable that is bad at times."""
 
 
 def run(
@@ -107,7 +111,12 @@ def run(
                 _endanger(stage.database, nemesis, random)
             if stage.bad_ways:
                 way = ending.enter_context(FaultProxy(("127.0.0.1", broker.port)))
-                cast.engage_more(way, folder)
+                cast.engage_more(way)
+                door = None
+                if stage.network is not None:
+                    door = ending.enter_context(FaultProxy(("127.0.0.1", broker.port), (stage.network.host, 0)))
+                    nemesis.chances += stage.network.deeds(random)
+                cast.engage_processes(folder, door, stage.network.prefix if stage.network is not None else ())
                 ways = BadWays("brokers", [way], nemesis, random, to_stores=False)
                 nemesis.chances += ways.deeds()
                 nemesis.chances += [lambda: random.choice(cast.processes).kill()] * 4
@@ -147,11 +156,13 @@ class Cast:
         where = broker.connection_string
         self._receivers.append(Receiving("o", where, QUEUES.keyed, history, self._chance()))
 
-    def engage_more(self, way: FaultProxy, folder: Path) -> None:
-        """One of each kind over a bad way, and some that are processes."""
-        where = self._broker.connection_string
-        over = where.replace(f":{self._broker.port}", f":{way.port}")
-        self._engage(range(3, 4), range(2, 3), over)
+    def engage_more(self, way: FaultProxy) -> None:
+        """One of each kind over a bad way."""
+        self._engage(range(3, 4), range(2, 3), self._over(way))
+
+    def engage_processes(self, folder: Path, door: FaultProxy | None, prefix: Sequence[str]) -> None:
+        """Some that may be killed; ``door`` leads to the brokers from where ``prefix`` runs them."""
+        where = self._broker.connection_string if door is None else self._over(door)
         made = folder / "clients"
         made.mkdir()
         for kind, name, queue, keys in (
@@ -161,7 +172,7 @@ class Cast:
             (RECEIVING, "pr", QUEUES.unkeyed, []),
         ):
             seed = self._random.getrandbits(32)
-            self.processes.append(ClientProcess(kind, name, where, queue, seed, made, keys))
+            self.processes.append(ClientProcess(kind, name, where, queue, seed, made, keys, prefix))
 
     def start(self) -> None:
         for worker in (*self._senders, *self._receivers):
@@ -192,6 +203,13 @@ class Cast:
             _stop([*self._senders, *self._receivers])
             for process in processes:
                 self._history.add(*process.history())
+
+    def _over(self, way: FaultProxy) -> str:
+        """The connection string by way of a proxy."""
+        place = parse_connection_string(self._broker.connection_string)
+        assert isinstance(way.address, tuple), "TCP"
+        host, port = way.address
+        return replace(place, host=host, port=port).text
 
     def _engage(self, unkeyed: range, keyed: range, where: str) -> None:
         history = self._history
@@ -269,13 +287,22 @@ def _stop(workers: Sequence[Worker]) -> None:
 
 def _largest_stage(ending: ExitStack) -> tuple[Stage, list[str]]:
     """All that can be had here, and what can't."""
-    left_out = ["packets that are lost below TCP, and several machines: all runs on one, over a fault proxy"]
+    left_out = ["several machines: all brokers run on this one"]
+    stage = Stage(bad_ways=True)
+    try:
+        network = ending.enter_context(NetworkNamespace())
+        stage = replace(stage, network=network)
+        if not network.loses:
+            left_out.append("lost packets: this system has no netem; cables are pulled only")
+    except OSError as error:
+        left_out.append(f"a network of its own for client processes: {error}")
     try:
         database = ending.enter_context(Pair(standby=True))
+        arguments = ("--store", database.url("schema=chaos&stores=8"), "--store", "sqlite:8")
+        stage = replace(stage, arguments=arguments, database=database)
     except LookupError as error:
-        return Stage(bad_ways=True), [f"stores in PostgreSQL: {error}", *left_out]
-    arguments = ("--store", database.url("schema=chaos&stores=8"), "--store", "sqlite:8")
-    return Stage(arguments=arguments, database=database, bad_ways=True), left_out
+        left_out.append(f"stores in PostgreSQL: {error}")
+    return stage, left_out
 
 
 def main(arguments: list[str]) -> int:

@@ -70,8 +70,10 @@ class ClientProcess:
         seed: int,
         folder: Path,
         keys: Sequence[str] = (),
+        prefix: Sequence[str] = (),
     ) -> None:
-        """``kind``: one of the three above."""
+        """``kind``: one of the three above. ``prefix``: of the command, to run it somewhere else."""
+        self._prefix = prefix
         self._name = name
         self._rest = (kind, connection_string, queue, str(seed), ",".join(keys))
         self._folder = folder
@@ -82,7 +84,11 @@ class ClientProcess:
         self._runs += 1
         name = f"{self._name}.{self._runs}"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "partibus.testing.history_process", name, str(self._folder / name), *self._rest]
+            [
+                *self._prefix,
+                *(sys.executable, "-m", "partibus.testing.history_process", name, str(self._folder / name)),
+                *self._rest,
+            ]
         )
 
     def kill(self) -> str:
