@@ -2,9 +2,10 @@
 
     python -m bench.topics [--messages N]
 
-A life cycle is publish, commit, lock, commit, complete, commit, in batches of 100 messages of 1 KB, whose receivers keep
-up; what the subscriptions do at the same time is in the same commits. The goals: with one subscription a topic costs no
-more than 1.25 times a queue; with ten, a delivery costs at most two thirds of a queue's, since the body is stored once.
+A life cycle is publish, commit, lock, commit, complete, commit, in batches of 100 messages of 1 KB, whose receivers
+keep up; what the subscriptions do at the same time is in the same commits. The goals: with one subscription a topic
+costs no more than 1.25 times a queue; with ten, a delivery costs at most two thirds of a queue's, since the body is
+stored once.
 """
 
 import argparse
