@@ -249,7 +249,6 @@ class Namespace:
     def _rule_changed(self, record: EntityRecord, name: str) -> Rule:
         subscription = self._follow_record(record)
         assert isinstance(subscription, Subscription), "only they have rules"
-        subscription.rules_changed_ms = self._clock.now_ms()
         return subscription.rule(name)
 
     def _follow_record(self, record: EntityRecord) -> Queue:

@@ -100,7 +100,7 @@ class Queue:
 
     @property
     def touched_ms(self) -> int:
-        """When it was created or changed last."""
+        """When it was created or changed last; of a subscription also, when a rule of it was made."""
         return self.updated_ms
 
     def is_as(self, record: EntityRecord) -> bool:
@@ -176,14 +176,11 @@ class Subscription(Queue):
     """A queue that its topic fills. It lies beside the topic: for each partition of that it has one in the same
     store (D17)."""
 
-    __slots__ = ("dead_lettering_on_filter_exceptions", "rules", "rules_changed_ms", "short_name", "topic")
+    __slots__ = ("dead_lettering_on_filter_exceptions", "rules", "short_name", "topic")
 
     def __init__(self, record: EntityRecord, topic: Topic) -> None:
         self.topic = topic
         self.short_name: str = split_path(record.description.name)[1]
-        self.rules: tuple[Rule, ...] = record.rules
-        """By folded name."""
-        self.rules_changed_ms: int = max((rule.created_ms for rule in record.rules), default=0)
         super().__init__(record)
 
     def follow(self, record: EntityRecord) -> None:
@@ -194,7 +191,8 @@ class Subscription(Queue):
         # Its topic counts what all subscriptions keep (row P21).
         self.partition_size_max_bytes = None
         self.message_size_max_bytes = self.topic.message_size_max_bytes
-        self.rules = record.rules
+        self.rules: tuple[Rule, ...] = record.rules
+        """By folded name."""
         self.topic.note_change()
 
     def rule(self, name: str) -> Rule:
@@ -206,7 +204,7 @@ class Subscription(Queue):
 
     @property
     def touched_ms(self) -> int:
-        return max(self.updated_ms, self.rules_changed_ms)
+        return max(self.updated_ms, *(rule.created_ms for rule in self.rules))
 
     def is_as(self, record: EntityRecord) -> bool:
         return super().is_as(record) and same_rules(self.rules, record.rules)

@@ -1,13 +1,14 @@
-"""Deletes queues that nobody has used for as long as their AutoDeleteOnIdle says.
+"""Deletes entities that nobody has used for as long as their AutoDeleteOnIdle says (dialect section 11.3).
 
 A queue is in use when something is sent, received, peeked or settled, while a receiver waits or a message is scheduled,
-when a scheduled message becomes active, and when the queue is created or updated. Looking at its properties and counts
-is no use.
+when a scheduled message becomes active, and when the queue is created or updated. A topic is in use the same way, and
+goes with its subscriptions; what they are used for does not keep it. A subscription is not in use by what its topic
+gives it, but by a rule that is made. Looking at properties and counts is no use.
 
 Nothing is done per message: a command marks its partition as used (`PartitionHandle.used`), and `note` collects the
-marks from time to time. It takes the use for as late as it may have been, so a queue lives up to one interval longer
+marks from time to time. It takes the use for as late as it may have been, so an entity lives up to one interval longer
 than it must, and never shorter. A clock that is moved by hand stands still in between: noting before each move makes it
-exact. When the broker starts every queue counts as just used.
+exact. When the broker starts every entity counts as just used.
 
 Of several brokers one deletes, and is told what was used through the others (`IdleQueues.take_used` of each).
 """
@@ -24,13 +25,13 @@ from partibus.routing.inspect import inspect_all
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 20.0
-"""How often to `check`: a fifteenth of the shortest AutoDeleteOnIdle. Looking through 10,000 queues takes 10 ms."""
+"""How often to `check`: a fifteenth of the shortest AutoDeleteOnIdle. Looking through 10,000 entities takes 10 ms."""
 AT_A_TIME = 200
-"""Queues that one check deletes at most: the catalog commits each while the loop waits, in about a disk sync."""
+"""Entities that one check deletes at most: the catalog commits each while the loop waits, in about a disk sync."""
 
 
 class IdleQueues:
-    """Knows since when each queue with an AutoDeleteOnIdle is idle."""
+    """Knows since when each entity with an AutoDeleteOnIdle is idle."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -57,7 +58,7 @@ class IdleQueues:
         before, self._used_ms = self._used_ms, {}
         over = []
         for queue in self._broker.namespace.deleted_on_idle:
-            used_ms = max(before.get(queue.entity_id, self._started_ms), queue.updated_ms)
+            used_ms = max(before.get(queue.entity_id, self._started_ms), queue.touched_ms)
             if self._is_used(queue) or queue.entity_id in used_elsewhere:
                 used_ms = now_ms
             self._used_ms[queue.entity_id] = used_ms
@@ -68,7 +69,8 @@ class IdleQueues:
     def check(self, most: int | None = None, elsewhere: Iterable[int] = ()) -> None:
         """Delete what is idle for long enough, ``most`` queues at most; `asking` says whether that is under way."""
         for queue in self.note(elsewhere)[:most]:
-            self._ask(queue)
+            if not queue.deleted:  # with its topic
+                self._ask(queue)
 
     def _is_used(self, queue: Queue) -> bool:
         entity = self._broker.in_use(queue)
@@ -91,20 +93,20 @@ class IdleQueues:
         if queue.deleted:
             return
         now_ms = self._broker.clock.now_ms()
-        used_ms = max(self._used_ms.get(queue.entity_id, now_ms), queue.updated_ms)
+        used_ms = max(self._used_ms.get(queue.entity_id, now_ms), queue.touched_ms)
         if self._is_used(queue) or any(one.has_scheduled for one in found):
             used_ms = now_ms
         self._used_ms[queue.entity_id] = max(used_ms, *(one.activated_ms for one in found))
         if not _is_over(queue, self._used_ms[queue.entity_id], now_ms):
             return
         try:
-            self._broker.delete_queue(queue.name)
+            self._broker.delete(queue.name)
         except PartibusError as error:  # the next check tries again
-            log.warning("the idle queue '%s' could not be deleted: %s", queue.name, error)
+            log.warning("the idle %s '%s' could not be deleted: %s", queue.kind.value, queue.name, error)
         else:
             self.asking += 1
             self._broker.when_followed(self._asked)
-            log.info("the queue '%s' was idle for its AutoDeleteOnIdle and is deleted", queue.name)
+            log.info("the %s '%s' was idle for its AutoDeleteOnIdle and is deleted", queue.kind.value, queue.name)
 
 
 def _is_over(queue: Queue, used_ms: int, now_ms: int) -> bool:

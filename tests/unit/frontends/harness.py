@@ -41,10 +41,12 @@ from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies, Right, SasPolicy
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.fan_out import TopicSubscribers
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.placement import Placement
 from partibus.namespace.sas import make_token
 from partibus.node.options import partition_options
+from partibus.partition.fan_out import FanOut
 from partibus.partition.ports import Store, StoreError, Writes
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
@@ -102,7 +104,7 @@ class Servant:
         """What every commit raises."""
         self.stays_away = False
         """The store can't be opened."""
-        self.runtime = StoreRuntime(self._open, self.host, world.timeline, world.limits.store)
+        self.runtime = StoreRuntime(self._open, self.host, world.timeline, world.limits.store, subscribers=world)
         self.runtime.open()
 
     def _open(self) -> Store:
@@ -119,8 +121,10 @@ class World:
         self.timeline = Timeline(NOW_S * 1000.0)
         self.stores = [Servant(self) for _ in range(STORES)]
         self.namespace = Namespace(Catalog(folder, STORES), self.timeline)
+        self.subscribers = TopicSubscribers(self.namespace, lambda queue: partition_options(queue, self.limits))
         self.numbers = Numbers()
-        self.broker = Broker(self.namespace, POLICIES, self.timeline, self.numbers, self.limits, self._handle)
+        self.access = AccessPolicies(POLICIES)
+        self.broker = Broker(self.namespace, self.access, self.timeline, self.numbers, self.limits, self._handle)
         self.broker.wall_clock = self.wall_clock = ManualClock(NOW_S * 1000)
         self.clients: list[Client] = []
         self._ids = 0
@@ -141,6 +145,10 @@ class World:
         """Make a queue with properties by the service's names."""
         self.broker.create_queue(name, properties)
         return name
+
+    def fan_out(self, row: int) -> FanOut | None:
+        """See `partibus.partition.fan_out.Subscribers`."""
+        return self.subscribers.fan_out(row)
 
     def store_of(self, queue: str, partition: int = 0) -> Servant:
         """The store that holds a partition."""

@@ -10,6 +10,7 @@ import pytest
 from partibus.amqp.codec.types import Int
 from partibus.client.messages import OutgoingMessage
 from partibus.errors import StoreUnavailable
+from partibus.filters.model import Rule, TrueFilter
 from partibus.node.idle import IdleQueues
 from tests.unit.frontends.harness import World, message
 
@@ -166,7 +167,7 @@ def test_a_queue_that_could_not_be_deleted_is_tried_again(world: IdleWorld, monk
 
     world.queue("q", AutoDeleteOnIdle="PT10M")
     with monkeypatch.context() as patched:
-        patched.setattr(world.broker, "delete_queue", refuse)
+        patched.setattr(world.broker, "delete", refuse)
         world.pass_time(2 * IDLE_MS)
     assert world.has("q")
     world.pass_time(2 * MINUTE_MS)
@@ -221,3 +222,57 @@ def test_a_clock_that_stands_still_is_exact(world: IdleWorld) -> None:
     world.idle.check()
     assert world.idle.asking == 0
     assert not world.has("q")
+
+
+def topic(world: IdleWorld, *, topic_idle: str = "P1D", subscription_idle: str = "P1D") -> None:
+    world.broker.create_topic("t", {"AutoDeleteOnIdle": topic_idle, "EnablePartitioning": True})
+    world.broker.create_subscription("t", "s", {"AutoDeleteOnIdle": subscription_idle})
+    world.broker.create_subscription("t", "stays", {})
+
+
+def publish(world: World) -> None:
+    client = world.client()
+    client.send(client.sender("t"), message())
+    client.lose()
+
+
+def take(world: World) -> None:
+    client = world.client()
+    assert client.receive(client.receiver("t/Subscriptions/s"), 1)
+    client.lose()
+
+
+def add_rule(world: World) -> None:
+    world.broker.create_rule("t/Subscriptions/s", Rule("r", TrueFilter()))
+
+
+def test_a_topic_that_nobody_publishes_to_goes_with_its_subscriptions(world: IdleWorld) -> None:
+    topic(world, topic_idle="PT10M", subscription_idle="PT10M")
+    for _ in range(3):
+        world.pass_time(IDLE_MS - 2 * MINUTE_MS)
+        assert world.has("t")
+        publish(world)
+        take(world)
+    world.pass_time(IDLE_MS - 2 * MINUTE_MS)
+    add_rule(world)
+    assert world.has("t")
+    world.pass_time(3 * MINUTE_MS)
+    assert [queue.name for queue in world.namespace] == []
+    assert world.idle.asking == 0
+
+
+@pytest.mark.parametrize("use", [take, add_rule])
+def test_a_subscription_is_kept_by_receivers_and_rules_and_not_by_its_topic(world: IdleWorld, use: Use) -> None:
+    topic(world, subscription_idle="PT10M")
+    publish(world)
+    world.pass_time(IDLE_MS - 2 * MINUTE_MS)
+    use(world)
+    for _ in range(2):
+        world.pass_time(IDLE_MS // 2 - MINUTE_MS)
+        publish(world)
+    assert world.has("t/Subscriptions/s")
+    world.pass_time(4 * MINUTE_MS)
+    assert [queue.name for queue in world.namespace] == ["t", "t/Subscriptions/stays"]
+    publish(world)
+    client = world.client()
+    assert len(client.receive(client.receiver("t/Subscriptions/stays"), 10)) == 4

@@ -1,0 +1,155 @@
+"""Topics and subscriptions as links and the namespace's users see them."""
+
+from pathlib import Path
+
+import pytest
+
+from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation
+from partibus.filters.model import CorrelationFilter, Rule, SqlFilter
+from partibus.namespace.access import Right, SasPolicy
+from partibus.namespace.entities import EntityKind
+from partibus.partition.ports import StoreError
+from tests.unit.frontends.harness import Client, World, body_of, message
+
+PATH = "t/Subscriptions/s"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def client(world: World) -> Client:
+    return world.client()
+
+
+def topology(world: World, *, partitioned: bool = True, **properties: object) -> None:
+    world.broker.create_topic("t", {"EnablePartitioning": partitioned})
+    world.broker.create_subscription("t", "s", properties)
+
+
+def bodies(client: Client, path: str, most: int = 50) -> list[bytes]:
+    return sorted(body_of(delivery) for delivery in client.receive(client.receiver(path), most))
+
+
+@pytest.mark.row("C38")
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_each_subscription_gets_what_its_rules_select(world: World, client: Client, partitioned: bool) -> None:
+    topology(world, partitioned=partitioned)
+    world.broker.create_subscription("t", "x", {}, rule=Rule("r", CorrelationFilter(label="x")))
+    sender = client.sender("t")
+    client.send(sender, message(b"1", subject="x"), message(b"2", subject="y"), message(b"3", subject="x"))
+    assert bodies(client, "T/subscriptions/S") == [b"1", b"2", b"3"]
+    assert bodies(client, "t/Subscriptions/x") == [b"1", b"3"]
+
+
+def test_a_rule_that_was_made_holds_for_what_is_published_then(world: World, client: Client) -> None:
+    topology(world)
+    sender = client.sender("t")
+    client.send(sender, message(b"1", subject="x"))
+    made = world.broker.create_rule(PATH, Rule("r", SqlFilter("sys.Label = 'y'")))
+    world.broker.delete_rule(PATH, "$Default")
+    client.send(sender, message(b"2", subject="x"), message(b"3", subject="y"))
+    world.broker.replace_rule(PATH, Rule("R", SqlFilter("sys.Label = 'z'")))
+    client.send(sender, message(b"4", subject="y"), message(b"5", subject="z"))
+    assert bodies(client, PATH) == [b"1", b"3", b"5"]
+    assert world.namespace.subscription("t", "s").rule("r").created_ms == made.created_ms
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_topic_goes_with_links_and_rows_of_its_subscriptions(world: World, client: Client, partitioned: bool) -> None:
+    topology(world, partitioned=partitioned)
+    world.broker.create_subscription("t", "unused", {})
+    client.send(client.sender("t"), *[message(b"%d" % number) for number in range(20)])
+    link = client.receiver(PATH)
+    assert len(client.receive(link, 5)) == 5
+    assert any(servant.disk.durable.entries for servant in world.stores)
+    world.broker.delete("T")
+    client.peer.tick(0.0)
+    world.wait(5_000)
+    assert client.refusal(link).condition == "amqp:not-found"
+    assert len(world.namespace) == 0
+    assert world.namespace._catalog.dropped_partitions() == []
+    tables = [servant.disk.durable for servant in world.stores]
+    assert not any(one.entries or one.bodies or one.counts or one.partitions for one in tables)
+
+
+def test_who_can_not_is_told_why(world: World, client: Client) -> None:
+    topology(world, partitioned=False)
+    topic, subscription = world.broker.topic("t"), world.broker.entity(PATH)
+    with pytest.raises(InvalidOperation, match="Receive from one of its subscriptions"):
+        topic.check_receive()
+    with pytest.raises(InvalidOperation, match="Send to the topic"):
+        subscription.check_send()
+    assert client.refusal(client.receiver("t")).condition == "amqp:not-allowed"
+    assert client.refusal(client.sender(PATH)).condition == "amqp:not-allowed"
+    assert client.refusal(client.receiver("t/Subscriptions/other")).condition == "amqp:not-found"
+    world.broker.update("t", {"Status": "SendDisabled"})
+    with pytest.raises(EntityDisabled):
+        topic.check_send()
+    world.broker.update(PATH, {"Status": "ReceiveDisabled"})
+    with pytest.raises(EntityDisabled):
+        subscription.check_receive()
+    world.broker.delete("t")
+    for entity in (topic, subscription):
+        with pytest.raises(EntityNotFound):
+            entity.check_send()
+
+
+@pytest.mark.row("A4", "A2")
+def test_a_store_that_is_away_limits_topic_and_subscription(world: World, client: Client) -> None:
+    topology(world)
+    topic, subscription = world.broker.entity("t"), world.broker.entity(PATH)
+    assert (topic.status(), subscription.status(), topic.away) == ("Available", "Available", [])
+    servant = world.store_of(PATH, 3)
+    servant.stays_away = True
+    servant.fails = StoreError("the disk is away", executed=False)
+    sender = client.sender("t")
+    for _ in range(16):
+        client.send(sender, message())
+    assert (topic.status(), subscription.status()) == ("Limited", "Limited")
+    assert topic.away == subscription.away == [3]
+
+
+@pytest.mark.row("P9")
+def test_an_update_changes_what_it_names_or_all(world: World) -> None:
+    topology(world, RequiresSession=True, MaxDeliveryCount=3, LockDuration="PT5S")
+    queue = world.namespace.queue(PATH)
+    world.broker.update(PATH, {"MaxDeliveryCount": 4})
+    assert (queue.max_delivery_count, queue.lock_duration_ms) == (4, 5_000)
+    world.broker.update(PATH, {"MaxDeliveryCount": 5}, whole=True)
+    assert (queue.max_delivery_count, queue.lock_duration_ms, queue.requires_session) == (5, 60_000, True)
+    assert queue.partitioned
+    with pytest.raises(InvalidOperation, match=r"RequiresSession of the subscription '.*' is true for life"):
+        world.broker.update(PATH, {"RequiresSession": False}, whole=True)
+    with pytest.raises(InvalidOperation, match="'t' is a topic and no queue"):
+        world.broker.update("t", {}, kind=EntityKind.QUEUE)
+    with pytest.raises(InvalidOperation, match="is a subscription and no topic"):
+        world.broker.delete(PATH, kind=EntityKind.TOPIC)
+
+
+@pytest.mark.parametrize("change", ["key", "rights", "deleted", "unrelated"])
+def test_links_end_with_what_they_live_by(world: World, change: str) -> None:
+    topology(world, partitioned=False)
+    policy = SasPolicy("mine", Right.LISTEN, "mine-key", "other-key")
+    world.broker.set_policy("t", policy)
+    client = world.client(login="mine")
+    link = client.receiver(PATH)
+    client.receive(link, 1)
+    match change:
+        case "key":
+            world.broker.regenerate_key("t", "mine")
+        case "rights":
+            world.broker.set_policy("t", SasPolicy("mine", Right.SEND, "mine-key", "other-key"))
+        case "deleted":
+            world.broker.delete_policy("t", "mine")
+        case "unrelated":
+            world.broker.regenerate_key("t", "mine", secondary=True)
+    client.peer.tick(0.0)
+    world.wait()
+    if change == "unrelated":
+        assert not client.is_detached(link)
+    else:
+        assert client.refusal(link).condition == "amqp:unauthorized-access"
+    assert client.closed is None
