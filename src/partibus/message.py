@@ -187,6 +187,29 @@ def with_hop(data: bytes, sequence_number: int, dead_letter_source: str | None) 
     return b"".join((prefix, pairs, data[_PREFIX.size :]))
 
 
+_DESTINATION = "x-opt-partibus-destination"
+
+
+def with_destination(data: bytes, name: str) -> bytes:
+    """The stored form of a message that is sent through an entity to the one of this name (section 3.7)."""
+    version, flags, priority, count, ttl_ms, a, p, q = _PREFIX.unpack_from(data)
+    pair = _encoded_pair(_DESTINATION, name)
+    prefix = _PREFIX.pack(version, flags, priority, count + 1, ttl_ms, a + len(pair), p, q)
+    return b"".join((prefix, pair, data[_PREFIX.size :]))
+
+
+def without_destination(data: bytes) -> tuple[str, bytes]:
+    """The name that `with_destination` has put in, and the stored form as it was. Raises `DecodeError` or ValueError
+    for another one."""
+    version, flags, priority, count, ttl_ms, a, p, q = _PREFIX.unpack_from(data)
+    key, start = decode(data, _PREFIX.size)
+    name, end = decode(data, start)
+    if key != _DESTINATION or not isinstance(name, str):
+        raise ValueError(f"the first annotation of a message on its way is {key!r}, not {_DESTINATION}")
+    prefix = _PREFIX.pack(version, flags, priority, count - 1, ttl_ms, a - (end - _PREFIX.size), p, q)
+    return str(name), prefix + data[end:]
+
+
 def _encoded_pair(key: str, value: object) -> bytes:
     return encode(Symbol(key)) + encode(value)
 

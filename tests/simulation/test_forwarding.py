@@ -79,22 +79,22 @@ def back_to_its_place(state: PartitionState, subqueue: Subqueue, entries: list[A
     sweeps._return(state, subqueue, entries, step)
 
 
-def settles_early(pump: Pump, index: int, way: Any) -> None:
+def settles_early(pump: Pump, way: Any) -> None:
     """The source is told before the destination has answered."""
-    send(pump, index, way)
+    send(pump, way)
     if way.sent is not None:
         pump._submit(c.Forwarded(0, pump._source.kind, way.tokens))
 
 
-def goes_on(pump: Pump, index: int, way: Any, reply: Any) -> None:
+def goes_on(pump: Pump, way: Any, reply: Any) -> None:
     """What was not stored is left for later, and what comes after it is sent."""
     if isinstance(reply, c.Failed) and pump._alive:
         way.waiting += way.tokens
         way.messages += way.sent.messages
         way.sent, way.tokens = None, []
-        pump._call_later(50.0, lambda: pump._send(index, way))
+        pump._call_later(50.0, lambda: pump._send(way))
         return
-    answered(pump, index, way, reply)
+    answered(pump, way, reply)
 
 
 def another_partition(

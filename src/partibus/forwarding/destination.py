@@ -12,7 +12,7 @@ from partibus.routing.slots import partition_for_key
 HOPS_MAX = 4
 """Entities that a message is passed on by (section 11.1)."""
 PARTITION_KEY = "x-opt-partition-key"
-_PARTITION_KEY = PARTITION_KEY.encode()
+SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
 RUN_BITS = 8
 """Messages without a key go to the same partition as their neighbours, 256 of them: one command for many."""
 
@@ -73,6 +73,20 @@ def prepare(
             "MaxTransferHopCountExceeded",
             f"The message was forwarded by {HOPS_MAX} entities, which is the most. Shorten the chain of entities.",
         )
+    return _placed(with_hop(data, sequence_number, dead_letter_source), pos, turn, destination)
+
+
+def prepare_transfer(data: bytes, pos: int, turn: int, destination: Destination) -> Outgoing | Undeliverable:
+    """As `prepare`, of a message that its sender has sent through the source: it is there as if sent at once."""
+    outgoing = _placed(data, pos, turn, destination)
+    if isinstance(outgoing, Outgoing):
+        scheduled_ms = _annotation(head_of(data)[0], SCHEDULED_TIME)
+        if isinstance(scheduled_ms, int):
+            outgoing.message.scheduled_ms = int(scheduled_ms)
+    return outgoing
+
+
+def _placed(data: bytes, pos: int, turn: int, destination: Destination) -> Outgoing | Undeliverable:
     annotations, properties, others_bytes = head_of(data)
     size_bytes = len(properties) + others_bytes
     if size_bytes > destination.message_size_max_bytes:
@@ -91,13 +105,13 @@ def prepare(
     if destination.detects_duplicates:
         raw_id = property_value(properties, Property.MESSAGE_ID)
         message_id = None if raw_id is None else id_text(raw_id)
-    forwarded = with_hop(data, sequence_number, dead_letter_source)
+    partition_key = _annotation(annotations, PARTITION_KEY)
     message = Message(
-        forwarded,
+        data,
         message_id=message_id,
-        partition_key=_partition_key(annotations),
+        partition_key=str(partition_key) if isinstance(partition_key, str) else None,
         session_id=session_id,
-        ttl_ms=ttl_of(forwarded),
+        ttl_ms=ttl_of(data),
     )
     count = len(destination.partitions)
     if count == 1:
@@ -108,13 +122,13 @@ def prepare(
     return Outgoing(message, partition_for_key(key, count))
 
 
-def _partition_key(annotations: bytes) -> str | None:
-    if _PARTITION_KEY not in annotations:  # the usual case where there are others
+def _annotation(annotations: bytes, wanted: str) -> object:
+    if wanted.encode() not in annotations:  # the usual case where there are others
         return None
     pos = 0
     while pos < len(annotations):
         name, pos = decode(annotations, pos)
         value, pos = decode(annotations, pos)
-        if name == PARTITION_KEY:
-            return str(value) if isinstance(value, str) else None
+        if name == wanted:
+            return value
     return None

@@ -24,6 +24,8 @@ class Forwarder:
         self._call_later = call_later
         self._by_row: dict[int, tuple[Queue, int]] = {}
         """Partition row -> (entity, place among its partitions) of entities that forward."""
+        self._sent_through: dict[int, tuple[Queue, int]] = {}
+        """The same of entities through which messages are sent to others."""
         self._forwarding: dict[int, _Forwarding] = {}
         """By entity id."""
         self._opened: dict[int, StoreRuntime] = {}
@@ -61,15 +63,15 @@ class Forwarder:
 
         store.find_filled(list(partitions), found)
 
-    def see(self, store: StoreAccess, row: int, looks: int = LOOKS_MAX) -> None:
-        """A partition of a store of this broker is in use, and forwards."""
+    def see(self, store: StoreAccess, row: int, looks: int = LOOKS_MAX, *, transfers: bool = False) -> None:
+        """A partition of a store of this broker is in use, and forwards. ``transfers``: what was sent through it."""
         if store.failure is not None:
-            store.when_usable(lambda: self.see(store, row))
+            store.when_usable(lambda: self.see(store, row, transfers=transfers))
             return
-        found = self._find(row)
+        found = self._find_any(row) if transfers else self._find(row)
         if found is None:
             if looks:
-                self._call_later(LOOK_AGAIN_MS, lambda: self.see(store, row, looks - 1))
+                self._call_later(LOOK_AGAIN_MS, lambda: self.see(store, row, looks - 1, transfers=transfers))
             return
         queue, index = found
         forwarding = self._forwarding.get(queue.entity_id)
@@ -77,7 +79,19 @@ class Forwarder:
             entity = self._broker.entity(queue.name)
             forwarding = self._forwarding[queue.entity_id] = _Forwarding(self, entity)
             entity.join(forwarding)
-        forwarding.see(store, index)
+        forwarding.see(store, index, transfers=transfers)
+
+    def _find_any(self, row: int) -> tuple[Queue, int] | None:
+        """As `_find`, of any entity: messages are sent through few."""
+        found = self._sent_through.get(row)
+        if found is not None and not found[0].deleted:
+            return found
+        for queue in self._broker.namespace:
+            for index, placement in enumerate(queue.partitions):
+                if placement.partition_row == row:
+                    self._sent_through[row] = (queue, index)
+                    return queue, index
+        return None
 
     def _find(self, row: int) -> tuple[Queue, int] | None:
         found = self._by_row.get(row)
@@ -95,7 +109,7 @@ class Forwarder:
         """The entity is deleted."""
         self._forwarding.pop(entity_id, None)
 
-    def pump(self, source: Source, target: str, on_lost: Callable[[], None]) -> Pump:
+    def pump(self, source: Source, target: str | None, on_lost: Callable[[], None]) -> Pump:
         """One that has not begun."""
         return Pump(source, target, self._destination, self._broker.numbers, self._call_later, on_lost)
 
@@ -124,12 +138,16 @@ class _Forwarding:
         self._pumps: dict[tuple[int, int], Pump] = {}
         """By place and kind of sub-queue; one that is being stopped stays until it has."""
         self._stopping: set[tuple[int, int]] = set()
+        self._sent_through: set[int] = set()
+        """Places of partitions with messages that were sent through them."""
 
     waiting = False
     """As an `EntityUser`: no receiver."""
 
-    def see(self, store: StoreAccess, index: int) -> None:
+    def see(self, store: StoreAccess, index: int, *, transfers: bool) -> None:
         """A partition is in use."""
+        if transfers:
+            self._sent_through.add(index)
         if self._stores.get(index) is not store:
             # The store has come (back) here: what a pump had to do with it before is over.
             self._stores[index] = store
@@ -147,9 +165,9 @@ class _Forwarding:
             self._entity.leave(self)
             self._forwarder.forget(self._entity.queue.entity_id)
             return
-        targets = targets_of(self._entity.queue)
+        targets: dict[int, str | None] = {**targets_of(self._entity.queue), SubqueueKind.TRANSFER: None}
         for key, pump in list(self._pumps.items()):
-            if targets.get(key[1]) != pump.target and key not in self._stopping:
+            if (key[1] not in targets or targets[key[1]] != pump.target) and key not in self._stopping:
                 self._stopping.add(key)
                 pump.stop(lambda key=key, pump=pump: self._ended(key, pump))  # type: ignore[misc]
         for index in self._stores:
@@ -158,7 +176,10 @@ class _Forwarding:
     def _begin(self, index: int) -> None:
         queue = self._entity.queue
         partition = self._entity.route.partitions[index]
-        for kind, target in targets_of(queue).items():
+        targets: dict[int, str | None] = dict(targets_of(queue))
+        if index in self._sent_through:
+            targets[SubqueueKind.TRANSFER] = None
+        for kind, target in targets.items():
             key = (index, kind)
             if key in self._pumps or index not in self._stores:
                 continue
@@ -189,7 +210,16 @@ class _Forwarding:
         store = self._stores.pop(key[0], None)
         if store is not None:
             row = self._entity.route.partitions[key[0]].row
-            store.when_usable(lambda: self._forwarder.see(store, row))
+            transfers = key[0] in self._sent_through
+            self._sent_through.discard(key[0])
+            store.when_usable(lambda: self._again(store, row, transfers=transfers))
+
+    def _again(self, store: StoreAccess, row: int, *, transfers: bool) -> None:
+        """The store can be used again."""
+        if targets_of(self._entity.queue):
+            self._forwarder.see(store, row)
+        if transfers:
+            self._forwarder.see(store, row, transfers=True)
 
 
 def targets_of(queue: Queue) -> dict[int, str]:

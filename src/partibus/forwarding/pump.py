@@ -16,12 +16,20 @@ and does not know it; see `partibus.partition.outbound` for why that does no har
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from partibus.amqp.errors import DecodeError
-from partibus.forwarding.destination import Destination, Find, Undeliverable, check, prepare
-from partibus.message import Message
+from partibus.forwarding.destination import (
+    Destination,
+    Find,
+    Outgoing,
+    Undeliverable,
+    check,
+    prepare,
+    prepare_transfer,
+)
+from partibus.message import Message, without_destination
 from partibus.partition.commands import (
     Accepted,
     CancelReceive,
@@ -65,11 +73,26 @@ class Source(NamedTuple):
 
 
 class _Way:
-    """To one partition of the destination."""
+    """To one partition of a destination."""
 
-    __slots__ = ("maybe_stored", "messages", "retry_ms", "sent", "stalled", "tokens", "waiting")
+    __slots__ = (
+        "index",
+        "maybe_stored",
+        "messages",
+        "partitions",
+        "retry_ms",
+        "sent",
+        "stalled",
+        "target",
+        "tokens",
+        "waiting",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, target: str, partitions: Sequence[PartitionHandle], index: int) -> None:
+        self.target = target
+        self.partitions = partitions
+        """Of the destination, which is another one if these are others."""
+        self.index = index
         self.waiting: list[LockToken] = []
         self.messages: list[Message] = []
         """Of ``waiting``."""
@@ -89,13 +112,14 @@ class Pump:
     def __init__(
         self,
         source: Source,
-        target: str,
+        target: str | None,
         find: Find,
         numbers: Numbers,
         call_later: CallLater,
         on_lost: Callable[[], None],
     ) -> None:
-        """``on_lost``: the source's store can't be used any more, so the pump has ended."""
+        """``target``: where all messages go; None where each says so itself. ``on_lost``: the source's store can't be
+        used any more, so the pump has ended."""
         self.target = target
         self._source = source
         self._find = find
@@ -111,8 +135,8 @@ class Pump:
     def begin(self) -> None:
         """Begin with what the source has now; what was held before is granted again."""
         self._alive = True
-        self._partitions: object = None
-        self._ways: dict[int, _Way] = {}
+        self._ways: dict[tuple[str, int], _Way] = {}
+        """By name of the destination and place of the partition."""
         self._held = 0
         self._held_bytes: dict[int, int] = {}
         self._bytes = 0
@@ -171,45 +195,52 @@ class Pump:
         if self._stopped is not None:
             self._give_back(tokens)
             return
-        destination = self._find(self.target)
-        why_not = check(self.target, destination)
-        if why_not is not None or destination is None:
-            assert why_not is not None, "there is none"
-            self._undeliverable(tokens, why_not)
-            self._ask()
-            return
-        if self._partitions is not destination.partitions and self._partitions is not None:
-            self._begin_again()  # another entity of that name, with other partitions
-            return
-        self._partitions = destination.partitions
-        touched: dict[int, _Way] = {}
+        touched: dict[_Way, None] = {}
         for token, entry in zip(tokens, entries, strict=True):
-            outgoing = self._prepare(entry, destination)
-            if isinstance(outgoing, Undeliverable):
-                self._undeliverable([token], outgoing)
-                continue
-            way = self._ways.get(outgoing.partition)
-            if way is None:
-                way = self._ways[outgoing.partition] = _Way()
-            way.waiting.append(token)
-            way.messages.append(outgoing.message)
-            self._held += 1
-            self._bytes += entry.size_bytes
-            self._held_bytes[entry.pos] = entry.size_bytes
-            touched[outgoing.partition] = way
-        for index, way in touched.items():
-            self._send(index, way)
+            way = self._take_one(token, entry)
+            if way is not None:
+                touched[way] = None
+        for way in touched:
+            self._send(way)
         self._ask()
 
-    def _prepare(self, entry: Entry, destination: Destination) -> Any:
-        """`Outgoing` or `Undeliverable`."""
-        source = self._source
+    def _take_one(self, token: LockToken, entry: Entry) -> _Way | None:
+        """Have a message wait for its turn; None when it can't go on."""
         assert entry.data is not None, "granted with its body"
-        number = source.partition_id << COUNTER_BITS | entry.sequence
+        name, data = self.target, entry.data
+        destination: Destination | None = None
         try:
-            return prepare(entry.data, entry.pos, number, self._dead_letter_source, source.partition_id, destination)
+            if name is None:
+                name, data = without_destination(data)
+            destination = self._find(name)
+            outgoing: Outgoing | Undeliverable | None = check(name, destination)
+            if destination is not None and outgoing is None:
+                outgoing = self._prepare(data, entry, destination)
         except (DecodeError, ValueError, struct.error) as error:  # checked at ingress, so the row was damaged since
-            return Undeliverable("MessageUnreadable", f"The stored message can't be read: {error}.")
+            outgoing = Undeliverable("MessageUnreadable", f"The stored message can't be read: {error}.")
+        if not isinstance(outgoing, Outgoing):
+            assert outgoing is not None, "checked"
+            self._undeliverable([token], outgoing)
+            return None
+        assert name is not None, "found"
+        assert destination is not None, "checked"
+        way = self._ways.get((name, outgoing.partition))
+        if way is None:
+            way = _Way(name, destination.partitions, outgoing.partition)
+            self._ways[name, outgoing.partition] = way
+        way.waiting.append(token)
+        way.messages.append(outgoing.message)
+        self._held += 1
+        self._bytes += entry.size_bytes
+        self._held_bytes[entry.pos] = entry.size_bytes
+        return way
+
+    def _prepare(self, data: bytes, entry: Entry, destination: Destination) -> Outgoing | Undeliverable:
+        source = self._source
+        if self.target is None:
+            return prepare_transfer(data, entry.pos, source.partition_id, destination)
+        number = source.partition_id << COUNTER_BITS | entry.sequence
+        return prepare(data, entry.pos, number, self._dead_letter_source, source.partition_id, destination)
 
     def _undeliverable(self, tokens: list[LockToken], why: Undeliverable) -> None:
         if tokens and self._alive:
@@ -226,54 +257,55 @@ class Pump:
 
     # -- to the destination ------------------------------------------------------------------------------------------
 
-    def _send(self, index: int, way: _Way) -> None:
+    def _send(self, way: _Way) -> None:
         """Send what waits, unless something is under way."""
         if way.sent is not None or way.stalled or not way.waiting:
             return
         way.sent = Enqueue(0, way.messages, origin=(self._origin, [pos for _, pos in way.waiting]))
         way.tokens, way.waiting, way.messages = way.waiting, [], []
-        self._attempt(index, way)
+        self._attempt(way)
 
-    def _attempt(self, index: int, way: _Way) -> None:
-        if not self._alive or self._ways.get(index) is not way:
+    def _is_over(self, way: _Way) -> bool:
+        """The pump has ended or begun again since."""
+        return not self._alive or self._ways.get((way.target, way.index)) is not way
+
+    def _attempt(self, way: _Way) -> None:
+        if self._is_over(way):
             return
         way.stalled = False
-        destination = self._find(self.target)
-        why_not = check(self.target, destination)
+        destination = self._find(way.target)
+        why_not = check(way.target, destination)
         if destination is None or (why_not is not None and not way.maybe_stored):
             self._settle(way, why_not)
-            self._go_on(index, way)
+            self._go_on(way)
             return
-        if self._partitions is not destination.partitions:
-            self._begin_again()
+        if way.partitions is not destination.partitions:
+            self._begin_again()  # another entity of that name, with other partitions
             return
-        partition = destination.partitions[index]
+        partition = destination.partitions[way.index]
         if partition.failure is not None or partition.overloaded:
-            self._stall(way, partition, index)
+            way.stalled = True
+            partition.when_usable(lambda: self._attempt(way))
             return
         assert way.sent is not None, "there is something to send"
         # A command of its own for each attempt: nobody knows who still holds the last one.
         command = Enqueue(self._numbers.next(), way.sent.messages, origin=way.sent.origin)
         way.maybe_stored = True
-        partition.submit(command, lambda reply: self._answered(index, way, reply))
+        partition.submit(command, lambda reply: self._answered(way, reply))
 
-    def _stall(self, way: _Way, partition: PartitionHandle, index: int) -> None:
-        way.stalled = True
-        partition.when_usable(lambda: self._attempt(index, way))
-
-    def _answered(self, index: int, way: _Way, reply: Any) -> None:
-        if not self._alive or self._ways.get(index) is not way:
+    def _answered(self, way: _Way, reply: Any) -> None:
+        if self._is_over(way):
             return
         if not isinstance(reply, Accepted):
             # Full, lost before it was stored, or nobody knows: the same again, and the destination's mark decides.
             way.maybe_stored = isinstance(reply, Failed) and reply.executed is not False
             way.stalled = True
-            self._call_later(way.retry_ms, lambda: self._attempt(index, way))
+            self._call_later(way.retry_ms, lambda: self._attempt(way))
             way.retry_ms = min(2 * way.retry_ms, RETRY_MS_MAX)
             return
         way.retry_ms = RETRY_MS_MIN
         self._settle(way, None)
-        self._go_on(index, way)
+        self._go_on(way)
 
     def _settle(self, way: _Way, why_not: Undeliverable | None) -> None:
         """What was sent is stored there, or can't be."""
@@ -287,11 +319,13 @@ class Pump:
         else:
             self._undeliverable(tokens, why_not)
 
-    def _go_on(self, index: int, way: _Way) -> None:
+    def _go_on(self, way: _Way) -> None:
         if self._stopped is not None:
             self._see_stopped()
             return
-        self._send(index, way)
+        if self.target is None and way.sent is None and not way.waiting:
+            del self._ways[way.target, way.index]  # there may be any number of destinations
+        self._send(way)
         self._ask()
 
     def _see_stopped(self) -> None:

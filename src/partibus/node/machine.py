@@ -312,8 +312,8 @@ class Machine:
         def wake(partition_rows: list[int]) -> None:
             self._front.wake(partition_rows)
 
-        def forward(partition_row: int) -> None:
-            self._front.forwarder.see(runtime, partition_row)
+        def forward(partition_row: int, transfers: bool) -> None:
+            self._front.forwarder.see(runtime, partition_row, transfers=transfers)
 
         host = self._hosts.of(self._places[store_no])
         runtime = StoreRuntime(

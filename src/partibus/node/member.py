@@ -210,8 +210,8 @@ class Member:
         def wake(partition_rows: list[int]) -> None:
             self.front.wake(partition_rows)
 
-        def forward(partition_row: int) -> None:
-            self.front.forwarder.see(runtime, partition_row)
+        def forward(partition_row: int, transfers: bool) -> None:
+            self.front.forwarder.see(runtime, partition_row, transfers=transfers)
 
         host = self._hosts.of(self._places[store_no])
         runtime = StoreRuntime(

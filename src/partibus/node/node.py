@@ -107,8 +107,8 @@ class Node:
         def wake(partition_rows: list[int]) -> None:
             self._front.wake(partition_rows)
 
-        def forward(partition_row: int) -> None:
-            self._front.forwarder.see(runtime, partition_row)
+        def forward(partition_row: int, transfers: bool) -> None:
+            self._front.forwarder.see(runtime, partition_row, transfers=transfers)
 
         opened = None if isinstance(store, StoreError) else store
         host = self._hosts.of(place)

@@ -41,6 +41,8 @@ class Enqueue:
     origin: tuple[int, list[int]] | None = None
     """Of forwarded messages (D15): key of the sub-queue that they come from, and the position of each there. Those at
     or below the highest that came from there before are dropped."""
+    via: bool = False
+    """They are for other entities, which they name (`partibus.message.with_destination`), and go there from here."""
     planned: list[Planned] | None = None
     """Of a topic's: who gets which of the messages; what is scheduled is not in it. Made by the owner of the partition
     when the command comes in, so it does not travel."""

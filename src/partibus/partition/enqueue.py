@@ -18,6 +18,7 @@ from partibus.partition.entry import Entry
 from partibus.partition.events import Enqueued, IdsRemembered, NumbersTaken
 from partibus.partition.inbound import new_ones
 from partibus.partition.keys import SubqueueKind, body_key
+from partibus.partition.outbound import take_transfers
 from partibus.partition.ports import EntryState
 from partibus.partition.publish import publish, schedule
 from partibus.partition.state import PartitionState
@@ -59,6 +60,10 @@ def store(
 ) -> Accepted:
     """Give the messages their sequence counters and put them at the end of the active sub-queue; those that are not
     due yet wait in the store."""
+    if command.via:
+        if ids is not None:
+            next(islice(ids, len(command.messages) - 1, None), None)
+        return take_transfers(state, command, now_ms, step)
     given = command.messages if command.origin is None else new_ones(state, command, ids, step)
     messages: Sequence[Message | None] = given
     first = command.first_sequence

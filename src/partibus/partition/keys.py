@@ -34,6 +34,8 @@ class SubqueueKind(IntEnum):
     ACTIVE = 0
     DEAD_LETTER = 1
     TRANSFER_DEAD_LETTER = 2
+    TRANSFER = 3
+    """Messages that were sent through this entity to others: nobody receives them here."""
 
 
 def subqueue_key(partition_row: int, kind: int) -> int:

@@ -10,11 +10,11 @@ One forwarder counts, the last that came: what its predecessor had reserved is g
 be sending; the destination's mark makes that harmless, and its word about reservations is not heard any more.
 """
 
-from partibus.partition.commands import Done, Forwarded
+from partibus.partition.commands import Accepted, Done, Enqueue, Forwarded
 from partibus.partition.dead_letter import dead_letter, with_reason
 from partibus.partition.entry import Entry
-from partibus.partition.events import Moved
-from partibus.partition.keys import SubqueueKind
+from partibus.partition.events import Enqueued, Moved
+from partibus.partition.keys import REWRITTEN_BODY, SubqueueKind, body_key
 from partibus.partition.lane import Lane
 from partibus.partition.lock_table import by_lock
 from partibus.partition.ports import EntryState
@@ -25,7 +25,21 @@ from partibus.partition.subqueue import NEVER, Subqueue
 
 def forwards(state: PartitionState, kind: int) -> bool:
     """Messages of that sub-queue go on to another entity."""
-    return bool(state.options.forwards >> kind & 1)
+    return kind == SubqueueKind.TRANSFER or bool(state.options.forwards >> kind & 1)
+
+
+def take_transfers(state: PartitionState, command: Enqueue, now_ms: int, step: Step) -> Accepted:
+    """Store messages that were sent through this entity. Their due time tells the store's index of what is timed that
+    they wait: so they are found after a restart."""
+    base = body_key(state.row, REWRITTEN_BODY)
+    entries = []
+    for message in command.messages:
+        number = state.take_number()
+        size = len(message.data)
+        entries.append(Entry(number, base | number, number, now_ms, 0, None, now_ms, size, message.data))
+    step.events.append(Enqueued(entries, SubqueueKind.TRANSFER))
+    state.arrive(SubqueueKind.TRANSFER, entries, sum([entry.size_bytes for entry in entries]), step)
+    return Accepted(command.request, entries[0].sequence)
 
 
 def forwards_no_longer(state: PartitionState, kinds: int) -> None:

@@ -24,6 +24,7 @@ from partibus.partition.deadlines import Deadlines
 from partibus.partition.fan_out import Subscribers
 from partibus.partition.host import Host, Timer
 from partibus.partition.journal import record
+from partibus.partition.keys import SubqueueKind
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
 from partibus.partition.pacing import CommitPacing
@@ -50,12 +51,13 @@ class StoreRuntime:
         limits: StoreLimits | None = None,
         store: Store | None = None,
         wake: Callable[[list[int]], None] | None = None,
-        forward: Callable[[int], None] | None = None,
+        forward: Callable[[int, bool], None] | None = None,
         subscribers: Subscribers | None = None,
     ) -> None:
         """``store``: the store if it is open already; ``open_store`` opens it, now or again after a failure. ``wake``
         gets the rows of partitions that have something to do although nobody uses them: entries that fall due.
-        ``forward`` gets the row of each partition in use whose messages go on to another entity.
+        ``forward`` gets the row of each partition in use whose messages go on to another entity, and whether some of
+        them were sent through it.
         ``subscribers`` knows the subscriptions of topics."""
         self._forward = forward
         self._topics = Topics(subscribers)
@@ -253,7 +255,14 @@ class StoreRuntime:
     def _see_forwarded(self, row: int, options: PartitionOptions) -> None:
         forward = self._forward
         if options.forwards and forward is not None:
-            self._host.call_soon(lambda: forward(row))
+            self._host.call_soon(lambda: forward(row, False))
+
+    def _see_transfers(self, slot: Slot, machine: Partition) -> None:
+        """Somebody has to move what was sent through the partition, unless somebody does."""
+        forward = self._forward
+        transfers = machine.state.subqueues[SubqueueKind.TRANSFER]
+        if transfers.messages and not transfers.forwarder and forward is not None:
+            self._host.call_soon(lambda: forward(slot.row, True))
 
     def _check_held(self) -> None:
         """Without a lease nothing is decided: another broker may decide otherwise (D20). What is in memory is
@@ -411,6 +420,8 @@ class StoreRuntime:
         slot.wrote(self._queue.number, waited_for=waited_for)
         if slot.subscriptions is not None:
             slot.subscriptions.note(slot.row, machine.state.size_bytes)
+        if SubqueueKind.TRANSFER in machine.state.subqueues:
+            self._see_transfers(slot, machine)
         self._pacing.add(waited_for=waited_for, holdable=holdable)
         self._schedule()
 
@@ -576,6 +587,8 @@ class StoreRuntime:
                 return
             snapshot, sizes = result
             slot.machine = Partition(slot.row, slot.options, snapshot)
+            if SubqueueKind.TRANSFER in slot.machine.state.subqueues:
+                self._see_transfers(slot, slot.machine)
             if slot.subscriptions is not None:
                 slot.subscriptions.note(slot.row, slot.machine.state.size_bytes)
             if slot.options.topic:

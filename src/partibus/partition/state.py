@@ -55,8 +55,9 @@ class PartitionState:
         """Key of a sub-queue that forwards to this partition -> the highest position there that has come (D15)."""
         self.subqueues: dict[int, Subqueue] = _Subqueues()
         kinds = [int(SubqueueKind.ACTIVE), int(SubqueueKind.DEAD_LETTER)]
-        if snapshot and subqueue_key(row, SubqueueKind.TRANSFER_DEAD_LETTER) in snapshot.counts:
-            kinds.append(int(SubqueueKind.TRANSFER_DEAD_LETTER))
+        if snapshot:
+            rare = (SubqueueKind.TRANSFER_DEAD_LETTER, SubqueueKind.TRANSFER)
+            kinds += [int(kind) for kind in rare if subqueue_key(row, kind) in snapshot.counts]
         for kind in kinds:
             key = subqueue_key(row, kind)
             counts = snapshot.counts.get(key) if snapshot else None
@@ -210,11 +211,11 @@ class PartitionState:
 
 
 class _Subqueues(dict[int, Subqueue]):
-    """By kind. Most partitions never have transfer dead letters: that sub-queue is made when it is asked for, lest
-    every commit has a row for its counts."""
+    """By kind. Most partitions never have transfers, nor dead letters of those: such a sub-queue is made when it is
+    asked for, lest every commit has a row for its counts."""
 
     def __missing__(self, kind: int) -> Subqueue:
-        assert kind == SubqueueKind.TRANSFER_DEAD_LETTER, "the others are there from the start"
+        assert kind > SubqueueKind.DEAD_LETTER, "the others are there from the start"
         subqueue = self[int(kind)] = Subqueue(int(kind), messages=0, size_bytes=0, end_pos=1, next_due={})
         return subqueue
 

@@ -28,6 +28,8 @@ def plan(command: c.Command, fan_out: FanOut, now_ms: int, *, one_by_one: bool) 
         command.planned = Planned(range(len(due)), due, fan_out.plan(due, now_ms) if due else Plan({}))
         return
     for send in _sends(command):
+        if send.via:
+            continue
         messages = send.messages
         indexes = [
             index

@@ -61,7 +61,9 @@ class Process:
         self.alive = True
         self.numbers = Numbers()
         self.host = SimulatedHost(world.timeline, world.random)
-        self.runtime = StoreRuntime(self._open, self.host, world.timeline, forward=self._see, wake=self._wake)
+        self.runtime = StoreRuntime(
+            self._open, self.host, world.timeline, forward=lambda row, _: self._see(row), wake=self._wake
+        )
         self.runtime.open()
         self.pumps: dict[tuple[int, int], Pump] = {}
         self._handles: dict[str, list[PartitionHandle]] = {}
