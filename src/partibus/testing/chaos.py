@@ -119,7 +119,7 @@ def run(
                 cast.engage_processes(folder, door, stage.network.prefix if stage.network is not None else ())
                 ways = BadWays("brokers", [way], nemesis, random, to_stores=False)
                 nemesis.chances += ways.deeds()
-                nemesis.chances += [lambda: random.choice(cast.processes).kill()] * 4
+                nemesis.chances += [cast.kill_client] * 4
             watch = Watch(broker, history)
             watch.start()
             cast.start()
@@ -173,6 +173,10 @@ class Cast:
         ):
             seed = self._random.getrandbits(32)
             self.processes.append(ClientProcess(kind, name, where, queue, seed, made, keys, prefix))
+
+    def kill_client(self) -> str:
+        """One of those that are processes."""
+        return self._random.choice(self.processes).kill()
 
     def start(self) -> None:
         for worker in (*self._senders, *self._receivers):

@@ -87,7 +87,7 @@ class Nemesis:
         self.broker = broker
         self._queues = queues
         self._history = history
-        self._random = random
+        self.random = random
         self._waiting = threading.Event()
         self.deeds: list[str] = []
         """What it did, in words."""
@@ -100,7 +100,7 @@ class Nemesis:
 
     def act(self) -> None:
         """One deed by chance."""
-        self.do(self._random.choice(self.chances))
+        self.do(self.random.choice(self.chances))
 
     def do(self, deed: Callable[[], str]) -> None:
         """One deed; what it says is noted."""
@@ -123,7 +123,7 @@ class Nemesis:
 
     def stop_shortly(self) -> str:
         """SIGSTOP, and SIGCONT before it is missed."""
-        pid, seconds = self.any_broker(), self._random.uniform(0.1, 1.2)
+        pid, seconds = self.any_broker(), self.random.uniform(0.1, 1.2)
         os.kill(pid, signal.SIGSTOP)
         self._waiting.wait(seconds)
         os.kill(pid, signal.SIGCONT)
@@ -138,11 +138,11 @@ class Nemesis:
 
     def rehearse(self) -> str:
         """Some partitions of a queue are away for a while."""
-        queue = self._random.choice(self._queues)
-        partitions = self._random.sample(range(PARTITIONS), self._random.randint(1, 4))
+        queue = self.random.choice(self._queues)
+        partitions = self.random.sample(range(PARTITIONS), self.random.randint(1, 4))
         with self._client() as client:
             Rehearsals(client).fail(entity=queue, partitions=partitions)
-        self._waiting.wait(self._random.uniform(0.2, 2))
+        self._waiting.wait(self.random.uniform(0.2, 2))
         with self._client() as client:
             Rehearsals(client).heal(entity=queue)
         return f"took partitions {sorted(partitions)} of '{queue}' away"
@@ -178,7 +178,7 @@ class Nemesis:
         running = sorted(children(int(self.broker.ready["pid"])))
         if not running:
             raise ProcessLookupError("no broker runs right now")
-        return self._random.choice(running)
+        return self.random.choice(running)
 
     def _client(self) -> Client:
         return connect(self.broker.connection_string, timeout_s=_TIMEOUT_S)

@@ -1,0 +1,39 @@
+"""A short `make chaos`, without what needs root: stores in a database and in files, connections that are bad at times,
+client processes that are killed, and the database as well."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from partibus.testing.chaos import QUEUES, Stage, run
+from partibus.testing.nemesis import Nemesis
+from partibus.testing.nemesis_database import Pair
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEED = 17
+
+
+def by_name(name: str, nemesis: Nemesis) -> str:
+    """A deed among those that chance would choose from."""
+    named = [deed for deed in nemesis.chances if getattr(getattr(deed, "func", deed), "__name__", "") == name]
+    return nemesis.random.choice(named)()
+
+
+@pytest.mark.row("P3", "K12", "A1", "R14", "R15", "S1")
+def test_every_rule_holds_whatever_is_bad(tmp_path: Path) -> None:
+    names = ["cut", "restart", "kill_client", "deafen", "kill_one", "half_close"]
+    with Pair(standby=False) as database:
+        arguments = ("--store", database.url("schema=chaos&stores=6"), "--store", "sqlite:10")
+        stage = Stage(arguments=arguments, database=database, bad_ways=True)
+        verdict = run(SEED, 0, tmp_path, [partial(by_name, name) for name in names], stage)
+    assert not verdict.violations, str(verdict)
+    assert len(verdict.deeds) == len(names), str(verdict)
+    for queue in QUEUES:
+        assert verdict.history.accepted(queue) > 20, f"too little happened: {verdict}"
+    by_processes = [one for one in verdict.history.operations if one.who.startswith("p")]
+    assert {one.kind for one in by_processes} == {"send", "deliver", "settle"}, "client processes did nothing"
