@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 
 from partibus.amqp import ACCEPTED, AmqpError, Delivery, DeliveryState, Receiver, Rejected, TransactionalState
 from partibus.amqp.errors import DETACH_FORCED
-from partibus.errors import OutcomeUnknown, PartibusError
+from partibus.errors import EntityNotFound, OutcomeUnknown, PartibusError
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.ingress import Ingress
-from partibus.frontends.amqp.transactions import transaction_of
+from partibus.frontends.amqp.transactions import CoordinatorLink, transaction_of
 from partibus.message import Message
 from partibus.namespace.broker import Entity
 from partibus.routing.send import send
-from partibus.routing.transactions import Transactions
+from partibus.routing.transactions import Transaction, Transactions
 
 
 class _Run:
@@ -105,11 +105,26 @@ class IncomingLink:
         try:
             transaction = transaction_of(state, self._transactions)
             with transaction.operation():
-                entity.check_send()
-                transaction.send(entity, self._ingress.messages_of(delivery, entity.queue))
+                messages = self._ingress.messages_of(delivery, entity.queue)
+                if self._goes_through_another(transaction):
+                    if entity.queue.deleted:
+                        raise EntityNotFound(entity.queue.name)
+                    transaction.send_through(None, entity.queue.name, messages)
+                else:
+                    entity.check_send()
+                    transaction.send(entity, messages)
         except PartibusError as error:
             return Rejected(amqp_error(error))
         return TransactionalState(txn_id=transaction.id, outcome=ACCEPTED)
+
+    def _goes_through_another(self, transaction: Transaction) -> bool:
+        """The transaction is about another entity, and all is on one AMQP session: the client wants it so."""
+        owner = transaction.owner
+        return (
+            isinstance(owner, CoordinatorLink)
+            and owner.session is self._link.session
+            and transaction.is_about_another(self._entity)
+        )
 
     def _finish(self, run: _Run, errors: Sequence[PartibusError | None] | None) -> None:
         run.done = True

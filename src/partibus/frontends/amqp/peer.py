@@ -161,6 +161,10 @@ class Peer:
         self._transactions.expire()
         for outgoing in list(self._outgoing.values()):
             outgoing.on_credit()
+        self.check_claims()
+
+    def check_claims(self) -> None:
+        """Links go whose claim is good no more."""
         for link, (right, path) in list(self._needed.items()):
             try:
                 self._claims.require(right, path)

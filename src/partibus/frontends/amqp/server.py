@@ -157,6 +157,11 @@ class PeerProtocol(asyncio.Protocol):
         self._tick_after(self._peer.connection.tick_interval, self._tick)
         self._flush_soon()
 
+    def check_claims(self) -> None:
+        """Access policies were changed."""
+        self._peer.check_claims()
+        self._flush_soon()
+
     def _call_later(self, delay_ms: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay_ms / 1000, call)
 
@@ -181,6 +186,7 @@ class AmqpServer:
         self.ingress = Ingress(_message_ids())
         self.protocols: set[PeerProtocol] = set()
         self._listener: asyncio.Server | None = None
+        broker.access.on_changed.append(lambda: loop.call_soon(self._check_claims))
 
     async def start(self, host: str, port: int, *, shared: bool = False) -> int:
         """Listen; returns the port, which is chosen by the system when ``port`` is 0. ``shared``: with other processes
@@ -199,6 +205,10 @@ class AmqpServer:
 
         limits = self.broker.limits.connection
         return Websocket(self.make_protocol(), limits.websocket_frame_bytes_max, limits.handshake_timeout_s)
+
+    def _check_claims(self) -> None:
+        for protocol in list(self.protocols):
+            protocol.check_claims()
 
     def stop_listening(self) -> None:
         """Take no more connections."""

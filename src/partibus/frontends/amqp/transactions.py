@@ -50,6 +50,8 @@ class CoordinatorLink:
     """What transactions hold is bounded for itself; links to entities hold back who sends too much."""
 
     def __init__(self, link: Receiver, transactions: Transactions, flush: Callable[[], None]) -> None:
+        self.session = link.session
+        """Links on the same one may send to entities that a transaction is not about (section 8)."""
         self._link = link
         self._transactions = transactions
         self._flush = flush
