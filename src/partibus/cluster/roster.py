@@ -129,7 +129,8 @@ class Roster:
         self._unsaid: list[int] = []
         """Entities that were used and are not told yet."""
         self._announced: list[_Announced] = []
-        self._beats = 0
+        self._begun = 0
+        """Beats."""
         self._ending = False
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(_report)
@@ -145,7 +146,7 @@ class Roster:
         while the registry is away. Raises `StoreUnavailable` for one that can't be written down."""
         if not is_noted:
             await self._ask(self._registry.announce, change)
-        announced = _Announced(self._beats + 1, None, self._loop.create_future())
+        announced = _Announced(self._begun + 1, None, self._loop.create_future())
         self._announced.append(announced)
         self.tell()
         await announced.followed
@@ -186,7 +187,7 @@ class Roster:
                 return
 
     async def _beat(self) -> None:
-        number = self._beats + 1
+        self._begun = number = self._begun + 1
         facts = self._here.describe()
         self._unsaid += self._here.take_used()
         urgent = json.dumps([facts["owned"], facts["leaving"], self.followed])
@@ -201,7 +202,6 @@ class Roster:
             self._unsaid += used
             raise
         self._told = urgent
-        self._beats = number
         self.lag_s = self._loop.time() - asked_s
         if self.failure is not None:
             log.warning("other brokers can be seen again")

@@ -30,7 +30,7 @@ from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send
 from partibus.routing.store_access import StoreRoute
 from partibus.store.memory import MemoryDisk, MemoryStore
-from tests.unit.cluster.loops import on_loop
+from tests.unit.cluster.loops import eventually, on_loop
 
 OPTIONS = PartitionOptions()
 STORES = 2
@@ -114,11 +114,6 @@ async def brokers(directory: Path, *names: str) -> AsyncIterator[list[Broker]]:
     finally:
         for broker in made:
             await broker.stop()
-
-
-async def eventually(look: Callable[[], bool]) -> None:
-    while not look():  # noqa: ASYNC110 (what is looked at is nobody's event)
-        await asyncio.sleep(0.001)
 
 
 @on_loop

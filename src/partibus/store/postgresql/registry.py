@@ -161,16 +161,12 @@ class Registry:
         self._run("INSERT INTO cluster VALUES (1, %s, %s, %s) ON CONFLICT DO NOTHING", values)
         found, *theirs = self._one("SELECT cluster, secret_digest, keys_digest FROM cluster")
         ours = (secret_digest, keys_digest)
-        for what, file, is_same in zip(
-            ("the secret by which brokers know each other", "the keys of the namespace"),
-            ("cluster.secret (or --cluster-secret)", "keys.json"),
-            (our == their for our, their in zip(ours, theirs, strict=True)),
-            strict=True,
-        ):
-            if not is_same and (others := self.others()):
+        files = (("another secret", "cluster.secret (or --cluster-secret)"), ("other keys", "keys.json"))
+        for (what, file), our, their in zip(files, ours, theirs, strict=True):
+            if our != their and (others := self.others()):
                 raise UnusableFile(
                     self.name,
-                    f"{what} is not the one of the brokers that serve this catalog ({', '.join(others)})",
+                    f"the brokers that serve this catalog ({', '.join(others)}) have {what} than this one",
                     f"Copy {file} from the data directory of one of them. To change it, stop all brokers first.",
                 )
         if tuple(theirs) != ours:
