@@ -46,7 +46,7 @@ format: setup ## put the code into the one format and fix what the linter can fi
 bench: setup ## measure, and write docs/benchmarks.md
 	$(PY) -m bench
 
-chaos: setup ## kill and stop brokers under clients' load and check what the clients saw (SEED=7 SECONDS=300)
+chaos: setup ## kill brokers, clients and databases, cut connections, and check what clients saw (SEED=7 SECONDS=300)
 	$(PY) -m partibus.testing.chaos $(SEED) $(SECONDS) build/chaos
 
 # The page is written after failures too (status 1), not after a run that was cut short.

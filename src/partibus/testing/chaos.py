@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from time import monotonic
 
 from partibus.client import connect
+from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import COMMAND, BrokerProcess
 from partibus.testing.fault_proxy import FaultProxy
@@ -264,13 +264,14 @@ def _receive_the_rest(broker: BrokerProcess, cast: Cast, patience_s: float) -> l
     """Until every queue is empty; names those in which messages stay that nobody gets."""
     cast.calm()
     never_came = []
-    give_up_s = monotonic() + patience_s
+    clock = SystemClock()
+    give_up_ms = clock.now_ms() + patience_s * 1_000
     for queue in QUEUES:
         try:
             wait_until(
                 f"every message of '{queue}' is received",
                 partial(_is_empty, broker, queue),
-                max(1.0, give_up_s - monotonic()),
+                max(1.0, (give_up_ms - clock.now_ms()) / 1_000),
             )
         except AssertionError as error:
             never_came.append(Violation("never delivered", str(error)))

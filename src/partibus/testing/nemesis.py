@@ -10,13 +10,13 @@ import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from partibus.client import connect
 from partibus.client.cluster import ClusterStatus, cluster_status
 from partibus.client.errors import ClientError
 from partibus.client.rehearsals import Rehearsals
+from partibus.clock import SystemClock
 from partibus.testing.history import History, Kind, Operation
 
 if TYPE_CHECKING:
@@ -186,8 +186,9 @@ class Nemesis:
 
 def wait_until(what: str, holds: Callable[[], bool], patience_s: float = WELL_S) -> None:
     """Look until it does; AssertionError when it takes too long. An answer that can't be had now is no answer."""
-    give_up_s = monotonic() + patience_s
-    while monotonic() < give_up_s:
+    clock = SystemClock()
+    give_up_ms = clock.now_ms() + patience_s * 1_000
+    while clock.now_ms() < give_up_ms:
         with suppress(OSError, ClientError):
             if holds():
                 return
