@@ -1,0 +1,175 @@
+"""The brokers of a catalog as they tell each other, on a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import psycopg
+import pytest
+
+from partibus.errors import InvalidOperation, StartError, StoreUnavailable, UnusableFile
+from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
+from partibus.store.postgresql.address import Address
+from partibus.store.postgresql.catalog import CatalogSchema, prepare_catalog
+from partibus.store.postgresql.registry import CHANGES_KEPT, Registry
+from tests.contract.stores import new_address
+
+Make = Callable[..., Registry]
+
+
+@pytest.fixture
+def address() -> Address:
+    address = new_address()
+    prepare_catalog(address, FORMAT_VERSION, partial(schema_steps, "postgresql"))
+    return address
+
+
+@pytest.fixture
+def make(address: Address) -> Iterator[Make]:
+    made: list[Registry] = []
+
+    def make_one(broker: str, incarnation: str = "1") -> Registry:
+        made.append(Registry(address, broker, incarnation))
+        return made[-1]
+
+    yield make_one
+    for one in made:
+        one.close()
+
+
+def change(address: Address, statement: str) -> None:
+    with psycopg.connect(address.conninfo, autocommit=True) as connection:
+        connection.execute(f"SET search_path = {address.schema}".encode())
+        connection.execute(statement.encode())
+
+
+def end_lease(address: Address, broker: str) -> None:
+    change(address, f"UPDATE broker SET until = clock_timestamp() - interval '1 s' WHERE broker = '{broker}'")
+
+
+def test_who_is_there_and_what_was_changed_is_heard(make: Make, address: Address) -> None:
+    a, b = make("a"), make("b")
+    assert a.register("host-a:1") == 0
+    assert b.register("host-b:2") == 0
+    a.beat(0, '{"owned": {"1": 5}}', [7, 7, 8], tell=False)
+    catalog = CatalogSchema(address, "a test")
+    catalog.begin(writing=True)
+    catalog.note("orders")
+    catalog.commit()
+    catalog.close()
+    a.announce({"rehearsals": [1]})
+    heard = b.beat(0, "{}", [8, 9], tell=False)
+    assert [(row.broker, row.incarnation, row.address) for row in heard.brokers] == [
+        ("a", "1", "host-a:1"),
+        ("b", "1", "host-b:2"),
+    ]
+    assert all(0 < row.left_s <= 4 for row in heard.brokers)
+    assert json.loads(heard.brokers[0].facts) == {"owned": {"1": 5}}
+    assert [(version, json.loads(body)) for version, body in heard.changes] == [
+        (1, {"entity": "orders"}),
+        (2, {"rehearsals": [1]}),
+    ]
+    assert heard.is_complete
+    heard = b.beat(1, "{}", [], tell=False)
+    assert [version for version, _ in heard.changes] == [2]
+    assert {row.broker: row.followed for row in heard.brokers} == {"a": 0, "b": 1}
+    assert sorted(b.take_used()) == [7, 8, 9]
+    assert a.take_used() == []
+    assert json.loads(b.rehearsals() or "") == {"rehearsals": [1]}
+    end_lease(address, "a")
+    assert b.rehearsals() is None  # nobody else goes by them
+
+
+def test_more_changes_than_are_kept_are_not_passed_over_in_silence(make: Make, address: Address) -> None:
+    a = make("a")
+    a.register("host:1")
+    change(address, f"UPDATE version SET version = {CHANGES_KEPT + 5}")
+    change(address, f"INSERT INTO change SELECT n, '{{}}' FROM generate_series(1, {CHANGES_KEPT + 5}) n")
+    a.announce({})
+    assert a.beat(6, "{}", [], tell=False).is_complete
+    assert not a.beat(5, "{}", [], tell=False).is_complete
+
+
+def test_waiting_ends_when_somebody_tells(make: Make) -> None:
+    a, b = make("a"), make("b")
+    a.register("host:1")
+    a.wait(0)
+    with ThreadPoolExecutor(1) as pool:
+        for tell in (
+            lambda: b.register("host:2"),
+            lambda: b.beat(0, "{}", [], tell=True),
+            lambda: b.announce({}),
+            b.leave,
+            a.wake,
+        ):
+            a.wait(0)
+            waiting = pool.submit(a.wait, 60)
+            tell()
+            waiting.result(30)
+
+
+def test_a_name_belongs_to_one_run_until_its_lease_ends(make: Make, address: Address) -> None:
+    first = make("a", "1")
+    first.register("host:1")
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(make("a", "2").register, "host:2")
+        while not second.done():
+            first.beat(0, "{}", [], tell=False)
+        with pytest.raises(StartError, match=r"'a' runs already, reached at host:1.*--broker-name"):
+            second.result()
+    end_lease(address, "a")
+    third = make("a", "3")
+    third.register("host:3")
+    with pytest.raises(InvalidOperation, match="another run of the broker 'a'"):
+        first.beat(0, "{}", [], tell=False)
+    first.leave()  # says nothing about the third
+    assert third.beat(0, "{}", [], tell=False).brokers[0].address == "host:3"
+    third.leave()
+    make("a", "4").register("host:4")
+
+
+def test_what_all_must_have_alike_can_be_changed_by_who_is_alone(make: Make, address: Address) -> None:
+    a, b = make("a"), make("b")
+    was_new = a.is_new
+    assert a.join("cluster", "s", "k") == "cluster"
+    assert (was_new, a.is_new) == (True, False)
+    a.register("host:1")
+    assert b.join("another", "s", "k") == "cluster"
+    with pytest.raises(UnusableFile, match=r"\(a\) have another secret than this one\. Copy cluster\.secret"):
+        b.join("another", "other", "k")
+    with pytest.raises(UnusableFile, match=r"\(a\) have other keys than this one\. Copy keys\.json"):
+        b.join("another", "s", "other")
+    end_lease(address, "a")
+    assert b.join("another", "other", "other") == "cluster"
+
+
+def test_one_starts_after_the_other(make: Make) -> None:
+    a, b = make("a"), make("b")
+    order: list[str] = []
+
+    def start_b() -> None:
+        with b.starting():
+            order.append("b")
+
+    with ThreadPoolExecutor(1) as pool:
+        with a.starting():
+            started = pool.submit(start_b)
+            a.register("host:1")
+            order.append("a")
+        started.result()
+    assert order == ["a", "b"]
+
+
+def test_a_connection_that_is_lost_is_made_anew(make: Make, address: Address) -> None:
+    a = make("a")
+    a.register("host:1")
+    change(address, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'partibus a'")
+    with pytest.raises(StoreUnavailable, match="can't be used now"):
+        a.beat(0, "{}", [], tell=False)
+    a.wait(0)
+    assert a.beat(0, "{}", [], tell=False).brokers
+    a.announce({})
+    a.wait(60)  # it listens again, too
