@@ -1,1 +1,1 @@
-"""HTTP: health, and the clock."""
+"""HTTP: entities (`atom`), messages (`data`), health, the clock, and what there is (`openapi`)."""

@@ -7,6 +7,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from partibus.clock import Clock
+from partibus.frontends.rest import openapi
 from partibus.frontends.rest.atom.api import AdminApi
 from partibus.frontends.rest.clock import Advance, AdvanceClock, ShowClock
 from partibus.frontends.rest.data.api import DataApi
@@ -25,6 +26,7 @@ def make_app(
             Route("/health", GetHealth(health)),
             Route("/$partibus/clock", show, methods=["GET"]),
             Route("/$partibus/clock/advance", AdvanceClock(advance, broker.access), methods=["POST"]),
+            Route(openapi.PATH, openapi.ShowDescription(), methods=["GET"]),
             # Entities are named by any path:
             Route("/{path:path}", EntityPaths(DataApi(broker, new_message_id), AdminApi(broker))),
         ]

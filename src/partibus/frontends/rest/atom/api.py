@@ -19,7 +19,7 @@ from partibus.namespace.broker import Broker
 
 Handler = Callable[[Call], Awaitable[Response]]
 
-_HANDLERS: Mapping[Kind, Mapping[str, Handler]] = {
+HANDLERS: Mapping[Kind, Mapping[str, Handler]] = {
     Kind.NAMESPACE_INFO: {"GET": get_namespace_info},
     Kind.QUEUES: {"GET": lists.list_queues},
     Kind.TOPICS: {"GET": lists.list_topics},
@@ -61,7 +61,7 @@ class AdminApi:
         if resource is None:
             self._claims.check(request, (), Right.MANAGE)
             raise EntityNotFound(path)
-        handlers = _HANDLERS[resource.kind]
+        handlers = HANDLERS[resource.kind]
         grant = self._claims.check(request, resource.claim_path, Right.MANAGE)
         handler = handlers.get(request.method)
         if handler is None:

@@ -22,7 +22,7 @@ from partibus.namespace.broker import Broker
 
 Handler = Callable[[DataCall], Awaitable[Response]]
 
-_HANDLERS: Mapping[tuple[int, str], tuple[Right, Handler]] = {
+HANDLERS: Mapping[tuple[int, str], tuple[Right, Handler]] = {
     (0, "POST"): (Right.SEND, send.send_messages),
     (1, "POST"): (Right.LISTEN, receive.peek_lock),
     (1, "DELETE"): (Right.LISTEN, receive.receive_and_delete),
@@ -51,7 +51,7 @@ class DataApi:
     def takes(self, scope: Scope) -> bool:
         """It is such a request, and about no entity that happens to have such a name."""
         place = parse_place(scope["path"])
-        if place is None or (len(place.below), scope["method"]) not in _HANDLERS:
+        if place is None or (len(place.below), scope["method"]) not in HANDLERS:
             return False
         if len(place.below) == 2 and not _is_uuid(place.below[1]):
             return False
@@ -72,7 +72,7 @@ class DataApi:
     async def _answer(self, request: Request) -> Response:
         place = parse_place(request.scope["path"])
         assert place is not None, "`takes` was asked"
-        right, handler = _HANDLERS[len(place.below), request.method]
+        right, handler = HANDLERS[len(place.below), request.method]
         address = place.address
         self._check_claim(request, place, right)
         entity = self._broker.entity(address.entity_path)
