@@ -23,6 +23,7 @@ from tests.robustness.ways import (
     drained_until,
     health_of,
     message,
+    number_of,
     send_all,
 )
 
@@ -147,3 +148,51 @@ def test_a_broker_that_stands_still_by_itself_goes_on(tmp_path: Path, server: Po
         threading.Event().wait(seconds)
         os.kill(broker.ready["pid"], signal.SIGCONT)
         assert drained_until(broker, 64) == list(range(64))
+
+
+# -- copies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("S1")
+def test_a_dump_that_was_made_while_clients_sent_is_one_moment_of_each_store(
+    tmp_path: Path, server: PostgreSQLServer
+) -> None:
+    """`pg_dump` of the stores' schemas, taken back into the server: each store is as it was at one commit, and what was
+    acknowledged before the dump began is there (docs/loss.md)."""
+    url = server.url(parameters="schema=dumped&stores=16")
+    schemas = [f"dumped_{index:02}" for index in range(16)]
+    with BrokerProcess(tmp_path, arguments=("--store", url)) as broker:
+        broker.create_queue("orders", EnablePartitioning=True)
+        before = set(send_all(broker))
+        with client_of(broker) as client:
+            receiver = client.receiver("orders")
+            taken = receiver.receive(10, timeout_s=20)
+            receiver.settle(taken)
+        before -= {number_of(one) for one in taken}
+        sent = threading.Event()
+
+        def send_meanwhile() -> None:
+            with client_of(broker) as client:
+                sender = client.sender("orders")
+                for number in range(1_000, 1_300):
+                    sender.send([message(number, KEYS[number % 64])])
+                    sent.set()
+
+        thread = threading.Thread(target=send_meanwhile)
+        thread.start()
+        assert sent.wait(20)
+        dumps = [server.directory / schema for schema in schemas]
+        for schema, dump in zip(schemas, dumps, strict=True):
+            server.run("pg_dump", "--dbname", server.conninfo(), f"--schema={schema}", f"--file={dump}")
+        thread.join()
+        broker.stop()
+        for schema, dump in zip(schemas, dumps, strict=True):
+            server.sql(f"DROP SCHEMA {schema} CASCADE")
+            server.psql(["--file", str(dump)])
+        broker.start()
+        found = drained_until(broker, len(before))
+    assert before <= set(found) <= before | set(range(1_000, 1_300))
+    assert len(found) == len(set(found))
+    for key in range(64):
+        of_key = [number for number in found if number >= 1_000 and number % 64 == key]
+        assert of_key == list(range(1_000 + (key - 1_000) % 64, 1_300, 64))[: len(of_key)], "a hole"
