@@ -1,0 +1,303 @@
+"""Rows of entities and of where their partitions lie, in the catalog; what is given out once and never again."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from partibus.errors import (
+    ArgumentError,
+    EntityExists,
+    EntityNotFound,
+    InvalidOperation,
+    PartibusError,
+    QuotaExceeded,
+    StoreUnavailable,
+    UnusableFile,
+)
+from partibus.filters.model import Rule
+from partibus.namespace.access import SasPolicy
+from partibus.namespace.catalog_database import CatalogDatabase, Row
+from partibus.namespace.catalog_policies import PolicyTable
+from partibus.namespace.catalog_rules import RuleTable
+from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
+from partibus.namespace.names import check_entity_name, check_short_name, fold_name, split_path, subscription_path
+from partibus.namespace.placement import Placement, deal, next_first_store_no
+from partibus.namespace.properties import options_of, properties_of
+
+_ENTITY_COLUMNS = "entity_id, name, kind, properties, created_ms, updated_ms"
+_PLACEMENT_COLUMNS = "partition_no, store_no, partition_row"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogLimits:
+    """Bounds of one namespace (dialect section 11.2)."""
+
+    entity_max: int = 10_000
+    """Queues and topics."""
+    partitioned_max: int = 100
+    """Partitioned ones, counted in `entity_max` too (row A12)."""
+    subscription_max: int = 2_000
+    """Of one topic (row C37)."""
+    sql_filter_max: int = 2_000
+    """Of one topic, true and false filters included."""
+    correlation_filter_max: int = 100_000
+    """Of one topic."""
+    policy_max: int = 12
+    """Of one entity."""
+    partition_row_max: int = (1 << 21) - 1
+    """Largest number that the stores' keys have room for."""
+
+
+DEFAULT_LIMITS = CatalogLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRecord:
+    """One entity as the catalog has it."""
+
+    entity_id: int
+    description: EntityDescription
+    placements: tuple[Placement, ...]
+    created_ms: int
+    updated_ms: int
+    """Rises with every change of options or policies."""
+    rules: tuple[Rule, ...] = ()
+    """Of a subscription, in order of folded name."""
+    policies: tuple[SasPolicy, ...] = ()
+    """In order of name."""
+
+
+class EntityTable:
+    """Calls are parts of the catalog's transactions."""
+
+    def __init__(
+        self,
+        database: CatalogDatabase,
+        store_count: int,
+        limits: CatalogLimits,
+        rules: RuleTable,
+        policies: PolicyTable,
+    ) -> None:
+        self._database = database
+        self._store_count = store_count
+        self._limits = limits
+        self._rules = rules
+        self._policies = policies
+
+    def all(self) -> list[EntityRecord]:
+        """In order of their creation."""
+        placements: dict[int, list[Placement]] = {}
+        for entity_id, *place in self._database.execute(
+            f"SELECT entity_id, {_PLACEMENT_COLUMNS} FROM placement ORDER BY entity_id, partition_no"
+        ):
+            placements.setdefault(entity_id, []).append(Placement(*place))
+        rules, policies = self._rules.of_all(), self._policies.of_all()
+        rows = self._database.execute(f"SELECT {_ENTITY_COLUMNS} FROM entity ORDER BY entity_id")
+        return [
+            self._record(row, placements.get(row[0], ()), rules.get(row[0], ()), policies.get(row[0], ()))
+            for row in rows
+        ]
+
+    def existing(self, name: str) -> EntityRecord:
+        """EntityNotFound when there is none of that name."""
+        record = self.find(name)
+        if record is None:
+            raise EntityNotFound(name)
+        return record
+
+    def find(self, name: str) -> EntityRecord | None:
+        """The entity of that name, if there is one."""
+        return next(iter(self._select("folded_name", fold_name(name))), None)
+
+    def subscriptions_of(self, topic: EntityRecord) -> list[EntityRecord]:
+        """In order of folded name; none of what is no topic."""
+        return self._select("topic_id", topic.entity_id)
+
+    def update(self, old: EntityRecord, options: EntityOptions, now_ms: int) -> None:
+        """Other options. The time rises, also with two changes of one ms and a clock that is set back."""
+        self._database.execute(
+            "UPDATE entity SET properties = ?, updated_ms = ? WHERE entity_id = ?",
+            (_to_text(old.description.kind, options), max(now_ms, old.updated_ms + 1), old.entity_id),
+        )
+
+    def remove(self, records: Sequence[EntityRecord]) -> None:
+        """Rules and placements go with what they belong to."""
+        self._database.execute_many("DELETE FROM entity WHERE entity_id = ?", [(one.entity_id,) for one in records])
+
+    def _select(self, column: str, value: object) -> list[EntityRecord]:
+        rows = self._database.execute(
+            f"SELECT {_ENTITY_COLUMNS} FROM entity WHERE {column} = ? ORDER BY folded_name", (value,)
+        )
+        return [
+            self._record(row, self._places(row[0]), self._rules.of(row[0]), self._policies.of(row[0])) for row in rows
+        ]
+
+    def _places(self, entity_id: int) -> list[Placement]:
+        statement = f"SELECT {_PLACEMENT_COLUMNS} FROM placement WHERE entity_id = ? ORDER BY partition_no"
+        return [Placement(*place) for place in self._database.execute(statement, (entity_id,))]
+
+    def topic_of(self, record: EntityRecord) -> EntityRecord:
+        """Of a subscription. InvalidOperation for anything else."""
+        topic, subscription = split_path(record.description.name)
+        if not subscription:
+            raise InvalidOperation(
+                f"'{topic}' is a {record.description.kind.value} and has no rules. Name one of a topic's subscriptions."
+            )
+        return self.existing(topic)
+
+    def create_storing(self, description: EntityDescription, now_ms: int, away: frozenset[int]) -> EntityRecord:
+        """A queue or topic."""
+        name = check_entity_name(description.name)
+        partition_count = description.options.partition_count
+        if partition_count > self._store_count:
+            raise ArgumentError(
+                "EnablePartitioning",
+                description.options.partitioned,
+                f"false with {self._store_count} stores",
+                f"Serve with at least {partition_count} stores, one for each partition.",
+            )
+        if self.find(name) is not None:
+            raise EntityExists(name)
+        self._check_quotas(description.options)
+        if partition_count > self._store_count - len(away):
+            raise StoreUnavailable(
+                f"'{name}' can't be made now: it needs {partition_count} messaging stores, and of "
+                f"{self._store_count} stores {len(away)} can't be used. Nothing was made; try again."
+            )
+        entity_id, placements = self._take_numbers(partition_count, away)
+        return self._insert(entity_id, description, placements, now_ms)
+
+    def create_subscription(self, description: EntityDescription, now_ms: int, away: frozenset[int]) -> EntityRecord:
+        """Its partitions lie beside those of its topic."""
+        topic_name, short_name = split_path(description.name)
+        check_short_name(short_name)
+        topic = self.existing(topic_name)
+        if topic.description.kind is not EntityKind.TOPIC:
+            raise InvalidOperation(
+                f"'{topic.description.name}' is a {topic.description.kind.value} and has no subscriptions. "
+                "Create a topic, which needs another name."
+            )
+        name = subscription_path(topic.description.name, short_name)
+        if self.find(name) is not None:
+            raise EntityExists(name)
+        ((count,),) = self._database.execute("SELECT count(*) FROM entity WHERE topic_id = ?", (topic.entity_id,))
+        most = self._limits.subscription_max
+        if count >= most:
+            raise QuotaExceeded(f"'{topic_name}'", most, "subscriptions", "Delete one that is not needed.")
+        if any(place.store_no in away for place in topic.placements):
+            raise StoreUnavailable(
+                f"'{name}' can't be made now: a messaging store of its topic can't be used. "
+                "Nothing was made; try again."
+            )
+        entity_id, first_row = self._take_rows(len(topic.placements))
+        placements = tuple(
+            Placement(place.partition_no, place.store_no, first_row + index)
+            for index, place in enumerate(topic.placements)
+        )
+        described = EntityDescription(name, description.options, EntityKind.SUBSCRIPTION)
+        return self._insert(entity_id, described, placements, now_ms, topic.entity_id)
+
+    def _insert(
+        self,
+        entity_id: int,
+        description: EntityDescription,
+        placements: tuple[Placement, ...],
+        now_ms: int,
+        topic_id: int | None = None,
+    ) -> EntityRecord:
+        name, options, kind = description.name, description.options, description.kind
+        self._database.execute(
+            f"INSERT INTO entity ({_ENTITY_COLUMNS}, folded_name, topic_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (entity_id, name, kind.value, _to_text(kind, options), now_ms, now_ms, fold_name(name), topic_id),
+        )
+        self._database.execute_many(
+            "INSERT INTO placement VALUES (?, ?, ?, ?)", [(entity_id, *placement) for placement in placements]
+        )
+        return EntityRecord(entity_id, description, placements, now_ms, now_ms)
+
+    def _check_quotas(self, options: EntityOptions) -> None:
+        ((entity_count,),) = self._database.execute(
+            "SELECT (SELECT count(*) FROM entity) - (SELECT count(*) FROM entity WHERE topic_id IS NOT NULL)"
+        )
+        if entity_count >= self._limits.entity_max:
+            raise QuotaExceeded("The namespace", self._limits.entity_max, "entities", "Delete one that is not needed.")
+        if not options.partitioned:
+            return
+        ((partitioned_count,),) = self._database.execute("SELECT count(*) FROM placement WHERE partition_no = 1")
+        if partitioned_count >= self._limits.partitioned_max:
+            # Subscriptions are among them, and are not counted.
+            ((partitioned_count,),) = self._database.execute(
+                "SELECT count(*) FROM placement JOIN entity ON entity.entity_id = placement.entity_id"
+                " WHERE partition_no = 1 AND topic_id IS NULL"
+            )
+        if partitioned_count >= self._limits.partitioned_max:
+            raise QuotaExceeded(
+                "The namespace",
+                self._limits.partitioned_max,
+                "partitioned entities",
+                "Delete one, or create this one with EnablePartitioning false.",
+            )
+
+    def _take_rows(self, partition_count: int) -> tuple[int, int]:
+        """The next entity id, and the first of so many partition rows."""
+        ((entity_id, first_row),) = self._database.execute("SELECT next_entity_id, next_partition_row FROM numbers")
+        if first_row + partition_count - 1 > self._limits.partition_row_max:
+            raise QuotaExceeded(
+                "The namespace",
+                self._limits.partition_row_max,
+                "partitions made over its life",
+                "Move its entities to a new data directory.",
+            )
+        self._database.execute(
+            "UPDATE numbers SET next_entity_id = ?, next_partition_row = ?",
+            (entity_id + 1, first_row + partition_count),
+        )
+        return entity_id, first_row
+
+    def _take_numbers(self, partition_count: int, away: frozenset[int]) -> tuple[int, tuple[Placement, ...]]:
+        """The next entity id, and where a new queue's or topic's partitions go."""
+        entity_id, first_row = self._take_rows(partition_count)
+        ((first_store_no,),) = self._database.execute("SELECT next_store_no FROM numbers")
+        # The number of stores may have changed since the last entity was placed.
+        first_store_no %= self._store_count
+        self._database.execute(
+            "UPDATE numbers SET next_store_no = ?",
+            (next_first_store_no(partition_count, self._store_count, first_store_no),),
+        )
+        return entity_id, deal(partition_count, self._store_count, first_store_no, first_row, away)
+
+    def _record(
+        self,
+        row: Row,
+        placements: Sequence[Placement],
+        rules: tuple[Rule, ...] = (),
+        policies: tuple[SasPolicy, ...] = (),
+    ) -> EntityRecord:
+        entity_id, name, kind, properties, created_ms, updated_ms = row
+        try:
+            options = _from_text(kind, properties, len(placements) > 1)
+        except (ValueError, TypeError, PartibusError) as error:
+            raise self._damaged(name, f"properties that can't be read ({error})") from error
+        if len(placements) != options.partition_count:
+            raise self._damaged(name, f"{len(placements)} of its {options.partition_count} partitions")
+        description = EntityDescription(name, options, EntityKind(kind))
+        return EntityRecord(entity_id, description, tuple(placements), created_ms, updated_ms, rules, policies)
+
+    def _damaged(self, name: str, what: str) -> UnusableFile:
+        return UnusableFile(self._database.name, f"has the entity '{name}' with {what}", "Restore it from a backup.")
+
+
+def _to_text(kind: EntityKind, options: EntityOptions) -> str:
+    return json.dumps(properties_of(kind, options))
+
+
+@lru_cache(maxsize=256)
+def _from_text(kind: str, properties: str, several: bool) -> EntityOptions:
+    """Kept, since most entities share a few sets of options: 10,000 are read in 0.05 s and not in 0.6 s. Whether a
+    subscription is partitioned is said by how many partitions it has."""
+    document = json.loads(properties)
+    if not isinstance(document, dict):
+        raise TypeError("no JSON object")
+    options = options_of(EntityKind(kind), document)
+    return replace(options, partitioned=several) if kind == EntityKind.SUBSCRIPTION.value else options
