@@ -60,12 +60,15 @@ class Demand:
 class Lockstep:
     """One partition and its model. ``copied``: all that passes between machine and world is serialised (D3)."""
 
-    def __init__(self, store: Store, options: PartitionOptions, *, copied: bool = False, now_ms: int = 0) -> None:
+    def __init__(
+        self, store: Store, options: PartitionOptions, *, copied: bool = False, now_ms: int = 0, row: int = ROW
+    ) -> None:
         self.store = store
+        self.row = row
         self.options = options
         self.copied = copied
         self.now_ms = now_ms
-        self.machine = Partition(ROW, options)
+        self.machine = Partition(row, options)
         self.slot = self._new_slot()
         self.model = Model(options)
         self.durable_model = deepcopy(self.model)
@@ -213,7 +216,7 @@ class Lockstep:
     def run_load(self, index: int) -> None:
         """Read for a load; the answer is given later."""
         _, load = self.loads.pop(index)
-        self.answers.append(c.Loaded(load, read(self.store, ROW, load)))
+        self.answers.append(c.Loaded(load, read(self.store, self.row, load)))
 
     def answer(self, index: int) -> None:
         """Bring an answer to the machine."""
@@ -236,7 +239,7 @@ class Lockstep:
         self.model = deepcopy(self.durable_model)
         self.model.options = self.options
         self.model.forget_memory()
-        self.machine = Partition(ROW, self.options, self.store.load_partition(ROW))
+        self.machine = Partition(self.row, self.options, self.store.load_partition(self.row))
         self.slot = self._new_slot()
         check_memory(self.machine, self.model)
 
@@ -263,14 +266,16 @@ class Lockstep:
         step = self.machine.handle(self._pass(command), self.now_ms)
         events, self.replies, loads = self._pass(step.events), self._pass(step.replies), self._pass(step.loads)
         if step.events:
-            waited_for = record(ROW, events, self.pending)
-            self.pending.counters[ROW] = self.machine.counters
+            waited_for = record(self.row, events, self.pending)
+            self.pending.counters[self.row] = self.machine.counters
             for subqueue, messages, size_bytes in self.machine.counts():
                 self.pending.counts[subqueue] = (messages, size_bytes)
             self.slot.wrote(self.commit_number, waited_for=waited_for)
         self.loads += [(self.slot.needed_by(load, self.durable), load) for load in loads]
         enqueued = [entry for event in events if isinstance(event, Enqueued) for entry in event.entries]
         kept = {entry.sequence: entry.data for entry in enqueued if entry.data is not None}
+        if isinstance(command, c.Arrive):
+            self.model.enqueue(command.messages, kept, self.now_ms)
         for reply in self.replies:
             if not isinstance(reply, c.Granted | c.DeferredGranted):
                 self._answered(reply, kept)
@@ -533,7 +538,7 @@ class Lockstep:
         return next((item for item in self.model.queues[kind] if item.sequence == entry.sequence), None)
 
     def _new_slot(self) -> Slot:
-        slot = Slot(ROW, self.options)
+        slot = Slot(self.row, self.options)
         slot.machine = self.machine
         return slot
 
@@ -563,4 +568,4 @@ class Lockstep:
         assert not unanswered, f"never answered: {unanswered}"
         if waiting:
             assert not model.free_sessions(self.now_ms), f"{waiting} wait while {model.free_sessions(self.now_ms)} wait"
-        check_rows(self.store, ROW, self.machine, model)
+        check_rows(self.store, self.row, self.machine, model)
