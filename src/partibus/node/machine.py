@@ -11,6 +11,7 @@
 """
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -134,6 +135,8 @@ class Machine:
         )
         if settings.config is not None:
             self._front.namespace.apply(read_config_json(settings.config))
+        if (rehearsals := self._registry.rehearsals()) is not None:
+            self._front.broker.follow(json.loads(rehearsals))
         self._roster: Roster
 
     @property
@@ -351,7 +354,7 @@ class Machine:
     def follow_all(self) -> None:
         known = {entity.name for entity in self._front.namespace}
         found = {record.description.name for record in self._front.catalog.list_entities()}
-        for name in sorted(known | found):
+        for name in ("", *sorted(known | found)):  # the empty one stands for the namespace itself
             self._front.broker.follow({"entity": name})
 
     def seen(self, brokers: Sequence[Present]) -> None:
