@@ -74,7 +74,9 @@ class SimulatedNamespace:
 
     def put(self, entity: str, partitions: dict[int, Partition], end_pos: dict[int, int] | None = None) -> None:
         """Replace an entity; ``end_pos`` where it is not the position behind the last message."""
-        (self.folder / entity).write_bytes(pickle.dumps((partitions, end_pos or {})))
+        file = self.folder / entity
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(pickle.dumps((partitions, end_pos or {})))
 
     def delete(self, entity: str) -> None:
         (self.folder / entity).unlink()

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 
-PARTITIONED, PLAIN, DEAD = "partitioned", "plain", "dead"
+PARTITIONED, PLAIN, DEAD, TOPIC = "partitioned", "plain", "dead", "topic"
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         broker.create_queue(PARTITIONED, EnablePartitioning=True)
         broker.create_queue(PLAIN)
         broker.create_queue(DEAD, EnablePartitioning=True)
+        broker.create_topic(TOPIC, EnablePartitioning=True)
         yield broker
 
 
@@ -64,6 +65,28 @@ def test_partitioned_queue_is_read_as_the_client_peeks_it(
             assert row.sequence_number == peeked.sequence_number
             assert peeked.enqueued_time_utc is not None
             assert row.enqueued_time == peeked.enqueued_time_utc.astimezone(UTC).replace(tzinfo=None)
+
+
+@pytest.mark.row("D1")
+def test_subscription_is_read_like_a_queue_and_is_its_own(
+    spark: SparkSession, broker: BrokerProcess, client: ServiceBusClient
+) -> None:
+    one, other = (broker.create_subscription(TOPIC, name) for name in ("one", "other"))
+    keys = {f"id-{number}": f"key-{number % 20}" for number in range(60)}
+    with client.get_topic_sender(TOPIC) as sender:
+        sender.send_messages([ServiceBusMessage(b"x", message_id=id_, partition_key=key) for id_, key in keys.items()])
+    with client.get_subscription_receiver(TOPIC, "one") as receiver:
+        (message,) = receiver.receive_messages(max_wait_time=10)
+        receiver.dead_letter_message(message, reason="why")
+    frames = [load(spark, broker, path) for path in (one, one + "/$DeadLetterQueue", other)]
+    assert [frame.rdd.getNumPartitions() for frame in frames] == [16, 16, 16]
+    left, dead, all_ = ({row.message_id: row for row in frame.collect()} for frame in frames)
+    assert set(all_) == set(keys)
+    assert (set(left), set(dead)) == (set(keys) - {message.message_id}, {message.message_id})
+    assert {id_: (row.partition_key, row.partition_id) for id_, row in all_.items()} == {
+        id_: (key, partition_for_key(key, 16)) for id_, key in keys.items()
+    }
+    assert [row.dead_letter_reason for row in dead.values()] == ["why"]
 
 
 def test_properties_come_as_the_client_sent_them(

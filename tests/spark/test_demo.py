@@ -9,6 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from partibus.demo.flights import read_flights
+
 ROWS = 700
 SCRIPT = """
 import sys
@@ -21,6 +23,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.row("C38", "D1", "D14", "R14")
 def test_demo_proves_that_what_was_sent_was_read(tmp_path: Path) -> None:
     script = tmp_path / "demo.py"
     script.write_text(SCRIPT)
@@ -34,8 +37,22 @@ def test_demo_proves_that_what_was_sent_was_read(tmp_path: Path) -> None:
     assert str(out / "report.html") in done.stdout.replace("\n", "")
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "PROOF OK" in page
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 3
+    assert "<code>delay &gt; 60</code>" in page
+    assert "<code>carrier = &#x27;UA&#x27;</code>" in page
     assert {path.name for path in (out / "tables").iterdir()} == {"flights", "delays", "partitions", "keys"}
-    flights = pq.read_table(out / "tables" / "flights")
-    assert sorted(flights["message_id"].to_pylist()) == [f"flight-{row:06d}" for row in range(ROWS)]
-    assert set(pq.read_table(out / "tables" / "partitions")["partition_id"].to_pylist()) == set(range(16))
+    expected: dict[str, list[str]] = {"all": [], "delayed": [], "carrier": []}
+    for row, flight in enumerate(read_flights(ROWS)):
+        delay = flight["dep_delay"]
+        expected["all"].append(f"flight-{row:06d}")
+        if isinstance(delay, int) and delay > 60:
+            expected["delayed"].append(f"flight-{row:06d}")
+        if flight["carrier"] == "UA":
+            expected["carrier"].append(f"flight-{row:06d}")
+    assert min(map(len, expected.values())) > 10
+    found = pq.read_table(out / "tables" / "flights", columns=["subscription", "message_id"]).to_pylist()
+    for name, ids in expected.items():
+        assert sorted(message["message_id"] for message in found if message["subscription"] == name) == ids
+    partitions = pq.read_table(out / "tables" / "partitions").to_pylist()
+    assert {load["partition_id"] for load in partitions if load["subscription"] == "all"} == set(range(16))
+    assert sum(load["messages"] for load in partitions) == len(found)

@@ -1,9 +1,11 @@
-"""The main job on real input, `partibus demo`: flights through the broker, Spark over its partitions, and a proof.
+"""The main job on real input, `partibus demo`: flights to a topic with three subscriptions, Spark over the partitions
+of these, and a proof.
 
 ```text
  flights ─▶ envelopes ─▶ replay (sender processes, azure-servicebus) ─▶ broker ─▶ pipeline (Spark) ─▶ Parquet tables
-                           │ tally per key                                           │ tally per key and partition
-                           └──────────────────────────▶ proof ◀──────────────────────┘
+    │                      │ tally per key                    topology, filters      │ tally per key      │
+    │                      └──────────────────────────▶ proof ◀──────────────────────┘                    │
+    └─▶ selection (pandas): rows per subscription ──────▶ │ ◀─────────────────────────────────────────────┘
                                                           └─▶ report (HTML with plots)
 ```
 """

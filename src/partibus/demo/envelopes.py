@@ -4,9 +4,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+from uuid import UUID
 from zlib import crc32
 
 from partibus.demo.flights import Flight
+
+Properties = dict[str | bytes, int | float | bytes | bool | str | UUID]
+"""As the client's type says it."""
 
 
 class Envelope(NamedTuple):
@@ -18,7 +22,9 @@ class Envelope(NamedTuple):
     """Partition key: the tail number; for flights without an aircraft, carrier and flight number."""
     n: int
     """Counts the messages of this key from 0: what the check of order goes by."""
-    carrier: str
+    properties: Properties
+    """Application properties, by which subscriptions select: the carrier, the departure's delay in minutes unless the
+    flight was cancelled, and `n`."""
     body: bytes
     """The flight as JSON."""
 
@@ -37,5 +43,8 @@ def envelopes(flights: Iterable[Flight], shard: int = 0, shards: int = 1) -> Ite
         if crc32(key.encode()) % shards != shard:
             continue
         body = json.dumps(flight, separators=(",", ":")).encode()
-        yield Envelope(f"flight-{row:06d}", key, sent[key], str(flight["carrier"]), body)
+        properties: Properties = {"carrier": str(flight["carrier"]), "n": sent[key]}
+        if (delay := flight["dep_delay"]) is not None:
+            properties["delay"] = delay
+        yield Envelope(f"flight-{row:06d}", key, sent[key], properties, body)
         sent[key] += 1

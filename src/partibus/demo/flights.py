@@ -48,7 +48,7 @@ Flight = dict[str, int | str | None]
 def read_flights(rows: int | None = None) -> Iterator[Flight]:
     """The first ``rows`` flights in order of the file, or all. Raises `DemoError`."""
     parsers = [int if type_ == "int" else str for type_ in FIELDS.values()]
-    with zipfile.ZipFile(_data_folder() / "flights.csv.zip") as archive, archive.open("flights.csv") as raw:
+    with zipfile.ZipFile(flights_archive()) as archive, archive.open("flights.csv") as raw:
         lines = csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
         header = next(lines)
         if header != list(FIELDS):
@@ -64,6 +64,11 @@ def read_carriers() -> dict[str, str]:
     """Carrier code -> name of the airline."""
     with (_data_folder() / "airlines.csv").open(encoding="utf-8", newline="") as file:
         return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
+
+
+def flights_archive() -> Path:
+    """The zip file with the one file flights.csv. Raises `DemoError`."""
+    return _data_folder() / "flights.csv.zip"
 
 
 def _data_folder() -> Path:

@@ -1,5 +1,7 @@
 """From the Parquet tables to plain values."""
 
+from pyspark.sql import functions as sf
+
 from partibus.demo.pipeline import Tables
 from partibus.demo.proof import KeyRead
 from partibus.demo.results import Delay, KeyLoad, PartitionLoad
@@ -24,9 +26,13 @@ def collect_keys(tables: Tables) -> dict[str, KeyRead]:
     }
 
 
-def collect_partitions(tables: Tables, partition_count: int) -> tuple[list[PartitionLoad], dict[int, Tally]]:
-    """Load and tally of every partition; one that nothing was read of has a load of nothing and no tally."""
-    rows = {row["partition_id"]: row for row in tables.partitions.collect()}
+def collect_partitions(
+    tables: Tables, partition_count: int, subscription: str
+) -> tuple[list[PartitionLoad], dict[int, Tally]]:
+    """Load and tally of every partition of a subscription; one that nothing was read of has a load of nothing and no
+    tally."""
+    found = tables.partitions.where(sf.col("subscription") == subscription)
+    rows = {row["partition_id"]: row for row in found.collect()}
     loads = [
         PartitionLoad(id_, rows[id_]["messages"], rows[id_]["bytes"], rows[id_]["keys"])
         if id_ in rows

@@ -1,10 +1,12 @@
 """The Spark job: pure functions from table to table, and two that write them as Parquet.
 
-Everything is computed from what the queue gave; the sending side is not known here. The queue is read once, into the
-table `flights`; the others are derived from that file, so that all describe the same messages.
+Everything is computed from what the subscriptions gave; the sending side is not known here. Each subscription is read
+once, into its part of the table `flights`; the others are derived from that, so that all describe the same messages.
 """
 
+from collections.abc import Mapping
 from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,9 +15,10 @@ from pyspark.sql import functions as sf
 
 from partibus.demo.flights import FIELDS
 from partibus.demo.tally import CHECKSUM_MODULUS
+from partibus.demo.topology import ALL
 
 FLIGHT_SCHEMA = ", ".join(f"{field} {type_}" for field, type_ in FIELDS.items())
-QUEUE_SCHEMA = (
+ENTITY_SCHEMA = (
     "partition_id int, position bigint, sequence_number bigint, enqueued_time timestamp, message_id string, "
     "partition_key string, application_properties map<string,string>, body binary"
 )
@@ -25,19 +28,20 @@ class Tables(NamedTuple):
     """The Parquet tables, as written."""
 
     flights: DataFrame
-    """One row per message: broker columns, `n`, the fingerprint, the fields of the flight."""
+    """One row per message of every subscription: its name, broker columns, `n`, the fingerprint, the fields of the
+    flight."""
     delays: DataFrame
-    """Per carrier and hour of departure."""
+    """Per carrier and hour of departure, of all flights."""
     partitions: DataFrame
-    """Per broker partition."""
+    """Per subscription and broker partition."""
     keys: DataFrame
-    """Per partition key."""
+    """Per partition key, of all flights."""
 
 
-def read_queue(spark: SparkSession, connection: str, entity: str) -> DataFrame:
-    """The messages of a queue, the columns that the job needs."""
+def read_entity(spark: SparkSession, connection: str, entity: str) -> DataFrame:
+    """The messages of a subscription (or queue), the columns that the job needs."""
     reader = spark.read.format("partibus").option("connection", connection).option("entity", entity)
-    return reader.schema(QUEUE_SCHEMA).load()
+    return reader.schema(ENTITY_SCHEMA).load()
 
 
 def fingerprint(message_id: Column, body: Column) -> Column:
@@ -51,10 +55,13 @@ def checksum(fingerprints: Column) -> Column:
     return sf.pmod(sf.sum(fingerprints), sf.lit(Decimal(CHECKSUM_MODULUS))).cast("decimal(20,0)")
 
 
-def flights_table(queue: DataFrame) -> DataFrame:
-    """One row per message, the body's fields as columns."""
+def flights_table(subscriptions: Mapping[str, DataFrame]) -> DataFrame:
+    """One row per message, the body's fields as columns; all partitions of all subscriptions are read in one stage."""
+    named = [messages.withColumn("subscription", sf.lit(name)) for name, messages in subscriptions.items()]
     return (
-        queue.select(
+        reduce(DataFrame.unionAll, named)
+        .select(
+            "subscription",
             "partition_id",
             "position",
             "sequence_number",
@@ -83,8 +90,8 @@ def delays_table(flights: DataFrame) -> DataFrame:
 
 
 def partitions_table(flights: DataFrame) -> DataFrame:
-    """Load and checksum per partition."""
-    return flights.groupBy("partition_id").agg(
+    """Load and checksum per subscription and partition."""
+    return flights.groupBy("subscription", "partition_id").agg(
         sf.count("*").alias("messages"),
         sf.sum("body_bytes").alias("bytes"),
         sf.count_distinct("partition_key").alias("keys"),
@@ -110,23 +117,24 @@ def keys_table(flights: DataFrame) -> DataFrame:
     )
 
 
-def write_flights(queue: DataFrame, out: Path) -> DataFrame:
-    """Read the queue into the table `flights`; what an earlier run left there is replaced."""
-    return _written("flights", flights_table(queue), out)
+def write_flights(subscriptions: Mapping[str, DataFrame], out: Path) -> DataFrame:
+    """Read the subscriptions into the table `flights`, a folder for each; what an earlier run left is replaced."""
+    return _written("flights", flights_table(subscriptions), out, "subscription")
 
 
 def write_derived(flights: DataFrame, out: Path) -> Tables:
     """The other tables."""
+    every = flights.where(sf.col("subscription") == ALL)
     return Tables(
         flights,
-        _written("delays", delays_table(flights).coalesce(1).sort("carrier", "hour"), out),
-        _written("partitions", partitions_table(flights).coalesce(1).sort("partition_id"), out),
-        _written("keys", keys_table(flights).coalesce(1).sort("partition_key"), out),
+        _written("delays", delays_table(every).coalesce(1).sort("carrier", "hour"), out),
+        _written("partitions", partitions_table(flights).coalesce(1).sort("subscription", "partition_id"), out),
+        _written("keys", keys_table(every).coalesce(1).sort("partition_key"), out),
     )
 
 
-def _written(name: str, table: DataFrame, out: Path) -> DataFrame:
-    """The table as it was written: what is read back is what is there."""
+def _written(name: str, table: DataFrame, out: Path, *folders: str) -> DataFrame:
+    """The table as it was written: what is read back is what is there. ``folders``: columns that divide it."""
     path = str(out / name)
-    table.write.mode("overwrite").parquet(path)
-    return table.sparkSession.read.parquet(path)
+    table.write.mode("overwrite").partitionBy(*folders).parquet(path)
+    return table.sparkSession.read.schema(table.schema).parquet(path)

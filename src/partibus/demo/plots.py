@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from partibus.demo.results import Delay, PartitionLoad
+from partibus.demo.results import Delay, PartitionLoad, SubscriptionLoad
 
 INK, MUTED, BAR, PEAK, MISSING = "#1d2733", "#5d6b7a", "#3f7cac", "#d1603d", "#eef1f4"
 FLIGHTS_MIN = 20
@@ -74,6 +74,17 @@ def load_by_partition(partitions: Sequence[PartitionLoad]) -> str:
         _bars(middle, "bytes of bodies, MB", [load.bytes / 1e6 for load in partitions])
         _bars(right, "partition keys", [load.keys for load in partitions])
         return _svg(figure, "Messages, bytes and keys per partition")
+
+
+def messages_by_subscription(subscriptions: Sequence[SubscriptionLoad]) -> str:
+    """Messages per partition, a chart for each subscription, to its own scale; the largest bar stands out."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(10.4, 2.7), layout="constrained")
+        for axes, subscription in zip(
+            figure.subplots(1, len(subscriptions), squeeze=False)[0], subscriptions, strict=True
+        ):
+            _bars(axes, f"{subscription.name}, messages", [load.messages for load in subscription.partitions])
+        return _svg(figure, "Messages per partition and subscription")
 
 
 def _bars(axes: Axes, title: str, values: Sequence[float]) -> None:

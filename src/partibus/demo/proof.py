@@ -1,4 +1,5 @@
-"""Was everything that was sent read, once, unchanged, on the right partition and in order? Pure functions."""
+"""Was everything that was sent read, once, unchanged, on the right partition and in order, and does every subscription
+hold what it should? Pure functions."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -39,11 +40,45 @@ class PartitionProof(NamedTuple):
         return self.sent == self.read
 
 
+class Selection(NamedTuple):
+    """What one subscription holds, beside what the data says that it should."""
+
+    subscription: str
+    expected: int
+    messages: int
+    missing: int
+    """Expected, and not there."""
+    unexpected: int
+    repeated: int
+    """Messages with the id of one before."""
+    altered: int
+    """Not the same content, key or partition as the same message in the subscription that gets all."""
+    disordered: int
+    """Behind one of their key that was sent later."""
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """Those that there are."""
+        counts = {
+            "missing": self.missing,
+            "unexpected": self.unexpected,
+            "repeated": self.repeated,
+            "altered": self.altered,
+            "out of order": self.disordered,
+        }
+        return {name: count for name, count in counts.items() if count}
+
+    @property
+    def holds(self) -> bool:
+        return not self.faults and self.expected == self.messages
+
+
 class Proof(NamedTuple):
     """The verdict and its parts."""
 
     checks: list[Check]
     partitions: list[PartitionProof]
+    """Of the subscription that gets all."""
 
     @property
     def holds(self) -> bool:
@@ -110,6 +145,16 @@ def prove(
             ),
         ],
         partitions,
+    )
+
+
+def check_selection(selection: Selection) -> Check:
+    """The claim about one subscription."""
+    faults = ", ".join(f"{count:,} {name}" for name, count in selection.faults.items())
+    return Check(
+        f"Subscription {selection.subscription} holds exactly the rows that the data says",
+        selection.holds,
+        f"{selection.expected:,} rows, {selection.messages:,} messages" + (f": {faults}" if faults else ""),
     )
 
 

@@ -23,7 +23,7 @@ class Shard(NamedTuple):
     """The job of one sender process."""
 
     connection: str
-    entity: str
+    topic: str
     rows: int | None
     shard: int
     shards: int
@@ -36,7 +36,7 @@ class Sent(NamedTuple):
     body_bytes: int
 
 
-def replay(connection: str, entity: str, rows: int | None, senders: int, on_sent: Callable[[int], None]) -> Sent:
+def replay(connection: str, topic: str, rows: int | None, senders: int, on_sent: Callable[[int], None]) -> Sent:
     """Send everything; ``on_sent`` hears how many messages more the broker has accepted. Raises `DemoError` when a
     sender fails; the others are then stopped."""
     context = multiprocessing.get_context("spawn")
@@ -44,7 +44,7 @@ def replay(connection: str, entity: str, rows: int | None, senders: int, on_sent
     try:
         for shard in range(senders):
             ours, theirs = context.Pipe(duplex=False)
-            job = Shard(connection, entity, rows, shard, senders)
+            job = Shard(connection, topic, rows, shard, senders)
             process: BaseProcess = context.Process(
                 target=_send_shard, args=(job, theirs), name=f"sender {shard}", daemon=True
             )
@@ -105,7 +105,7 @@ def send_envelopes(job: Shard, messages: Iterator[Envelope], on_sent: Callable[[
     body_bytes = 0
     with (
         ServiceBusClient.from_connection_string(job.connection) as client,
-        client.get_queue_sender(job.entity) as sender,
+        client.get_topic_sender(job.topic) as sender,
     ):
         batch = sender.create_message_batch()
         count = 0
@@ -116,7 +116,7 @@ def send_envelopes(job: Shard, messages: Iterator[Envelope], on_sent: Callable[[
                 partition_key=envelope.key,
                 content_type="application/json",
                 subject="flight",
-                application_properties={"carrier": envelope.carrier, "n": envelope.n},
+                application_properties=envelope.properties,
             )
             try:
                 batch.add_message(message)

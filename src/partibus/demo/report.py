@@ -1,13 +1,15 @@
-"""One HTML file that needs nothing beside it: the verdict and how it was reached, the load, the delays, the run."""
+"""One HTML file that needs nothing beside it: the verdict and how it was reached, the subscriptions, the load, the
+delays, the run."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from partibus.demo.plots import FLIGHTS_MIN, delays_by_carrier_and_hour, load_by_partition
+from partibus.demo.plots import FLIGHTS_MIN, delays_by_carrier_and_hour, load_by_partition, messages_by_subscription
 from partibus.demo.proof import Proof
-from partibus.demo.results import Results
+from partibus.demo.results import Results, SubscriptionLoad
 from partibus.demo.skew import skew
+from partibus.demo.topology import CONFIG_TEXT
 
 _CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
@@ -20,12 +22,13 @@ def write_report(path: Path, results: Results) -> None:
 def render(results: Results) -> str:
     """The page as text."""
     sections = "".join([
-        _summary(results), _proof(results.proof), _load(results), _delays(results), _run(results),
+        _summary(results), _subscriptions(results), _proof(results.proof),
+        _load(results), _delays(results), _run(results),
     ])  # fmt: skip
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Flights through a partitioned queue</title><style>{_CSS}</style></head>"
+        f"<title>Flights through a partitioned topic</title><style>{_CSS}</style></head>"
         f"<body><main>{sections}</main></body></html>\n"
     )
 
@@ -33,13 +36,16 @@ def render(results: Results) -> str:
 def _summary(results: Results) -> str:
     holds = results.proof.holds
     verdict = (
-        "Everything that was sent was read: once, unchanged, in its partition and in order."
+        "Everything that was sent was read: once, unchanged, in its partition and in order; and every subscription "
+        "holds exactly what its filter selects."
         if holds
         else "What was read is not what was sent. The checks below say where they differ."
     )
     rates = {phase.name: phase.messages / phase.seconds for phase in results.phases if phase.messages}
     figures = [
-        (f"{results.messages:,}", "messages"),
+        (f"{results.messages:,}", "messages sent"),
+        (f"{len(results.subscriptions)}", "subscriptions"),
+        (f"{results.copies:,}", "copies read"),
         (f"{results.body_bytes / 1e6:,.0f} MB", "of bodies"),
         (f"{results.keys:,}", "partition keys"),
         (f"{len(results.partitions)}", "partitions"),
@@ -47,13 +53,47 @@ def _summary(results: Results) -> str:
     ]
     tiles = "".join(f"<div><b>{escape(number)}</b><span>{escape(name)}</span></div>" for number, name in figures)
     return (
-        "<header><h1>Flights through a partitioned queue</h1>"
-        "<p>Flights that left New York City in 2013 were sent through the broker by the unmodified azure-servicebus "
-        "client, with the tail number as partition key. Spark read the queue's partitions in parallel and wrote the "
-        "tables behind this page.</p></header>"
+        "<header><h1>Flights through a partitioned topic</h1>"
+        "<p>Flights that left New York City in 2013 were sent to a topic of the broker by the unmodified "
+        "azure-servicebus client, with the tail number as partition key. Spark read the partitions of all "
+        "subscriptions in parallel and wrote the tables behind this page.</p></header>"
         f'<p class="verdict {"ok" if holds else "bad"}"><b>PROOF {"OK" if holds else "FAILED"}</b> {verdict}</p>'
         f'<div class="figures">{tiles}</div>'
     )
+
+
+def _subscriptions(results: Results) -> str:
+    table = _table(
+        ["subscription", "selects", "filter", "rows of the input", "messages", "share", "size of bodies", "keys", ""],
+        [_subscription(found, results.messages) for found in results.subscriptions],
+        numeric=(3, 4, 5, 6, 7),
+    )
+    return (
+        f"<section><h2>Subscriptions</h2>{table}"
+        "<p>Each message was sent once. The broker evaluated the filters on the application properties "
+        "<code>delay</code> (minutes at departure) and <code>carrier</code>, and gave each subscription that selects "
+        "it a copy of its own. A cancelled flight has no delay: <code>delay &gt; 60</code> is then unknown, and "
+        "selects nothing. The rows of the input were counted by pandas in the file that the flights come from.</p>"
+        f"<figure>{messages_by_subscription(results.subscriptions)}</figure>"
+        "<p>A subscription has the partitions of its topic, and a key has the same one in all of them. Charts have "
+        "scales of their own.</p>"
+        f"<details><summary>The Config.json that made the topic</summary><pre>{escape(CONFIG_TEXT)}</pre></details>"
+        "</section>"
+    )
+
+
+def _subscription(found: SubscriptionLoad, sent: int) -> list[str]:
+    return [
+        f"<b>{escape(found.name)}</b>",
+        escape(found.filter.kind),
+        f"<code>{escape(found.filter.text)}</code>",
+        f"{found.selection.expected:,}",
+        f"{found.selection.messages:,}",
+        f"{found.selection.messages / sent:.1%}" if sent else "",
+        f"{sum(load.bytes for load in found.partitions) / 1e6:,.1f} MB",
+        f"{sum(load.keys for load in found.partitions):,}",
+        _mark(found.selection.holds),
+    ]
 
 
 def _proof(proof: Proof) -> str:
@@ -82,7 +122,10 @@ def _proof(proof: Proof) -> str:
         "each message's id and body: it does not depend on order, and a lost, doubled or altered message changes it. "
         "Senders count per key and know nothing of partitions; the expected partition of a key follows from its hash. "
         "The reading side is computed by Spark's own functions. Each key has one sender, which numbers its messages; "
-        "in order of sequence number these numbers must be 0, 1, 2 and so on.</p>"
+        "in order of sequence number these numbers must be 0, 1, 2 and so on. All this is about the subscription "
+        "that gets everything. Which rows each subscription should hold is worked out by pandas from the input's own "
+        "file: exactly these must be there, each once, with the content and in the partition that it has in the first "
+        "subscription, and in the order of its key.</p>"
         f"<details><summary>Per partition</summary>{partitions}</details></section>"
     )
 
@@ -116,7 +159,7 @@ def _load(results: Results) -> str:
         numeric=(1, 2, 3),
     )
     return (
-        "<section><h2>Load per partition</h2>"
+        "<section><h2>Load per partition of the topic</h2>"
         "<p>A key stays in one partition, so aircraft that fly often make their partition larger.</p>"
         f"<figure>{load_by_partition(results.partitions)}</figure>"
         f'<div class="side">{table}{busiest}</div></section>'
@@ -147,7 +190,7 @@ def _run(results: Results) -> str:
     return (
         f'<section><h2>The run</h2><div class="side">{phases}{software}</div>'
         f"<p>{results.senders} sender processes. Tables, as Parquet, in <code>{escape(str(results.tables))}</code>: "
-        "flights, delays, partitions, keys.</p></section>"
+        "flights (a folder per subscription), delays, partitions, keys.</p></section>"
     )
 
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from partibus.demo.proof import Proof
+from partibus.demo.proof import Proof, Selection
+from partibus.demo.topology import Filter
 
 
 class Delay(NamedTuple):
@@ -18,13 +19,22 @@ class Delay(NamedTuple):
 
 
 class PartitionLoad(NamedTuple):
-    """What one broker partition carried."""
+    """What one broker partition carried of one subscription."""
 
     partition_id: int
     messages: int
     bytes: int
     """Of bodies."""
     keys: int
+
+
+class SubscriptionLoad(NamedTuple):
+    """One subscription: what it selects, what it holds."""
+
+    name: str
+    filter: Filter
+    selection: Selection
+    partitions: list[PartitionLoad]
 
 
 class KeyLoad(NamedTuple):
@@ -52,7 +62,8 @@ class Results(NamedTuple):
     senders: int
     delays: list[Delay]
     carrier_names: dict[str, str]
-    partitions: list[PartitionLoad]
+    subscriptions: list[SubscriptionLoad]
+    """The one that gets all comes first."""
     busiest_keys: list[KeyLoad]
     phases: list[Phase]
     software: dict[str, str]
@@ -60,8 +71,19 @@ class Results(NamedTuple):
     tables: Path
 
     @property
+    def partitions(self) -> list[PartitionLoad]:
+        """Of the subscription that gets all."""
+        return self.subscriptions[0].partitions
+
+    @property
     def messages(self) -> int:
+        """That were sent, as the subscription shows that gets all."""
         return sum(load.messages for load in self.partitions)
+
+    @property
+    def copies(self) -> int:
+        """That were read of all subscriptions."""
+        return sum(subscription.selection.messages for subscription in self.subscriptions)
 
     @property
     def keys(self) -> int:

@@ -11,16 +11,18 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from partibus.demo.broker import PARTITION_COUNT, QUEUE, demo_broker
+from partibus.demo.broker import demo_broker
 from partibus.demo.errors import DemoError
 from partibus.demo.flights import FLIGHT_COUNT, read_carriers
 from partibus.demo.outcome import busiest_keys, collect_delays, collect_keys, collect_partitions
-from partibus.demo.pipeline import Tables, read_queue, write_derived, write_flights
-from partibus.demo.proof import prove
+from partibus.demo.pipeline import Tables, read_entity, write_derived, write_flights
+from partibus.demo.proof import Selection, check_selection, prove
 from partibus.demo.replay import Sent, replay
 from partibus.demo.report import write_report
-from partibus.demo.results import Results
+from partibus.demo.results import Results, SubscriptionLoad
+from partibus.demo.selection import compare_selections, read_input
 from partibus.demo.steps import Steps, run_watched, stderr_into
+from partibus.demo.topology import ALL, PARTITION_COUNT, SUBSCRIPTIONS, TOPIC, Filter, filters_at, path_of
 from partibus.routing.slots import partition_for_key
 from partibus.spark.java import find_java
 from partibus.spark.session import make_session, silence_query_context
@@ -45,6 +47,7 @@ class Carried(NamedTuple):
     sent: Sent
     senders: int
     tables: Tables
+    filters: dict[str, Filter]
     software: dict[str, str]
 
 
@@ -67,7 +70,7 @@ def run_demo(rows: int | None, out: Path, *, senders: int | None = None, console
     with ExitStack() as stack, Steps(console) as steps:
         carried = _carry(rows or FLIGHT_COUNT, folder, senders, stack, steps)
         with steps.step("prove"):
-            results = _results(carried, folder)
+            results = _results(carried, compare_selections(read_input(carried.rows), folder / "flights"), folder)
     results = results._replace(phases=steps.phases)
     write_report(report, results)
     _print_end(console, results, report)
@@ -79,15 +82,17 @@ def _carry(rows: int, folder: Path, senders: int, stack: ExitStack, steps: Steps
     with steps.step("start the broker"):
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="partibus-demo-"))
         connection = stack.enter_context(demo_broker(Path(scratch)))
+        filters = filters_at(connection)
     with steps.step("send", total=rows, messages=rows) as step:
-        sent = replay(connection, QUEUE, rows, senders, step.advance)
+        sent = replay(connection, TOPIC, rows, senders, step.advance)
     with steps.step("start Spark"), stderr_into(folder.parent / "spark.log"):
         java = find_java()
         spark = make_session("partibus demo", config=SPARK_CONFIG)
         stack.callback(spark.stop)
-    with steps.step("read the partitions", messages=rows) as step:
-        queue = read_queue(spark, connection, QUEUE)
-        flights = run_watched(spark, partial(write_flights, queue, folder), step.at)
+    with steps.step("read the subscriptions") as step:
+        subscriptions = {name: read_entity(spark, connection, path_of(name)) for name in SUBSCRIPTIONS}
+        flights = run_watched(spark, partial(write_flights, subscriptions, folder), step.at)
+        step.messages = flights.count()
     with steps.step("derive tables") as step:
         tables = run_watched(spark, partial(write_derived, flights, folder), step.at)
     software = {
@@ -97,20 +102,26 @@ def _carry(rows: int, folder: Path, senders: int, stack: ExitStack, steps: Steps
         "Python": platform.python_version(),
         "Java": java.found.partition(" (")[0].removeprefix("Java "),
     }
-    return Carried(rows, sent, senders, tables, software)
+    return Carried(rows, sent, senders, tables, filters, software)
 
 
-def _results(carried: Carried, folder: Path) -> Results:
+def _results(carried: Carried, selections: list[Selection], folder: Path) -> Results:
     keys = collect_keys(carried.tables)
-    loads, tallies = collect_partitions(carried.tables, PARTITION_COUNT)
+    partitions = {name: collect_partitions(carried.tables, PARTITION_COUNT, name) for name in SUBSCRIPTIONS}
     partition_of = partial(partition_for_key, partition_count=PARTITION_COUNT)
+    proof = prove(carried.sent.keys, keys, partitions[ALL][1], partition_of, PARTITION_COUNT, carried.rows)
     return Results(
-        proof=prove(carried.sent.keys, keys, tallies, partition_of, PARTITION_COUNT, carried.rows),
+        proof=proof._replace(checks=[*proof.checks, *map(check_selection, selections)]),
         body_bytes=carried.sent.body_bytes,
         senders=carried.senders,
         delays=collect_delays(carried.tables),
         carrier_names=read_carriers(),
-        partitions=loads,
+        subscriptions=[
+            SubscriptionLoad(
+                found.subscription, carried.filters[found.subscription], found, partitions[found.subscription][0]
+            )
+            for found in selections
+        ],
         busiest_keys=busiest_keys(keys, BUSIEST_KEYS),
         phases=[],
         software=carried.software,
@@ -127,4 +138,6 @@ def _print_end(console: Console, results: Results, report: Path) -> None:
     console.print(f"tables   {results.tables}", highlight=False, soft_wrap=True)
     verdict = "[bold green]PROOF OK[/]" if proof.holds else "[bold red]PROOF FAILED[/]"
     seconds = sum(phase.seconds for phase in results.phases)
-    console.print(f"{verdict}  {results.messages:,} messages in {seconds:.0f} s", highlight=False)
+    console.print(
+        f"{verdict}  {results.messages:,} messages, {results.copies:,} copies in {seconds:.0f} s", highlight=False
+    )

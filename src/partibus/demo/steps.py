@@ -26,9 +26,11 @@ POLL_SECONDS = 0.2
 class Step:
     """One running step."""
 
-    def __init__(self, bars: Progress, bar: TaskID) -> None:
+    def __init__(self, bars: Progress, bar: TaskID, messages: int) -> None:
         self._bars = bars
         self._bar = bar
+        self.messages = messages
+        """What its rate is reckoned by, when it ends; 0 where a rate means nothing."""
 
     def advance(self, count: int) -> None:
         self._bars.advance(self._bar, count)
@@ -64,13 +66,14 @@ class Steps:
 
     @contextmanager
     def step(self, name: str, *, total: int | None = None, messages: int = 0) -> Iterator[Step]:
-        """Time a step and show it; ``messages`` is what its rate is reckoned by."""
+        """Time a step and show it; ``messages``: see `Step`."""
         bar = self._bars.add_task(name, total=total, detail="")
         started = time.monotonic()
-        yield Step(self._bars, bar)
+        step = Step(self._bars, bar, messages)
+        yield step
         seconds = time.monotonic() - started
-        self.phases.append(Phase(name, seconds, messages))
-        rate = f"{messages / seconds:,.0f} messages/s" if messages else ""
+        self.phases.append(Phase(name, seconds, step.messages))
+        rate = f"{step.messages / seconds:,.0f} messages/s" if step.messages else ""
         self._bars.update(bar, total=1, completed=1, detail=rate)
 
 

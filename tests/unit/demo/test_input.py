@@ -70,6 +70,15 @@ def test_messages_of_a_key_are_numbered_from_0_in_order_of_the_input() -> None:
     assert max(map(len, numbers.values())) > 5
 
 
+def test_properties_are_carrier_number_and_the_delay_of_who_left() -> None:
+    flights = list(read_flights(3000))
+    sent = {envelope.message_id: envelope.properties for envelope in envelopes(flights)}
+    assert sent["flight-000000"] == {"carrier": "UA", "n": 0, "delay": 2}
+    for row, flight in enumerate(flights):
+        assert sent[f"flight-{row:06d}"].get("delay") == flight["dep_delay"]
+        assert ("delay" in sent[f"flight-{row:06d}"]) == (flight["dep_time"] is not None)
+
+
 def test_body_is_the_flight_as_json() -> None:
     flights = list(read_flights(50))
     bodies = [json.loads(envelope.body) for envelope in islice(envelopes(flights), 50)]

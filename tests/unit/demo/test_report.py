@@ -10,11 +10,12 @@ from xml.etree import ElementTree
 import pytest
 
 from partibus.demo.plots import FLIGHTS_MIN, delays_by_carrier_and_hour, load_by_partition
-from partibus.demo.proof import KeyRead, prove
+from partibus.demo.proof import KeyRead, Selection, check_selection, prove
 from partibus.demo.report import render, write_report
-from partibus.demo.results import Delay, KeyLoad, PartitionLoad, Phase, Results
+from partibus.demo.results import Delay, KeyLoad, PartitionLoad, Phase, Results, SubscriptionLoad
 from partibus.demo.skew import skew
 from partibus.demo.tally import Tally
+from partibus.demo.topology import Filter
 
 VOID = {"meta", "!doctype"}
 
@@ -38,16 +39,21 @@ DELAYS = [Delay("UA", 6, 100, 5, 3.2), Delay("UA", 17, 100, 0, 33.3), Delay("B6"
 LOADS = [PartitionLoad(0, 10, 3000, 2), PartitionLoad(1, 30, 9000, 3)]
 
 
-def results(*, read: int = 30, key: str = "N<1>") -> Results:
+def results(*, read: int = 30, key: str = "N<1>", missing: int = 0) -> Results:
+    late = Selection("late", 8, 8 - missing, missing, 0, 0, 0, 0)
+    subscriptions = [
+        SubscriptionLoad("all", Filter("everything", "1=1"), Selection("all", 40, 40, 0, 0, 0, 0, 0), LOADS),
+        SubscriptionLoad("late", Filter("SQL", "delay > 60"), late, [PartitionLoad(0, 8 - missing, 2_400_000, 2)]),
+    ]
     sent = {key: Tally(30, 5)}
     proof = prove(sent, {key: KeyRead(Tally(read, 5), (1,), 0)}, {1: Tally(read, 5)}, lambda _: 1, 2, 30)
     return Results(
-        proof=proof,
+        proof=proof._replace(checks=[*proof.checks, check_selection(late)]),
         body_bytes=12_000,
         senders=2,
         delays=DELAYS,
         carrier_names={"UA": "United & Co", "B6": "JetBlue"},
-        partitions=LOADS,
+        subscriptions=subscriptions,
         busiest_keys=[KeyLoad(key, 15, 1)],
         phases=[Phase("start", 1.0), Phase("send", 4.0, 40)],
         software={"Spark": "4.3.0"},
@@ -69,9 +75,10 @@ def test_page_is_well_formed_and_needs_nothing_from_elsewhere(tmp_path: Path) ->
 def test_page_holds_verdict_checks_plots_skew_and_run() -> None:
     page = render(results())
     assert "PROOF OK" in page
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 3
     assert 'aria-label="Mean departure delay in minutes by carrier and scheduled hour"' in page
     assert 'aria-label="Messages, bytes and keys per partition"' in page
+    assert 'aria-label="Messages per partition and subscription"' in page
     assert '<td>messages</td><td class="n">1.50</td><td class="n">0.50</td><td class="n">0.50</td>' in page
     assert '<td class="n">50.0%</td>' in page
     assert '<td>send</td><td class="n">4.0</td><td class="n">10</td>' in page
@@ -82,6 +89,22 @@ def test_failed_proof_is_said_at_the_top_and_in_its_partition() -> None:
     assert "PROOF FAILED" in page
     assert "PROOF OK" not in page
     assert '<td class="n">30</td><td class="n">29</td>' in page
+
+
+def test_subscriptions_are_shown_with_filter_counts_and_share() -> None:
+    page = render(results())
+    row = "<td><b>late</b></td><td>SQL</td><td><code>delay &gt; 60</code></td>"
+    numbers = ("8", "8", "20.0%", "2.4 MB", "2")
+    assert row + "".join(f'<td class="n">{number}</td>' for number in numbers) in page
+    assert "48</b><span>copies read" in page
+    assert "&quot;FilterType&quot;: &quot;Correlation&quot;" in page
+
+
+def test_a_subscription_that_lacks_messages_is_marked() -> None:
+    page = render(results(missing=2))
+    assert "PROOF FAILED" in page
+    assert "8 rows, 6 messages: 2 missing" in page
+    assert page.count('class="bad">✗') == 2
 
 
 def test_foreign_text_is_escaped() -> None:
