@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SEED = 5
-PATIENCE_S = 10.0
+PATIENCE_S = 7.0
 
 
 def run_with(bugs: str, folder: Path, plan: Sequence[Callable[[Nemesis], str]], *arguments: str) -> Verdict:

@@ -12,13 +12,14 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
 
 from partibus.client import connect
+from partibus.client.errors import ClientError
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import COMMAND, BrokerProcess
@@ -27,7 +28,7 @@ from partibus.testing.history import History, Kind, Operation, read_history
 from partibus.testing.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
 from partibus.testing.history_process import RECEIVING, SENDING, SENDING_TO_SESSIONS, ClientProcess
 from partibus.testing.history_rules import Queues, Violation, check, forgotten_locks
-from partibus.testing.nemesis import WELL_S, Nemesis, Watch, wait_until
+from partibus.testing.nemesis import WELL_S, Nemesis, Watch
 from partibus.testing.nemesis_database import Pair
 from partibus.testing.nemesis_ways import BadWays
 from partibus.testing.network_namespace import NetworkNamespace
@@ -38,6 +39,7 @@ UNAVAILABLE_MAX_MS = 10_000
 """The service's own bound is 15 s (docs/loss.md)."""
 _LOCK = "PT5S"
 """The shortest that there is: expiry is part of it."""
+_LOOK_S = 0.05
 _DELIVERIES = 1_000
 """Before a message would be dead-lettered: more than there are."""
 
@@ -74,7 +76,7 @@ class Stage:
     command: tuple[str, ...] = COMMAND
     environment: Mapping[str, str] = field(default_factory=dict)
     patience_s: float = WELL_S
-    """How long what is left at the end may take to be received."""
+    """So long nothing may be received at the end, while something is left."""
     database: Pair | None = None
     """Its server is killed as well, and the ways to it are bad at times; ``arguments`` say that it has stores."""
     bad_ways: bool = False
@@ -263,24 +265,25 @@ def _load(
 def _receive_the_rest(broker: BrokerProcess, cast: Cast, patience_s: float) -> list[Violation]:
     """Until every queue is empty; names those in which messages stay that nobody gets."""
     cast.calm()
-    never_came = []
-    clock = SystemClock()
-    give_up_ms = clock.now_ms() + patience_s * 1_000
-    for queue in QUEUES:
-        try:
-            wait_until(
-                f"every message of '{queue}' is received",
-                partial(_is_empty, broker, queue),
-                max(1.0, (give_up_ms - clock.now_ms()) / 1_000),
-            )
-        except AssertionError as error:
-            never_came.append(Violation("never delivered", str(error)))
-    return never_came
+    left = [(queue, _left_in(broker, queue, patience_s)) for queue in QUEUES]
+    return [
+        Violation("never delivered", f"'{queue}' keeps {messages} messages; none was received for {patience_s:g} s")
+        for queue, messages in left
+        if messages
+    ]
 
 
-def _is_empty(broker: BrokerProcess, queue: str) -> bool:
-    info = broker.describe(queue)
-    return not info.messages and not info.partitions_away
+def _left_in(broker: BrokerProcess, queue: str, patience_s: float) -> int:
+    """How many messages a queue keeps when for so long it did not get less; -1 when nobody can tell."""
+    clock, pause = SystemClock(), threading.Event()
+    fewest, give_up_ms = -1, clock.now_ms() + patience_s * 1_000
+    while fewest and clock.now_ms() < give_up_ms:
+        pause.wait(_LOOK_S)
+        with suppress(OSError, ClientError):
+            info = broker.describe(queue)
+            if not info.partitions_away and (fewest < 0 or info.messages < fewest):
+                fewest, give_up_ms = info.messages, clock.now_ms() + patience_s * 1_000
+    return fewest
 
 
 def _stop(workers: Sequence[Worker]) -> None:
