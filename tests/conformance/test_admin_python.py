@@ -384,7 +384,6 @@ def test_forwarding_is_set_at_creation_and_by_updates(admin: Admin, topic: str) 
     assert cycle.value.status_code == 400
 
 
-@pytest.mark.row("C37")
 def test_lists_come_in_pages(admin: Admin, topic: str) -> None:
     names = [f"s{i:03}" for i in range(205)]
     for name in names:

@@ -255,6 +255,8 @@ def test_other_refusals(http: Http, make_queue: MakeQueue) -> None:
     assert http("DELETE", f"{queue}/messages/head?timeout=soon").status == 400
     unknown = "00000000-0000-0000-0000-000000000000"
     assert http("DELETE", f"{queue}/messages/1/{unknown}").status == 404
+    assert http("POST", f"{queue}/messages/1/no-token").status == 404
+    assert http("DELETE", f"{queue}/messages/1/no-token").status == 404
     assert http("DELETE", f"{queue}/messages/1/ffffffff-0000-0000-0000-000000000000").status == 404
     http("PUT", "rest-topic", entry("TopicDescription"))
     assert http("POST", "rest-topic/messages/head").status == 400

@@ -1,7 +1,6 @@
 """Requests about messages: which is whose, who may, and what refusals look like."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from uuid import UUID
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -16,7 +15,7 @@ from partibus.frontends.rest.claims import Claims
 from partibus.frontends.rest.data import receive, send, settle
 from partibus.frontends.rest.data.calls import DataCall
 from partibus.frontends.rest.data.message_in import MessageReader
-from partibus.frontends.rest.data.paths import Place, parse_place
+from partibus.frontends.rest.data.paths import Place, parse_place, read_lock
 from partibus.namespace.access import Right
 from partibus.namespace.broker import Broker
 
@@ -53,8 +52,8 @@ class DataApi:
         place = parse_place(scope["path"])
         if place is None or (len(place.below), scope["method"]) not in HANDLERS:
             return False
-        if len(place.below) == 2 and not _is_uuid(place.below[1]):
-            return False
+        if len(place.below) == 2 and scope["method"] != "POST" and read_lock(place) is None:
+            return False  # an entity may be called so
         return self._broker.namespace.find("/".join(place.claim_path)) is None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,11 +87,3 @@ class DataApi:
 
     def _refuse(self, request: Request, status: int, sub_code: int, text: str) -> Response:
         return refusal(request, status, sub_code, text, self._broker.clock.now_ms())
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True

@@ -10,6 +10,7 @@
 """
 
 from typing import NamedTuple
+from uuid import UUID
 
 from partibus.errors import ArgumentError, EntityNotFound
 from partibus.namespace.addresses import Address, parse_address
@@ -39,6 +40,14 @@ class Place(NamedTuple):
         if address.management or address.is_cbs:
             raise EntityNotFound(self.entity)
         return address
+
+
+def read_lock(place: Place) -> UUID | None:
+    """The lock token in an address of a lock; None when it is none."""
+    try:
+        return UUID(place.below[1])
+    except ValueError:
+        return None
 
 
 def parse_place(path: str) -> Place | None:

@@ -5,7 +5,6 @@ Which number or id stands before it in the address says nothing: the token names
 
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from starlette.responses import Response
 
@@ -13,6 +12,7 @@ from partibus.errors import InvalidOperation, MessageLockLost
 from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.data.calls import DataCall
 from partibus.frontends.rest.data.message_out import date_text
+from partibus.frontends.rest.data.paths import read_lock
 from partibus.partition.commands import Command, Failed, LocksRenewed, LockToken, Outcome, RenewLocks, Settle
 from partibus.partition.keys import SubqueueKind
 from partibus.routing.lock_tokens import read_token
@@ -51,7 +51,10 @@ def _locked(call: DataCall) -> tuple[PartitionHandle, LockToken]:
     queue = call.entity.queue
     if queue.requires_session and call.kind == SubqueueKind.ACTIVE:
         raise InvalidOperation(f"Messages of '{queue.name}' are their session's. Settle and renew over AMQP.")
-    partition_id, lock_id, pos = read_token(UUID(call.place.below[1]))
+    lock = read_lock(call.place)
+    if lock is None:
+        raise MessageLockLost
+    partition_id, lock_id, pos = read_token(lock)
     partitions = call.entity.route.partitions
     if partition_id >= len(partitions):
         raise MessageLockLost
