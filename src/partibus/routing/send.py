@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from partibus.errors import PartibusError
-from partibus.message import Message
+from partibus.message import Message, with_destination
 from partibus.partition.commands import Accepted, CancelScheduled, Enqueue, Failed
 from partibus.partition.keys import SubqueueKind
 from partibus.routing.entity import EntityRoute
@@ -68,6 +68,20 @@ def _send_unkeyed(
         on_done(target, error_of(reply, route.name))
 
     attempt(partition)
+
+
+def send_through(route: EntityRoute, destination: str, batches: Sequence[Batch], on_sent: OnSent) -> None:
+    """As `send`, of messages that go on to another entity (section 3.7): any partition takes them."""
+    messages = [Message(with_destination(message.data, destination)) for batch in batches for message in batch]
+    partition = route.next_partition() if route.partitioned else route.partitions[0]
+
+    def answered(reply: Any) -> None:
+        on_sent(None if isinstance(reply, Accepted) else [error_of(reply, route.name)] * len(batches))
+
+    if messages:
+        partition.submit(Enqueue(route.numbers.next(), messages, via=True), answered)
+    else:
+        on_sent(None)
 
 
 class _KeyedRun:

@@ -23,7 +23,7 @@ from partibus.errors import (
     shown,
 )
 from partibus.limits import TransactionLimits
-from partibus.message import Message
+from partibus.message import Message, with_destination
 from partibus.partition.commands import (
     Accepted,
     Enqueue,
@@ -126,6 +126,29 @@ class Transaction:
             return
         self._pin(entity, self._partition_of(entity, messages))
         self._add(Enqueue(0, messages), len(messages), sum([len(message.data) for message in messages]))
+
+    def send_through(self, via: Place | None, destination: str, messages: list[Message]) -> None:
+        """As `send`, to another entity than the transaction is about: the messages are stored in the partition that it
+        is pinned to, and go on from there when it is done (section 8). ``via``: the entity that it has to be about;
+        None: whichever it is. Raises as `send`."""
+        if not messages:
+            return
+        if via is not None and self._entity is None:
+            if via.route.partitioned:
+                raise InvalidOperation(
+                    f"Messages were sent through the partitioned entity '{via.route.name}' first in a transaction. "
+                    "Begin with what is to be done there, which has a partition, or send through a plain entity."
+                )
+            self._pin(via, via.route.partitions[0])
+        elif via is not None:
+            assert self._partition is not None, "pinned with the entity"
+            self._pin(via, self._partition)
+        transfers = [Message(with_destination(message.data, destination)) for message in messages]
+        self._add(Enqueue(0, transfers, via=True), len(messages), sum([len(message.data) for message in transfers]))
+
+    def is_about_another(self, entity: Place) -> bool:
+        """It has begun with another top-level entity."""
+        return self._entity is not None and self._entity is not entity
 
     def schedule(self, entity: Place, messages: list[Message], on_numbered: OnNumbered) -> PartitionHandle:
         """As `send`, with sequence numbers from the start, of the partition that is returned: ``on_numbered`` gets what
@@ -238,7 +261,8 @@ class Transaction:
 
     def _submit(self, on_done: OnDone) -> None:
         error = self._error
-        if error is None and self._entity is not None and any(type(command) is Enqueue for command in self._commands):
+        sends = any(type(command) is Enqueue and not command.via for command in self._commands)
+        if error is None and self._entity is not None and sends:
             try:
                 self._entity.check_send()
             except PartibusError as refusal:

@@ -11,8 +11,11 @@ from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.transactions import CoordinatorLink, transaction_of
 from partibus.message import Message
 from partibus.namespace.broker import Entity
-from partibus.routing.send import send
+from partibus.routing.send import OnSent, send, send_through
 from partibus.routing.transactions import Transaction, Transactions
+
+TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
+"""Property of a link: what is sent on it goes through the link's entity to the one with this address (section 3.7)."""
 
 
 class _Run:
@@ -38,7 +41,10 @@ class IncomingLink:
         transactions: Transactions,
         credit: int,
         flush: Callable[[], None],
+        destination: Entity | None = None,
     ) -> None:
+        """``destination``: where messages go that are sent through ``entity`` (section 3.7)."""
+        self._destination = destination
         self._link = link
         self._flush = flush
         self._entity = entity
@@ -69,7 +75,7 @@ class IncomingLink:
         except PartibusError as refusal:
             self._finish(run, [refusal] * len(deliveries))
             return
-        queue = self._entity.queue
+        queue = (self._destination or self._entity).queue
         messages_of = self._ingress.messages_of
         batches: list[list[Message]] = []
         refused: dict[int, PartibusError] = {}
@@ -81,13 +87,19 @@ class IncomingLink:
         if not deliveries:
             self._finish(run, None)
         elif not refused:
-            send(self._entity.route, batches, lambda errors: self._finish(run, errors))
+            self._send(batches, lambda errors: self._finish(run, errors))
         elif batches:
-            send(
-                self._entity.route, batches, lambda errors: self._finish(run, _merge(len(deliveries), refused, errors))
-            )
+            self._send(batches, lambda errors: self._finish(run, _merge(len(deliveries), refused, errors)))
         else:
             self._finish(run, [refused[index] for index in range(len(deliveries))])
+
+    def _send(self, batches: Sequence[Sequence[Message]], on_sent: OnSent) -> None:
+        if self._destination is None:
+            send(self._entity.route, batches, on_sent)
+        elif self._destination.queue.deleted:
+            on_sent([EntityNotFound(self._destination.queue.name)] * len(batches))
+        else:
+            send_through(self._entity.route, self._destination.queue.name, batches, on_sent)
 
     def _take_transactional(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Add to its transaction what belongs to one; what is left."""
@@ -105,11 +117,12 @@ class IncomingLink:
         try:
             transaction = transaction_of(state, self._transactions)
             with transaction.operation():
-                messages = self._ingress.messages_of(delivery, entity.queue)
-                if self._goes_through_another(transaction):
-                    if entity.queue.deleted:
-                        raise EntityNotFound(entity.queue.name)
-                    transaction.send_through(None, entity.queue.name, messages)
+                to = self._destination or entity
+                messages = self._ingress.messages_of(delivery, to.queue)
+                if to is not entity or self._goes_through_another(transaction):
+                    if to.queue.deleted:
+                        raise EntityNotFound(to.queue.name)
+                    transaction.send_through(entity if to is not entity else None, to.queue.name, messages)
                 else:
                     entity.check_send()
                     transaction.send(entity, messages)

@@ -43,7 +43,7 @@ from partibus.frontends.amqp.claims import CbsNode, Claims
 from partibus.frontends.amqp.completions import Completions
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.held_back import HeldBack
-from partibus.frontends.amqp.incoming import IncomingLink
+from partibus.frontends.amqp.incoming import TRANSFER_DESTINATION, IncomingLink
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.management import EntityManagement, NamespaceManagement
 from partibus.frontends.amqp.node import REQUEST_ROOM_BYTES, Node, ReplyLinks, RequestLink
@@ -296,11 +296,24 @@ class Peer:
             raise InvalidOperation(f"Nobody can send to '{address.path}'. Send to '{address.entity}'.")
         entity = self._authorized(Right.SEND, address)
         entity.check_send()
+        destination = self._transfer_destination(link)
         self._use(link, entity.route)
-        link.accept(max_message_size=entity.queue.message_size_max_bytes)
+        link.accept(max_message_size=(destination or entity).queue.message_size_max_bytes)
         self._needed[link] = (Right.SEND, address.segments)
         credit = self._broker.limits.connection.link_credit
-        self._incoming[link] = IncomingLink(link, entity, self._ingress, self._transactions, credit, self._flush)
+        self._incoming[link] = IncomingLink(
+            link, entity, self._ingress, self._transactions, credit, self._flush, destination
+        )
+
+    def _transfer_destination(self, link: Receiver) -> Entity | None:
+        """Where messages go that the client sends through the entity of a link (section 3.7)."""
+        text = (link.properties or {}).get(TRANSFER_DESTINATION)
+        if text is None:
+            return None
+        address = parse_address(_text(text))
+        if address.subqueue is not Subqueue.ACTIVE or address.subscription:
+            raise InvalidOperation(f"Nobody can send to '{address.path}'. Send to '{address.entity}'.")
+        return self._authorized(Right.SEND, address)
 
     def _attach_outgoing(self, link: Sender) -> None:
         """The client receives: messages of a sub-queue, or replies of a node."""

@@ -1,0 +1,174 @@
+"""Messages that are sent through one entity to another, in a transaction about the first (sections 3.7 and 8)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from partibus.amqp import ACCEPTED, RELEASED, Session
+from partibus.forwarding.forwarder import Forwarder
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.ports import StoreError
+from tests.unit.frontends.controller import Controller, error_of, in_transaction, send_in, settle_in
+from tests.unit.frontends.harness import Client, World, body_of, message
+
+NOT_ALLOWED = "amqp:not-allowed"
+THROUGH = "com.microsoft:transfer-destination-address"
+
+
+@pytest.fixture(autouse=True)
+def forwarder(world: World) -> Forwarder:
+    found = Forwarder(world.broker, world.timeline.call_later)
+    for store in world.stores:
+        see = partial(found.see, store.runtime)
+        store.runtime._forward = lambda row, transfers, see=see: see(row, transfers=transfers)
+    return found
+
+
+class Desk:
+    """A client that does everything on one AMQP session."""
+
+    def __init__(self, world: World, queue: str) -> None:
+        self.world = world
+        self.queue = queue
+        self.client: Client = world.client()
+        self.session: Session = self.client.session()
+        self.controller = Controller(self.client, self.session)
+
+    def send(self, transaction: bytes, to: str, *messages: bytes, **properties: object) -> list[Any]:
+        link = self.client.sender(to, self.session, properties=dict(properties) or None)
+        return send_in(self.client, link, transaction, *messages)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "partitioned"])
+def desk(world: World, request: pytest.FixtureRequest) -> Desk:
+    return Desk(world, world.queue("via", EnablePartitioning=request.param))
+
+
+def left(world: World, address: str) -> list[object]:
+    """The bodies that another client receives now; it gives them back."""
+    client = world.client()
+    link = client.receiver(address)
+    deliveries = client.receive(link, 200)
+    link.grant(0)
+    world.wait()
+    link.settle_many(deliveries, RELEASED)
+    world.wait()
+    link.detach()
+    world.wait()
+    return sorted((body_of(delivery) for delivery in deliveries), key=str)
+
+
+def kept(world: World, queue: str, kind: int) -> int:
+    """Entries in a sub-queue, as the stores have them."""
+    world.wait()
+    rows = [(place.store_no, place.partition_row) for place in world.namespace.queue(queue).partitions]
+    return sum(len(list(world.stores[store].disk.durable.in_range(row << 2 | kind, 0, 1 << 40))) for store, row in rows)
+
+
+def took_one(desk: Desk) -> tuple[Any, list[Any]]:
+    """A message of the queue under lock, sent before."""
+    sender = desk.client.sender(desk.queue)
+    desk.client.send(sender, message(b"in", partition_key="k"))
+    link = desk.client.receiver(desk.queue, desk.session)
+    return link, desk.client.receive(link, 1)
+
+
+@pytest.mark.row("T1", "F1", "F3")
+@pytest.mark.parametrize("to_partitioned", [False, True])
+def test_one_is_completed_and_others_are_sent_elsewhere_together(
+    world: World, desk: Desk, *, to_partitioned: bool
+) -> None:
+    world.queue("one", EnablePartitioning=to_partitioned)
+    world.queue("other", EnablePartitioning=to_partitioned)
+    link, deliveries = took_one(desk)
+    transaction = desk.controller.declare()
+    settle_in(desk.client, link, transaction, deliveries, ACCEPTED)
+    sent = desk.send(transaction, "one", message(b"1", partition_key="a"), message(b"2"))
+    assert sent == [in_transaction(transaction, ACCEPTED)] * 2
+    desk.send(transaction, "other", message(b"3", partition_key="b"))
+    world.wait()
+    assert (left(world, "one"), left(world, "other")) == ([], [])
+    desk.controller.commit(transaction)
+    world.wait()
+    assert (left(world, "one"), left(world, "other")) == ([b"1", b"2"], [b"3"])
+    assert kept(world, "via", SubqueueKind.ACTIVE) == kept(world, "via", SubqueueKind.TRANSFER) == 0
+
+
+@pytest.mark.row("T1")
+def test_nothing_is_sent_when_the_transaction_is_rolled_back(world: World, desk: Desk) -> None:
+    world.queue("one")
+    link, deliveries = took_one(desk)
+    transaction = desk.controller.declare()
+    settle_in(desk.client, link, transaction, deliveries, ACCEPTED)
+    desk.send(transaction, "one", message(b"1"))
+    desk.controller.discharge(transaction, fail=True)
+    assert left(world, "one") == []
+    assert kept(world, "via", SubqueueKind.ACTIVE) == 1
+
+
+@pytest.mark.row("T1", "R14")
+def test_what_is_on_its_way_is_found_again_when_the_store_is_back(world: World) -> None:
+    desk = Desk(world, world.queue("via"))
+    world.queue("one")
+    via, one = world.store_of("via"), world.store_of("one")
+    assert via is not one
+    link, deliveries = took_one(desk)
+    transaction = desk.controller.declare()
+    settle_in(desk.client, link, transaction, deliveries, ACCEPTED)
+    desk.send(transaction, "one", message(b"1"))
+    one.fails = StoreError("the disk fails", executed=False)
+    desk.controller.commit(transaction)
+    world.wait()
+    assert kept(world, "via", SubqueueKind.TRANSFER) == 1
+    rows = via.disk.durable.timed_partitions()
+    assert rows == [world.namespace.queue("via").partitions[0].partition_row]
+    via.fails = StoreError("the disk fails", executed=False)
+    desk.client.send(desk.client.sender("via"), message(b"fails"))
+    via.fails = one.fails = None
+    world.wait(3_000)
+    world.broker.wake_partitions(rows)
+    assert left(world, "one") == [b"1"]
+
+
+@pytest.mark.row("T1")
+def test_on_another_amqp_session_another_entity_is_refused(world: World, desk: Desk) -> None:
+    world.queue("one")
+    link, deliveries = took_one(desk)
+    transaction = desk.controller.declare()
+    settle_in(desk.client, link, transaction, deliveries, ACCEPTED)
+    (state,) = send_in(desk.client, desk.client.sender("one"), transaction, message(b"1", partition_key="k"))
+    assert error_of(state).condition == NOT_ALLOWED
+
+
+@pytest.mark.row("F1")
+def test_a_destination_that_is_gone_leaves_a_transfer_dead_letter(world: World, desk: Desk) -> None:
+    world.queue("one", Status="ReceiveDisabled")
+    link, deliveries = took_one(desk)
+    transaction = desk.controller.declare()
+    settle_in(desk.client, link, transaction, deliveries, ACCEPTED)
+    desk.send(transaction, "one", message(b"1"))
+    world.broker.delete_queue("one")
+    desk.controller.commit(transaction)
+    assert left(world, "via/$Transfer/$DeadLetterQueue") == [b"1"]
+    link = desk.client.sender("via", desk.session, properties={THROUGH: "one"})
+    assert "could not be found" in str(desk.client.refusal(link))
+
+
+@pytest.mark.row("F1", "F3")
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_link_that_names_another_destination(world: World, *, partitioned: bool) -> None:
+    desk = Desk(world, world.queue("via", EnablePartitioning=partitioned))
+    world.queue("one", EnablePartitioning=True)
+    link = desk.client.sender("via", desk.session, properties={THROUGH: "one"})
+    assert desk.client.send(link, message(b"1", partition_key="a"), message(b"2")) == [ACCEPTED, ACCEPTED]
+    assert left(world, "one") == [b"1", b"2"]
+    assert left(world, "via") == []
+    if not partitioned:
+        transaction = desk.controller.declare()
+        send_in(desk.client, link, transaction, message(b"3"))
+        assert left(world, "one") == [b"1", b"2"]
+        desk.controller.commit(transaction)
+        assert left(world, "one") == [b"1", b"2", b"3"]
