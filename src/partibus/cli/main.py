@@ -10,6 +10,7 @@ COMMANDS = {
     "entity": Lazy("partibus.cli.entity", "entity", "Create, list, show, change and delete entities."),
     "rule": Lazy("partibus.cli.rule", "rule", "Say which messages a subscription gets."),
     "policy": Lazy("partibus.cli.policy", "policy", "Say who may send, listen and manage."),
+    "export": Lazy("partibus.cli.export", "export", "Write all entities to a Config.json."),
     "send": Lazy("partibus.cli.send", "send", "Send messages."),
     "receive": Lazy("partibus.cli.receive", "receive", "Receive messages and complete them."),
     "peek": Lazy("partibus.cli.peek", "peek", "Look at messages without receiving them."),

@@ -1,10 +1,10 @@
 """Administration of the namespace's entities over AMQP: operations of the namespace's `$management` node."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from partibus.client.client import Client
-from partibus.client.values import integer, integers, maps, text
+from partibus.client.values import integer, integers, maps, text, texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,11 @@ class Entities:
     def delete(self, name: str) -> None:
         """The entity with all its messages; a topic with its subscriptions."""
         self._node.request("partibus:delete-entity", {"name": name})
+
+    def export(self) -> tuple[str, Sequence[str]]:
+        """All entities as the text of a Config.json, and what such a file can't say."""
+        found = self._node.request("partibus:export", {})
+        return text(found, "config"), texts(found, "left-out")
 
 
 def subscription_path(topic: str, name: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -11,6 +13,7 @@ from click.testing import CliRunner, Result
 from partibus.bench.temporary import TemporaryBroker
 from partibus.cli.main import main
 from partibus.namespace.connection_string import parse_connection_string
+from partibus.testing.broker_process import BrokerProcess
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +86,29 @@ def test_a_policy_of_an_entity_opens_that_entity(connection: str) -> None:
     assert run(connection, "policy", "regenerate", "p", "--entity", "mine").stdout.strip() != key
     assert run(theirs, "send", "mine", "x").exit_code == 1
     for name in ("mine", "other"):
+        assert run(connection, "entity", "delete", name).exit_code == 0
+
+
+@pytest.mark.row("P27")
+def test_what_is_exported_makes_the_same_entities_again(connection: str, tmp_path: Path) -> None:
+    create = partial(run, connection, "entity", "create")
+    for made in (
+        create("queue", "first", "--partitioned", "--lock-duration", "30s"),
+        create("topic", "second", "--partitioned"),
+        create("subscription", "second", "sub", "--session", "--forward-dead-lettered-to", "first"),
+        run(connection, "rule", "add", "second", "sub", "r", "--sql", "a = 1", "--action", "SET b = 2", "--only"),
+        run(connection, "policy", "create", "p", "--right", "Send", "--entity", "first"),
+    ):
+        assert made.exit_code == 0, made.output
+    file = tmp_path / "Config.json"
+    exported = run(connection, "export", "--file", str(file))
+    assert exported.exit_code == 0, exported.output
+    assert "left out: first" in exported.stderr
+    with BrokerProcess(tmp_path, arguments=("--config", str(file))) as other:
+        assert run(other.connection_string, "export").stdout == file.read_text()
+        (rule,) = rows(run(other.connection_string, "rule", "list", "second", "sub", "--json"))
+        assert rule == {"name": "r", "selects": "a = 1", "action": "SET b = 2"}
+    for name in ("second", "first"):
         assert run(connection, "entity", "delete", name).exit_code == 0
 
 

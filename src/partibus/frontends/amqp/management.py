@@ -71,6 +71,7 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     entities.LIST: entities.list_all,
     entities.UPDATE: entities.update,
     entities.DELETE: entities.delete,
+    entities.EXPORT: entities.export,
     policies.LIST: policies.list_all,
     policies.SET: policies.set_one,
     policies.REGENERATE: policies.regenerate,

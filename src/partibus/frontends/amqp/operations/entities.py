@@ -15,6 +15,7 @@ from partibus.frontends.amqp.operations.status import failure, success
 from partibus.frontends.amqp.rule_values import read_rule
 from partibus.namespace.addresses import parse_address
 from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.config_export import export_config
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.namespace import Subscription, Topic
 from partibus.namespace.properties import properties_of
@@ -26,6 +27,7 @@ GET = "partibus:get-entity"
 LIST = "partibus:list-entities"
 UPDATE = "partibus:update-entity"
 DELETE = "partibus:delete-entity"
+EXPORT = "partibus:export"
 
 AWAY = "partitions-away"
 """Ids of the partitions whose stores can't be used."""
@@ -98,6 +100,12 @@ def list_all(broker: Broker, body: object, respond: Respond) -> None:
 
     for index, entity in enumerate(entities):
         _describe(entity, collect(index))
+
+
+def export(broker: Broker, body: object, respond: Respond) -> None:
+    """Reply with all entities as the text of a Config.json, and with what such a file can't say."""
+    config, left_out = export_config(broker.namespace)
+    respond(success({"config": config, "left-out": [f"{path}: {why}" for path, why in left_out]}))
 
 
 def _describe(entity: Entity, then: OnDescribed) -> None:
