@@ -124,6 +124,10 @@ class Model:
             for row, counters in self.partitions.items()
         }
 
+    def filled(self) -> dict[int, SubqueueCounts]:
+        """What `Store.load_counts` must answer, when there are no more than may be."""
+        return {key: SubqueueCounts(*pair) for key, pair in self.counts.items() if pair[0]}
+
     def due(self, subqueue: int, state: int) -> list[EntryRow]:
         """All that are ever due, in that order."""
         waiting = [row for row in self.rows(subqueue) if row.state == state and row.due_ms is not None]

@@ -107,6 +107,9 @@ def assert_answers_as(model: Model, store: Store, max_entries: int, max_bytes: i
     for partition in PARTITIONS:
         assert store.load_partition(partition) == model.snapshot(partition)
     assert store.load_sizes([*PARTITIONS, 9]) == model.sizes()
+    filled = model.filled()
+    assert store.load_counts(99) == filled
+    assert list(store.load_counts(2)) == sorted(filled)[:2]
     assert_ids_are_as_in(model, store)
     numbers = [number | flag for flag in (0, SHARED_BODY) for number in range(12)]
     wanted = [body_key(partition, number) for partition in PARTITIONS for number in numbers]

@@ -41,6 +41,7 @@ def dead_letter(
             rewritten.append((old.body, new))
     if rewritten:
         step.events.append(Rewritten(rewritten))
+    state.tally.dead_lettered += len(pairs)
     step.events.append(Moved(kind, to_kind, pairs))
     moved = [new for _, new in pairs]
     state.arrive(to_kind, moved, sum([entry.size_bytes for entry in moved]), step)
@@ -80,6 +81,7 @@ def is_expired(kind: int, entry: Entry, now_ms: int) -> bool:
 
 def expire(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
     """Drop entries whose time is over, or dead-letter them where the entity says so."""
+    state.tally.expired += len(entries)
     if state.options.dead_letter_on_expiration:
         reason = with_reason(EXPIRED_REASON, "The message expired and was dead lettered.")
         dead_letter(state, kind, entries, reason, step)

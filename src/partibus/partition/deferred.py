@@ -56,6 +56,8 @@ def deferred_loaded(
         return
     lock_id = until_ms = 0
     if command.delete:
+        state.tally.delivered += len(entries)
+        state.tally.completed += len(entries)
         state.remove(command.kind, entries, step)
     else:
         lock_id, until_ms = lock(state, lane, sorted(entries, key=lambda entry: entry.pos), now_ms, step)

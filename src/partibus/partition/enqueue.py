@@ -74,6 +74,7 @@ def store(
     if state.duplicates is not None and ids is not None:
         messages = _without_duplicates(state.duplicates, given, ids, now_ms, step)
     if state.options.topic:
+        state.tally.received += len(messages)
         publish(state, command, messages, first, now_ms, step)
         return Accepted(command.request, first)
     base = body_key(state.row, 0)
@@ -114,6 +115,7 @@ def store(
         entries.append(Entry(number, base | number, number, now_ms, 0, session, due, size, message.data))
         sequence += 1
         total += size
+    state.tally.received += len(entries) + len(scheduled)
     if scheduled:
         schedule(state, scheduled, step)
     if entries:

@@ -121,6 +121,8 @@ def _grant(
         until_ms = NEVER if demand.forward else now_ms + state.options.reservation_ms
         lane.reservations.add(LockBatch(lock_id, until_ms, entries))
     elif demand.delete:
+        state.tally.delivered += len(entries)
+        state.tally.completed += len(entries)
         state.remove(lane.kind, entries, step)
     else:
         lock_id, until_ms = lock(state, lane, entries, now_ms, step)
@@ -140,6 +142,8 @@ def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, ste
         expire(state, kind, [entry for entry in reserved if is_expired(kind, entry, now_ms)], step)
     lock_id = until_ms = 0
     if entries and command.delete:
+        state.tally.delivered += len(entries)
+        state.tally.completed += len(entries)
         state.remove(kind, entries, step)
     elif entries:
         entries.sort(key=attrgetter("pos"))

@@ -14,6 +14,7 @@ from partibus.partition.sweeps import begin_due_sweeps
 
 def lock(state: PartitionState, lane: Lane, entries: list[Entry], now_ms: int, step: Step) -> tuple[int, int]:
     """Lock entries as one delivery batch, or under the session's lock where they belong to one: (lock id, until ms)."""
+    state.tally.delivered += len(entries)
     most = state.options.limits.locked_body_max
     remembered = entries
     if max([entry.size_bytes for entry in entries]) > most:
@@ -66,6 +67,7 @@ def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
         for batch in subqueue.locks.expired(now_ms):
             entries = batch.over(now_ms)
             if entries:
+                state.tally.locks_expired += len(entries)
                 state.unlock(subqueue, batch, [entry.pos for entry in entries], step, still_covered=True)
                 put_back(state, kind, entries, now_ms, step, counted=True)
     if state.sessions is not None:

@@ -85,6 +85,7 @@ def forwarded(state: PartitionState, command: Forwarded, now_ms: int, step: Step
             entries += [batch.entries[pos] for pos in held]
             subqueue.reservations.unlock(reservation, held)
     if command.reason is None:
+        state.tally.forwarded += len(entries)
         state.remove(command.kind, entries, step)
     else:
         properties = with_reason(command.reason, command.description or "")

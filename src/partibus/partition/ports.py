@@ -232,6 +232,10 @@ class Store(Protocol):
         missing."""
         ...
 
+    def load_counts(self, most: int) -> dict[int, SubqueueCounts]:
+        """The sub-queues that hold messages, by key: the first ``most`` of them in the order of their keys."""
+        ...
+
     def timed_partitions(self) -> list[int]:
         """Rows of the partitions that have entries which are due at some time, in order."""
         ...

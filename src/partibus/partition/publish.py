@@ -163,6 +163,7 @@ def arrive(state: PartitionState, command: Arrive, now_ms: int, step: Step) -> N
         number += 1
         total += size
     state.next_sequence = number
+    state.tally.received += len(command.messages)
     if entries:
         if earliest_ms is not None:
             state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, earliest_ms)
@@ -189,5 +190,6 @@ def _dead(state: PartitionState, message: Message, reason: str, description: str
 
 
 def _bury(state: PartitionState, dead: list[Entry], step: Step, *, with_bodies: bool) -> None:
+    state.tally.dead_lettered += len(dead)
     step.events.append(Enqueued(dead, SubqueueKind.DEAD_LETTER, with_bodies=with_bodies))
     state.arrive(SubqueueKind.DEAD_LETTER, dead, sum([entry.size_bytes for entry in dead]), step)

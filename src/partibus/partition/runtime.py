@@ -11,7 +11,7 @@ Everything but the store's own calls happens on one thread: the host's loop in p
 Nothing here knows which.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from partibus.clock import Clock
@@ -26,9 +26,10 @@ from partibus.partition.host import Host, Timer
 from partibus.partition.journal import record
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.machine import Partition
+from partibus.partition.meters import CommitMeter, Meters
 from partibus.partition.options import PartitionOptions
 from partibus.partition.pacing import CommitPacing
-from partibus.partition.ports import Store, StoreError, StoreFull
+from partibus.partition.ports import Store, StoreError, StoreFull, SubqueueCounts
 from partibus.partition.reading import read
 from partibus.partition.slot import Slot
 from partibus.partition.step import Step
@@ -53,12 +54,15 @@ class StoreRuntime:
         wake: Callable[[list[int]], None] | None = None,
         forward: Callable[[int, bool], None] | None = None,
         subscribers: Subscribers | None = None,
+        meters: Meters | None = None,
     ) -> None:
         """``store``: the store if it is open already; ``open_store`` opens it, now or again after a failure. ``wake``
         gets the rows of partitions that have something to do although nobody uses them: entries that fall due.
         ``forward`` gets the row of each partition in use whose messages go on to another entity, and whether some of
         them were sent through it.
-        ``subscribers`` knows the subscriptions of topics."""
+        ``subscribers`` knows the subscriptions of topics. ``meters``: what is counted in this process."""
+        self._meters = meters or Meters()
+        self.meter = CommitMeter(self._meters.elapsed_s)
         self._forward = forward
         self._topics = Topics(subscribers)
         self._wake = wake
@@ -83,7 +87,6 @@ class StoreRuntime:
         """Of commands that wait for their partition to be loaded."""
         self.failure: str | None = None
         """Why the store can't be used right now; None when it can."""
-        self.commits = 0
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -159,6 +162,30 @@ class StoreRuntime:
             if not store.has_room:
                 return f"{store.name}: no room on the disk for new messages; what is stored can be received"
         return self.failure
+
+    @property
+    def commits(self) -> int:
+        """How many are durable since this runtime was made."""
+        return self.meter.commits
+
+    @property
+    def queued(self) -> tuple[int, int]:
+        """(operations, bytes) that wait for the store, as `overloaded` counts them."""
+        queue = self._queue
+        return queue.operations + self._waiting_operations, queue.size_bytes + self._waiting_bytes
+
+    def count_messages(self, most: int, counted: Callable[[Mapping[int, SubqueueCounts] | None], None]) -> None:
+        """Tell what waits in the store, by sub-queue key, as of its last commit: see `Store.load_counts`. None when the
+        store could not say."""
+        store = self._store
+        if store is None or self.failure is not None:
+            self._host.call_soon(lambda: counted(None))
+            return
+
+        def read(result: Any) -> None:
+            counted(None if isinstance(result, BaseException) else result)  # to be curious is no reason to fail
+
+        self._host.read(lambda: store.load_counts(most), read)
 
     @property
     def overloaded(self) -> bool:
@@ -292,6 +319,7 @@ class StoreRuntime:
                 self._answers.refuse(command, "the entity was deleted")
             self._woken(slot)
         self._topics.dropped(row)
+        self._meters.tallies.pop(row, None)
         self._queue.pending.dropped_partitions.append(row)
         self._queue.wait(self._queue.number, on_dropped, row)
         self._pacing.add(waited_for=True, holdable=True)
@@ -478,17 +506,18 @@ class StoreRuntime:
             if generation != self._generation:  # a load failed meanwhile; the store could not be closed under a commit
                 self._close_and_reopen(store)
             elif isinstance(result, BaseException):
+                self.meter.failures += 1
                 self._fail(result, of_commit=True)
             else:
+                self.meter.committed(writes.operations, writes.size_bytes, result)
                 self._committed()
 
-        self._host.write(lambda: store.commit(writes), committed)
+        self._host.write(lambda: self.meter.timed(lambda: store.commit(writes)), committed)
 
     def _committed(self) -> None:
         queue = self._queue
         writes = queue.under_way
         assert writes is not None, "a commit was under way"
-        self.commits += 1
         passing = queue.end()
         if self._closing is not None:
             self._start_commit()
@@ -587,6 +616,7 @@ class StoreRuntime:
                 return
             snapshot, sizes = result
             slot.machine = Partition(slot.row, slot.options, snapshot)
+            slot.machine.state.tally = self._meters.tally_of(slot.row)
             if SubqueueKind.TRANSFER in slot.machine.state.subqueues:
                 self._see_transfers(slot, slot.machine)
             if slot.subscriptions is not None:

@@ -221,6 +221,7 @@ def _end(state: PartitionState, session: Session, now_ms: int, step: Step) -> No
     """The lock has run out."""
     entries = [entry for batch in session.lane.locks for entry in batch.entries.values()]
     _close(state, session, step)
+    state.tally.locks_expired += len(entries)
     put_back(state, SubqueueKind.ACTIVE, entries, now_ms, step, counted=True)
     step.replies.append(SessionEnded(session.receiver, session.lock_id))
 

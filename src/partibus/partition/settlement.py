@@ -34,6 +34,7 @@ def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: 
         settled += [batch.entries[pos] for pos in positions]
         state.unlock(lane, batch, positions, step, still_covered=not gone)
     if outcome is Outcome.COMPLETE:
+        state.tally.completed += len(settled)
         state.remove(kind, settled, step)
     elif outcome is Outcome.DEAD_LETTER:
         dead_letter(state, kind, settled, _with_reason(command), step)
@@ -41,9 +42,12 @@ def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: 
         if command.properties:
             state.rewrite(kind, settled, command.properties, step)
         if outcome is Outcome.DEFER:
+            state.tally.deferred += len(settled)
             _defer(state, kind, settled, step)
         else:
             counted = outcome is Outcome.ABANDON
+            if counted:
+                state.tally.abandoned += len(settled)
             delay_ms = (command.delay_ms or None) if counted else 0
             rewritten = bool(command.properties)
             put_back(state, kind, settled, now_ms, step, counted=counted, delay_ms=delay_ms, rewritten=rewritten)

@@ -10,6 +10,7 @@ from partibus.partition.journal import locked_positions
 from partibus.partition.keys import REWRITTEN_BODY, SubqueueKind, body_key, kind_of, subqueue_key
 from partibus.partition.lane import Lane
 from partibus.partition.lock_table import LockBatch
+from partibus.partition.meters import Tally
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import EntryRow, EntryState, LockBatchRow, Snapshot
 from partibus.partition.sessions import Sessions
@@ -39,6 +40,7 @@ class PartitionState:
         "sessions",
         "subqueues",
         "subscriptions",
+        "tally",
     )
 
     def __init__(self, row: int, options: PartitionOptions, snapshot: Snapshot | None) -> None:
@@ -49,6 +51,8 @@ class PartitionState:
         """Lock ids, positions in dead-letter sub-queues, numbers of rewritten bodies; durable with what uses them."""
         self.session_state_bytes = snapshot.session_state_bytes if snapshot else 0
         self.next_reservation = 1
+        self.tally = Tally()
+        """What is counted; the runtime gives one that outlives this state."""
         self.activated_ms = 0
         """When a scheduled message became active last, since the partition was loaded; 0: none did."""
         self.inbound_marks = dict(snapshot.inbound_marks) if snapshot else {}

@@ -17,7 +17,16 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from partibus.partition.ports import ENTRY_COLUMNS, DueRows, EntryRow, Snapshot, Store, StoreError, Writes
+from partibus.partition.ports import (
+    ENTRY_COLUMNS,
+    DueRows,
+    EntryRow,
+    Snapshot,
+    Store,
+    StoreError,
+    SubqueueCounts,
+    Writes,
+)
 
 
 class Faults(NamedTuple):
@@ -164,6 +173,10 @@ class FaultyStore:
     def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
         """See the port."""
         return self._loading().load_sizes(partition_rows)
+
+    def load_counts(self, most: int) -> dict[int, SubqueueCounts]:
+        """See the port."""
+        return self._loading().load_counts(most)
 
     def timed_partitions(self) -> list[int]:
         """See the port."""

@@ -17,6 +17,7 @@ from partibus.partition.ports import (
     Snapshot,
     StoreError,
     StoreFenced,
+    SubqueueCounts,
     Writes,
 )
 from partibus.store.tables import DuplicateKey, Tables, bounded
@@ -125,6 +126,11 @@ class MemoryStore:
         """See the port."""
         with self._lock:
             return self._tables().sizes(partition_rows)
+
+    def load_counts(self, most: int) -> dict[int, SubqueueCounts]:
+        """See the port."""
+        with self._lock:
+            return self._tables().filled(most)
 
     def timed_partitions(self) -> list[int]:
         """See the port."""

@@ -148,6 +148,11 @@ class Tables:
             if row in self.partitions
         }
 
+    def filled(self, most: int) -> dict[int, SubqueueCounts]:
+        """See `partibus.partition.ports.Store.load_counts`."""
+        keys = sorted(key for key, (messages, _) in self.counts.items() if messages)
+        return {key: SubqueueCounts(*self.counts[key]) for key in keys[:most]}
+
     def timed_partitions(self) -> list[int]:
         """See `partibus.partition.ports.Store.timed_partitions`."""
         timed = (key for key, entry in self.entries.items() if entry.due_ms is not None and entry.body in self.bodies)

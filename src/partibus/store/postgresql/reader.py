@@ -85,6 +85,12 @@ def count_due(connection: Connection, subqueue: int, state: int) -> int:
     return int(count)
 
 
+def load_filled(connection: Connection, most: int) -> dict[int, SubqueueCounts]:
+    """See `partibus.partition.ports.Store.load_counts`."""
+    rows = _rows(connection, statement("filled"), {"most": most})
+    return {key: SubqueueCounts(messages, size_bytes) for key, messages, size_bytes in rows}
+
+
 def timed_partitions(connection: Connection) -> list[int]:
     """See `partibus.partition.ports.Store.timed_partitions`."""
     return [row for (row,) in _rows(connection, statement("timed_partitions"), {})]

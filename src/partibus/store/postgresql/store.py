@@ -20,7 +20,7 @@ from typing import Self, TypeVar
 import psycopg
 
 from partibus.partition.keys import KIND_BITS, POSITION_BITS
-from partibus.partition.ports import DueRows, EntryRow, Snapshot, StoreError, StoreFull, Writes
+from partibus.partition.ports import DueRows, EntryRow, Snapshot, StoreError, StoreFull, SubqueueCounts, Writes
 from partibus.store.owner import Owner
 from partibus.store.postgresql import reader
 from partibus.store.postgresql.address import Address
@@ -184,6 +184,12 @@ class PostgreSQLStore:
         """See the port."""
         self._check_usable()
         return self._readers.read(lambda connection: reader.load_sizes(connection, partition_rows))
+
+    def load_counts(self, most: int) -> dict[int, SubqueueCounts]:
+        """See the port."""
+        self._check_usable()
+        counts = self._readers.read(lambda connection: reader.load_filled(connection, most))
+        return {key: found for key, found in counts.items() if not self._sweeper.hides(key >> KIND_BITS)}
 
     def timed_partitions(self) -> list[int]:
         """See the port."""

@@ -93,6 +93,12 @@ def count_due(connection: Connection, subqueue: int, state: int) -> int:
     return int(count)
 
 
+def read_filled(connection: Connection, most: int) -> dict[int, SubqueueCounts]:
+    """Sub-queues that hold messages; see `partibus.partition.ports.Store.load_counts`."""
+    (listed,) = connection.execute(statement("select_filled"), (most,)).fetchone()
+    return {key: SubqueueCounts(messages, size_bytes) for key, messages, size_bytes in json.loads(listed)}
+
+
 def read_timed_partitions(connection: Connection) -> list[int]:
     """Rows of the partitions that have entries which are due at some time."""
     (listed,) = connection.execute(statement("select_timed_partitions")).fetchone()

@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Self, TypeVar
 
 from partibus.partition.keys import KIND_BITS, POSITION_BITS
-from partibus.partition.ports import BODY_COLUMNS, DueRows, EntryRow, Snapshot, StoreFull, Writes
+from partibus.partition.ports import BODY_COLUMNS, DueRows, EntryRow, Snapshot, StoreFull, SubqueueCounts, Writes
 from partibus.store.sqlite import creation, duplicates, migration, reader, sessions
 from partibus.store.sqlite.apply import apply_writes, sets_session_state, sweep_partition
 from partibus.store.sqlite.ballast import free_bytes
@@ -164,6 +164,13 @@ class SQLiteStore:
         self._check_usable()
         with self._readers.reader() as connection:
             return reader.read_sizes(connection, partition_rows)
+
+    def load_counts(self, most: int) -> dict[int, SubqueueCounts]:
+        """See the port."""
+        self._check_usable()
+        with self._readers.reader() as connection:
+            counts = reader.read_filled(connection, most)
+        return {key: found for key, found in counts.items() if not self._sweeper.hides(key >> KIND_BITS)}
 
     def timed_partitions(self) -> list[int]:
         """See the port."""

@@ -6,8 +6,7 @@ FROM lock_batch
 CROSS JOIN LATERAL (
     SELECT * FROM entry
     WHERE entry.key BETWEEN ((lock_key >> 40) << 40) + first_pos
-        AND least(((lock_key >> 40) << 40) + first_pos + 8 * octet_length(bitmap) - 1,
-                  ((lock_key >> 40) << 40) + 1099511627775)
+        AND ((lock_key >> 40) << 40) + least(first_pos + 8 * octet_length(bitmap) - 1, 1099511627775)
 ) AS entry
 JOIN body ON body.key = entry.body
 WHERE lock_key BETWEEN %(first)s AND %(last)s
