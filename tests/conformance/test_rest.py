@@ -93,6 +93,14 @@ def test_what_is_sent_over_http_is_received_over_amqp_and_the_other_way_round(
     assert "not a name" not in got.headers
 
 
+@pytest.mark.row("C12", "C21")
+def test_a_receive_brings_one_message_and_keeps_no_other(http: Http, python: PythonSync, make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    python.send(queue, *(Outgoing(b"%d" % i) for i in range(3)))
+    assert http("POST", f"{queue}/messages/head?timeout=5").body == b"0"
+    assert [message.body for message in receive_all(python, queue, 2)] == [b"1", b"2"]
+
+
 @pytest.mark.row("C5")
 def test_a_lock_is_completed_unlocked_and_renewed_by_its_address(
     http: Http, broker: BrokerProcess, queue: str, messages_in: CountMessages
