@@ -3,6 +3,7 @@
 ```text
  inbox (2 partitions) ──▶ hub (3 partitions) ──▶ sink (2 partitions)
                                     errors (plain) ── its dead letters ──▶ sink
+ inbox, errors: some messages are sent through them ──▶ sink
 ```
 
 Every store has a process of its own; commands between them take time, in order, and what a process was asked when it
@@ -25,10 +26,10 @@ from partibus.amqp.codec.types import Symbol
 from partibus.forwarding.destination import PARTITION_KEY, Destination
 from partibus.forwarding.pump import Pump, Source
 from partibus.limits import PartitionLimits
-from partibus.message import Message, hops_of, pack
+from partibus.message import Message, hops_of, pack, with_destination
 from partibus.partition import commands as c
 from partibus.partition.answers import OnReply
-from partibus.partition.keys import POSITION_MAX, subqueue_key
+from partibus.partition.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
@@ -61,9 +62,7 @@ class Process:
         self.alive = True
         self.numbers = Numbers()
         self.host = SimulatedHost(world.timeline, world.random)
-        self.runtime = StoreRuntime(
-            self._open, self.host, world.timeline, forward=lambda row, _: self._see(row), wake=self._wake
-        )
+        self.runtime = StoreRuntime(self._open, self.host, world.timeline, forward=self._see, wake=self._wake)
         self.runtime.open()
         self.pumps: dict[tuple[int, int], Pump] = {}
         self._handles: dict[str, list[PartitionHandle]] = {}
@@ -85,12 +84,13 @@ class Process:
         for row in rows:
             self.runtime.submit(row, self.world.options[ENTITY_OF[row]], c.Tick())
 
-    def _see(self, row: int) -> None:
+    def _see(self, row: int, transfers: bool) -> None:
         if self.runtime.failure is not None:
-            self.runtime.when_usable(lambda: self._see(row))
+            self.runtime.when_usable(lambda: self._see(row, transfers))
             return
         entity = ENTITY_OF[row]
-        for kind, target in self.world.targets(entity).items():
+        targets: dict[int, str | None] = {SubqueueKind.TRANSFER: None} if transfers else {}
+        for kind, target in {**targets, **self.world.targets(entity)}.items():
             if (row, kind) not in self.pumps:
                 place = ROWS[entity].index(row)
                 source = Source(self.runtime, row, kind, lambda: self.world.options[entity], entity, place)
@@ -101,7 +101,7 @@ class Process:
     def _lost(self, key: tuple[int, int]) -> Callable[[], None]:
         def lost() -> None:
             del self.pumps[key]
-            self.runtime.when_usable(lambda: self._see(key[0]))
+            self.runtime.when_usable(lambda: self._see(key[0], key[1] == SubqueueKind.TRANSFER))
 
         return lost
 
@@ -213,6 +213,8 @@ class ForwardingSimulation:
         }
         self.sent: dict[int, tuple[str | None, int]] = {}
         """Name -> (key, producer)."""
+        self.sent_through: set[int] = set()
+        """Names of messages that are sent through the inbox, or through `errors`, to the sink."""
         self.accepted: set[int] = set()
         self.order: dict[tuple[str, int], list[int]] = {}
         """(key, producer) -> names in the order in which they were stored."""
@@ -264,6 +266,7 @@ class ForwardingSimulation:
         names: list[int] = []
         messages: list[Message] = []
         key = random.choice(KEYS)
+        via = random.random() < 0.15
         row = ROWS[entity][partition_for_key(key, len(ROWS[entity])) if key else random.randrange(len(ROWS[entity]))]
         for _ in range(random.choice((1, 3, 12))):
             name = self._numbers.next()
@@ -271,16 +274,17 @@ class ForwardingSimulation:
             names.append(name)
             annotations = b"" if key is None else encode(Symbol(PARTITION_KEY)) + encode(key)
             properties = b"\x00\x53\x73" + encode([str(name)])
+            self.sent_through.update([name] if via else [])
             body = body_of(name) + bytes(random.choice((0, 60)))
             data = pack(annotation_count=key is not None, annotations=annotations, properties=properties, rest=body)
-            messages.append(Message(data, partition_key=key))
+            messages.append(Message(with_destination(data, SINK) if via else data, partition_key=key))
 
         again: list[bool] = []
 
         def answered(reply: Any) -> None:
             if isinstance(reply, c.Accepted):
                 self.accepted.update(names)
-                if key is not None and entity == INBOX:
+                if key is not None and entity == INBOX and not via:
                     self.order.setdefault((key, producer), []).extend(names)
             go_on()
 
@@ -291,7 +295,7 @@ class ForwardingSimulation:
 
         self.timeline.call_later(400.0, go_on)
         self.processes[STORE_OF[row]].runtime.submit(
-            row, self.options[entity], c.Enqueue(self.number(), messages), answered
+            row, self.options[entity], c.Enqueue(self.number(), messages, via=via), answered
         )
 
     def _consume_inbox(self) -> None:
@@ -408,7 +412,7 @@ class ForwardingSimulation:
         for name in (INBOX, HUB, ERRORS):
             for row in ROWS[name]:
                 tables = self.disks[STORE_OF[row]].durable
-                for kind in (0, 1, 2):
+                for kind in SubqueueKind:
                     left += len(list(tables.in_range(subqueue_key(row, kind), 0, POSITION_MAX)))
         return left
 
@@ -429,7 +433,7 @@ class ForwardingSimulation:
             key, _ = self.sent[name]
             if key is not None and row != ROWS[SINK][partition_for_key(key, len(ROWS[SINK]))]:
                 raise BrokenPromise(f"message {name} with the key {key} is in partition row {row}")
-            if hops_of(data) not in (1, 2):
+            if hops_of(data) not in ((0,) if name in self.sent_through else (1, 2)):
                 raise BrokenPromise(f"message {name} counts {hops_of(data)} hops")
         if not self.happened["locked before"]:  # else some were held back by receivers, or abandoned
             for (key, producer), names in self.order.items():

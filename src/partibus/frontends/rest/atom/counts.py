@@ -48,7 +48,7 @@ def counts_of(inspection: Inspection, *, forwards: bool = False) -> Counts:
         0 if forwards else waiting,
         messages[SubqueueKind.DEAD_LETTER],
         scheduled,
-        waiting if forwards else 0,
+        messages[SubqueueKind.TRANSFER] + (waiting if forwards else 0),
         messages[SubqueueKind.TRANSFER_DEAD_LETTER],
         size_bytes,
         bool(inspection.failed),
