@@ -21,17 +21,26 @@ _namespaces = count()
 class Machines:
     """A namespace of its own on the server; its brokers by name, each in a folder of its own."""
 
-    def __init__(self, folder: Path, server: PostgreSQLServer, catalog: PostgreSQLServer | None = None) -> None:
-        """``catalog``: another server for the catalog."""
+    def __init__(
+        self,
+        folder: Path,
+        server: PostgreSQLServer,
+        catalog: PostgreSQLServer | None = None,
+        more: PostgreSQLServer | None = None,
+    ) -> None:
+        """``catalog``: another server for the catalog; ``more``: one for the second half of the stores."""
         number = next(_namespaces)
         self.catalog_url = (catalog or server).url(parameters=f"schema=catalog_{number}")
-        self.store_url = server.url(parameters=f"schema=store_{number}&stores=16")
+        self.store_url = server.url(parameters=f"schema=store_{number}&stores={16 if more is None else 8}")
+        self._more: tuple[str, ...] = ()
+        if more is not None:
+            self._more = ("--store", more.url(parameters=f"schema=store_{number}&stores=8"))
         self.brokers: dict[str, BrokerProcess] = {}
         self._folder = folder
 
     def arguments(self, name: str) -> tuple[str, ...]:
         """Of `partibus serve`."""
-        return ("--catalog", self.catalog_url, "--store", self.store_url, "--broker-name", name)
+        return ("--catalog", self.catalog_url, "--store", self.store_url, *self._more, "--broker-name", name)
 
     def make(self, name: str) -> BrokerProcess:
         """One that is not started; it has the keys and the secret of the others."""

@@ -13,6 +13,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from partibus.client import Client, ClientError, IncomingMessage, OutgoingMessage
+from partibus.client.rules import RuleInfo, Rules
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines, eventually
 from tests.robustness.raw import PATIENCE_S
@@ -84,6 +85,31 @@ def test_any_of_them_serves_the_whole_namespace(tmp_path: Path, server: PostgreS
                 got += [one.partition_key or "" for one in some]
             assert sorted(got) == sorted(KEYS)
             assert brokers["a"].describe("queue-0").messages == 0
+
+
+@pytest.mark.row("P1", "C38")
+def test_a_rule_that_was_answered_holds_for_what_is_sent_through_any_of_them(
+    tmp_path: Path, server: PostgreSQLServer
+) -> None:
+    with Machines(tmp_path, server).start("a", "b") as machines:
+        a, b = machines.brokers["a"], machines.brokers["b"]
+        topic = a.create_topic("events", EnablePartitioning=True)
+        everything = b.create_subscription(topic, "all")
+        some = b.create_subscription(topic, "some")
+        with machines.client("a") as client, machines.client("b") as other:
+            for number in range(5):
+                near, far = (client, other) if number % 2 else (other, client)
+                rules = Rules(near, some)
+                rules.add(RuleInfo(f"only-{number}", sql=f"sys.Label = 'label-{number}'"))
+                rules.remove("$Default" if number == 0 else f"only-{number - 1}")
+                far.sender(topic).send([labelled(number, f"label-{one}", KEYS[one]) for one in range(16)])
+            found = taken_out(client, some, set(range(5)))
+            assert sorted(found) == [0, 1, 2, 3, 4]
+            assert len(taken_out(other, everything, set(range(5)))) == 80
+
+
+def labelled(number: int, label: str, key: str) -> OutgoingMessage:
+    return OutgoingMessage(body=b"%d" % number, subject=label, partition_key=key)
 
 
 @pytest.mark.row("P1", "P11", "K2", "K12", "A1")
@@ -178,6 +204,31 @@ def test_who_stood_still_for_longer_than_its_lease_has_nothing_to_say(tmp_path: 
                 assert not (was_settled and 1 in there)
 
 
+@pytest.mark.row("A4", "K2", "K12", "P3")
+def test_a_database_that_is_away_limits_what_is_in_it_and_nobody_takes_it_over(
+    tmp_path: Path, server: PostgreSQLServer
+) -> None:
+    with PostgreSQLServer() as second, Machines(tmp_path, server, more=second).start("a", "b") as machines:
+        a, b = machines.brokers["a"], machines.brokers["b"]
+        a.create_queue("orders", EnablePartitioning=True)
+        owners = [(store.name, store.owner) for store in machines.status("a").stores]
+        with machines.client("a") as client:
+            client.sender("orders").send([message(number, KEYS[number]) for number in range(64)])
+            second.kill()
+            eventually(lambda: b.describe("orders").availability == "Limited")
+            client.sender("orders").send([message(number) for number in range(100, 120)])
+            for name in "ab":
+                away = [store for store in machines.status(name).stores if store.trouble is not None]
+                assert {store.name for store in away} == {f"store-{number:02}" for number in range(8, 16)}
+            with pytest.raises(ClientError, match="8 can't be used"):
+                b.create_queue("another", EnablePartitioning=True)
+            second.start()
+            machines.settle("a", "b")
+            found = taken_out(client, "orders", {*range(64), *range(100, 120)})
+        assert len(found) == 84
+        assert [(store.name, store.owner) for store in machines.status("b").stores] == owners
+
+
 @contextmanager
 def stopped(process: int) -> Iterator[Callable[[], None]]:
     """A process stands still; what is given lets it go on, as does the end."""
@@ -227,3 +278,4 @@ def test_without_the_catalog_messages_go_on_and_administration_is_refused(
         assert machines.brokers["a"].describe("another").partitions == 1
         # All leases in the catalog had ended, and nobody took that for the end of the others.
         assert [(store.name, store.owner, store.epoch) for store in machines.status("b").stores] == before
+        catalog.kill()  # nor does anybody need it to end in good order

@@ -5,11 +5,12 @@ Other brokers change the same catalog and say so: then memory follows what is th
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from partibus.clock import Clock
-from partibus.errors import EntityChanged, EntityNotFound
+from partibus.errors import EntityChanged, EntityNotFound, OutcomeUnknown, StoreUnavailable
 from partibus.filters.model import Rule
 from partibus.namespace.access import SasPolicy
 from partibus.namespace.catalog import Catalog, EntityRecord
@@ -229,8 +230,10 @@ class Namespace:
         return Followed(gone, None if known is None else entity)
 
     def forget_dropped(self, partition_rows: Iterable[int]) -> None:
-        """The stores have deleted the rows of these partitions of deleted entities."""
-        self._catalog.forget_dropped(partition_rows)
+        """The stores have deleted the rows of these partitions of deleted entities. If that can't be written down now,
+        they are deleted once more when their store is opened the next time."""
+        with suppress(StoreUnavailable, OutcomeUnknown):
+            self._catalog.forget_dropped(partition_rows)
 
     def apply(self, config: Config) -> Applied:
         """See `partibus.namespace.config_apply`."""
