@@ -26,6 +26,8 @@ class Published:
 
     bodies: list[int | bytes]
     """Flat: body key, stored form."""
+    are_new: bool = True
+    """False: they take the place of what was stored before, so they are not refused for lack of room."""
 
 
 @dataclass(slots=True)

@@ -72,6 +72,8 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
         case Published():
             writes.bodies += event.bodies
             writes.operations += len(event.bodies) // BODY_COLUMNS
+            if not event.are_new:
+                writes.replacing_bodies += len(event.bodies) // BODY_COLUMNS
             writes.size_bytes += sum(map(len, event.bodies[1::BODY_COLUMNS]))  # type: ignore[arg-type]
         case LockChanged():
             key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)

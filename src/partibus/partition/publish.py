@@ -78,7 +78,8 @@ def publish_due(state: PartitionState, entries: list[Entry], planned: Planned | 
     stored = {id(message): entry.body for message, entry in zip(planned.messages, entries, strict=True)}
     _share(state, planned.plan, stored, bodies, step, are_stored=True)
     if bodies:
-        step.events.append(Published(bodies))
+        # Were they refused for lack of room, the store would fail again and again: they are due.
+        step.events.append(Published(bodies, are_new=False))
     state.remove(SubqueueKind.ACTIVE, entries, step)
 
 
@@ -172,10 +173,12 @@ def arrive(state: PartitionState, command: Arrive, now_ms: int, step: Step) -> N
     if homeless:
         dead = [_dead(state, message, NO_SESSION_REASON, NO_SESSION_DESCRIPTION, now_ms) for _, message in homeless]
         step.events.append(Rewritten([(body, entry) for (body, _), entry in zip(homeless, dead, strict=True)]))
-        _bury(state, dead, step, with_bodies=False)
+        _bury(state, dead, step)
     if command.unfiltered:
         dead = [_dead(state, item.message, item.reason, item.description, now_ms) for item in command.unfiltered]
-        _bury(state, dead, step, with_bodies=True)
+        bodies = [column for entry in dead for column in (entry.body, entry.data or b"")]
+        step.events.append(Published(bodies, are_new=False))  # as above; who sends is asked before
+        _bury(state, dead, step)
 
 
 def _dead(state: PartitionState, message: Message, reason: str, description: str, now_ms: int) -> Entry:
@@ -189,7 +192,7 @@ def _dead(state: PartitionState, message: Message, reason: str, description: str
     return Entry(number, body, sequence, now_ms, 0, session, None, len(data), data)
 
 
-def _bury(state: PartitionState, dead: list[Entry], step: Step, *, with_bodies: bool) -> None:
+def _bury(state: PartitionState, dead: list[Entry], step: Step) -> None:
     state.tally.dead_lettered += len(dead)
-    step.events.append(Enqueued(dead, SubqueueKind.DEAD_LETTER, with_bodies=with_bodies))
+    step.events.append(Enqueued(dead, SubqueueKind.DEAD_LETTER, with_bodies=False))
     state.arrive(SubqueueKind.DEAD_LETTER, dead, sum([entry.size_bytes for entry in dead]), step)

@@ -421,6 +421,21 @@ def test_scheduled_messages_wait_at_the_topic_and_are_shared_out_when_they_are_d
     assert broker.inspect(TOPIC).has_scheduled is False
 
 
+def test_what_is_due_needs_no_room_of_its_own() -> None:
+    """A full disk would refuse it again and again, and nothing else could be done meanwhile."""
+    broker = Broker(
+        everything, tagged("b"), lambda _: "no such property", options_1=replace(OPTIONS, requires_session=True)
+    )
+    broker.publish(1, 2, scheduled_ms=broker.timeline.now_ms() + 1_000)
+    broker.until(lambda: broker.answers)
+    before = len(broker.commits)
+    broker.wait(2_000)
+    due = broker.commits[before:]
+    assert sum(len(writes.bodies) for writes in due) == 2 * 6
+    assert all(len(writes.bodies) == 2 * writes.replacing_bodies for writes in due)
+    assert broker.bodies == 6
+
+
 def test_what_is_scheduled_goes_when_nobody_wants_it_any_more() -> None:
     broker = Broker(nothing)
     broker.publish(1, 2, scheduled_ms=broker.timeline.now_ms() + 50)
