@@ -79,6 +79,8 @@ REPLIES: dict[int, type] = {
     85: c.Inspected,
     86: c.Failed,
 }
+STAYS = frozenset(("planned",))
+"""Fields, the last of their class, that the owner of a partition fills in for itself: they do not travel."""
 _NUMBERS = ("request", "receiver", "accept")
 """Fields that hold a number of the asker's (`partibus.routing.partitions.Numbers`)."""
 
@@ -175,7 +177,7 @@ def renumber(value: Any, by: int) -> None:
 
 def _define(tag: int | None, value: type) -> None:
     hints = get_type_hints(value)
-    names = tuple(field.name for field in fields(value))
+    names = tuple(field.name for field in fields(value) if field.name not in STAYS)
     shapes = {index: _SHAPES[hints[name]] for index, name in enumerate(names) if hints[name] in _SHAPES}
     annotations = [shapes[index].annotation if index in shapes else hints[name] for index, name in enumerate(names)]
     form = msgspec.defstruct(

@@ -16,7 +16,8 @@ from tests.unit.cluster.values import of, plain
 
 
 def test_every_command_and_reply_has_a_form_of_its_own() -> None:
-    assert {*COMMANDS.values()} == {*get_args(c.Command)} - {c.Loaded}, "a load is between a partition and its store"
+    inside = {c.Loaded, c.Arrive}
+    assert {*COMMANDS.values()} == {*get_args(c.Command)} - inside, "these are between partitions and their store"
     assert {*REPLIES.values()} == {*get_args(c.Reply)}
     assert not {*COMMANDS} & {*REPLIES}
 

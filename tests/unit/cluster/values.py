@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from hypothesis import strategies as st
 
 from partibus.amqp.codec.types import Int, Symbol, Timestamp, UInt
+from partibus.cluster.forms import STAYS
 from partibus.message import Message
 from partibus.partition.entry import Entry
 
@@ -72,7 +73,9 @@ def of(kind: Any) -> st.SearchStrategy[Any]:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return st.sampled_from(kind)
     hints = get_type_hints(kind)
-    names = [field.name for field in fields(kind)] if is_dataclass(kind) else list(kind._fields)
+    names = (
+        [field.name for field in fields(kind) if field.name not in STAYS] if is_dataclass(kind) else list(kind._fields)
+    )
     return st.tuples(*[of(hints[name]) for name in names]).map(lambda parts: kind(*parts))
 
 
