@@ -28,7 +28,7 @@ class PeerProtocol(asyncio.Protocol):
     def __init__(self, server: "AmqpServer") -> None:
         self._server = server
         self._loop = server.loop
-        self._peer = Peer(server.broker, server.ingress, self._flush_soon, self._is_congested, self._call_later)
+        self.peer = Peer(server.broker, server.ingress, self._flush_soon, self._is_congested, self._call_later)
         self._transport: asyncio.Transport | None = None
         self._flushing = False
         self._congested = False
@@ -49,11 +49,11 @@ class PeerProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._peer.receive_data(data)
+            self.peer.receive_data(data)
         except Exception:  # a bug of ours: it ends this connection and no other
             log.exception("an error inside of the broker ends a connection")
-            self._peer.close(AmqpError(INTERNAL_ERROR, "An error inside of the broker; its log says more."))
-        if self._peer.connection.more_to_read and not self._reading_on:
+            self.peer.close(AmqpError(INTERNAL_ERROR, "An error inside of the broker; its log says more."))
+        if self.peer.connection.more_to_read and not self._reading_on:
             self._reading_on = True
             self._loop.call_soon(self._read_on)
         self._balance_reading()
@@ -70,7 +70,7 @@ class PeerProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._congested = False
-        self._peer.resume()
+        self.peer.resume()
         self._flush_soon()
 
     def eof_received(self) -> bool:
@@ -81,14 +81,14 @@ class PeerProtocol(asyncio.Protocol):
         self._server.protocols.discard(self)
         if self._ticker is not None:
             self._ticker.cancel()
-        self._peer.on_lost()
+        self.peer.on_lost()
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _is_congested(self) -> bool:
         """Too much is unsent: by the transport, or by us in this turn of the loop."""
         limits = self._server.broker.limits.connection
-        if self._congested or self._peer.connection.bytes_buffered > limits.outgoing_bytes:
+        if self._congested or self.peer.connection.bytes_buffered > limits.outgoing_bytes:
             self._held_back = True
             return True
         return False
@@ -103,14 +103,14 @@ class PeerProtocol(asyncio.Protocol):
         self._flushing = False
         if self._transport is None:
             return
-        data = self._peer.connection.data_to_send()
+        data = self.peer.connection.data_to_send()
         if data:
             self._transport.write(data)
         if self._held_back and not self._congested:
             self._held_back = False
-            self._peer.resume()
+            self.peer.resume()
             self._flush_soon()
-        if not self._peer.connection.is_closed:
+        if not self.peer.connection.is_closed:
             self._balance_reading()
         elif not self._transport.is_closing():
             self._transport.close()
@@ -123,10 +123,10 @@ class PeerProtocol(asyncio.Protocol):
         asks and does not take the answers (D24)."""
         if self._transport is None or self._transport.is_closing():
             return
-        overloaded = self._peer.overloaded
+        overloaded = self.peer.overloaded
         if overloaded and not self._awaiting_relief:
             self._awaiting_relief = True
-            self._peer.when_relieved(self._on_relieved)
+            self.peer.when_relieved(self._on_relieved)
         unsent_max = self._server.broker.limits.connection.unsent_bytes_max
         unsent = self._transport.get_write_buffer_size()
         reading = not overloaded and not self._reading_on and unsent <= unsent_max
@@ -146,20 +146,20 @@ class PeerProtocol(asyncio.Protocol):
 
     def _check_handshake(self) -> None:
         """A client that has not even opened its connection by now never will."""
-        if self._peer.connection.peer is None:
+        if self.peer.connection.peer is None:
             if self._transport is not None:
                 self._transport.abort()
             return
         self._tick()
 
     def _tick(self) -> None:
-        self._peer.tick(self._loop.time())
-        self._tick_after(self._peer.connection.tick_interval, self._tick)
+        self.peer.tick(self._loop.time())
+        self._tick_after(self.peer.connection.tick_interval, self._tick)
         self._flush_soon()
 
     def check_claims(self) -> None:
         """Access policies were changed."""
-        self._peer.check_claims()
+        self.peer.check_claims()
         self._flush_soon()
 
     def _call_later(self, delay_ms: float, call: Callable[[], None]) -> asyncio.TimerHandle:
@@ -173,7 +173,7 @@ class PeerProtocol(asyncio.Protocol):
 
     def close(self, error: AmqpError) -> None:
         """Tell the client to go, with the reason."""
-        self._peer.close(error)
+        self.peer.close(error)
         self._flush()
 
 
@@ -186,7 +186,7 @@ class AmqpServer:
         self.ingress = Ingress(_message_ids())
         self.protocols: set[PeerProtocol] = set()
         self._listener: asyncio.Server | None = None
-        broker.access.on_changed.append(lambda: loop.call_soon(self._check_claims))
+        broker.access.on_changed.append(self._check_claims_soon)
 
     async def start(self, host: str, port: int, *, shared: bool = False) -> int:
         """Listen; returns the port, which is chosen by the system when ``port`` is 0. ``shared``: with other processes
@@ -205,6 +205,10 @@ class AmqpServer:
 
         limits = self.broker.limits.connection
         return Websocket(self.make_protocol(), limits.websocket_frame_bytes_max, limits.handshake_timeout_s)
+
+    def _check_claims_soon(self) -> None:
+        """Not at once: a request of one of the connections may be what changed the policies."""
+        self.loop.call_soon(self._check_claims)
 
     def _check_claims(self) -> None:
         for protocol in list(self.protocols):
