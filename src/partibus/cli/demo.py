@@ -18,7 +18,7 @@ from partibus.errors import Unsupported
 )
 @click.pass_context
 def demo(ctx: click.Context, rows: int | None, out: Path) -> None:
-    """Send real flight records through a partitioned queue, read its partitions with Spark, prove that nothing is
+    """Send real flight records to a partitioned topic, read its subscriptions with Spark, prove that nothing is
     missing, and write Parquet tables and a report with plots.
     """
     try:
