@@ -32,6 +32,10 @@ class Backups:
         target = Path(directory)
         if not target.is_absolute():
             raise ArgumentError("directory", directory, "an absolute path on the broker's machine")
+        if not (self._data / FILE_NAME).exists():
+            raise InvalidOperation(
+                "The catalog and the stores of this broker are in databases. Back them up with PostgreSQL's own tools."
+            )
         if self._thread is not None:
             raise InvalidOperation("A backup is under way. Wait for its end.")
         files = self._files(stores)
