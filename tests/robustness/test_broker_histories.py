@@ -195,6 +195,7 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_history(tmp_path / "history.jsonl") == history.operations
 
 
+@pytest.mark.timeout(300)  # for a machine that has a lot else to do
 @pytest.mark.row("P3", "K12", "A7")
 def test_every_rule_holds_while_brokers_are_killed_and_stopped(tmp_path: Path) -> None:
     verdict = run(7, 6, tmp_path, [Nemesis.kill_one, Nemesis.rehearse, Nemesis.stop_for_good])

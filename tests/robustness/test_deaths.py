@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+pytestmark = pytest.mark.timeout(300)
+"""For a machine that has a lot else to do."""
+
 SEED = 11
 
 
@@ -35,7 +38,9 @@ def run_with_deaths(folder: Path, names: Sequence[str], *arguments: str) -> Verd
     points.mkdir()
     plan = [partial(die, points, name) for name in names]
     environment = {altered_broker.VARIABLE: f"dies:{points}"}
-    return run(SEED, 0, folder, plan, Stage(3, arguments, altered_broker.COMMAND, environment))
+    # All three may be away for a moment: how available they are is not asked here.
+    stage = Stage(3, arguments, altered_broker.COMMAND, environment, unavailable_max_ms=60_000)
+    return run(SEED, 0, folder, plan, stage)
 
 
 def check(verdict: Verdict, deaths: int) -> None:

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partibus.testing.chaos import Stage, Verdict, run
+from partibus.testing.chaos import QUEUES, Stage, Verdict, run
 from partibus.testing.nemesis import Nemesis, pause, wait_until
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness import altered_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+pytestmark = pytest.mark.timeout(300)
+"""For a machine that has a lot else to do."""
 
 SEED = 5
 PATIENCE_S = 7.0
@@ -28,22 +31,28 @@ def run_with(bugs: str, folder: Path, plan: Sequence[Callable[[Nemesis], str]], 
     return run(SEED, 0, folder, plan, Stage(3, arguments, altered_broker.COMMAND, environment, PATIENCE_S))
 
 
+def kill_under_load(nemesis: Nemesis) -> str:
+    """Once enough is under way for something to be lost."""
+    nemesis.wait_for_sends(QUEUES.unkeyed, 150)
+    return nemesis.kill_one()
+
+
 def rules_broken(verdict: Verdict) -> set[str]:
     return {violation.rule for violation in verdict.violations}
 
 
 def test_acknowledged_before_the_commit(tmp_path: Path) -> None:
-    verdict = run_with("acknowledges_before_the_commit", tmp_path, [Nemesis.kill_one] * 3)
+    verdict = run_with("acknowledges_before_the_commit", tmp_path, [kill_under_load] * 4)
     assert "lost" in rules_broken(verdict), str(verdict)
 
 
 def test_locks_forgotten(tmp_path: Path) -> None:
-    verdict = run_with("forgets_locks", tmp_path, [Nemesis.kill_one] * 4)
+    verdict = run_with("forgets_locks", tmp_path, [kill_under_load] * 4)
     assert rules_broken(verdict) == {"second live lock"}, str(verdict)
 
 
 def test_unknown_outcomes_sent_elsewhere(tmp_path: Path) -> None:
-    verdict = run_with("answers_late:0.05 reroutes_the_unknown", tmp_path, [Nemesis.kill_one] * 3)
+    verdict = run_with("answers_late:0.05 reroutes_the_unknown", tmp_path, [kill_under_load] * 4)
     assert rules_broken(verdict) == {"stored twice"}, str(verdict)
 
 

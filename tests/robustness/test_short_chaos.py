@@ -15,6 +15,9 @@ from partibus.testing.nemesis_database import Pair
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.timeout(300)
+"""For a machine that has a lot else to do."""
+
 SEED = 17
 
 

@@ -77,6 +77,7 @@ class Stage:
     environment: Mapping[str, str] = field(default_factory=dict)
     patience_s: float = WELL_S
     """So long nothing may be received at the end, while something is left."""
+    unavailable_max_ms: int = UNAVAILABLE_MAX_MS
     database: Pair | None = None
     """Its server is killed as well, and the ways to it are bad at times; ``arguments`` say that it has stores."""
     bad_ways: bool = False
@@ -138,7 +139,7 @@ def run(
             for queue in QUEUES:
                 what_is_left(client, queue, history)
     history.write(folder / "history.jsonl")
-    violations = [*never_came, *check(history.operations, QUEUES, UNAVAILABLE_MAX_MS)]
+    violations = [*never_came, *check(history.operations, QUEUES, stage.unavailable_max_ms)]
     return Verdict(seed, history, violations, nemesis.deeds, forgotten_locks(history.operations, QUEUES))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -102,7 +102,15 @@ class History:
 
     def write(self, path: Path) -> None:
         """One JSON object a line."""
-        path.write_text("".join(json.dumps(asdict(one)) + "\n" for one in self.operations))
+        path.write_text("".join(json.dumps(plain(one)) + "\n" for one in self.operations))
+
+
+def plain(one: Operation) -> dict[str, object]:
+    """What `read_history` makes an operation of. There may be very many, and `dataclasses.asdict` is slow."""
+    return {name: getattr(one, name) for name in _NAMES}
+
+
+_NAMES = tuple(field.name for field in fields(Operation))
 
 
 def read_history(path: Path) -> list[Operation]:

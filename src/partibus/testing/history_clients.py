@@ -22,6 +22,8 @@ RECONNECT_S = 0.5
 """More than the quarter of a second for which a message may be in the cache of a front end that lost its receiver."""
 _PAUSE_S = 0.01
 """After each message that is sent: receivers, which settle one by one, must keep up."""
+_KEYED_PAUSE_S = 0.03
+"""The same where a queue has one receiver, or receivers that change."""
 _BATCH = 8
 _BURST_MAX = 12
 _LOOK_S = 0.5
@@ -112,7 +114,7 @@ class Sending(Worker):
                     operation.began_ms, operation.ended_ms = began_ms, ended_ms
                     operation.outcome, operation.note = outcomes.get(index, (Outcome.OK, ""))
                 self.history.add(*(operation for _, operation in sent))
-            self.stopping.wait(_PAUSE_S * len(sent))
+            self.stopping.wait(_KEYED_PAUSE_S if self._keys else _PAUSE_S * len(sent))
 
     def _next(self) -> tuple[OutgoingMessage, Operation]:
         """A message, and what is known of its sending before."""

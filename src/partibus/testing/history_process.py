@@ -11,12 +11,11 @@ import json
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from partibus.testing.history import History, Kind, Operation, Outcome, read_history
+from partibus.testing.history import History, Kind, Operation, Outcome, plain, read_history
 from partibus.testing.history_clients import Receiving, Sending, Worker
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class FileHistory(History):
             self._write(one, one.outcome)
 
     def _write(self, one: Operation, outcome: Outcome) -> None:
-        self._file.write(json.dumps(asdict(one) | {"outcome": outcome}) + "\n")
+        self._file.write(json.dumps(plain(one) | {"outcome": outcome}) + "\n")
 
 
 def read_file_history(path: Path) -> list[Operation]:

@@ -152,6 +152,11 @@ class Nemesis:
         has ended."""
         self._history.add(Operation(kind=Kind.LOSS, began_ms=began_ms, ended_ms=self.now_ms() + more_ms, note=note))
 
+    def wait_for_sends(self, queue: str, count: int) -> None:
+        """Until so many more are accepted: chance alone meets few on a busy machine. AssertionError if they are not."""
+        before = self._history.accepted(queue)
+        wait_until(f"{count} sends to '{queue}'", lambda: self._history.accepted(queue) >= before + count)
+
     def now_ms(self) -> int:
         """By the clock of the history."""
         return self._history.now_ms()
