@@ -227,12 +227,12 @@ def test_a_dropped_partition_leaves_nothing_and_takes_nothing_of_its_neighbours(
             writes.lock_batches[entry_key(subqueue, POSITION_MAX)] = [(0, 1, b"\x01")]
             store.commit(writes)
     neighbours = [store.load_partition(row) for row in (PARTITION - 1, PARTITION + 1)]
-    dropping = enqueued(3)
+    dropping = enqueued(9)
     dropping.dropped_partitions.append(PARTITION)
     store.commit(dropping)
     assert store.load_partition(PARTITION) is None
-    assert [positions(store, subqueue_key(PARTITION, kind)) for kind in SubqueueKind] == [[], [], []]
-    assert store.load_bodies([body_key(PARTITION, 0), body_key(PARTITION, POSITION_MAX), body_key(PARTITION, 3)]) == [
+    assert [positions(store, subqueue_key(PARTITION, kind)) for kind in SubqueueKind] == [[]] * len(SubqueueKind)
+    assert store.load_bodies([body_key(PARTITION, 0), body_key(PARTITION, POSITION_MAX), body_key(PARTITION, 9)]) == [
         None, None, None,
     ]  # fmt: skip
     assert [store.load_partition(row) for row in (PARTITION - 1, PARTITION + 1)] == neighbours
