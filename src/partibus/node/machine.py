@@ -18,6 +18,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 from partibus.clock import SystemClock
@@ -35,9 +36,11 @@ from partibus.namespace.config_json import read_config_json
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
 from partibus.node.joining import Joined, catalog_address, join
+from partibus.node.metrics import Measurements
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
 from partibus.node.tls import make_context, prepare_certificate
+from partibus.partition.meters import Meters
 from partibus.partition.ports import Store
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.opening import Opener
@@ -48,7 +51,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
 """Between two attempts to open a store: whoever had it may still have a lease, or its database is away."""
-SETTLE_S = 15.0
+SETTLE_S = 10.0
 """So long a start waits until every store has a broker. A lease that somebody has left ends before."""
 NOBODY = "no broker has it at the moment"
 
@@ -96,6 +99,7 @@ class Machine:
         self._outbound.verify_mode = ssl.CERT_NONE  # the handshake proves whose certificate it is (ADR 0006)
         names = [place.store_id for place in self._places]
         self._hosts = StoreHosts(loop)
+        self._meters = Meters(perf_counter)
         self._openers: dict[int, Opener] = {}
         self._just_opened: dict[int, Store] = {}
         """Until the runtime asks for it."""
@@ -113,6 +117,7 @@ class Machine:
         self._settled = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         serving = Serving()
+        serving.measure = self._measure
         self._peers = PeerChannels(
             Identity(*self._us), joined.secret, self._address_of, serving, loop, settings.limits.peer
         )
@@ -132,6 +137,7 @@ class Machine:
             {route.name: route for route in self.stores.routes},
             self.stores.runtimes.values,
             self,
+            self._meters,
         )
         if settings.config is not None:
             self._front.namespace.apply(read_config_json(settings.config))
@@ -327,6 +333,7 @@ class Machine:
             wake=wake,
             forward=forward,
             subscribers=self._front.subscribers,
+            meters=self._meters,
         )
         return runtime
 
@@ -403,6 +410,22 @@ class Machine:
         brokers = [_status_of(one.member.owner, one.facts, one.member.is_there) for one in rows]
         brokers.append(_status_of(self._us, ours, True))
         return {"brokers": sorted(brokers, key=lambda one: str(one["id"])), "stores": stores}
+
+    async def measurements(self) -> Mapping[str, Measurements]:
+        """Of this broker, and of those that it has a channel to: they own stores."""
+        brokers = len(self._brokers) or 1
+        own, texts = await asyncio.gather(self._front.measuring.measure(brokers), self._peers.measure(brokers))
+        return {self._us.broker: own} | {broker: json.loads(text) for broker, text in texts.items()}
+
+    def _measure(self, brokers: int, on_measured: Callable[[bytes], None]) -> None:
+        """For another broker."""
+
+        async def measure() -> None:
+            on_measured(json.dumps(await self._front.measuring.measure(brokers)).encode())
+
+        task = self._loop.create_task(measure())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def advance(self, milliseconds: int) -> int:
         raise InvalidOperation("The clock of brokers on several machines is the real one, and can't be moved.")
