@@ -19,12 +19,14 @@ from bench.before import measure_before
 from bench.brokers import partibus, rabbitmq
 from bench.duplicates import measure_duplicates
 from bench.filters import measure_filters
+from bench.kill import measure_kill
 from bench.life import measure_life
 from bench.many import measure_many
 from bench.page import write_page
 from bench.proton import build
 from bench.rabbitmq import is_installed
 from bench.results import RESULTS, keep, replace_all
+from bench.scale import measure_scale
 from bench.sessions import measure_accept, measure_sessions
 from bench.throughput import FULL, QUICK, Scale, gil_share, latencies, runs
 from bench.transports import measure_transports
@@ -130,6 +132,16 @@ def _filters(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _scale(run: Run) -> Rows:
+    for row in measure_scale(WORK / "scale", run.program, rounds=run.scale.rounds, seconds=run.scale.steady_s):
+        yield row.as_dict()
+
+
+def _kill(run: Run) -> Rows:
+    for row in measure_kill(WORK / "kill", run.program, rounds=run.scale.rounds, seconds=run.scale.steady_s):
+        yield row.as_dict()
+
+
 def _peers(run: Run) -> Rows:
     with rabbitmq(WORK / "rabbitmq", run.program) as rabbit:
         for result in runs(rabbit, rabbit.foreign, run.scale):
@@ -151,6 +163,8 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "many": _many,
     "filters": _filters,
     "transports": _transports,
+    "scale": _scale,
+    "kill": _kill,
     "peers": _peers,
 }
 """By name, in the order in which they are measured."""

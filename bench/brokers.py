@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -92,9 +92,10 @@ class Rabbit:
 
 
 @contextmanager
-def partibus(directory: Path, program: Path) -> Iterator[Partibus]:
+def partibus(directory: Path, program: Path, arguments: Sequence[str] = ()) -> Iterator[Partibus]:
+    """``arguments``: more flags of ``serve``."""
     shutil.rmtree(directory, ignore_errors=True)
-    with TemporaryBroker(directory) as broker:
+    with TemporaryBroker(directory, arguments=arguments) as broker:
         yield attach(broker, program)
 
 

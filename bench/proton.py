@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from partibus.bench.load import BenchError, Job, Mode, Running
 
 SOURCE = Path(__file__).parent / "foreign" / "generator.cpp"
+KEEP_WINDOW = 200
+"""Messages in flight on each connection of a generator that keeps on."""
 PACKAGES = "g++ libqpid-proton-cpp12-dev libsasl2-modules"
 
 
@@ -29,6 +34,50 @@ def build(directory: Path) -> Path:
         first = next((line for line in done.stderr.splitlines() if "error" in line), "no reason given")
         raise BenchError(f"the foreign load generator does not compile ({first}): apt-get install {PACKAGES}")
     return program
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a generator saw that kept on through whatever happened to brokers."""
+
+    messages: int
+    seconds: float
+    refused: int
+    """Messages that were refused and sent again, or whose fate the broker did not know."""
+    lost_connections: int
+    silences_ms: list[float]
+    """The longest time without an accepted message, for each key, or for each connection that was there until the
+    end."""
+
+    @property
+    def rate(self) -> float:
+        """Messages per second."""
+        return self.messages / self.seconds
+
+
+class Keeping:
+    """A generator that keeps on; ends it when it is left."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def wait(self, timeout_s: float) -> Kept:
+        """Raises `BenchError` with the generator's own words when it fails, or when the time is over."""
+        try:
+            out, err = self._process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"a load generator was not done after {timeout_s:g} s") from None
+        if self._process.returncode:
+            raise BenchError(err.strip().splitlines()[-1] if err.strip() else "a load generator failed")
+        return Kept(**json.loads(out))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
 
 
 class ProtonGenerator:
@@ -54,6 +103,21 @@ class ProtonGenerator:
     def with_ids(self) -> ProtonGenerator:
         """Each message with an id of its own."""
         return self._with({Mode.SEND: ("--ids", "1")})
+
+    def with_labels(self, count: int) -> ProtonGenerator:
+        """Messages with ``count`` labels in turn."""
+        return self._with({Mode.SEND: ("--labels", str(count))})
+
+    def keep(
+        self, mode: Mode, address: str, between_s: tuple[float, float], connections: int, keys: int = 0
+    ) -> Keeping:
+        """Send or receive from now until the second of two times, in seconds since 1970; what counts is what happens
+        between them. ``keys``: partition keys in turn; 0 for none."""
+        from_s, until_s = between_s
+        arguments = ["--from", str(int(from_s * 1000)), "--until", str(int(until_s * 1000))]
+        arguments += ["--connections", str(connections), "--window", str(KEEP_WINDOW)]
+        arguments += ["--keys", str(keys)] if keys else []
+        return Keeping(self._run("keep-sending" if mode is Mode.SEND else "keep-receiving", address, arguments))
 
     def _with(self, options: Mapping[Mode, Sequence[str]]) -> ProtonGenerator:
         return ProtonGenerator(self._program, self._port, self._user, self._password, options)

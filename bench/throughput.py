@@ -33,6 +33,9 @@ class Scale:
     accepts: int = 20_000
     many_steps: int = 5_000
     """Accepts, or requests for deferred messages, among two million."""
+    rounds: int = 3
+    """Of what is measured for a time, not for a number of messages."""
+    steady_s: float = 10.0
 
 
 FULL = Scale({128: 100_000, 1024: 100_000, 65_536: 4_000}, (1, 4), 10, 5)
@@ -48,6 +51,8 @@ QUICK = Scale(
     sessions_waiting=20_000,
     accepts=2_000,
     many_steps=500,
+    rounds=1,
+    steady_s=5.0,
 )
 
 _MIDDLE_BYTES = 1024

@@ -1,19 +1,29 @@
 // A load generator on Qpid Proton C++, so that brokers are measured by a client that knows none of them.
 //
 //   generator send    URL ADDRESS --count N --size BYTES [--connections C] [--window W] [--sessions S] [--ids 1]
+//                     [--labels L]
 //   generator receive URL ADDRESS --count N              [--connections C] [--window W] [--sessions S]
 //   generator latency URL ADDRESS --rate PER_SECOND --seconds S --size BYTES
 //   generator accept  URL ADDRESS --count N
+//   generator keep-sending   URL ADDRESS --from MS --until MS --size BYTES [--connections C] [--window W] [--keys K]
+//   generator keep-receiving URL ADDRESS --from MS --until MS [--connections C] [--window W]
 //
 // With --sessions messages go to S sessions in turn, and are received on S links, each of which holds one of them; the
-// line "ready" says that all are held. With --ids every message has an id of its own, of 32 characters. `accept` takes
-// the next session, one message of it, completes that, ends the link, and so on; its latencies are those of the attach.
+// line "ready" says that all are held. With --ids every message has an id of its own, of 32 characters; with --labels
+// they have L labels in turn. `accept` takes the next session, one message of it, completes that, ends the link, and so
+// on; its latencies are those of the attach.
+//
+// The two that keep doing so begin at once and count what is between two times, ms since 1970. They outlive the loss of
+// a broker: connections that break are left, links that are ended are made again, what was refused is sent again. With
+// --keys messages have K partition keys in turn. Their silences are the longest times in which nothing was accepted (or
+// came), for each key, or else for each connection that was there until the end.
 //
 // URL is host:port. User and password come from PARTIBUS_BENCH_USER and PARTIBUS_BENCH_PASSWORD, so that no process
 // list shows them. Messages are durable; every one is sent unsettled and counted when the broker has accepted it, or
 // accepted by us as it arrives. The result is one line of JSON on standard output; times are seconds since 1970.
 // Exit code 1 with one line on standard error when the broker refuses something.
 
+#include <proton/annotation_key.hpp>
 #include <proton/connection.hpp>
 #include <proton/connection_options.hpp>
 #include <proton/container.hpp>
@@ -33,16 +43,19 @@
 #include <proton/transport.hpp>
 #include <proton/work_queue.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <iomanip>
 #include <iostream>
 #include <random>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -60,7 +73,7 @@ std::int64_t now_ns() {
 struct Options {
     std::string mode, url, address;
     std::int64_t count = 10000, size = 1024, connections = 1, window = 1000, rate = 1000, seconds = 5;
-    std::int64_t sessions = 0, ids = 0;
+    std::int64_t sessions = 0, ids = 0, labels = 0, keys = 0, from_ms = 0, until_ms = 0;
 };
 
 proton::message make_message(std::int64_t size) {
@@ -195,6 +208,7 @@ class SendAll : public Generator {
         while (own.left > 0 && own.unanswered < options.window && own.sender.credit() > 0) {
             if (options.sessions) message.group_id(session_name(sent % options.sessions));
             if (options.ids) message.id(id_prefix + id_suffix());
+            if (options.labels) message.subject("label-" + std::to_string(sent % options.labels));
             ++sent;
             own.sender.send(message);
             --own.left;
@@ -398,8 +412,192 @@ class Latency : public Generator {
     std::vector<std::int64_t> due_ns, latencies_us;
 };
 
+// What the two that keep on share: the time that counts, and connections that may break.
+class Steady : public Generator {
+  public:
+    explicit Steady(const Options& options)
+        : Generator(options), from_s(options.from_ms / 1e3), until_s(options.until_ms / 1e3) {}
+
+    void on_container_start(proton::container& container) override {
+        Generator::on_container_start(container);
+        const auto left_ms = static_cast<std::int64_t>((until_s - now_s()) * 1000);
+        if (left_ms < 1) fail("--until is over");
+        container.schedule(proton::duration(static_cast<proton::duration::numeric_type>(left_ms)), [this] {
+            over = true;
+            finish();
+        });
+    }
+
+    void on_transport_error(proton::transport& transport) override { left(transport.connection()); }
+    void on_connection_error(proton::connection& connection) override { left(connection); }
+
+    void print(std::ostream& out) const {
+        out << "{\"messages\": " << counted << ", \"seconds\": " << until_s - from_s << ", \"refused\": " << refused
+            << ", \"lost_connections\": " << lost_count() << ", \"silences_ms\": [";
+        const char* separator = "";
+        for (std::size_t index = 0; index < groups.size(); ++index) {
+            if (!options.keys && lost[index]) continue;
+            const double silence_s = std::max(groups[index].longest_s, until_s - std::max(groups[index].last_s, from_s));
+            out << separator << silence_s * 1e3;
+            separator = ",";
+        }
+        out << "]}\n";
+    }
+
+  protected:
+    struct Group {
+        double last_s = 0, longest_s = 0;
+    };
+
+    // One message of a key, or of a connection, was accepted or came.
+    void count(std::size_t group) {
+        const double now = now_s();
+        if (now < from_s || now >= until_s) return;
+        ++counted;
+        Group& own = groups[group];
+        own.longest_s = std::max(own.longest_s, now - std::max(own.last_s, from_s));
+        own.last_s = now;
+    }
+
+    std::size_t number_of(const proton::connection& connection) const {
+        for (std::size_t index = 0; index < connections.size(); ++index)
+            if (connections[index] == connection) return index;
+        fail("an event for an unknown connection");
+    }
+
+    void left(const proton::connection& connection) {
+        if (over) return;
+        lost[number_of(connection)] = true;
+        if (lost_count() == options.connections) fail("every connection broke");
+    }
+
+    std::int64_t lost_count() const { return std::count(lost.begin(), lost.end(), true); }
+
+    const double from_s, until_s;
+    std::vector<Group> groups = std::vector<Group>(static_cast<std::size_t>(options.keys ? options.keys : options.connections));
+    std::vector<bool> lost = std::vector<bool>(static_cast<std::size_t>(options.connections));
+    std::int64_t counted = 0, refused = 0;
+    bool over = false;
+};
+
+class KeepSending : public Steady {
+  public:
+    explicit KeepSending(const Options& options) : Steady(options) {
+        for (std::int64_t key = 0; key < std::max<std::int64_t>(options.keys, 1); ++key) {
+            messages.push_back(make_message(options.size));
+            if (options.keys)
+                messages.back().message_annotations().put(
+                    proton::annotation_key("x-opt-partition-key"), std::string("key-" + std::to_string(key)));
+        }
+    }
+
+    void opened(proton::connection& connection, std::int64_t) override {
+        states.push_back({connection.open_sender(options.address), {}, {}});
+    }
+
+    void on_sendable(proton::sender& sender) override { send_more(state(sender)); }
+
+    void on_tracker_accept(proton::tracker& tracker) override {
+        const auto key = take(tracker);
+        count(options.keys ? key : number_of(tracker.connection()));
+        send_more(state(tracker.sender()));
+    }
+
+    void on_tracker_reject(proton::tracker& tracker) override { again(tracker); }
+    void on_tracker_release(proton::tracker& tracker) override { again(tracker); }
+
+    // The broker does not know what became of the messages under way: they are given up.
+    void on_sender_error(proton::sender& sender) override {
+        if (over) return;
+        State& own = state(sender);
+        refused += static_cast<std::int64_t>(own.unanswered.size());
+        own.unanswered.clear();
+        own.sender = sender.connection().open_sender(options.address);
+    }
+
+  private:
+    struct State {
+        proton::sender sender;
+        std::deque<std::pair<proton::tracker, std::size_t>> unanswered;
+        std::deque<std::size_t> refused;
+    };
+
+    State& state(const proton::sender& sender) {
+        for (auto& candidate : states)
+            if (candidate.sender == sender) return candidate;
+        fail("an event for an unknown sender");
+    }
+
+    // The key of a message that was answered: mostly the oldest.
+    std::size_t take(const proton::tracker& tracker) {
+        auto& unanswered = state(tracker.sender()).unanswered;
+        for (auto place = unanswered.begin(); place != unanswered.end(); ++place)
+            if (place->first == tracker) {
+                const auto key = place->second;
+                unanswered.erase(place);
+                return key;
+            }
+        fail("an answer to an unknown message");
+    }
+
+    void again(proton::tracker& tracker) {
+        if (over) return;
+        ++refused;
+        const auto key = take(tracker);
+        auto sender = tracker.sender();
+        sender.work_queue().schedule(proton::duration(retry_ms), [this, sender, key] {
+            for (auto& own : states)
+                if (own.sender == sender) {
+                    own.refused.push_back(key);
+                    send_more(own);
+                }
+        });
+    }
+
+    void send_more(State& own) {
+        if (over) return;
+        while (static_cast<std::int64_t>(own.unanswered.size()) < options.window && own.sender.credit() > 0) {
+            std::size_t key;
+            if (own.refused.empty()) {
+                key = next_key++ % messages.size();
+            } else {
+                key = own.refused.front();
+                own.refused.pop_front();
+            }
+            own.unanswered.emplace_back(own.sender.send(messages[key]), key);
+        }
+    }
+
+    static constexpr int retry_ms = 50;
+    std::vector<proton::message> messages;
+    std::vector<State> states;
+    std::size_t next_key = 0;
+};
+
+class KeepReceiving : public Steady {
+  public:
+    using Steady::Steady;
+
+    void opened(proton::connection& connection, std::int64_t) override { open(connection); }
+
+    void on_message(proton::delivery& delivery, proton::message&) override { count(number_of(delivery.connection())); }
+
+    void on_receiver_error(proton::receiver& receiver) override {
+        if (over) return;
+        auto connection = receiver.connection();
+        open(connection);
+    }
+
+  private:
+    void open(proton::connection& connection) {
+        connection.open_receiver(
+            options.address,
+            proton::receiver_options().credit_window(static_cast<int>(options.window)).auto_accept(true));
+    }
+};
+
 Options parse(int argc, char** argv) {
-    if (argc < 4) throw std::runtime_error("usage: generator send|receive|latency|accept HOST:PORT ADDRESS [--option number]...");
+    if (argc < 4) throw std::runtime_error("usage: generator send|receive|latency|accept|keep-sending|keep-receiving HOST:PORT ADDRESS [--option number]...");
     Options options;
     options.mode = argv[1];
     options.url = argv[2];
@@ -416,6 +614,10 @@ Options parse(int argc, char** argv) {
         else if (name == "--seconds") options.seconds = value;
         else if (name == "--sessions") options.sessions = value;
         else if (name == "--ids") options.ids = value;
+        else if (name == "--labels") options.labels = value;
+        else if (name == "--keys") options.keys = value;
+        else if (name == "--from") options.from_ms = value;
+        else if (name == "--until") options.until_ms = value;
         else throw std::runtime_error("unknown option " + name);
     }
     return options;
@@ -443,6 +645,10 @@ int main(int argc, char** argv) {
             run<ReceiveAll>(options);
         } else if (options.mode == "accept") {
             run<AcceptNext>(options);
+        } else if (options.mode == "keep-sending") {
+            run<KeepSending>(options);
+        } else if (options.mode == "keep-receiving") {
+            run<KeepReceiving>(options);
         } else if (options.mode == "latency") {
             if (options.size < 8) throw std::runtime_error("--size must hold a time of 8 bytes");
             options.connections = 2;

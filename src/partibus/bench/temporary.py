@@ -38,6 +38,11 @@ class TemporaryBroker:
         return int(self._ready["pid"])
 
     @property
+    def broker_pids(self) -> list[int]:
+        """Of each of several brokers, as they were started; ``pid`` is their supervisor's then."""
+        return [int(broker["pid"]) for broker in self._ready["brokers"]]
+
+    @property
     def connection(self) -> str:
         return str(self._ready["connection_string"])
 

@@ -1,0 +1,101 @@
+"""Several brokers, each with a fifth of a core, so that two cores have room for four of them and the clients."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.brokers import partibus
+from bench.cpu_quota import CpuQuotas
+from partibus.bench.load import Mode
+from partibus.bench.statistics import median
+
+BROKERS = (1, 2, 4)
+SHARE = 0.2
+CONNECTIONS = 24
+"""Of senders, and as many of receivers: the kernel deals them out by a hash, and with so many every broker has work."""
+KEYS = 1_000
+_WARM_UP_S = 3.0
+_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """Messages of 1 KB sent to and received from one partitioned queue at the same time; medians of all rounds."""
+
+    scenario: str = "scale"
+    keys: int
+    """Partition keys; 0 for none."""
+    brokers: int
+    share: float
+    """Of a core, that each broker may have."""
+    connections: int
+    """Of senders, and of receivers."""
+    rounds: int
+    send_per_s: float
+    receive_per_s: float
+    ratio: float
+    """Sends and receives together, beside those of one broker in the same round."""
+    cpu_shares: list[float]
+    """What each broker had, of a core, in the last round."""
+
+    def as_dict(self) -> dict[str, object]:
+        return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One run of one number of brokers."""
+
+    send_per_s: float
+    receive_per_s: float
+    cpu_shares: list[float]
+
+    @property
+    def work_per_s(self) -> float:
+        return self.send_per_s + self.receive_per_s
+
+
+def measure_scale(directory: Path, program: Path, *, rounds: int, seconds: float) -> Iterator[Scaled]:
+    """Without keys, and with; one, two and four brokers in turn."""
+    for keys in (0, KEYS):
+        found: dict[int, list[Round]] = {brokers: [] for brokers in BROKERS}
+        for _ in range(rounds):
+            for brokers, results in found.items():
+                results.append(_round(directory, program, brokers, keys, seconds))
+        for brokers, results in found.items():
+            yield Scaled(
+                keys=keys,
+                brokers=brokers,
+                share=SHARE,
+                connections=CONNECTIONS,
+                rounds=rounds,
+                send_per_s=median([one.send_per_s for one in results]),
+                receive_per_s=median([one.receive_per_s for one in results]),
+                ratio=median(
+                    [one.work_per_s / of_one.work_per_s for one, of_one in zip(results, found[1], strict=True)]
+                ),
+                cpu_shares=results[-1].cpu_shares,
+            )
+    shutil.rmtree(directory)
+
+
+def _round(directory: Path, program: Path, brokers: int, keys: int, seconds: float) -> Round:
+    with partibus(directory, program, arguments=("--brokers", str(brokers))) as peer:
+        target = peer.queue("partitioned")
+        with CpuQuotas(peer.broker.broker_pids, SHARE) as quotas:
+            from_s = time.time() + _WARM_UP_S
+            between = (from_s, from_s + seconds)
+            with (
+                peer.foreign.keep(Mode.RECEIVE, target.address, between, CONNECTIONS) as receiving,
+                peer.foreign.keep(Mode.SEND, target.address, between, CONNECTIONS, keys) as sending,
+            ):
+                time.sleep(max(0.0, from_s - time.time()))
+                before = quotas.spent_s()
+                time.sleep(max(0.0, between[1] - time.time()))
+                shares = [(now - then) / seconds for now, then in zip(quotas.spent_s(), before, strict=True)]
+                sent, received = sending.wait(_PATIENCE_S), receiving.wait(_PATIENCE_S)
+    return Round(sent.rate, received.rate, [round(share, 3) for share in shares])
