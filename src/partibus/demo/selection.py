@@ -62,7 +62,8 @@ def _read(table: Path, subscription: str) -> Frame:
 def _altered(found: Frame, everything: Frame) -> int:
     """Messages whose content, key or partition is not that of the one with the same id in ``everything``."""
     same = ["message_id", "partition_key", "partition_id", "fingerprint"]
-    both = found[same].merge(everything[same].drop_duplicates(), how="left", indicator=True)
+    originals = everything.loc[everything["message_id"].isin(found["message_id"]), same]
+    both = found[same].merge(originals.drop_duplicates(), how="left", indicator=True)
     return int((both["_merge"] == "left_only").sum())
 
 
