@@ -59,6 +59,13 @@ class Link:
         else:
             route.lead_nowhere(f"{route.name} is {self.owner.broker}'s, which is not reached yet")
 
+    def measure(self, brokers: int, on_measured: Callable[[bytes | None], None]) -> bool:
+        """See `RemoteBroker.measure`; False when the owner is not reached now."""
+        if self._remote is None:
+            return False
+        self._remote.measure(brokers, on_measured)
+        return True
+
     def let_go(self, store_no: int) -> None:
         """Another broker owns the store now. Idempotent."""
         self._routes.pop(store_no, None)

@@ -17,6 +17,14 @@ from partibus.routing.store_access import StoreRoute
 
 AddressOf = Callable[[Identity], Address]
 
+MEASURE_S = 2.0
+"""Who has not answered by then is left out of the metrics."""
+
+
+def _settle(answer: "asyncio.Future[bytes | None]", text: bytes | None) -> None:
+    if not answer.done():
+        answer.set_result(text)
+
 
 class PeerChannels:
     """All on the loop. ``secret`` is what all brokers of the namespace know (`partibus.cluster.secret`)."""
@@ -59,6 +67,24 @@ class PeerChannels:
         for identity, link in list(self._links.items()):
             if identity not in present:
                 link.leave()
+
+    async def measure(self, brokers: int) -> dict[str, bytes]:
+        """What the brokers count and measure to which this one has a channel, by name: those that have answered within
+        `MEASURE_S`."""
+        texts: dict[str, bytes] = {}
+        answers = []
+        for identity, link in self._links.items():
+            answer: asyncio.Future[bytes | None] = self._loop.create_future()
+            if link.measure(brokers, partial(_settle, answer)):
+                answers.append((identity.broker, answer))
+        if answers:
+            await asyncio.wait([answer for _, answer in answers], timeout=MEASURE_S)
+        for broker, answer in answers:
+            if not answer.done():
+                answer.cancel()
+            elif (text := answer.result()) is not None:
+                texts[broker] = text
+        return texts
 
     def _asking_handshake(self, expected: Identity, binding: Callable[[], bytes]) -> Handshake:
         return Handshake(self._us, self._secret, os.urandom(NONCE_BYTES), expected=expected, binding=binding)

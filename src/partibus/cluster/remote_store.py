@@ -24,6 +24,8 @@ from partibus.cluster.wire import (
     Dropped,
     Forget,
     Forgotten,
+    Measure,
+    Measured,
     Register,
     Unregister,
     encode_frame,
@@ -91,6 +93,8 @@ class RemoteBroker:
         self.leaving: dict[int, OnReply] = {}
         """Receivers that are gone, until the owner says that nothing more comes: they give back what still does."""
         self.drops: dict[tuple[int, int], Callable[[Any], None]] = {}
+        self.measures: deque[Callable[[bytes | None], None]] = deque()
+        """Who waits for measurements, in the order of asking."""
         self._stores: dict[int, RemoteStore] = {}
         self._conditions: dict[int, Condition] = {}
         """What the owner has said last: it says no more while that stays true, whoever asks."""
@@ -115,6 +119,14 @@ class RemoteBroker:
             known = self._options[id(options)] = (options, encode_options(options))
         return known[1]
 
+    def measure(self, brokers: int, on_measured: Callable[[bytes | None], None]) -> None:
+        """Ask what the peer counts and measures (`partibus.cluster.wire.Measured`); None when it is lost before."""
+        if self.lost_because is not None:
+            self.call_soon(lambda: on_measured(None))
+            return
+        self.measures.append(on_measured)
+        self.outbox.put(Measure(brokers))
+
     def receive(self, frames: list[Any]) -> None:
         """What the peer has sent. Raises `WireError`."""
         touched: dict[RemoteStore, None] = {}
@@ -129,6 +141,9 @@ class RemoteBroker:
                     on_dropped = self.drops.pop((frame.store, frame.row), None)
                     if on_dropped is not None:
                         on_dropped(frame.row)
+                case Measured():
+                    if self.measures:
+                        self.measures.popleft()(frame.text)
                 case Forgotten():
                     self.leaving.pop(frame.number, None)
                     if (asked := self.requests.pop(frame.number, None)) is not None:
@@ -170,6 +185,9 @@ class RemoteBroker:
         requests, self.requests = self.requests, {}
         self.leaving.clear()
         self.drops.clear()
+        measures, self.measures = self.measures, deque()
+        for on_measured in measures:
+            on_measured(None)
         left = self.outbox.left
         for number, asked in requests.items():
             executed = None if asked.batch <= left else False
@@ -199,6 +217,11 @@ class RemoteStore:
         return self.failure is None and (
             self._owner_overloaded or self._bulk_bytes + self._held_bytes > self._bulk_bytes_max
         )
+
+    @property
+    def unanswered_bytes(self) -> int:
+        """Messages that were sent and not answered, or are held back."""
+        return self._bulk_bytes + self._held_bytes
 
     def when_usable(self, call: Callable[[], None]) -> None:
         if self.failure is not None:

@@ -7,6 +7,7 @@ When a guest is gone, what only made sense with it goes back at once: its receiv
 sessions are free. Message locks stay: consumers can settle through another broker (D12, D21).
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,8 @@ from partibus.cluster.wire import (
     Dropped,
     Forget,
     Forgotten,
+    Measure,
+    Measured,
     Register,
     Unregister,
     decode_options,
@@ -43,6 +46,8 @@ class Serving:
     """The stores of this broker, for all its guests. Its supervisor says which stores these are."""
 
     def __init__(self) -> None:
+        self.measure: Callable[[int, Callable[[bytes], None]], None] | None = None
+        """Asks what this broker counts and measures, and calls with the text of a `partibus.cluster.wire.Measured`."""
         self.stores: dict[int, StoreAccess] = {}
         self._guests: set[Guest] = set()
         self._bases = 0
@@ -87,6 +92,9 @@ class Guest:
         for frame in frames:
             if self.gone:
                 return
+            if type(frame) is Measure:
+                self._measure(frame.brokers)
+                continue
             table = self._table(frame.store)
             touched[table] = None
             match frame:
@@ -104,6 +112,14 @@ class Guest:
                     table.drop(frame.row)
         for table in touched:
             table.tell_condition()
+
+    def _measure(self, brokers: int) -> None:
+        if self._serving.measure is not None:
+
+            def measured(text: bytes) -> None:
+                self.outbox.put(Measured(text))
+
+            self._serving.measure(brokers, measured)
 
     def _table(self, number: int) -> "_Table":
         table = self._tables.get(number)

@@ -310,6 +310,8 @@ class Supervisor:
                 return {"stores": await self._health()}
             case "status":
                 return await self._status()
+            case "measurements":
+                return await self._ask_all("measure", brokers=len(self._brokers))
             case "used":
                 return {"entities": await self._used()}
             case "advance":

@@ -4,8 +4,8 @@ A *batch* is one msgpack array of frames. The broker that owns no store but need
 answers; each channel has one direction of asking.
 
 ```text
- guest ─▶ owner   Ask (a command for a partition), Register, Unregister, Forget, Drop
- owner ─▶ guest   replies as they are, Forgotten, Dropped, Condition (of a store)
+ guest ─▶ owner   Ask (a command for a partition), Register, Unregister, Forget, Drop; Measure
+ owner ─▶ guest   replies as they are, Forgotten, Dropped, Condition (of a store); Measured
 ```
 
 A command travels with the options of its partition, encoded once by the guest and known to the owner by their bytes, so
@@ -68,6 +68,13 @@ class Drop(msgspec.Struct, array_like=True, tag=132, forbid_unknown_fields=True)
     row: int
 
 
+class Measure(msgspec.Struct, array_like=True, tag=133, forbid_unknown_fields=True):
+    """What does the broker count and measure? So many ``brokers`` share the room of an answer. Answered with
+    `Measured`, in the order of asking."""
+
+    brokers: int
+
+
 class Forgotten(msgspec.Struct, array_like=True, tag=160, forbid_unknown_fields=True):
     """No answer to that request, or for that receiver, comes behind this."""
 
@@ -89,8 +96,14 @@ class Condition(msgspec.Struct, array_like=True, tag=162, forbid_unknown_fields=
     overloaded: bool
 
 
-_Questions: Any = Ask | Register | Unregister | Forget | Drop
-_Answers: Any = REPLY_FORMS | Forgotten | Dropped | Condition
+class Measured(msgspec.Struct, array_like=True, tag=163, forbid_unknown_fields=True):
+    """JSON text: what `partibus.node.metrics.Measuring.measure` gives."""
+
+    text: bytes
+
+
+_Questions: Any = Ask | Register | Unregister | Forget | Drop | Measure
+_Answers: Any = REPLY_FORMS | Forgotten | Dropped | Condition | Measured
 
 Read = Callable[[bytes | memoryview], list[Form]]
 

@@ -9,6 +9,7 @@ from partibus.clock import Clock, ManualClock
 from partibus.forwarding.forwarder import Forwarder
 from partibus.frontends.amqp.server import AmqpServer
 from partibus.frontends.rest.app import make_app
+from partibus.frontends.rest.metrics import Snapshot
 from partibus.namespace.access import AccessPolicies
 from partibus.namespace.broker import Broker, Change
 from partibus.namespace.catalog import Catalog
@@ -19,9 +20,11 @@ from partibus.node.backups import Backups
 from partibus.node.clock_hand import ClockHand
 from partibus.node.http_server import HttpServer
 from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
+from partibus.node.metrics import Measurements, Measuring
 from partibus.node.options import partition_options
 from partibus.node.settings import Ports, Settings
 from partibus.node.tls import ServerTls, TlsListener
+from partibus.partition.meters import Meters
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.store_access import StoreAccess
@@ -43,6 +46,10 @@ class Whole(Protocol):
 
     async def status(self) -> dict[str, Any]:
         """``brokers`` and ``stores``: lists of what is known of each."""
+        ...
+
+    async def measurements(self) -> Mapping[str, Measurements]:
+        """By broker, of those that answer."""
         ...
 
     async def advance(self, milliseconds: int) -> int:
@@ -68,6 +75,7 @@ class Front:
         stores: Mapping[str, StoreAccess],
         runtimes: Callable[[], Collection[StoreRuntime]],
         whole: Whole,
+        meters: Meters,
     ) -> None:
         """The certificate of ``settings`` is there already. ``stores`` are the ways to all stores by name, in the order
         of their numbers; ``runtimes`` are of those that this broker owns at the moment. Raises what reading the catalog
@@ -98,13 +106,14 @@ class Front:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._amqp = AmqpServer(self.broker, loop)
+        self.measuring = Measuring(self.broker, meters, self._amqp, stores)
         advance: Callable[[int], Awaitable[int]] | None = None
         self.hand: ClockHand | None = None
         if isinstance(clock, ManualClock):
             self.hand = ClockHand(clock, self.broker, runtimes, self.idle)
             advance = whole.advance
         self._http = HttpServer(
-            make_app(self.health, clock, advance, self.broker, self._amqp.ingress.new_message_id),
+            make_app(self.health, self._metrics, clock, advance, self.broker, self._amqp.ingress.new_message_id),
             settings.limits.http,
             self._amqp.make_websocket_protocol,
         )
@@ -183,6 +192,10 @@ class Front:
         if self.tls is not None:
             details["certificate"] = self.tls.says()
         return healthy, details
+
+    async def _metrics(self) -> Snapshot:
+        status, measured = await self._whole.status(), await self._whole.measurements()
+        return self.measuring.describe(measured, status)
 
     def _ask_status(self, answer: Callable[[dict[object, object]], None]) -> None:
         async def ask() -> None:

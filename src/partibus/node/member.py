@@ -14,6 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import uvloop
@@ -32,7 +33,9 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.keys_file import load_policies
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
+from partibus.node.metrics import Measurements
 from partibus.node.settings import Ports, settings_from_plain
+from partibus.partition.meters import Meters
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.opening import Opener, StorePlace
@@ -71,6 +74,7 @@ class Member:
             "reload": self._reload,
             "follow": self._follow,
             "facts": self._facts,
+            "measure": self._measure,
             "take-used": self._take_used,
             "advance": self._advance,
             "run-out": self._run_out,
@@ -105,6 +109,7 @@ class Member:
         now_ms = body["now_ms"]
         self._clock: Clock = SystemClock() if now_ms is None else ManualClock(now_ms)
         self._hosts = StoreHosts(self._loop)
+        self._meters = Meters(perf_counter)
         names = body["store_names"]
         places = [StorePlace(*place) for place in body["store_places"]]
         self._openers = [Opener(place, StoreOwner(*self._us)) for place in places]
@@ -130,6 +135,7 @@ class Member:
             {route.name: route for route in self.stores.routes},
             self.stores.runtimes.values,
             self,
+            self._meters,
         )
         self.front.broker.follow(body["changes"])
         self._made = True
@@ -222,6 +228,7 @@ class Member:
             wake=wake,
             forward=forward,
             subscribers=self.front.subscribers,
+            meters=self._meters,
         )
         return runtime
 
@@ -239,6 +246,9 @@ class Member:
 
     async def _facts(self, body: Body) -> Body:
         return {"stores": self.stores.facts(), "connections": self.front.connections}
+
+    async def _measure(self, body: Body) -> Body:
+        return await self.front.measuring.measure(body["brokers"])
 
     async def _take_used(self, body: Body) -> Body:
         return {"entities": self.front.idle.take_used()}
@@ -268,6 +278,9 @@ class Member:
 
     async def status(self) -> dict[str, Any]:
         return dict(await self._ask("status"))
+
+    async def measurements(self) -> Mapping[str, Measurements]:
+        return await self._ask("measurements")
 
     async def advance(self, milliseconds: int) -> int:
         return int((await self._ask("advance", milliseconds=milliseconds))["now_ms"])

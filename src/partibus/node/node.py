@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Iterable, Mapping
 from secrets import token_hex
+from time import perf_counter
 from typing import Any
 
 from partibus.clock import Clock, ManualClock, SystemClock
@@ -14,10 +15,12 @@ from partibus.namespace.config_json import read_config_json
 from partibus.namespace.keys_file import load_policies
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
+from partibus.node.metrics import Measurements
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
 from partibus.node.tls import prepare_certificate
 from partibus.partition.fan_out import FanOut
+from partibus.partition.meters import Meters
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.opening import Opener, StorePlace, find_stores, open_each
@@ -47,6 +50,7 @@ class Node:
         if len(failures) == len(opened):
             raise failures[0]
         self._hosts = StoreHosts(loop)
+        self._meters = Meters(perf_counter)
         self.runtimes = [
             self._runtime(place, opener, store)
             for place, opener, store in zip(self._places, openers, opened, strict=True)
@@ -63,6 +67,7 @@ class Node:
             {place.store_id: runtime for place, runtime in zip(self._places, self.runtimes, strict=True)},
             lambda: self.runtimes,
             self,
+            self._meters,
         )
         if settings.config is not None:
             self._front.namespace.apply(read_config_json(settings.config))
@@ -112,7 +117,9 @@ class Node:
 
         opened = None if isinstance(store, StoreError) else store
         host = self._hosts.of(place)
-        runtime = StoreRuntime(opener, host, self.clock, self._settings.limits.store, opened, wake, forward, self)
+        runtime = StoreRuntime(
+            opener, host, self.clock, self._settings.limits.store, opened, wake, forward, self, self._meters
+        )
         if isinstance(store, StoreError):
             runtime.begin(lambda: None)
             runtime.failure = str(store)
@@ -147,6 +154,9 @@ class Node:
             for place, runtime in zip(self._places, self.runtimes, strict=True)
         ]
         return {"brokers": [broker], "stores": stores}
+
+    async def measurements(self) -> Mapping[str, Measurements]:
+        return {BROKER: await self._front.measuring.measure()}
 
     async def advance(self, milliseconds: int) -> int:
         hand = self._front.hand

@@ -129,6 +129,23 @@ async def test_store_of_another_broker_is_reached(tmp_path: Path) -> None:
         assert (await a.send(1)).first_sequence == 3
 
 
+@on_loop
+async def test_what_another_broker_measures(tmp_path: Path) -> None:
+    async with brokers(tmp_path, "a", "b", "c") as (a, b, c_):
+        for owner, number in ((b, 0), (c_, 1)):
+            owner.own(number)
+            a.peers.lead(a.routes[number], owner.identity, number)
+            await a.reached(number)
+        b.serving.measure = lambda brokers, answer: answer(b"b of %d" % brokers)
+        asked = []
+        c_.serving.measure = lambda brokers, answer: asked.append(answer)
+        measuring = asyncio.ensure_future(a.peers.measure(3))
+        await eventually(lambda: bool(asked))
+        c_.drop_guests()
+        assert await measuring == {"b": b"b of 3"}, "who is lost before it answers is left out"
+        asked[0](b"too late")
+
+
 @pytest.mark.row("K2")
 @on_loop
 async def test_partitions_on_two_brokers_are_one_queue(tmp_path: Path) -> None:

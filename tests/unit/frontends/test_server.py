@@ -110,7 +110,7 @@ class Connected:
 
     @property
     def sessions(self) -> list[Session]:
-        return self.protocol._peer.connection.sessions
+        return self.protocol.peer.connection.sessions
 
     def receive(self, data: bytes) -> None:
         self.protocol.data_received(data)

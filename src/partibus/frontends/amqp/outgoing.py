@@ -87,6 +87,11 @@ class OutgoingLink:
             self._source = make_source(self._on_granted, self._on_failed)
         entity.join(self)
 
+    @property
+    def unsettled(self) -> int:
+        """Messages that the client was given and holds."""
+        return self._unsettled
+
     # -- credit ------------------------------------------------------------------------------------------------------
 
     def on_credit(self) -> None:

@@ -89,6 +89,11 @@ class Incoming(Protocol):
 class Outgoing(Protocol):
     """Owns a link on which the client receives messages, perhaps one that is not attached yet."""
 
+    @property
+    def unsettled(self) -> int:
+        """Messages that the client was given and holds."""
+        ...
+
     def on_credit(self) -> None:
         """The client's flow, or room again on its connection."""
         ...
@@ -171,6 +176,16 @@ class Peer:
             except Unauthorized as error:
                 link.detach(amqp_error(error))
                 self._on_detached(link)
+
+    @property
+    def links(self) -> int:
+        """To entities and nodes, both directions."""
+        return len(self._incoming) + len(self._outgoing)
+
+    @property
+    def unsettled(self) -> int:
+        """Messages that the client was given and holds."""
+        return sum([outgoing.unsettled for outgoing in self._outgoing.values()])
 
     @property
     def overloaded(self) -> bool:

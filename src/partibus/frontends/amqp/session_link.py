@@ -119,6 +119,11 @@ class SessionLink:
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     @property
+    def unsettled(self) -> int:
+        """Messages that the client was given and holds."""
+        return 0 if self._outgoing is None else self._outgoing.unsettled
+
+    @property
     def waiting(self) -> bool:
         """The client waits for a session: the entity is not idle."""
         return self._outgoing is None

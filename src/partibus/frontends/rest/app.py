@@ -12,11 +12,17 @@ from partibus.frontends.rest.atom.api import AdminApi
 from partibus.frontends.rest.clock import Advance, AdvanceClock, ShowClock
 from partibus.frontends.rest.data.api import DataApi
 from partibus.frontends.rest.health import GetHealth, Health
+from partibus.frontends.rest.metrics import Ask, ShowMetrics
 from partibus.namespace.broker import Broker
 
 
 def make_app(
-    health: Health, clock: Clock, advance: Advance | None, broker: Broker, new_message_id: Callable[[], str]
+    health: Health,
+    metrics: Ask,
+    clock: Clock,
+    advance: Advance | None,
+    broker: Broker,
+    new_message_id: Callable[[], str],
 ) -> Starlette:
     """``advance`` moves the manual clock; None under the real one. ``new_message_id`` makes ids for messages that come
     without one."""
@@ -24,6 +30,7 @@ def make_app(
     return Starlette(
         routes=[
             Route("/health", GetHealth(health)),
+            Route("/metrics", ShowMetrics(metrics)),
             Route("/$partibus/clock", show, methods=["GET"]),
             Route("/$partibus/clock/advance", AdvanceClock(advance, broker.access), methods=["POST"]),
             Route(openapi.PATH, openapi.ShowDescription(), methods=["GET"]),

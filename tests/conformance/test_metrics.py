@@ -1,0 +1,183 @@
+"""``GET /metrics``: counted right, for all brokers, and each name is documented (docs/metrics.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiveMode,
+)
+from prometheus_client.parser import text_string_to_metric_families
+
+from partibus.frontends.rest.metrics import Snapshot, families
+from partibus.testing.broker_process import BrokerProcess
+
+GUIDE = Path(__file__).parents[2] / "docs" / "metrics.md"
+STORES = 16
+
+
+class Metrics:
+    """One answer of a broker."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        with urlopen(f"{broker.http_url}/metrics", timeout=20) as response:
+            self.content_type = response.headers["Content-Type"]
+            text = response.read().decode()
+        self.kinds = {family.name: family.type for family in text_string_to_metric_families(text)}
+        self.samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+    def sum(self, name: str, **labels: str) -> float:
+        """Over all values with these labels."""
+        found = [
+            sample.value
+            for sample in self.samples
+            if sample.name == f"partibus_{name}" and labels.items() <= sample.labels.items()
+        ]
+        assert found, f"{name} with {labels} is not there"
+        return sum(found)
+
+    def labels(self, name: str, label: str) -> set[str]:
+        """The values that a label has."""
+        return {sample.labels[label] for sample in self.samples if sample.name == f"partibus_{name}"}
+
+
+@pytest.fixture
+def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    arguments = ("--brokers", str(request.param)) if request.param > 1 else ()
+    with BrokerProcess(tmp_path, arguments=arguments) as broker:
+        yield broker
+
+
+def use(broker: BrokerProcess, entity: str) -> None:
+    """Ten messages: three are completed, one is abandoned and then deleted on receipt with two more, one is a dead
+    letter, one is deferred; two stay."""
+    with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        with client.get_queue_sender(entity) as sender:
+            for number in range(10):
+                sender.send_messages(ServiceBusMessage(f"{number}"))
+        with client.get_queue_receiver(entity, max_wait_time=5) as receiver:
+            taken: list[ServiceBusReceivedMessage] = []
+            while len(taken) < 6:
+                taken += receiver.receive_messages(6 - len(taken))
+            for message in taken[:3]:
+                receiver.complete_message(message)
+            receiver.dead_letter_message(taken[3])
+            receiver.defer_message(taken[4])
+            receiver.abandon_message(taken[5])
+        deleting = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        with client.get_queue_receiver(entity, receive_mode=deleting, max_wait_time=5) as receiver:
+            left = 3
+            while left:
+                left -= len(receiver.receive_messages(left))
+
+
+@pytest.mark.row("R13")
+@pytest.mark.parametrize("broker", [1, 3], indirect=True)
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_what_is_done_is_counted(broker: BrokerProcess, partitioned: bool) -> None:
+    broker.create_queue("orders", EnablePartitioning=partitioned)
+    broker.create_queue("idle")
+    use(broker, "orders")
+    metrics = Metrics(broker)
+    counted = {
+        name: metrics.sum(f"entity_{name}_messages_total", entity="orders")
+        for name in ("received", "delivered", "completed", "abandoned", "deferred", "dead_lettered", "expired")
+    }
+    delivered = counted.pop("delivered")
+    assert delivered >= 9  # a client that closes gives back what it did not ask for any more
+    assert counted == {
+        "received": 10, "completed": 6, "abandoned": 1, "deferred": 1, "dead_lettered": 1, "expired": 0,
+    }  # fmt: skip
+    assert metrics.sum("entity_messages", entity="orders", sub_queue="active") == 3
+    assert metrics.sum("entity_messages", entity="orders", sub_queue="dead_letter") == 1
+    assert metrics.sum("entity_bytes", entity="orders") > 4
+    assert metrics.sum("entity_available", entity="orders", kind="queue") == 1
+    assert metrics.sum("entities", kind="queue") == 2
+    assert "idle" not in metrics.labels("entity_received_messages_total", "entity")
+    assert metrics.sum("broker_entities_left_out") == 0
+
+
+@pytest.mark.row("R13")
+@pytest.mark.parametrize("broker", [1, 3], indirect=True)
+def test_whichever_is_asked_answers_for_all(broker: BrokerProcess) -> None:
+    broker.create_queue("orders", EnablePartitioning=True)
+    use(broker, "orders")
+    brokers = {one["id"] for one in broker.ready["brokers"]}
+    for _ in range(4):  # each request is a connection, which any broker may take
+        metrics = Metrics(broker)
+        assert metrics.content_type.startswith("text/plain")
+        assert metrics.labels("broker_cpu_seconds_total", "broker") == brokers
+        assert metrics.sum("broker_up") == len(brokers)
+        assert metrics.sum("broker_cpu_seconds_total") > 0
+        assert metrics.sum("broker_resident_memory_bytes") > 20_000_000 * len(brokers)
+        assert metrics.sum("store_up") == STORES
+        assert metrics.sum("store_owner") == STORES
+        assert metrics.labels("store_owner", "broker") == brokers
+        assert metrics.sum("store_has_room") == STORES
+        assert metrics.sum("store_commit_failures_total") == 0
+        assert metrics.sum("store_queued_operations") == 0
+        commits = metrics.sum("store_commit_seconds_count")
+        assert commits > 0
+        assert metrics.sum("store_commit_seconds_bucket", le="+Inf") == commits
+        assert metrics.sum("store_commit_seconds_sum") > 0
+        assert metrics.sum("store_operations_total") >= 10
+        assert metrics.sum("entity_received_messages_total", entity="orders") == 10
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_links_and_what_is_unsettled(broker: BrokerProcess) -> None:
+    broker.create_queue("orders")
+    with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        with client.get_queue_sender("orders") as sender:
+            sender.send_messages([ServiceBusMessage("x") for _ in range(2)])
+        with client.get_queue_receiver("orders", max_wait_time=5) as receiver:
+            taken: list[ServiceBusReceivedMessage] = []
+            while len(taken) < 2:
+                taken += receiver.receive_messages(2)
+            metrics = Metrics(broker)
+            assert metrics.sum("broker_connections") >= 1
+            assert metrics.sum("broker_links") >= 1
+            assert metrics.sum("broker_unsettled_messages") == 2
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_a_topic_and_its_subscriptions(broker: BrokerProcess) -> None:
+    broker.create_topic("events", EnablePartitioning=True)
+    for name in ("a", "b"):
+        broker.create_subscription("events", name)
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_topic_sender("events") as sender,
+    ):
+        sender.send_messages([ServiceBusMessage("x") for _ in range(3)])
+    metrics = Metrics(broker)
+    assert metrics.sum("entity_received_messages_total", entity="events") == 3
+    for name in ("a", "b"):
+        path = f"events/Subscriptions/{name}"
+        assert metrics.sum("entity_received_messages_total", entity=path) == 3
+        assert metrics.sum("entity_messages", entity=path, sub_queue="active") == 3
+    assert metrics.sum("entities", kind="subscription") == 2
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_nothing_can_be_changed_there(broker: BrokerProcess) -> None:
+    with pytest.raises(HTTPError) as refused:
+        urlopen(Request(f"{broker.http_url}/metrics", method="POST", data=b"x"), timeout=20)
+    assert refused.value.code == 405
+
+
+def test_each_name_is_documented_and_nothing_else() -> None:
+    exported = {
+        f"{metric.name}_total" if metric.type == "counter" else metric.name
+        for metric in families(Snapshot({"brokers": [], "stores": []}, {}, {}, {}))
+    }
+    documented = set(re.findall(r"^\| `(partibus_\w+)` \|", GUIDE.read_text(), re.MULTILINE))
+    assert documented == exported
