@@ -28,6 +28,7 @@ from bench.rabbitmq import is_installed
 from bench.results import RESULTS, keep, replace_all
 from bench.scale import measure_scale
 from bench.sessions import measure_accept, measure_sessions
+from bench.stores import measure_stores
 from bench.throughput import FULL, QUICK, Scale, gil_share, latencies, runs
 from bench.transports import measure_transports
 from partibus.bench.machine import this_machine
@@ -142,6 +143,11 @@ def _kill(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _stores(run: Run) -> Rows:
+    for row in measure_stores(seconds=run.scale.steady_s / 2):
+        yield row.as_dict()
+
+
 def _peers(run: Run) -> Rows:
     with rabbitmq(WORK / "rabbitmq", run.program) as rabbit:
         for result in runs(rabbit, rabbit.foreign, run.scale):
@@ -165,6 +171,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "transports": _transports,
     "scale": _scale,
     "kill": _kill,
+    "stores": _stores,
     "peers": _peers,
 }
 """By name, in the order in which they are measured."""
