@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Symbol, Timestamp
 from partibus.amqp.section_encoding import encode_application_properties, encode_data, encode_properties
-from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge
+from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, QuotaExceeded
 from partibus.message import TTL_MAX_MS, Message, pack
 from partibus.namespace.namespace import Queue
 
@@ -73,7 +73,16 @@ class MessageReader:
             batch = None
         if not isinstance(batch, list) or not batch:
             raise ArgumentError("The body", body[:60], "a JSON array of at least one message")
-        return [self._of_batch(item, queue) for item in batch]
+        messages = []
+        total, most = 0, queue.message_size_max_bytes
+        for item in batch:
+            message = self._of_batch(item, queue)
+            # Three bytes of JSON are a message: there may be a million of them in a body.
+            total += len(message.data)
+            if total > most:
+                raise QuotaExceeded(f"A batch to '{queue.name}'", most, "bytes", "Send less in one batch.")
+            messages.append(message)
+        return messages
 
     def _of_batch(self, item: object, queue: Queue) -> Message:
         if not isinstance(item, dict) or not isinstance(item.get("Body", ""), str):
@@ -82,7 +91,7 @@ class MessageReader:
         user = _object(USER_PROPERTIES, item.get(USER_PROPERTIES))
         content_type = _text("ContentType", broker.get("ContentType"))
         body = item.get("Body", "").encode("utf-8", "replace")
-        properties = {name: _property(name, value) for name, value in user.items()}
+        properties = {_without_surrogates(name): _property(name, value) for name, value in user.items()}
         return self._message(broker, properties, body, content_type, queue)
 
     def _message(

@@ -14,7 +14,9 @@ from partibus.routing.send import send
 BATCH_TYPE = "application/vnd.microsoft.servicebus.json"
 _KIB = 1024
 BATCH_BODY_MAX = 4 * 1024 * _KIB
-"""Bytes of a batch in JSON, where a byte of a message may take six."""
+"""Bytes of a batch in JSON, whatever its messages may have."""
+JSON_FACTOR = 8
+"""A byte of a message may take six in JSON, and what is around it takes some more."""
 
 
 async def send_messages(call: DataCall) -> Response:
@@ -25,7 +27,8 @@ async def send_messages(call: DataCall) -> Response:
     call.entity.check_send()
     headers = call.request.headers
     if headers.get("content-type", "").partition(";")[0].strip().lower() == BATCH_TYPE:
-        batch = call.reader.from_batch(await read_body(call.request, BATCH_BODY_MAX), queue)
+        most = min(BATCH_BODY_MAX, JSON_FACTOR * queue.message_size_max_bytes)
+        batch = call.reader.from_batch(await read_body(call.request, most), queue)
     else:
         most = queue.message_size_max_bytes
         try:
