@@ -79,8 +79,12 @@ def _entry(entry: Entry, base: str, attributes: dict[str, str]) -> str:
 
 
 def namespace_name(base: str) -> str:
-    """The first label of the host, which is what the service calls a namespace; of an address, all of it."""
-    host = urlsplit(base).hostname or ""
+    """The first label of the host, which is what the service calls a namespace; of an address, all of it; empty where
+    what the client calls its host is none."""
+    try:
+        host = urlsplit(base).hostname or ""
+    except ValueError:
+        return ""
     return host if host.replace(".", "").isdigit() or ":" in host else host.partition(".")[0]
 
 

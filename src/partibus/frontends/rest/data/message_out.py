@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from uuid import UUID
@@ -28,7 +29,8 @@ _TEXTS = {
 }
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 """What the name of a header can be; properties with other names are left out."""
-_VALUE = re.compile(r"[\x20-\x7e]*")
+_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+"""What the value of a header can be: blanks at its ends are none of it."""
 _FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
 """Of the years 1 and 9999."""
 _DATA_TYPE = "application/octet-stream"
@@ -79,7 +81,7 @@ def body_of(data: bytes) -> bytes:
     value = values[0] if len(values) == 1 else values
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    return value.encode() if isinstance(value, str) else json.dumps(value, default=str).encode()
+    return value.encode() if isinstance(value, str) else json.dumps(_nested(value)).encode()
 
 
 def date_text(ms: int) -> str:
@@ -114,8 +116,15 @@ def _application_properties(stored: StoredMessage) -> dict[str, str]:
     }
 
 
+def _nested(value: object) -> object:
+    """As JSON can say it; keys of maps, which may be of any type, as text. No deeper than what is decoded."""
+    if isinstance(value, Mapping):
+        return {str(_plain(key)): _nested(item) for key, item in value.items()}
+    return [_nested(item) for item in value] if isinstance(value, list | tuple) else _plain(value)
+
+
 def _plain(value: object) -> object:
-    """As JSON can say it."""
+    """As JSON can say it, if it is no list and no map."""
     if isinstance(value, Timestamp):
         return date_text(value)
     if value is None or isinstance(value, bool | int | float | str):
