@@ -18,17 +18,20 @@ from pathlib import Path
 from bench.before import measure_before
 from bench.brokers import partibus, rabbitmq
 from bench.duplicates import measure_duplicates
+from bench.entities import measure_entities
 from bench.filters import measure_filters
 from bench.kill import measure_kill
 from bench.life import measure_life
 from bench.many import measure_many
 from bench.page import write_page
+from bench.postgresql import measure_postgresql
 from bench.proton import build
 from bench.rabbitmq import is_installed
 from bench.results import RESULTS, keep, replace_all
 from bench.scale import measure_scale
 from bench.sessions import measure_accept, measure_sessions
 from bench.stores import measure_stores
+from bench.subscriptions import measure_topics
 from bench.throughput import FULL, QUICK, Scale, gil_share, latencies, runs
 from bench.transports import measure_transports
 from partibus.bench.machine import this_machine
@@ -133,6 +136,30 @@ def _filters(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _topics(run: Run) -> Rows:
+    scale = run.scale
+    for row in measure_topics(WORK / "topics", run.program, pairs=scale.pairs, count=scale.pair_count):
+        yield row.as_dict()
+
+
+def _entities(run: Run) -> Rows:
+    scale = run.scale
+    for row in measure_entities(
+        WORK / "entities",
+        run.program,
+        creating=scale.creating,
+        existing=scale.existing,
+        pairs=scale.pairs,
+        count=scale.pair_count,
+    ):
+        yield row.as_dict()
+
+
+def _postgresql(run: Run) -> Rows:
+    scale = run.scale
+    yield from measure_postgresql(run.program, scale.pair_count, round(scale.steady_s))
+
+
 def _scale(run: Run) -> Rows:
     for row in measure_scale(WORK / "scale", run.program, rounds=run.scale.rounds, seconds=run.scale.steady_s):
         yield row.as_dict()
@@ -169,6 +196,9 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "many": _many,
     "filters": _filters,
     "transports": _transports,
+    "topics": _topics,
+    "entities": _entities,
+    "postgresql": _postgresql,
     "scale": _scale,
     "kill": _kill,
     "stores": _stores,

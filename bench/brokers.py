@@ -16,7 +16,7 @@ from partibus.bench.load import Generator, OwnGenerator
 from partibus.bench.scenarios import Target
 from partibus.bench.temporary import TemporaryBroker
 from partibus.client import connect
-from partibus.client.entities import Entities
+from partibus.client.entities import Entities, subscription_path
 from partibus.namespace.connection_string import parse_connection_string
 
 _ROOM = {"MaxSizeInMegabytes": 5120}
@@ -69,6 +69,16 @@ class Partibus:
         with connect(self.broker.connection) as client:
             Entities(client).create_queue(name, _PROPERTIES[kind])
         return Target(self.name, kind, name, self.broker.pid)
+
+    def topic(self, kind: str, subscriptions: int = 1) -> Target:
+        """A new one, whose subscriptions, ``s0``, ``s1``, ..., take everything; the target names the first."""
+        name = f"bench-{next(self._numbers)}"
+        with connect(self.broker.connection) as client:
+            entities = Entities(client)
+            entities.create_topic(name, _PROPERTIES[kind])
+            for number in range(subscriptions):
+                entities.create_subscription(name, f"s{number}", {})
+        return Target(self.name, f"topic, {kind}", name, self.broker.pid, subscription_path(name, "s0"))
 
     def delete(self, target: Target) -> None:
         with connect(self.broker.connection) as client:

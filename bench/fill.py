@@ -75,6 +75,16 @@ def fill_messages(
             store.commit(writes)
 
 
+def fill_catalog(data: Path, create: Callable[[Catalog], None]) -> None:
+    """Entities in one change, in the data directory of a broker that is down."""
+    catalog = Catalog(data, STORES_DEFAULT)
+    try:
+        with catalog.together():
+            create(catalog)
+    finally:
+        catalog.close()
+
+
 def fill_ids(data: Path, queue: str, count: int, window_ms: int) -> None:
     """``count`` message ids, accepted in equal distances in the latest half of the window."""
     now_ms = int(time.time() * 1000)

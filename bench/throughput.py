@@ -33,6 +33,9 @@ class Scale:
     accepts: int = 20_000
     many_steps: int = 5_000
     """Accepts, or requests for deferred messages, among two million."""
+    creating: int = 1_000
+    """Entities, by an admin client."""
+    existing: int = 10_000
     rounds: int = 3
     """Of what is measured for a time, not for a number of messages."""
     steady_s: float = 10.0
@@ -51,6 +54,8 @@ QUICK = Scale(
     sessions_waiting=20_000,
     accepts=2_000,
     many_steps=500,
+    creating=100,
+    existing=1_000,
     rounds=1,
     steady_s=5.0,
 )

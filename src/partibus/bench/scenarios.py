@@ -21,6 +21,12 @@ class Target(NamedTuple):
     address: str
     pid: int | None
     """The broker's process; None where it is not on this machine, and nothing is known about its CPU."""
+    subscription: str = ""
+    """Of a topic: where what is sent to ``address`` is received."""
+
+    @property
+    def receive_address(self) -> str:
+        return self.subscription or self.address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +67,9 @@ def receive(
     target: Target, generator: Generator, *, count: int, size_bytes: int = 1024, connections: int = 1
 ) -> Result:
     """Receive and settle what is in the queue; ``size_bytes`` only says what that is."""
-    job = Job(mode=Mode.RECEIVE, address=target.address, count=count, size_bytes=size_bytes, connections=connections)
+    job = Job(
+        mode=Mode.RECEIVE, address=target.receive_address, count=count, size_bytes=size_bytes, connections=connections
+    )
     cpu_us = _cpu_per_message(target, count)
     with generator.start(job) as running:
         outcome = running.wait(TIMEOUT_S)
@@ -72,7 +80,7 @@ def both(target: Target, generator: Generator, *, count: int, size_bytes: int = 
     """Send and receive at once, ``connections`` each; CPU is per message that went through."""
     job = Job(mode=Mode.SEND, address=target.address, count=count, size_bytes=size_bytes, connections=connections)
     receiving = Job(
-        mode=Mode.RECEIVE, address=target.address, count=count, size_bytes=size_bytes, connections=connections
+        mode=Mode.RECEIVE, address=target.receive_address, count=count, size_bytes=size_bytes, connections=connections
     )
     cpu_us = _cpu_per_message(target, count)
     with generator.start(receiving) as receiver, generator.start(job) as sender:
