@@ -5,12 +5,13 @@ it tells each child that starts, and when it ends its children end. It is the on
 a broker that is asked for health, the clock or the cluster asks it, and it asks all.
 
 A child that does not answer is killed: a stopped process still gets connections from the kernel, and may hold the
-catalog's lock (both measured). It counts its own ticks and not time: when the whole machine stands still, nobody is to
-blame.
+catalog's lock (both measured). One that starts can't answer yet, since it reads what it needs first; it is killed when
+it is seen to be stopped. Ticks are counted and not time: when the whole machine stands still, nobody is to blame.
 """
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -57,6 +58,14 @@ class Child:
         self.silent_ticks = 0
         self.lag_ms = 0.0
         """How long it took to answer the last time."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """It is the system that says so: SIGSTOP, or a debugger. False where systems can't tell."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except (AttributeError, ChildProcessError):
+            return False
 
     @property
     def pid(self) -> int:
@@ -211,6 +220,7 @@ class Supervisor:
                 child.kill()
                 return
             child.joined = True
+            child.silent_ticks = 0
             if all(self._is_joined(broker) for broker in self._brokers):
                 self._all_joined.set()
             if self._started:
@@ -244,10 +254,11 @@ class Supervisor:
             await asyncio.sleep(TICK_S)
             for child in list(self._children.values()):
                 if not child.joined:
-                    continue
-                if child.silent_ticks == 0:
-                    self._spawn(self._ping(child))
-                child.silent_ticks += 1
+                    child.silent_ticks = child.silent_ticks + 1 if child.is_stopped else 0
+                else:
+                    if child.silent_ticks == 0:
+                        self._spawn(self._ping(child))
+                    child.silent_ticks += 1
                 if child.silent_ticks == SILENT_TICKS_MAX + 1:
                     log.warning(
                         "%s (process %d) has not answered for %.1f s and is killed",

@@ -14,7 +14,7 @@ from partibus.cluster.supervisor import SILENT_TICKS_MAX, TICK_S, Supervisor, Su
 NAMES = [f"store-{number:02}" for number in range(6)]
 
 CHILD = """
-import asyncio, os, socket, sys
+import asyncio, os, signal, socket, sys
 from partibus.cluster.control import ControlChannel, ControlRefused
 
 mode, said, end = sys.argv[1], sys.argv[2], socket.socket(fileno=int(sys.argv[3]))
@@ -28,6 +28,9 @@ async def main():
             if mode == "refuses":
                 raise ControlRefused("no such thing as a catalog")
             mine["broker"] = body["broker"]
+            if mode == "stops" and os.path.exists(said):
+                os.unlink(said)
+                os.kill(os.getpid(), signal.SIGSTOP)
         elif op == "take":
             mine[body["store_no"]] = body["store_no"]
         elif op == "give-up":
@@ -121,4 +124,19 @@ def test_a_child_that_says_nothing_is_replaced(tmp_path: Path, caplog: pytest.Lo
         assert supervisor._children["broker-1"].incarnation != mute.incarnation
 
     play(tmp_path, "mute", scene)
+    assert f"has not answered for {SILENT_TICKS_MAX * TICK_S} s" in caplog.text
+
+
+def test_a_child_that_stands_still_while_it_starts_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(supervisor: Supervisor) -> None:
+        await supervisor.start()
+        (tmp_path / "said").touch()
+        supervisor._children["broker-1"].kill()
+        await at_rest(supervisor)
+        status = await supervisor._status()
+        assert [one["restarts"] for one in status["brokers"]] == [0, 2, 0]
+
+    play(tmp_path, "stops", scene)
     assert f"has not answered for {SILENT_TICKS_MAX * TICK_S} s" in caplog.text
