@@ -1,0 +1,80 @@
+"""How many connections may use one entity at a time, and which of them count together."""
+
+from pathlib import Path
+
+import pytest
+
+from partibus.limits import Limits
+from tests.unit.frontends.harness import Client, World
+
+QUOTA = "amqp:resource-limit-exceeded"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path, Limits(entity_connections_max=2))
+    world.queue("q")
+    world.broker.create_topic("t", {"EnablePartitioning": True})
+    for name in ("a", "b"):
+        world.broker.create_subscription("t", name, {})
+    return world
+
+
+def refused(client: Client, address: str, *, receive: bool) -> bool:
+    """The link that this connection asks for, for the connections that are there. Other refusals are errors."""
+    link = client.receiver(address) if receive else client.sender(address)
+    if link.is_open:
+        return False
+    assert client.refusal(link).condition == QUOTA
+    return True
+
+
+@pytest.mark.row("C36")
+def test_a_queue_counts_connections_that_send_and_those_that_receive_together(world: World) -> None:
+    first, second, third = (world.client() for _ in range(3))
+    assert not refused(first, "q", receive=False)
+    assert not refused(second, "Q", receive=True)
+    assert refused(third, "q", receive=False)
+    assert refused(third, "q", receive=True)
+    assert refused(third, "q/$DeadLetterQueue", receive=True)
+    assert not refused(first, "q", receive=True), "one connection, however many links"
+
+
+@pytest.mark.row("C36")
+def test_a_topic_and_each_of_its_subscriptions_count_their_own(world: World) -> None:
+    clients = [world.client() for _ in range(3)]
+    uses = [("t", False), ("t/Subscriptions/a", True), ("t/Subscriptions/b", True)]
+    for client in clients[:2]:
+        assert not any(refused(client, address, receive=receive) for address, receive in uses)
+    assert all(refused(clients[2], address, receive=receive) for address, receive in uses)
+
+
+@pytest.mark.row("C36")
+def test_a_connection_that_is_gone_or_has_closed_its_links_makes_room(world: World) -> None:
+    first, second, third = (world.client() for _ in range(3))
+    link = first.sender("q")
+    assert not refused(second, "q", receive=True)
+    assert refused(third, "q", receive=True)
+    link.detach()
+    world.wait()
+    assert not refused(third, "q", receive=True)
+    assert refused(first, "q", receive=False)
+    second.lose()
+    assert not refused(first, "q", receive=False)
+
+
+def test_the_refusal_says_what_to_do(world: World) -> None:
+    clients = [world.client() for _ in range(3)]
+    links = [client.sender("q") for client in clients]
+    assert str(clients[2].refusal(links[2]).description).startswith(
+        "'q' is at its quota of 2 connections at a time. Share connections between senders and receivers."
+    )
+
+
+def test_a_receiver_that_is_refused_for_another_reason_holds_no_place(tmp_path: Path) -> None:
+    world = World(tmp_path, Limits(entity_connections_max=2, receivers_max=1))
+    world.queue("q")
+    first, second, third = (world.client() for _ in range(3))
+    assert first.receiver("q").is_open
+    assert second.refusal(second.receiver("q")).condition == "com.microsoft:server-busy"
+    assert third.sender("q").is_open
