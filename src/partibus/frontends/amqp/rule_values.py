@@ -84,7 +84,10 @@ def _read_constant(name: str, value: object) -> Constant:
     if isinstance(value, bool):
         return value
     if isinstance(value, Timestamp):
-        return _EPOCH + int(value) * _MS
+        try:
+            return _EPOCH + int(value) * _MS
+        except OverflowError:
+            raise ArgumentError(f"properties.{name}", int(value), "a timestamp in the years 1 to 9999") from None
     for plain in (int, float, str):
         if isinstance(value, plain):
             return plain(value)
