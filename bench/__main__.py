@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.before import measure_before
+from bench.before import ONE_BROKER, measure_before
 from bench.brokers import partibus, rabbitmq
 from bench.duplicates import measure_duplicates
 from bench.entities import measure_entities
@@ -88,6 +88,19 @@ def _latency(run: Run) -> Rows:
 def _before(run: Run) -> Rows:
     scale = run.scale
     for row in measure_before(WORK / "before", run.program, pairs=scale.pairs, count=scale.pair_count):
+        yield row.as_dict()
+
+
+def _one_broker(run: Run) -> Rows:
+    scale = run.scale
+    for row in measure_before(
+        WORK / "one-broker",
+        run.program,
+        pairs=scale.pairs,
+        count=scale.pair_count,
+        what="one broker",
+        commit=ONE_BROKER,
+    ):
         yield row.as_dict()
 
 
@@ -190,6 +203,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "latency": _latency,
     "life": _life,
     "before": _before,
+    "one-broker": _one_broker,
     "sessions": _sessions,
     "accept": _accept,
     "duplicates": _duplicates,

@@ -1,5 +1,4 @@
-"""The foundation's figures before and after everything else that a queue does: two brokers from two states of the
-sources, in one run, by the same clients."""
+"""Figures before and after: brokers from two states of the sources, in one run, by the same clients."""
 
 from __future__ import annotations
 
@@ -18,21 +17,26 @@ from partibus.bench.temporary import TemporaryBroker
 FOUNDATION = "9ad26a6"
 """The last commit of the foundation: plain and partitioned queues without sessions, schedules and duplicate
 detection."""
+ONE_BROKER = "3d91952"
+"""The last commit without several brokers of one namespace at work together, stores in PostgreSQL, topics and
+forwarding."""
 
 _ROOT = Path(__file__).parents[1]
 
 
-def measure_before(directory: Path, program: Path, *, pairs: int, count: int) -> Iterator[Pairs]:
-    """Plain and partitioned queue, one connection."""
+def measure_before(
+    directory: Path, program: Path, *, pairs: int, count: int, what: str = "foundation", commit: str = FOUNDATION
+) -> Iterator[Pairs]:
+    """Plain and partitioned queue, one connection; ``what`` the state of ``commit`` is called."""
     shutil.rmtree(directory, ignore_errors=True)
-    sources = check_out(FOUNDATION, directory / "sources")
+    sources = check_out(commit, directory / "sources")
     with (
         TemporaryBroker(directory / "before", {"PYTHONPATH": str(sources)}) as old,
         TemporaryBroker(directory / "after") as new,
     ):
         before, after = attach(old, program), attach(new, program)
         for kind in ("plain", "partitioned"):
-            yield from compare("foundation", kind, _side(before, kind), _side(after, kind), pairs=pairs, count=count)
+            yield from compare(what, kind, _side(before, kind), _side(after, kind), pairs=pairs, count=count)
     shutil.rmtree(directory)
 
 

@@ -13,19 +13,23 @@ from bench.brokers import attach
 from bench.fill import fill_catalog
 from bench.pairs import Pairs, Side, compare
 from partibus.bench.process import rss_bytes
+from partibus.bench.scenarios import Target
 from partibus.bench.temporary import TemporaryBroker
-from partibus.namespace.catalog import Catalog
+from partibus.namespace.catalog import Catalog, CatalogLimits
 from partibus.namespace.entities import EntityDescription, EntityOptions
 
 _MIB = 2**20
+_MEASURED = "measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creating:
-    """Partitioned queues, one after the other, over HTTPS."""
+    """Queues, one after the other, over HTTPS."""
 
     scenario: str = "creating"
     entities: int
+    partitioned: int
+    """Of them: the first ones, as many as a namespace may have (row A12)."""
     seconds: float
 
     def as_dict(self) -> dict[str, object]:
@@ -51,26 +55,36 @@ def measure_entities(
 ) -> Iterator[Creating | Existing | Pairs]:
     """``creating`` and ``existing``: how many; ``count``: messages of a run beside a broker without any."""
     shutil.rmtree(directory, ignore_errors=True)
-    yield Creating(entities=creating, seconds=_create(directory / "creating", creating))
-    with TemporaryBroker(directory / "with") as broker:
+    partitioned = min(creating, CatalogLimits().partitioned_max)
+    seconds = _create(directory / "creating", creating, partitioned)
+    yield Creating(entities=creating, partitioned=partitioned, seconds=seconds)
+    with _filled(directory / "without", 0) as without, _filled(directory / "with", existing) as broker:
+        yield Existing(entities=existing, start_s=broker.start_s, idle_mib=rss_bytes(broker.pid) / _MIB)
+        sides = [_side(one, program) for one in (without, broker)]
+        yield from compare("entities", f"{existing:,} others", *sides, pairs=pairs, count=count)
+    shutil.rmtree(directory)
+
+
+def _filled(directory: Path, existing: int) -> TemporaryBroker:
+    """A broker with so many queues, and one that is measured."""
+    with TemporaryBroker(directory) as broker:
         broker.stop()
 
     def create(catalog: Catalog) -> None:
         now_ms = int(time.time() * 1000)
-        for number in range(existing):
-            catalog.create(EntityDescription(f"existing-{number}", EntityOptions(partitioned=True)), now_ms)
+        for name in (*(f"existing-{number}" for number in range(existing)), _MEASURED):
+            catalog.create(EntityDescription(name, EntityOptions(partitioned=True, max_size_mb=5120)), now_ms)
 
-    fill_catalog(directory / "with" / "data", create)
-    with TemporaryBroker(directory / "without") as without, TemporaryBroker(directory / "with") as broker:
-        yield Existing(entities=existing, start_s=broker.start_s, idle_mib=rss_bytes(broker.pid) / _MIB)
-        few, many = attach(without, program), attach(broker, program)
-        base = Side(lambda: few.queue("partitioned"), few.foreign)
-        other = Side(lambda: many.queue("partitioned"), many.foreign)
-        yield from compare("entities", f"{existing:,} others", base, other, pairs=pairs, count=count)
-    shutil.rmtree(directory)
+    fill_catalog(directory / "data", create)
+    return TemporaryBroker(directory)
 
 
-def _create(directory: Path, count: int) -> float:
+def _side(broker: TemporaryBroker, program: Path) -> Side:
+    """Always the same queue: each run leaves it empty."""
+    return Side(lambda: Target("partibus", "partitioned", _MEASURED, broker.pid), attach(broker, program).foreign)
+
+
+def _create(directory: Path, count: int, partitioned: int) -> float:
     """Seconds."""
     # Here, since only this part needs the service's library.
     from azure.servicebus.management import ServiceBusAdministrationClient
@@ -85,5 +99,5 @@ def _create(directory: Path, count: int) -> float:
             client.get_namespace_properties()
             began = time.perf_counter()
             for number in range(count):
-                client.create_queue(f"created-{number}", enable_partitioning=True)
+                client.create_queue(f"created-{number}", enable_partitioning=number < partitioned)
             return time.perf_counter() - began

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from partibus.amqp.section_encoding import encode_data, encode_properties
 from partibus.message import pack
-from partibus.namespace.catalog import Catalog
+from partibus.namespace.catalog import Catalog, CatalogLimits
 from partibus.partition.duplicates import BUCKET_IDS, GENERATIONS_PER_WINDOW, ID_BYTES
 from partibus.partition.keys import SubqueueKind, body_key, entry_key, subqueue_key
 from partibus.partition.ports import EntryState, Writes
@@ -23,6 +23,7 @@ from partibus.store.sqlite.directory import STORES_DEFAULT, store_id
 
 _RUN = 10_000
 """Rows per commit: the rate no longer rises with more."""
+_ENTITIES_MAX = 100_000
 _PAYLOAD = b"x" * 1024
 
 
@@ -76,8 +77,8 @@ def fill_messages(
 
 
 def fill_catalog(data: Path, create: Callable[[Catalog], None]) -> None:
-    """Entities in one change, in the data directory of a broker that is down."""
-    catalog = Catalog(data, STORES_DEFAULT)
+    """Entities in one change, in the data directory of a broker that is down; more than a namespace may have made."""
+    catalog = Catalog(data, STORES_DEFAULT, CatalogLimits(entity_max=_ENTITIES_MAX, partitioned_max=_ENTITIES_MAX))
     try:
         with catalog.together():
             create(catalog)
