@@ -314,11 +314,12 @@ class StoreRuntime:
         """Forget a partition and delete its rows: the entity was deleted. ``on_dropped`` gets the row when that is
         durable; should the store fail before, it is never called, and the next start tries again."""
         slot = self._slots.pop(row, None)
+        # Before a topic that waited for it goes on with what was planned when it was there.
+        self._topics.dropped(row)
         if slot is not None:
             for command, _ in self._no_more_waiting(slot):
                 self._answers.refuse(command, "the entity was deleted")
             self._woken(slot)
-        self._topics.dropped(row)
         self._meters.tallies.pop(row, None)
         self._queue.pending.dropped_partitions.append(row)
         self._queue.wait(self._queue.number, on_dropped, row)
