@@ -385,6 +385,23 @@ def test_a_subscription_that_is_deleted_while_it_is_loaded_holds_nobody_up() -> 
     assert broker.bodies == 0
 
 
+def test_a_subscription_with_messages_that_is_deleted_while_it_is_loaded_gets_no_more() -> None:
+    broker = Broker(everything, everything)
+    broker.publish(1)
+    broker.rest()
+    broker.start()
+    broker.loaded.clear()
+    broker.publish(2)
+    broker.until(lambda: B in broker.loaded)
+    del broker.fan_out.rules[B]
+    broker.runtime.drop(B, lambda _: None)
+    broker.rest()
+    assert len(broker.answers) == 2
+    assert (broker.stored(A), broker.stored(B)) == ([1, 2], [])
+    broker.settle(A, broker.receive(A))
+    assert broker.bodies == 0
+
+
 def test_a_topic_that_is_gone_refuses() -> None:
     broker = Broker(everything)
     broker.subscribers.topics.clear()
