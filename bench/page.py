@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.before import FOUNDATION
+from bench.before import FOUNDATION, ONE_BROKER
+from bench.cells import fine, number, percent, rate, section
 from bench.duplicates import WINDOW_S
+from bench.page_scale import scale_sections
 from bench.results import Row, read
 from bench.sessions import SESSIONS, WARM_UP
+from bench.subscriptions import FILTERS
 from bench.targets import verdicts
 
 _HEAD = """\
@@ -49,26 +52,19 @@ def _machines(runs: Sequence[Row]) -> Iterator[str]:
 
 def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
     yield _HEAD.format(machines="\n\n".join(_machines(runs)))
-    yield from _section("Targets", ("what", "target", "measured", ""), verdicts(found))
+    yield from section("Targets", ("what", "target", "measured", ""), verdicts(found))
     for generator in dict.fromkeys(row["generator"] for row in found if row["scenario"] == "both"):
         title = "Throughput, foreign client" if "proton" in generator else "Throughput, own client"
-        yield from _section(title, _THROUGHPUT, _throughput(found, generator))
-    yield from _section("Latency at a fixed rate, foreign client", _LATENCY, _latency(found))
-    yield from _section("Start, idle and backlog", ("what", "value"), _life(found))
+        yield from section(title, _THROUGHPUT, _throughput(found, generator))
+    yield from section("Latency at a fixed rate, foreign client", _LATENCY, _latency(found))
+    yield from section("Start, idle and backlog", ("what", "value"), _life(found))
     for what, (title, note) in _PAIRED.items():
-        yield from _section(title, _PAIRS, _pairs(found, what), note)
-    yield from _section("Message ids in the window", _FILLED, _filled(found), _FILLED_NOTE)
-    yield from _section("The next session", _ACCEPT, _accept(found), _ACCEPT_NOTE)
-    yield from _section("Sessions, deferred and scheduled messages by the million", _MANY, _many(found), _MANY_NOTE)
-    yield from _section("Rules of subscriptions", _RULES, _rules(found), _RULES_NOTE)
-
-
-def _section(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> Iterator[str]:
-    """Nothing if there are no rows."""
-    lines = ["| " + " | ".join(cells) + " |" for cells in rows]
-    if lines:
-        head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-        yield "\n".join([f"## {title}", "", *([note] if note else []), *head, *lines, ""])
+        yield from section(title, _PAIRS, _pairs(found, what), note)
+    yield from section("Message ids in the window", _FILLED, _filled(found), _FILLED_NOTE)
+    yield from section("The next session", _ACCEPT, _accept(found), _ACCEPT_NOTE)
+    yield from section("Sessions, deferred and scheduled messages by the million", _MANY, _many(found), _MANY_NOTE)
+    yield from section("Rules of subscriptions", _RULES, _rules(found), _RULES_NOTE)
+    yield from scale_sections(found)
 
 
 _THROUGHPUT = (
@@ -91,9 +87,9 @@ def _throughput(rows: Sequence[Row], generator: str) -> Iterator[list[str]]:
             queue,
             f"{size_bytes:,}",
             str(connections),
-            *map(_rate, (send.get("send_per_s"), receive.get("receive_per_s"))),
-            *map(_rate, (both.get("send_per_s"), both.get("receive_per_s"))),
-            *(_number(run.get("cpu_us")) for run in (send, receive, both)),
+            *map(rate, (send.get("send_per_s"), receive.get("receive_per_s"))),
+            *map(rate, (both.get("send_per_s"), both.get("receive_per_s"))),
+            *(number(run.get("cpu_us")) for run in (send, receive, both)),
         ]
 
 
@@ -105,8 +101,8 @@ def _latency(rows: Sequence[Row]) -> Iterator[list[str]]:
     for row in rows:
         if row["scenario"] == "latency":
             values = row["latency_ms"]
-            cells = [_number(values[key]) for key in _PERCENTILES]
-            yield [row["broker"], row["queue"], *cells, _number(row.get("cpu_us"))]
+            cells = [number(values[key]) for key in _PERCENTILES]
+            yield [row["broker"], row["queue"], *cells, number(row.get("cpu_us"))]
 
 
 def _life(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
@@ -130,6 +126,33 @@ _PAIRED = {
 The same clients on two brokers: *base* is the foundation (commit {FOUNDATION}: plain and partitioned queues, nothing of
 sessions, schedules and duplicate detection), *other* is this one. Runs in turn; rates and CPU are medians, ratios the
 medians of the ratios of all pairs.
+""",
+    ),
+    "one broker": (
+        "One broker before and after there were several",
+        f"""\
+As above; *base* is commit {ONE_BROKER}: all that a queue does, and nothing of several brokers at work together,
+stores in PostgreSQL, topics and forwarding.
+""",
+    ),
+    "topics": (
+        "Topics beside queues",
+        """\
+*Base* is a queue, *other* a topic with one subscription, which takes everything and is received from.
+""",
+    ),
+    "filters": (
+        f"Topics with one and with {FILTERS:,} subscriptions",
+        """\
+*Base* is a topic with one subscription, whose rule is a correlation filter for the label that all messages have; on
+*other* there are the others beside, each of which wants another label.
+""",
+    ),
+    "entities": (
+        "Beside many other entities",
+        """\
+The same partitioned queue: on *base* it is alone, on *other* it has so many partitioned queues for company, which were
+never used.
 """,
     ),
     "sessions": (
@@ -167,10 +190,10 @@ def _pairs(rows: Sequence[Row], what: str) -> Iterator[list[str]]:
                 row["queue"],
                 row["run"],
                 *(f"{row[key]:,}" for key in ("connections", "messages", "pairs")),
-                *map(_rate, (row["base_per_s"], row["other_per_s"])),
-                _percent(row["rate_ratio"]),
-                *map(_number, (row["base_cpu_us"], row["other_cpu_us"])),
-                _percent(row["cpu_ratio"]),
+                *map(rate, (row["base_per_s"], row["other_per_s"])),
+                percent(row["rate_ratio"]),
+                *map(number, (row["base_cpu_us"], row["other_cpu_us"])),
+                percent(row["cpu_ratio"]),
             ]
 
 
@@ -190,12 +213,12 @@ def _filled(rows: Sequence[Row]) -> Iterator[list[str]]:
         if row["scenario"] == "filled":
             yield [
                 f"{row['ids']:,}",
-                _rate(row["ids"] / WINDOW_S),
-                *map(_rate, (row["send_per_s"], row["plain_per_s"])),
-                _percent(row["rate_ratio"]),
-                *map(_number, (row["cpu_us"], row["plain_cpu_us"])),
-                _rate(row["restarted_per_s"]),
-                _number(row["restarted_cpu_us"]),
+                rate(row["ids"] / WINDOW_S),
+                *map(rate, (row["send_per_s"], row["plain_per_s"])),
+                percent(row["rate_ratio"]),
+                *map(number, (row["cpu_us"], row["plain_cpu_us"])),
+                rate(row["restarted_per_s"]),
+                number(row["restarted_cpu_us"]),
                 f"{row['resident_mib']:.0f}",
             ]
 
@@ -210,9 +233,9 @@ _ACCEPT = ("queue", "sessions waiting", "accepts", "p50 ms", "p90", "p99", "p99.
 def _accept(rows: Sequence[Row]) -> Iterator[list[str]]:
     for row in rows:
         if row["scenario"] == "accept":
-            times = [_fine(row["accept_ms"][key]) for key in _PERCENTILES]
+            times = [fine(row["accept_ms"][key]) for key in _PERCENTILES]
             counts = [f"{row[key]:,}" for key in ("sessions_waiting", "accepts")]
-            yield [row["queue"], *counts, *times, _rate(row["cycles_per_s"]), _number(row["cpu_us"])]
+            yield [row["queue"], *counts, *times, rate(row["cycles_per_s"]), number(row["cpu_us"])]
 
 
 _MANY_NOTE = """\
@@ -234,8 +257,8 @@ def _many(rows: Sequence[Row]) -> Iterator[list[str]]:
                 row["queue"],
                 *(f"{row[key]:.2f}" for key in ("start_s", "first_s")),
                 row["work"],
-                _rate(row["work_per_s"]),
-                *(_fine(times.get(key)) for key in ("p50", "p99")),
+                rate(row["work_per_s"]),
+                *(fine(times.get(key)) for key in ("p50", "p99")),
                 f"{row['peak_mib']:.0f}",
             ]
 
@@ -250,20 +273,4 @@ _RULES = ("what", "µs")
 def _rules(rows: Sequence[Row]) -> Iterator[list[str]]:
     for row in rows:
         if row["scenario"] == "filters":
-            yield [row["what"], _fine(row["us"])]
-
-
-def _percent(ratio: float) -> str:
-    return f"{ratio * 100:.0f} %"
-
-
-def _fine(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def _rate(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+            yield [row["what"], fine(row["us"])]

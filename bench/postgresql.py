@@ -90,7 +90,8 @@ def measure_alone(server: PostgreSQLServer, batch: int, stores: int, messages: i
     wall_s = time.perf_counter() - began
     count = len(commits) * batch * stores
     row: Row = {
-        "scenario": "store alone",
+        "scenario": "postgresql",
+        "what": "stores alone, without a broker",
         "stores": stores,
         "messages_per_commit": batch,
         "messages_per_s": round(count / wall_s),
@@ -125,7 +126,8 @@ def measure_queue_table(server: PostgreSQLServer, seconds: int) -> Row:
     (left,) = server.sql("SELECT count(*) FROM queue_table")
     through = rate * seconds / 2
     return {
-        "scenario": "queue table, SKIP LOCKED, pgbench",
+        "scenario": "postgresql",
+        "what": "queue table, SKIP LOCKED, pgbench",
         "clients": _CLIENTS,
         "messages_per_s": round(rate / 2),
         "left": int(left),
@@ -144,7 +146,8 @@ def measure_broker(server: PostgreSQLServer, program: Path, messages: int) -> It
                 server_s = server_cpu_s(server)
                 result = scenario(target, peer.foreign, count=messages)
                 cpu_us = (server_cpu_s(server) - server_s) / messages * 1e6
-                yield result.as_dict() | {"server_cpu_us": round(cpu_us, 1)}
+                row = result.as_dict() | {"scenario": "postgresql", "run": result.scenario}
+                yield row | {"server_cpu_us": round(cpu_us, 1)}
 
 
 @contextmanager

@@ -17,6 +17,20 @@ _FOUNDATION_SHARE = 0.85
 _WHOLE_QUEUE_SHARE = {"sessions": 0.6, "duplicates": 0.7}
 _WHOLE_QUEUE_RUNS = {"sessions": ("send", "receive", "both"), "duplicates": ("send",)}
 """What of a kind of queue has a target; the rest is on the page for information."""
+_ONE_BROKER_SHARE = 0.95
+"""No slower: what pairs of runs can tell."""
+_TOPIC_SHARE = 0.8
+_FILTERS_SHARE = 0.5
+_ENTITIES_SHARE = 0.95
+_FAN_OUT = 1.5
+_SCALE = {(False, 2): 1.8, (False, 4): 3.4, (True, 2): 1.5, (True, 4): 2.6}
+"""With keys or without, and the number of brokers."""
+_STORES = 12
+_POSTGRESQL_PER_S = 15_000
+_STALL_MS = {False: 1_000, True: 2_000}
+"""With keys or without."""
+_CREATING_MS = 15
+_EXISTING_START_S = 2
 _ACCEPT_MS = 5
 _MANY_MB = 700
 _MANY_RESTART_S = 5
@@ -45,6 +59,10 @@ def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
     yield from _accept(rows)
     yield from _many(rows)
     yield from _filters(rows)
+    yield from _topics(rows)
+    yield from _entities(rows)
+    yield from _brokers(rows)
+    yield from _stores(rows)
 
 
 def _partitioned(rows: Sequence[Row]) -> Iterator[Verdict]:
@@ -82,7 +100,17 @@ def _pairs(rows: Sequence[Row]) -> Iterator[Verdict]:
             if what == "foundation":
                 name = f"{row['queue']}, {run}, beside the foundation's"
                 yield _at_least(name, share, _FOUNDATION_SHARE * 100, "%")
-            elif row["queue"] == what and run in _WHOLE_QUEUE_RUNS[what]:
+            elif what == "one broker":
+                name = f"{row['queue']}, {run}, beside that of one broker alone"
+                yield _at_least(name, share, _ONE_BROKER_SHARE * 100, "%")
+            elif what == "topics":
+                name = f"topic with one subscription beside a queue, {row['queue']}, {run}"
+                yield _at_least(name, share, _TOPIC_SHARE * 100, "%")
+            elif what == "filters" and run == "send":
+                yield _at_least(f"{row['queue']} beside one, {run}", share, _FILTERS_SHARE * 100, "%")
+            elif what == "entities":
+                yield _at_least(f"{row['queue']}, {run}", share, _ENTITIES_SHARE * 100, "%")
+            elif what in _WHOLE_QUEUE_RUNS and row["queue"] == what and run in _WHOLE_QUEUE_RUNS[what]:
                 yield _at_least(f"{what} beside plain, {run}", share, _WHOLE_QUEUE_SHARE[what] * 100, "%")
 
 
@@ -105,6 +133,47 @@ def _filters(rows: Sequence[Row]) -> Iterator[Verdict]:
     for row in rows:
         if row["scenario"] == "filters" and "bound_us" in row:
             yield _at_most(row["what"], row["us"], row["bound_us"], "µs")
+
+
+def _topics(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if row["scenario"] == "fan-out":
+            what = f"deliveries of {row['subscriptions']} subscriptions beside a queue's"
+            yield _at_least(what, row["ratio"] * 100, _FAN_OUT * 100, "%")
+
+
+def _entities(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if row["scenario"] == "creating":
+            what = f"creating {row['entities']:,} entities through the admin client"
+            yield _at_most(what, row["seconds"], _CREATING_MS * row["entities"] / 1000, "s")
+        elif row["scenario"] == "existing":
+            yield _at_most(
+                f"start with {row['entities']:,} partitioned entities", row["start_s"], _EXISTING_START_S, "s"
+            )
+
+
+def _brokers(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        keyed = bool(row.get("keys"))
+        if row["scenario"] == "scale" and row["brokers"] > 1:
+            what = f"{row['brokers']} brokers beside one, {'with' if keyed else 'without'} keys"
+            yield _at_least(what, row["ratio"], _SCALE[keyed, row["brokers"]], "times")
+        elif row["scenario"] == "kill":
+            whose = "a key" if keyed else "a surviving connection"
+            what = f"longest silence of {whose}, one of {row['brokers']} brokers killed"
+            yield _at_most(what, row["longest_silence_ms"], _STALL_MS[keyed], "ms")
+
+
+def _stores(rows: Sequence[Row]) -> Iterator[Verdict]:
+    found = [row for row in rows if row["scenario"] == "stores"]
+    if found:
+        most = max(found, key=lambda row: int(row["stores"]))
+        yield _at_least(f"{most['stores']} slow stores beside one", most["ratio"], _STORES, "times")
+    for row in rows:
+        if row["scenario"] == "postgresql" and row.get("run") == "both":
+            least = min(row["send_per_s"], row["receive_per_s"])
+            yield _at_least(f"PostgreSQL, {row['queue']}, both at once", least, _POSTGRESQL_PER_S, "/s")
 
 
 def _find(rows: Sequence[Row], scenario: str, broker: str, queue: str) -> Row | None:
