@@ -68,7 +68,12 @@ class Opener:
         if self._before is None:
             (address,) = parse_address(place.location)
             self._before = PostgreSQLStore.open(
-                address, store_id=place.store_id, owner=self._owner, cluster=place.cluster, evict=self._evict
+                address,
+                store_id=place.store_id,
+                owner=self._owner,
+                cluster=place.cluster,
+                created_ms=None,  # `find_stores` has made it
+                evict=self._evict,
             )
         else:
             self._before = self._before.reopen()

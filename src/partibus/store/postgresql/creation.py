@@ -69,6 +69,12 @@ def make_if_missing(connection: Connection, address: Address, identity: Identity
 def check_and_migrate(connection: Connection, address: Address, identity: Identity) -> None:
     """See that it is the store that it should be, in the format of this version afterwards. Raises `psycopg.Error`,
     `StoreError`; then it is as it was."""
+    if not _is_store(connection, address):
+        raise refused(
+            address.name,
+            f"has lost store {identity.store_id!r}, which was made there; restore a backup of schema "
+            f"{address.schema!r}: an empty store in its place would hide the loss",
+        )
     version, found = _read_meta(connection, address)
     if not OLDEST_VERSION <= version <= FORMAT_VERSION:
         raise refused(

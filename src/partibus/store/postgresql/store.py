@@ -49,7 +49,7 @@ class PostgreSQLStore:
         address: Address,
         identity: Identity,
         owner: Owner,
-        created_ms: int,
+        created_ms: int | None,
         settings: PostgreSQLSettings,
         *,
         evict: bool,
@@ -61,7 +61,6 @@ class PostgreSQLStore:
         self._address = address
         self._identity = identity
         self._owner = owner
-        self._created_ms = created_ms
         self._settings = settings
         self._commit_lock = Lock()
         self._closed = False
@@ -89,11 +88,12 @@ class PostgreSQLStore:
         store_id: str,
         owner: Owner,
         cluster: str = "",
-        created_ms: int = 0,
+        created_ms: int | None = 0,
         settings: PostgreSQLSettings = DEFAULTS,
         evict: bool = False,
     ) -> Self:
-        """Open the store and take it over, after making an empty one if its schema holds none.
+        """Open the store and take it over, after making an empty one if its schema holds none; with None for
+        ``created_ms`` one that is missing has been lost.
 
         ``evict``: also from an owner whose lease is still valid, since the caller knows that it is dead or has given
         up. Raises `StoreError` (not reachable, wrong password, in use by another broker, of a newer format, another
@@ -103,13 +103,13 @@ class PostgreSQLStore:
 
     def reopen(self) -> Self:
         """Close and open anew: what the owner does after a failed commit. Raises as `open`, and when the database has
-        not all that was acknowledged."""
+        not all that was acknowledged, the store itself included."""
         self.close()
         return type(self)(
             self._address,
             self._identity,
             self._owner,
-            self._created_ms,
+            None,
             self._settings,
             evict=False,
             last_commit=self.last_commit,

@@ -45,11 +45,13 @@ class Writer:
         self.reconnected = 0
         """How often the connection was made anew."""
 
-    def open(self, identity: Identity, created_ms: int, *, evict: bool) -> None:
-        """Connect, make the store if it is missing, take it over. Raises `psycopg.Error`, `StoreError`."""
+    def open(self, identity: Identity, created_ms: int | None, *, evict: bool) -> None:
+        """Connect, make the store if it is missing (unless ``created_ms`` is None), take it over. Raises
+        `psycopg.Error`, `StoreError`."""
         self.connection = connect(self._address, self._application, self._settings)
         try:
-            make_if_missing(self.connection, self._address, identity, created_ms)
+            if created_ms is not None:
+                make_if_missing(self.connection, self._address, identity, created_ms)
             check_and_migrate(self.connection, self._address, identity)
             self.look_at_durability()
             self.ownership.take(self.connection, evict=evict)

@@ -1,0 +1,63 @@
+"""A store in a database that is not there any more is not made anew: an empty one would hide that messages are lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from partibus.client import connect
+from partibus.client.errors import ClientError
+from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.robustness.machines import Machines, eventually
+from tests.robustness.ways import KEYS, drained_until, message
+
+LOST = "store-03"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSQLServer]:
+    with PostgreSQLServer() as server:
+        yield server
+
+
+def schemas(server: PostgreSQLServer, like: str) -> list[str]:
+    return server.sql(f"SELECT nspname FROM pg_namespace WHERE nspname LIKE '{like}' ORDER BY 1")
+
+
+def is_lost(machines: Machines, asked: str) -> bool:
+    troubles = {store.name: store.trouble for store in machines.status(asked).stores if store.trouble is not None}
+    return set(troubles) == {LOST} and "has lost store" in str(troubles[LOST])
+
+
+@pytest.mark.row("A4", "S1")
+def test_a_schema_that_is_gone_is_missed_while_brokers_run_and_when_they_start(
+    tmp_path: Path, server: PostgreSQLServer
+) -> None:
+    with Machines(tmp_path, server).start("a", "b") as machines:
+        machines.brokers["a"].create_queue("orders", EnablePartitioning=True)
+        with machines.client("a") as client:
+            client.sender("orders").send([message(number, KEYS[number]) for number in range(64)])
+        (schema,) = schemas(server, "store%_03")
+        server.sql(f"ALTER SCHEMA {schema} RENAME TO moved_away")
+        with connect(machines.brokers["a"].connection_string, timeout_s=3) as client:
+            sender = client.sender("orders")
+            with suppress(ClientError):
+                sender.send([message(200 + number, key) for number, key in enumerate(KEYS)])
+            client.sender("orders").send([message(number) for number in range(100, 120)])
+        for name in "ab":
+            eventually(partial(is_lost, machines, name))
+        for name in "ab":
+            machines.brokers[name].stop()
+        machines.brokers["a"].start()
+        eventually(partial(is_lost, machines, "a"))
+        assert schemas(server, schema) == []
+        server.sql(f"ALTER SCHEMA moved_away RENAME TO {schema}")
+        machines.settle("a")
+        found = Counter(drained_until(machines.brokers["a"], 84))
+        assert {*range(64), *range(100, 120)} <= set(found)
+        assert max(found.values()) == 1
