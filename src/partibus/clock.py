@@ -2,10 +2,11 @@
 
 Times are wall-clock milliseconds since 1970, UTC: deadlines are persisted and outlive the process. Within a process
 time must not jump when somebody sets the machine's clock, and must go on while the machine sleeps; hence wall time at
-start plus the boot-time clock.
+start plus the boot-time clock. Only a store that has seen a later time moves it, forward.
 """
 
 import time
+from threading import Lock
 from typing import Protocol
 
 NS_PER_MS = 1_000_000
@@ -30,13 +31,23 @@ _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class SystemClock:
     """Wall time at construction plus the boot-time clock."""
 
-    __slots__ = ("_start_ns",)
+    __slots__ = ("_moving", "_start_ns")
 
     def __init__(self) -> None:
         self._start_ns = time.time_ns() - _boot_time_ns()
+        self._moving = Lock()
 
     def now_ms(self) -> int:
         return (self._start_ns + _boot_time_ns()) // NS_PER_MS
+
+    def catch_up(self, seen_ms: int) -> bool:
+        """Jump to a time that somebody has seen already, and go on from there; False when it is there. Any thread."""
+        with self._moving:
+            behind_ns = seen_ms * NS_PER_MS - self._start_ns - _boot_time_ns()
+            if behind_ns <= 0:
+                return False
+            self._start_ns += behind_ns
+            return True
 
 
 class ManualClock:

@@ -34,6 +34,24 @@ from tests.contract.stores import (
     positions,
 )
 
+# -- what time it was --------------------------------------------------------------------------------------------------
+
+
+def test_the_latest_time_of_a_commit_is_remembered(open_store: Opener) -> None:
+    store = open_store()
+    assert store.highest_ms == 0
+    for pos, now_ms in enumerate((1_700_000_000_000, 1_700_000_000_900, 1_600_000_000_000, 0)):
+        writes = enqueued(pos)
+        writes.now_ms = now_ms
+        store.commit(writes)
+    store.close()
+    store = open_store()
+    assert store.highest_ms == 1_700_000_000_900
+    store.commit(complete(Writes(), 0, 3))
+    store.close()
+    assert open_store().highest_ms == 1_700_000_000_900
+
+
 # -- what was written is there ----------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,20 @@ def test_system_clock_follows_boot_time_and_not_the_wall(monkeypatch: pytest.Mon
     assert system.now_ms() == 1_700_000_000_250
 
 
+def test_system_clock_catches_up_and_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    boot_ns = 5_000_000_000
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda _: boot_ns)
+    monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
+    system = SystemClock()
+    assert system.catch_up(1_700_000_060_000)
+    assert system.now_ms() == 1_700_000_060_000
+    boot_ns += 250_000_000
+    assert system.now_ms() == 1_700_000_060_250
+    assert not system.catch_up(1_700_000_060_250)
+    assert not system.catch_up(1_600_000_000_000)
+    assert system.now_ms() == 1_700_000_060_250
+
+
 def test_manual_clock_moves_only_when_advanced() -> None:
     manual = ManualClock(1_000)
     assert manual.now_ms() == 1_000

@@ -105,6 +105,7 @@ class Front:
         self.idle = IdleQueues(self.broker)
         self._idle_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._runtimes = runtimes
         self._amqp = AmqpServer(self.broker, loop)
         self.measuring = Measuring(self.broker, meters, self._amqp, stores)
         advance: Callable[[int], Awaitable[int]] | None = None
@@ -177,6 +178,13 @@ class Front:
     def wake(self, partition_rows: list[int]) -> None:
         """Something falls due in these partitions, of a store that this broker owns."""
         self.broker.wake_partitions(partition_rows)
+
+    def time_jumped(self) -> None:
+        """The clock has gone forward by itself: delays that were reckoned before are too long."""
+        for call in self.broker.on_clock_moved:
+            call()
+        for runtime in self._runtimes():
+            runtime.run_due()
 
     def drop_leftovers(self, store_no: int, runtime: StoreRuntime) -> None:
         """Delete the rows that deleted entities have left in a store which this broker has just opened."""

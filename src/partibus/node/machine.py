@@ -39,6 +39,7 @@ from partibus.node.joining import Joined, catalog_address, join
 from partibus.node.metrics import Measurements
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
+from partibus.node.stored_time import stored_time
 from partibus.node.tls import make_context, prepare_certificate
 from partibus.partition.meters import Meters
 from partibus.partition.ports import Store
@@ -269,7 +270,9 @@ class Machine:
         surprise."""
         self._opening.add(store_no)
         place = self._places[store_no]
-        opener = self._openers[store_no] = Opener(place, StoreOwner(*self._us), evict=False)
+        check_time = stored_time(self._clock, self._front.time_jumped, self._loop)
+        opener = Opener(place, StoreOwner(*self._us), evict=False, check_time=check_time)
+        self._openers[store_no] = opener
 
         def tried(result: Any) -> None:
             if isinstance(result, BaseException):

@@ -35,6 +35,7 @@ from partibus.node.front import Front
 from partibus.node.host import StoreHosts
 from partibus.node.metrics import Measurements
 from partibus.node.settings import Ports, settings_from_plain
+from partibus.node.stored_time import stored_time
 from partibus.partition.meters import Meters
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
@@ -112,7 +113,8 @@ class Member:
         self._meters = Meters(perf_counter)
         names = body["store_names"]
         places = [StorePlace(*place) for place in body["store_places"]]
-        self._openers = [Opener(place, StoreOwner(*self._us)) for place in places]
+        check_time = stored_time(self._clock, self._time_jumped, self._loop)
+        self._openers = [Opener(place, StoreOwner(*self._us), check_time=check_time) for place in places]
         self._places = places
         self._serving = Serving()
         self._peers = PeerChannels(
@@ -139,6 +141,9 @@ class Member:
         )
         self.front.broker.follow(body["changes"])
         self._made = True
+
+    def _time_jumped(self) -> None:
+        self.front.time_jumped()
 
     async def _ping(self, body: Body) -> None:
         """To be answered is all."""

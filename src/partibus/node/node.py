@@ -18,6 +18,7 @@ from partibus.node.host import StoreHosts
 from partibus.node.metrics import Measurements
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
+from partibus.node.stored_time import stored_time
 from partibus.node.tls import prepare_certificate
 from partibus.partition.fan_out import FanOut
 from partibus.partition.meters import Meters
@@ -44,7 +45,8 @@ class Node:
         self._owner = Owner(BROKER, token_hex(8))
         self._lock = lock_data_directory(settings.data, self._owner)
         self._places = find_stores(settings.data, settings.stores, created_ms=self.clock.now_ms())
-        openers = [Opener(place, self._owner) for place in self._places]
+        check_time = stored_time(self.clock, self._time_jumped, loop)
+        openers = [Opener(place, self._owner, check_time=check_time) for place in self._places]
         opened = open_each(openers)
         failures = [store for store in opened if isinstance(store, StoreError)]
         if len(failures) == len(opened):
@@ -124,6 +126,9 @@ class Node:
             runtime.begin(lambda: None)
             runtime.failure = str(store)
         return runtime
+
+    def _time_jumped(self) -> None:
+        self._front.time_jumped()
 
     def fan_out(self, row: int) -> FanOut | None:
         """See `partibus.partition.fan_out.Subscribers`."""

@@ -119,6 +119,7 @@ class Writes:
         "forgotten_duplicates",
         "inbound_marks",
         "lock_batches",
+        "now_ms",
         "operations",
         "replacing_bodies",
         "session_states",
@@ -161,6 +162,8 @@ class Writes:
         self.dropped_partitions: list[int] = []
         """Partition rows whose every row goes: the entity was deleted. With its entries go the bodies that they name in
         other partitions, shared ones as above."""
+        self.now_ms = 0
+        """When the commit was begun, by the owner's clock; 0 where that is moved by hand."""
         self.operations = 0
         """Messages enqueued, locked, settled or moved: what the bound of a store's queue counts (D24)."""
         self.size_bytes = 0
@@ -212,6 +215,11 @@ class Store(Protocol):
     @property
     def is_held(self) -> bool:
         """True while surely nobody else owns the store (D19): without that, nothing may be handed out (D20)."""
+        ...
+
+    @property
+    def highest_ms(self) -> int:
+        """The latest `Writes.now_ms` of all commits before the store was opened: time was that late already (D26)."""
         ...
 
     @property

@@ -14,7 +14,7 @@ Nothing here knows which.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from partibus.clock import Clock
+from partibus.clock import Clock, SystemClock
 from partibus.limits import StoreLimits
 from partibus.message import Message
 from partibus.partition import commands as c
@@ -69,6 +69,7 @@ class StoreRuntime:
         self._open_store = open_store
         self._host = host
         self._clock = clock
+        self._keeps_time = isinstance(clock, SystemClock)
         self._limits = limits or StoreLimits()
         self._store = store
         self._slots: dict[int, Slot] = {}
@@ -499,6 +500,8 @@ class StoreRuntime:
             self._finish_closing()
             return
         queue.take()
+        if self._keeps_time:  # a clock that is moved by hand begins anew with each run
+            writes.now_ms = self._clock.now_ms()
         self._pacing.begun()
         store = self._store
         generation = self._generation

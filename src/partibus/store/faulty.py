@@ -142,6 +142,11 @@ class FaultyStore:
         return self.inner.has_room
 
     @property
+    def highest_ms(self) -> int:
+        """What the store inside says."""
+        return self.inner.highest_ms
+
+    @property
     def is_held(self) -> bool:
         """What the store inside says."""
         return self.inner.is_held

@@ -31,6 +31,7 @@ class MemoryDisk:
         self.written = self.durable
         """What the next commit builds on and reads see; the same object as ``durable`` while everything is synced."""
         self.epoch = 0
+        self.highest_ms = 0
         self.torn_tail: Writes | None = None
         """Rows of a commit of which only a part reached the disk: there is no end mark behind them."""
 
@@ -62,6 +63,7 @@ class MemoryStore:
         self.disk.recover()
         self.disk.epoch += 1
         self._epoch = self.disk.epoch
+        self._highest_ms = self.disk.highest_ms
         self._name = name
         self._lock = Lock()
         self._closed = False
@@ -75,6 +77,11 @@ class MemoryStore:
     def has_room(self) -> bool:
         """Always: the bound is the process's memory."""
         return True
+
+    @property
+    def highest_ms(self) -> int:
+        """See the port."""
+        return self._highest_ms
 
     @property
     def is_held(self) -> bool:
@@ -97,6 +104,7 @@ class MemoryStore:
             self._check_owner()
             self._apply(writes)
             self.disk.sync()
+            self.disk.highest_ms = max(self.disk.highest_ms, writes.now_ms)
 
     def commit_unsynced(self, writes: Writes) -> None:
         """Written, visible, and gone after a crash unless a later commit syncs."""

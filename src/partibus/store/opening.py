@@ -46,20 +46,37 @@ class StorePlace(NamedTuple):
         return "://" in self.location
 
 
+CheckTime = Callable[[str, int], None]
+"""Gets the name of an opened store and its `highest_ms`. Raises `StoreError` when it may not be used at this time."""
+
+
 class Opener:
     """Opens one store for one run of a broker, again and again: what was acknowledged must be there each time."""
 
-    def __init__(self, place: StorePlace, owner: Owner, *, evict: bool = True) -> None:
+    def __init__(
+        self, place: StorePlace, owner: Owner, *, evict: bool = True, check_time: CheckTime | None = None
+    ) -> None:
         """``evict``: the caller knows that whoever had the store is gone; else the end of its lease is waited for,
         which a store in a file can't be."""
         assert evict or place.is_distant
         self._place = place
         self._owner = owner
         self._evict = evict
+        self._check_time = check_time
         self._before: PostgreSQLStore | None = None
 
     def __call__(self) -> Store:
         """Open it and take it over (D19). Raises `StoreError`, also when somebody else has it."""
+        store = self._open()
+        if self._check_time is not None:
+            try:
+                self._check_time(store.name, store.highest_ms)
+            except StoreError:
+                store.close()
+                raise
+        return store
+
+    def _open(self) -> Store:
         place = self._place
         if not place.is_distant:
             return open_store(Path(place.location), owner=self._owner)

@@ -54,6 +54,7 @@ class Ownership:
         self._settings = settings
         self.epoch = 0
         self.last_commit = 0
+        self.highest_ms = 0
         self.held_until_ms = 0.0
         """On `boot_ms`: until then surely nobody else is the owner, unless who took it knew this one dead."""
 
@@ -87,7 +88,7 @@ class Ownership:
             if row is None:
                 raise self.fenced(read_owner(connection))
             install_functions(connection)
-        self.epoch, last_commit = row
+        self.epoch, last_commit, self.highest_ms = row
         if last_commit < self.last_commit:
             raise StoreError(
                 f"{self._address.name}: its last commit is {last_commit}, while {self.last_commit} was acknowledged: "

@@ -49,6 +49,7 @@ def commit_parameters(writes: Writes) -> dict[str, Any]:
     ids, id_data = _ids(writes.duplicate_ids)
     locks, lock_data = _locks(writes)
     return {
+        "now_ms": writes.now_ms,
         "partitions": _flat((row, *counters) for row, counters in writes.counters.items()),
         "subqueues": _flat((key, *counts) for key, counts in writes.counts.items()),
         "bodies": bodies,

@@ -140,6 +140,11 @@ class PostgreSQLStore:
         return self._writer.ownership.held_until_ms - boot_ms()
 
     @property
+    def highest_ms(self) -> int:
+        """See the port."""
+        return self._writer.ownership.highest_ms
+
+    @property
     def is_held(self) -> bool:
         """Whether the lease is surely valid."""
         return self.lease_left_ms > 0

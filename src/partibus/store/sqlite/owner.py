@@ -59,12 +59,16 @@ class Ownership:
         self._incarnation = owner.incarnation
         self.epoch: int
         self.last_commit: int
-        ((self.epoch, self.last_commit),) = connection.execute(statement("take_ownership"), owner).fetchall()
+        self.highest_ms: int
+        ((self.epoch, self.last_commit, self.highest_ms),) = connection.execute(
+            statement("take_ownership"), owner
+        ).fetchall()
 
-    def confirm(self, connection: Connection) -> None:
-        """First statement of each commit. Raises `StoreFenced` when the row is no longer ours."""
+    def confirm(self, connection: Connection, now_ms: int) -> None:
+        """First statement of each commit; ``now_ms``: see `partibus.partition.ports.Writes`. Raises `StoreFenced`
+        when the row is no longer ours."""
         touched = connection.execute(
-            statement("confirm_ownership"), (self.last_commit + 1, self.epoch, self._incarnation)
+            statement("confirm_ownership"), (self.last_commit + 1, now_ms, self.epoch, self._incarnation)
         ).rowcount
         if touched != 1:
             broker, incarnation, epoch = connection.execute(statement("select_owner")).fetchone()

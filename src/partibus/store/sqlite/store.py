@@ -109,6 +109,11 @@ class SQLiteStore:
         return self._writer.ownership.last_commit
 
     @property
+    def highest_ms(self) -> int:
+        """See the port."""
+        return self._writer.ownership.highest_ms
+
+    @property
     def has_room(self) -> bool:
         """False while commits with bodies are refused for lack of room. Does not wait: during a commit or the end of a
         checkpoint it is the answer of the commit before."""
@@ -145,12 +150,12 @@ class SQLiteStore:
                 raise store_full(self._path, "a commit")
             change = partial(apply_writes, writes)
             try:
-                self._writer.transact(change)
+                self._writer.transact(change, writes.now_ms)
             except StoreFull:
                 gave_up = self._room.ran_out(self._writer.connection)
                 if brings_data or not gave_up:
                     raise
-                self._writer.transact(change)
+                self._writer.transact(change, writes.now_ms)
             if writes.dropped_partitions:
                 self._sweeper.dropped(writes.dropped_partitions)
             self._after_commit(appended_bytes)

@@ -58,12 +58,13 @@ class Writer:
                 row for (row,) in self.connection.execute(statement("select_dropped_partitions")).fetchall()
             ]
 
-    def transact(self, change: Callable[[sqlite3.Connection], T]) -> T:
-        """Commit what ``change`` does, unless the store has another owner or its file is gone. Raises `StoreError`."""
+    def transact(self, change: Callable[[sqlite3.Connection], T], now_ms: int = 0) -> T:
+        """Commit what ``change`` does, unless the store has another owner or its file is gone. ``now_ms``: see
+        `partibus.partition.ports.Writes`. Raises `StoreError`."""
         self._look_for_file()
         try:
             with self._transaction():
-                self.ownership.confirm(self.connection)
+                self.ownership.confirm(self.connection, now_ms)
                 result = change(self.connection)
         except StoreFenced as error:
             self.refusal = str(error)

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from partibus.partition.keys import body_key, entry_key
 from partibus.partition.ports import StoreError
-from partibus.store.postgresql import PostgreSQLStore, creation, identity_of, parse_address
+from partibus.store.postgresql import Identity, PostgreSQLStore, creation, identity_of, parse_address
 from partibus.store.postgresql import sql as store_sql
 from partibus.testing.postgresql_server import PASSWORD, PostgreSQLServer
-from tests.contract.stores import PARTITION, enqueued, new_address, positions, postgresql_server
+from tests.contract.stores import PARTITION, QUEUE, enqueued, new_address, positions, postgresql_server
 from tests.unit.store.postgresql.places import US, open_store, sql
 
 
@@ -83,9 +84,11 @@ def test_an_older_format_is_migrated_and_keeps_its_rows(monkeypatch: pytest.Monk
     address = new_address()
     with monkeypatch.context() as before:
         before.setattr(creation, "FORMAT_VERSION", 1)
-        store = open_store(address)
-        store.commit(enqueued(1, 2))
-        store.close()
+        creation.make_store(address, Identity("store-00", ""), 0)
+    for pos in (1, 2):
+        entry, body = entry_key(QUEUE, pos), body_key(PARTITION, pos)
+        sql(address, f"INSERT INTO body VALUES ({body}, 'hello')")
+        sql(address, f"INSERT INTO entry VALUES ({entry}, {body}, {pos}, 0, 0, 0, NULL, NULL)")
     store = open_store(address)
     assert positions(store) == [1, 2]
     writes = enqueued(3)

@@ -65,7 +65,7 @@ def test_one_store_that_fails_closes_the_others(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="format version 9") as caught:
             opened(tmp_path)
         assert str(damaged) in str(caught.value)
-    rewrite(damaged, "UPDATE meta SET format_version = 2")
+    rewrite(damaged, "UPDATE meta SET format_version = 3")
     close_stores(opened(tmp_path))
 
 

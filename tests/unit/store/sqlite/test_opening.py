@@ -93,11 +93,11 @@ def test_a_damaged_page_is_found_when_it_is_used(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_refused_and_kept(tmp_path: Path) -> None:
     path = filled(tmp_path)
-    rewrite(path, "UPDATE meta SET format_version = 3")
+    rewrite(path, "UPDATE meta SET format_version = 4")
     before = path.read_bytes()
-    assert_refused(tmp_path, "format version 3", "knows 1 to 2", "install a version")
+    assert_refused(tmp_path, "format version 4", "knows 1 to 3", "install a version")
     assert path.read_bytes() == before
-    rewrite(path, "UPDATE meta SET format_version = 2")
+    rewrite(path, "UPDATE meta SET format_version = 3")
     store = open_store(tmp_path)
     assert positions(store) == [1, 2, 3]
     store.close()
@@ -146,7 +146,7 @@ def test_a_read_only_file_is_refused_and_keeps_its_messages() -> None:
 
 def test_a_refused_opening_does_not_keep_the_lock(tmp_path: Path) -> None:
     path = filled(tmp_path)
-    rewrite(path, "UPDATE meta SET format_version = 3")
+    rewrite(path, "UPDATE meta SET format_version = 4")
     assert_refused(tmp_path)
     assert_refused(tmp_path, "format version")
 

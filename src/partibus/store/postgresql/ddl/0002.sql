@@ -21,7 +21,8 @@ CREATE TABLE owner (
     epoch bigint NOT NULL,              -- rises with every take-over
     until_ms bigint NOT NULL,           -- end of the lease by this database's clock; 0: given back
     last_commit bigint NOT NULL,
-    taken_at bigint NOT NULL            -- last_commit when this epoch began: what the epoch before has got done
+    taken_at bigint NOT NULL,           -- last_commit when this epoch began: what the epoch before has got done
+    highest_ms bigint NOT NULL DEFAULT 0    -- the latest time that an owner's clock has shown at a commit (D26)
 ) WITH (fillfactor = 10);
 
 INSERT INTO owner (id, broker, incarnation, epoch, until_ms, last_commit, taken_at) VALUES (1, '', '', 0, 0, 0, 0);

@@ -5,7 +5,7 @@
 -- table, with (first byte, length) of each row's part among the numbers. The least bigint stands for NULL in a time, a
 -- first byte of 0 for a NULL.
 CREATE OR REPLACE FUNCTION apply_writes(
-    our_epoch bigint, our_incarnation text, commit_number bigint, lease_ms bigint,
+    our_epoch bigint, our_incarnation text, commit_number bigint, lease_ms bigint, now_ms bigint,
     partitions bigint[], subqueues bigint[],
     bodies bigint[], body_data bytea,
     entries bigint[], entry_sessions bigint[], entry_session_data bytea,
@@ -24,7 +24,8 @@ DECLARE
     at integer;
 BEGIN
     UPDATE owner
-    SET last_commit = commit_number, until_ms = floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + lease_ms
+    SET last_commit = commit_number, until_ms = floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + lease_ms,
+        highest_ms = greatest(highest_ms, now_ms)
     WHERE epoch = our_epoch AND incarnation = our_incarnation;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'fenced off' USING ERRCODE = 'PB001';

@@ -2,6 +2,8 @@
 
 CREATE INDEX entry_by_shared_body ON entry (body) WHERE ((body >> 38) & 1) <> 0;
 
+ALTER TABLE owner ADD COLUMN highest_ms INTEGER NOT NULL DEFAULT 0;
+
 CREATE TABLE inbound_mark (
     partition_row INTEGER NOT NULL,
     source INTEGER NOT NULL,            -- key of the sub-queue that it comes from

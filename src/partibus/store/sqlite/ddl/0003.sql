@@ -15,7 +15,8 @@ CREATE TABLE owner (
     incarnation TEXT NOT NULL,          -- one run of the broker's process
     epoch INTEGER NOT NULL,             -- rises with every take-over
     until_ms INTEGER NOT NULL,          -- end of the lease; 0: no lease, the lock file beside the store decides
-    last_commit INTEGER NOT NULL
+    last_commit INTEGER NOT NULL,
+    highest_ms INTEGER NOT NULL DEFAULT 0   -- the latest time that an owner's clock has shown at a commit (D26)
 );
 
 CREATE TABLE partition (

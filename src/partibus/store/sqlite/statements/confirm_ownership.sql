@@ -1,1 +1,1 @@
-UPDATE owner SET last_commit = ? WHERE epoch = ? AND incarnation = ?
+UPDATE owner SET last_commit = ?, highest_ms = max(highest_ms, ?) WHERE epoch = ? AND incarnation = ?
