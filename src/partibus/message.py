@@ -38,6 +38,8 @@ _DESCRIPTOR_BYTES = 3
 DEFAULT_PRIORITY = 4
 
 TTL_MAX_MS = 0xFFFFFFFF
+"""The longest that a header can say, 49.7 days. Clients write it for whatever is longer, so it means no limit here: a
+message that was to live a year must not go after seven weeks."""
 
 
 class Message:
@@ -217,7 +219,12 @@ def _encoded_pair(key: str, value: object) -> bytes:
 def ttl_of(data: bytes) -> int | None:
     """The time to live in a stored form, in ms; None: for ever."""
     _, flags, _, _, ttl_ms, _, _, _ = _PREFIX.unpack_from(data)
-    return ttl_ms if flags & _HAS_TTL else None
+    return lifetime_ms(ttl_ms) if flags & _HAS_TTL else None
+
+
+def lifetime_ms(ttl_ms: int | None) -> int | None:
+    """How long a message lives that has this ttl in its header, in ms; None: for ever."""
+    return None if ttl_ms == TTL_MAX_MS else ttl_ms
 
 
 def with_application_properties(data: bytes, changes: Mapping[str, object]) -> bytes:

@@ -25,7 +25,7 @@ from partibus.filters.view import (
     application_properties,
     no_system_property,
 )
-from partibus.message import TTL_MAX_MS, Message, StoredMessage
+from partibus.message import TTL_MAX_MS, Message, StoredMessage, lifetime_ms
 
 RULE_NAME: Final = "RuleName"
 """Application property of each changed copy: whose copy it is."""
@@ -111,7 +111,7 @@ class Draft(View):
             message_id=original.message_id,
             partition_key=original.partition_key,
             session_id=original.session_id,
-            ttl_ms=stored.ttl_ms if "timetolive" in self._system else original.ttl_ms,
+            ttl_ms=lifetime_ms(stored.ttl_ms) if "timetolive" in self._system else original.ttl_ms,
             scheduled_ms=original.scheduled_ms,
         )
 

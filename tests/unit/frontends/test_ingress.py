@@ -25,7 +25,7 @@ from partibus.amqp.section_fields import properties
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, PartibusError
 from partibus.frontends.amqp.ingress import KEY_CHARS_MAX, REMEMBERED_MAX, WRITTEN_BY_BROKER, Ingress
-from partibus.message import Message, StoredMessage
+from partibus.message import TTL_MAX_MS, Message, StoredMessage, ttl_of
 from partibus.namespace.namespace import Queue
 from tests.unit.frontends.harness import World
 
@@ -89,6 +89,14 @@ class TestWhatIsStored:
         assert stored.properties == given[2]
         assert stored.application_properties == given[3]
         assert stored.rest == BODY
+
+    @pytest.mark.row("C20")
+    def test_the_largest_time_to_live_is_no_limit_and_is_shown_as_it_was(self, ingress: Ingress, queue: Queue) -> None:
+        """Clients write it for whatever is longer than 49.7 days, with the true one in the properties."""
+        for ttl_ms, lives_ms in ((TTL_MAX_MS, None), (TTL_MAX_MS - 1, TTL_MAX_MS - 1)):
+            message = one(ingress, queue, encode_header(ttl=ttl_ms), BODY)
+            assert (message.ttl_ms, ttl_of(message.data)) == (lives_ms, lives_ms)
+            assert StoredMessage(message.data).ttl_ms == ttl_ms
 
     def test_delivery_annotations_are_for_the_hop_and_not_stored(self, ingress: Ingress, queue: Queue) -> None:
         annotations = encode_annotations({"x-opt-lock-token": 1}, 0x71)

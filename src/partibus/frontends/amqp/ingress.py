@@ -15,7 +15,7 @@ from partibus.amqp.codec.types import Symbol
 from partibus.amqp.section_fields import Property, decode_body, header, iter_map, later_properties
 from partibus.amqp.sections import BATCH_FORMAT, DATA, iter_batch, split_sections
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge
-from partibus.message import DEFAULT_PRIORITY, Message, id_text, pack
+from partibus.message import DEFAULT_PRIORITY, Message, id_text, lifetime_ms, pack
 from partibus.namespace.namespace import Queue
 
 PARTITION_KEY = "x-opt-partition-key"
@@ -51,6 +51,8 @@ class _Header(NamedTuple):
     durable: bool
     priority: int
     ttl_ms: int | None
+    """As it was said."""
+    lifetime_ms: int | None
 
 
 class _Annotations(NamedTuple):
@@ -60,7 +62,7 @@ class _Annotations(NamedTuple):
     scheduled_ms: int | None
 
 
-_NO_HEADER = _Header(durable=False, priority=DEFAULT_PRIORITY, ttl_ms=None)
+_NO_HEADER = _Header(durable=False, priority=DEFAULT_PRIORITY, ttl_ms=None, lifetime_ms=None)
 _NO_ANNOTATIONS = _Annotations(0, b"", None, None)
 
 
@@ -135,7 +137,7 @@ class Ingress:
             message_id=id_text(message_id) if queue.requires_duplicate_detection else None,
             partition_key=partition_key,
             session_id=session_id,
-            ttl_ms=head.ttl_ms,
+            ttl_ms=head.lifetime_ms,
             scheduled_ms=notes.scheduled_ms,
         )
 
@@ -144,7 +146,7 @@ class Ingress:
         priority = DEFAULT_PRIORITY if fields.priority is None else fields.priority
         if priority > 255 or (fields.ttl is not None and fields.ttl > 0xFFFFFFFF):
             raise DecodeError(f"priority {priority} or ttl {fields.ttl} is out of the range of its type")
-        found = _Header(bool(fields.durable), priority, fields.ttl)
+        found = _Header(bool(fields.durable), priority, fields.ttl, lifetime_ms(fields.ttl))
         _remember(self._headers, section, found)
         return found
 

@@ -22,7 +22,7 @@ from partibus.errors import MessageTooLarge, PartibusError
 from partibus.frontends.rest.data.message_in import MessageReader
 from partibus.frontends.rest.data.message_out import body_of, date_text, headers_of
 from partibus.frontends.rest.data.paths import parse_place
-from partibus.message import Message, pack
+from partibus.message import Message, pack, ttl_of
 from partibus.namespace.catalog import EntityRecord
 from partibus.namespace.entities import EntityDescription, EntityOptions
 from partibus.namespace.placement import Placement
@@ -146,6 +146,21 @@ def test_what_the_partition_needs_is_beside_the_message() -> None:
     assert (message.message_id, message.session_id, message.partition_key, message.ttl_ms) == ("m", "s", "s", 1)
     assert READER.from_headers(headers, b"", QUEUE).message_id is None
     assert shown(READER.from_headers([], b"", QUEUE))[1]["MessageId"] == "made-here"
+
+
+@pytest.mark.row("C20")
+@pytest.mark.parametrize(
+    ("given", "lives_ms"),
+    [
+        ({"TimeToLive": 4_294_967.294}, 4_294_967_294),
+        ({"TimeToLive": 922337203685.47754}, None),
+        ({"TimeToLiveTimeSpan": "10675199.02:48:05.4775807"}, None),
+        ({"TimeToLiveTimeSpan": "100.00:00:00"}, None),
+    ],
+)
+def test_a_time_to_live_past_what_a_header_can_say_is_no_limit(given: dict[str, object], lives_ms: int | None) -> None:
+    message = READER.from_headers([("brokerproperties", json.dumps(given))], b"", QUEUE)
+    assert (message.ttl_ms, ttl_of(message.data)) == (lives_ms, lives_ms)
 
 
 def test_sizes_count_everything() -> None:

@@ -10,7 +10,7 @@ from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Symbol, Timestamp
 from partibus.amqp.section_encoding import encode_application_properties, encode_data, encode_properties
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, QuotaExceeded
-from partibus.message import TTL_MAX_MS, Message, pack
+from partibus.message import TTL_MAX_MS, Message, lifetime_ms, pack
 from partibus.namespace.namespace import Queue
 
 BROKER_PROPERTIES = "BrokerProperties"
@@ -130,7 +130,7 @@ class MessageReader:
             message_id=message_id if queue.requires_duplicate_detection else None,
             partition_key=partition_key,
             session_id=session_id,
-            ttl_ms=ttl_ms,
+            ttl_ms=lifetime_ms(ttl_ms),
             scheduled_ms=scheduled_ms,
         )
 
