@@ -1,5 +1,5 @@
-"""Whatever comes over HTTP, or is to leave over HTTP: answers, no faults of ours, and no more memory than is allowed (the
-fixture looks)."""
+"""Whatever comes over HTTP, or is to leave over HTTP: answers, no faults of ours, and no more memory than is allowed
+(the fixture looks)."""
 
 from __future__ import annotations
 
