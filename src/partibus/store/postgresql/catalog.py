@@ -36,10 +36,11 @@ _SESSION = """
 """Who holds the catalog's lock and says nothing more loses it after 3 s."""
 
 _BEGIN_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT version FROM version FOR UPDATE"
-_BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT version FROM version"
 _NOTE = """
     WITH next AS (UPDATE version SET version = version + 1 RETURNING version)
     INSERT INTO change SELECT version, json_build_object('entity', %s::text)::text FROM next
+    RETURNING version
 """
 _NOTIFY = "SELECT pg_notify(current_schema(), '')"
 _TABLES = "SELECT array_agg(tablename::text) FROM pg_tables WHERE schemaname = current_schema()"
@@ -108,6 +109,10 @@ class CatalogSchema:
         self._connection: PatientConnection | None = None
         self._why = ""
         self._connecting = False
+        self._latest = 0
+        """Version of the last change that is known to be stored."""
+        self._noted = 0
+        """The same of the transaction that is open."""
         try:
             self._connection = connect_catalog(address, application)
         except psycopg.Error as error:
@@ -136,7 +141,24 @@ class CatalogSchema:
             raise self._failed(connection, error) from error
 
     def begin(self, *, writing: bool) -> None:
-        self._run(_BEGIN_WRITING if writing else _BEGIN_READING)
+        """Also raises StoreUnavailable when the catalog has gone back to before what is known to be in it: entities
+        that brokers still serve are not in it, and their rows would be given to others."""
+        connection = self._connected()
+        try:
+            cursor = connection.execute((_BEGIN_WRITING if writing else _BEGIN_READING).encode())
+            cursor.nextset()
+            row = cursor.fetchone()
+        except psycopg.Error as error:
+            raise self._failed(connection, error) from error
+        version = -1 if row is None else int(row[0])
+        if version < self._latest:
+            self.rollback()
+            raise StoreUnavailable(
+                f"{self.name}: the catalog is an older copy, which ends with change {version}, but must have change "
+                f"{self._latest}, which was stored; nothing was changed. Restore a newer copy, or restart all brokers "
+                "to go on with this one."
+            )
+        self._latest = self._noted = version
 
     def commit(self) -> None:
         connection = self._connected()
@@ -150,6 +172,7 @@ class CatalogSchema:
             raise OutcomeUnknown(
                 f"{self.name}: the change may or may not be stored ({error}). Look at the entity, repeat it if needed."
             ) from error
+        self._latest = self._noted
 
     def rollback(self) -> None:
         if self.in_transaction:
@@ -157,7 +180,7 @@ class CatalogSchema:
                 self._run("ROLLBACK")
 
     def note(self, path: str) -> None:
-        self._run(_NOTE, (path,))
+        ((self._noted,),) = self._run(_NOTE, (path,))
         self._run(_NOTIFY)
 
     def close(self) -> None:

@@ -143,3 +143,27 @@ def eventually(catalog: CatalogSchema) -> list[tuple[object, ...]]:
             return catalog.execute("SELECT version FROM version")
         except StoreUnavailable:
             time.sleep(0.05)
+
+
+def test_a_catalog_that_has_gone_back_is_neither_read_nor_changed_by_who_knows_better(
+    address: Address, catalog: CatalogSchema
+) -> None:
+    for _ in range(2):
+        catalog.begin(writing=True)
+        catalog.note("orders")
+        catalog.commit()
+    catalog.begin(writing=True)
+    catalog.note("not stored")
+    catalog.rollback()
+    catalog.begin(writing=False)
+    catalog.rollback()
+    change(address, "DELETE FROM change WHERE version = 2; UPDATE version SET version = 1")
+    for writing in (False, True):
+        with pytest.raises(StoreUnavailable, match=r"older copy, which ends with change 1, but must have change 2"):
+            catalog.begin(writing=writing)
+        assert not catalog.in_transaction
+    restarted = CatalogSchema(address, "another run")
+    restarted.begin(writing=True)
+    restarted.note("orders")
+    restarted.commit()
+    restarted.close()
