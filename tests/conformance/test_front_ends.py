@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
-from partibus.client import Client, OutgoingMessage, connect
+from partibus.client import Client, OutgoingMessage, Receiver, connect
 from partibus.client.entities import Entities
 from partibus.client.errors import Busy, SendFailed
 from partibus.client.rehearsals import Rehearsals
@@ -18,7 +22,7 @@ PARTITIONS = 16
 CONNECTIONS = 14
 """The system deals them over two brokers by their ports: all to one of them once in 8,000 times."""
 QUIET_S = 0.3
-RESERVED_MS = 5_000
+LOCK_MS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -34,27 +38,36 @@ def connections(broker: BrokerProcess) -> Iterator[list[Client]]:
         yield [stack.enter_context(connect(broker.connection_string)) for _ in range(CONNECTIONS)]
 
 
-@pytest.mark.row("A5", "A6")
-def test_what_one_front_end_caches_another_one_does_not_get_before_its_time(
-    broker: BrokerProcess, connections: list[Client]
-) -> None:
-    queue = broker.create_queue("cached", EnablePartitioning=True)
-    one, *others = connections
-    sender = one.sender(queue)
-    for i in range(PARTITIONS):  # what is sent together would be in one partition
-        sender.send([OutgoingMessage(body=b"%d" % i)])
-    receiver = one.receiver(queue)
-    (first,) = receiver.receive(1)
-    receivers = [other.receiver(queue) for other in others]
-    found = [one.receive(1, timeout_s=QUIET_S) for one in receivers]
-    empty = [one for one, messages in zip(receivers, found, strict=True) if not messages]
-    assert empty, "every other connection is with the same front end"
-    # The same connection profits from the cache, as the others of that front end have.
-    (second,) = receiver.receive(1)
-    broker.advance(RESERVED_MS)
-    (late,) = empty[0].receive(1)
-    bodies = [message.body for message in (first, second, late, *(message for came in found for message in came))]
-    assert len(set(bodies)) == len(bodies)
+@pytest.mark.row("A5", "A6", "P14")
+def test_what_one_front_end_caches_another_one_does_not_get_before_its_time(tmp_path: Path) -> None:
+    """With locks while cached, as in the service: then the time is the manual clock's. Else what is cached goes back to
+    the others when its front end is asked for nothing for a quarter of a second of real time."""
+    arguments = ("--brokers", "2", "--clock", "manual", "--lock-cached")
+    with BrokerProcess(tmp_path, arguments=arguments) as broker, ExitStack() as stack:
+        queue = broker.create_queue("cached", EnablePartitioning=True, LockDuration="PT1M")
+        one, *others = [stack.enter_context(connect(broker.connection_string)) for _ in range(CONNECTIONS)]
+        sender = one.sender(queue)
+        for i in range(PARTITIONS):  # what is sent together would be in one partition
+            sender.send([OutgoingMessage(body=b"%d" % i)])
+        receiver = one.receiver(queue)
+        done = receiver.receive(1)
+        receiver.settle(done)
+        empty: list[Receiver] = []
+        for other in (other.receiver(queue) for other in others):
+            found = other.receive(1, timeout_s=QUIET_S)
+            other.settle(found)
+            done += found
+            if not found:
+                empty.append(other)
+        assert empty, "every other connection is with the same front end"
+        # The same connection profits from the cache, as the others of that front end have.
+        again = receiver.receive(1)
+        receiver.settle(again)
+        broker.advance(LOCK_MS)
+        (late,) = empty[0].receive(1)
+        assert late.delivery_count == 1, "it was locked for the front end that cached it"
+        bodies = [message.body for message in (*done, *again, late)]
+        assert len(set(bodies)) == len(bodies)
 
 
 @pytest.mark.row("K2", "K12", "A4")
@@ -75,3 +88,21 @@ def test_a_rehearsal_holds_whichever_broker_is_asked(broker: BrokerProcess, conn
         assert Entities(one).get(queue).partitions_away == ()
         one.sender(queue).send([OutgoingMessage(body=b"x", partition_key="k")])
     assert Entities(connections[0]).get(queue).messages == 2 * CONNECTIONS
+
+
+def test_health_says_that_a_store_is_rehearsed_to_be_away_whichever_broker_is_asked(
+    broker: BrokerProcess, connections: list[Client]
+) -> None:
+    rehearsals = Rehearsals(connections[0])
+    rehearsals.slow(1, store="store-04")
+    rehearsals.fail(store="store-05")
+    for _ in range(CONNECTIONS):
+        with pytest.raises(HTTPError) as unhealthy:
+            urlopen(f"{broker.http_url}/health", timeout=20)
+        assert unhealthy.value.code == 503
+        said = json.load(unhealthy.value)["stores"]
+        assert said.pop("store-05") == "store-05 is rehearsed to fail; end it with `partibus partition heal`"
+        assert set(said.values()) == {"ok"}
+    rehearsals.heal()
+    for _ in range(CONNECTIONS):
+        urlopen(f"{broker.http_url}/health", timeout=20).close()

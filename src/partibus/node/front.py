@@ -193,10 +193,15 @@ class Front:
                 runtime.drop(row, lambda dropped: self.namespace.forget_dropped([dropped]))
 
     async def health(self) -> tuple[bool, dict[str, Any]]:
-        """Whether sends and receives work, and what each store says."""
-        stores = await self._whole.health()
+        """Whether sends and receives work, and what each store says. One that is rehearsed to be away says so: whoever
+        watches health is part of what is rehearsed."""
+        rehearsed = self.broker.rehearsals.trouble
+        stores = {
+            name: (rehearsed(name) or said) if said == "ok" else said
+            for name, said in (await self._whole.health()).items()
+        }
         healthy = all(said == "ok" for said in stores.values())
-        details: dict[str, Any] = {"status": "healthy" if healthy else "unhealthy", "stores": dict(stores)}
+        details: dict[str, Any] = {"status": "healthy" if healthy else "unhealthy", "stores": stores}
         if self.tls is not None:
             details["certificate"] = self.tls.says()
         return healthy, details

@@ -104,6 +104,10 @@ class Rehearsals:
         rule = self._rules.get((store, 0))
         return rule is not None and rule.effect.fails
 
+    def trouble(self, store: str) -> str | None:
+        """What to say of a store that is rehearsed to be away."""
+        return f"{store} is rehearsed to fail; {_HINT}" if self.fails(store) else None
+
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _check_store(self, store: str) -> None:
