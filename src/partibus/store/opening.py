@@ -24,6 +24,9 @@ LISTING = "stores.json"
 IN_FILES = "sqlite:"
 """``sqlite:10``: ten stores in the data directory, beside those in databases."""
 
+FILES_MAX = 256
+"""Each takes 4 MiB that are kept back for a full disk, a thread's time at each start, and some open files."""
+
 _OPENED_AT_ONCE = 4
 
 
@@ -174,7 +177,14 @@ def _files_wanted(stores: Sequence[str]) -> int:
         return 0
     if len(counts) > 1 or not counts[0].isdecimal():
         raise _refused(f"{IN_FILES}{counts[-1]}: give {IN_FILES}N once, N the number of stores in files")
-    return int(counts[0])
+    least = 0 if len(stores) > 1 else 1
+    count = int(counts[0][:9])
+    if not least <= count <= FILES_MAX:
+        raise _refused(
+            f"{IN_FILES}{counts[0][:9]}: there may be {least} to {FILES_MAX} stores in files; {STORES_DEFAULT} are one "
+            "for each partition of a queue"
+        )
+    return count
 
 
 def _in_files(data_dir: Path, count: int, created_ms: int) -> list[StorePlace]:

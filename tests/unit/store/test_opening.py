@@ -122,11 +122,19 @@ def test_files_can_not_grow_into_the_numbers_of_databases(tmp_path: Path, one: A
         (("mysql://u:only-for-tests@h/db",), "is no kind of store"),
         (("sqlite:x",), "give sqlite:N once"),
         (("sqlite:1", "sqlite:2"), "give sqlite:N once"),
+        (("sqlite:0",), "sqlite:0: there may be 1 to 256 stores in files"),
+        (("sqlite:257",), "sqlite:257: there may be 1 to 256 stores in files"),
+        (("sqlite:9" + 5_000 * "9",), "sqlite:999999999: there may be 1 to 256"),
         (("postgresql://h/db", "postgresql://h/db?schema=partibus"), "is given twice"),
     ],
 )
 def test_what_is_no_store(tmp_path: Path, stores: tuple[str, ...], reason: str) -> None:
     assert reason in refusal(tmp_path, *stores)
+    assert list(tmp_path.glob("stores/*")) == [], "nothing was made"
+
+
+def test_no_files_may_be_asked_for_beside_databases(tmp_path: Path, one: Address) -> None:
+    assert ids(found(tmp_path, one.url, "sqlite:0")) == ["store-00"]
 
 
 def test_a_damaged_list_is_refused(tmp_path: Path, one: Address) -> None:
