@@ -1,5 +1,6 @@
 """`partibus entity`: administration over AMQP."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 
 import click
@@ -9,6 +10,8 @@ from partibus.cli.entity_options import entity_options
 from partibus.cli.output import note, number_text, print_json, print_table, size_text
 from partibus.client.entities import Entities, EntityInfo
 from partibus.namespace.entities import EntityKind
+
+_MAX_SIZE = "MaxSizeInMegabytes"
 
 
 @click.group()
@@ -129,6 +132,7 @@ def show(name: str, connection: str, as_json: bool) -> None:
         ("messages", _at_least(info, number_text(info.messages))),
         ("dead-lettered", _at_least(info, number_text(info.dead_letter_messages))),
         ("size", _at_least(info, size_text(info.size_bytes))),
+        *_maximum_size(info),
         ("availability", _availability(info)),
         *((key, value) for key, value in info.properties.items()),
     ]
@@ -160,6 +164,13 @@ def _row(info: EntityInfo) -> list[object]:
         info.status,
         info.availability,
     ]
+
+
+def _maximum_size(info: EntityInfo) -> Iterator[tuple[str, object]]:
+    """Of all partitions together: each of them has that of the property (rows P22, P24)."""
+    each_mb = info.properties.get(_MAX_SIZE)
+    if isinstance(each_mb, int):
+        yield "maximum size", size_text((each_mb << 20) * info.partitions)
 
 
 def _at_least(info: EntityInfo, count: str | None) -> str:

@@ -127,6 +127,25 @@ def test_list_and_show_as_tables_and_as_json(broker: TinyBroker, run: Run) -> No
     assert json.loads(run("entity", "show", "orders", "--json").output)["properties"] == {"LockDuration": "PT1M"}
 
 
+@pytest.mark.row("P22", "P24")
+@pytest.mark.parametrize(
+    ("partitions", "properties", "shown"),
+    [
+        (16, {"MaxSizeInMegabytes": 5120}, [["maximum", "size", "80.0", "GiB"]]),
+        (1, {"MaxSizeInMegabytes": 5120}, [["maximum", "size", "5.0", "GiB"]]),
+        (16, {"LockDuration": "PT1M"}, []),
+    ],
+    ids=["partitioned", "plain", "subscription"],
+)
+def test_the_maximum_size_is_that_of_all_partitions(
+    broker: TinyBroker, run: Run, partitions: int, properties: dict[str, object], shown: list[list[str]]
+) -> None:
+    described = {**QUEUE, "partitions": partitions, "properties": properties}
+    broker.answers["partibus:get-entity"] = lambda body: (200, None, "", described)
+    lines = [line.split() for line in run("entity", "show", "orders").output.splitlines()]
+    assert [line for line in lines if "maximum" in line] == shown
+
+
 def test_list_of_nothing_tells_how_to_begin(broker: TinyBroker, run: Run) -> None:
     broker.answers["partibus:list-entities"] = lambda body: (200, None, "", {"entities": []})
     result = run("entity", "list")
