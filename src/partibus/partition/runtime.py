@@ -37,6 +37,8 @@ from partibus.partition.topic import Topics, publishes
 
 REOPEN_DELAY_MS = 200.0
 _LEASE_OVER = "the lease has run out, so another broker may have the store"
+_DROPPED_MAX = 100_000
+"""Rows that were dropped and are remembered: some MB."""
 _STORING = frozenset((c.Enqueue, c.Transact, c.SetSessionState))
 """Commands that may need room in the store."""
 
@@ -73,6 +75,8 @@ class StoreRuntime:
         self._limits = limits or StoreLimits()
         self._store = store
         self._slots: dict[int, Slot] = {}
+        self._dropped: dict[int, None] = {}
+        """The last rows that were dropped, an ordered set: who used them may not know yet. No row is given twice."""
         self._answers = Answers()
         self._queue = CommitQueue()
         self._commit_timer: Timer | None = None
@@ -259,6 +263,11 @@ class StoreRuntime:
             return
         slot = self._slots.get(row)
         if slot is None:
+            if row in self._dropped:
+                # Loaded again it would be in the store again, for good.
+                self._answers.refuse(command, "the entity was deleted")
+                self._answers.deliver()
+                return
             slot = self._begin_slot(row, options)
         elif slot.options is not options:  # the entity was updated
             slot.follow(options)
@@ -314,6 +323,9 @@ class StoreRuntime:
     def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
         """Forget a partition and delete its rows: the entity was deleted. ``on_dropped`` gets the row when that is
         durable; should the store fail before, it is never called, and the next start tries again."""
+        self._dropped[row] = None
+        if len(self._dropped) > _DROPPED_MAX:
+            del self._dropped[next(iter(self._dropped))]
         slot = self._slots.pop(row, None)
         # Before a topic that waited for it goes on with what was planned when it was there.
         self._topics.dropped(row)
