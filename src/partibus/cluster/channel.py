@@ -131,7 +131,7 @@ class Channel(asyncio.Protocol):
             self._fail(str(error))
         except Exception:
             # What was under way is not known any more, so whoever waits for it is told.
-            log.exception("an error inside of the broker at what %s sent", self.handshake.peer)
+            log.exception("an error inside of the broker at what %s sent", self.handshake.other)
             self._fail("an error inside of the broker")
 
     def _shake_hands(self, message: memoryview) -> None:
@@ -190,7 +190,7 @@ class Channel(asyncio.Protocol):
         self._fail(f"the peer has not proved itself within {self._limits.handshake_s:g} seconds")
 
     def _fail(self, why: str) -> None:
-        log.warning("channel to %s ended: %s", self.handshake.peer, why)
+        log.warning("channel to %s ended: %s", self.handshake.other, why)
         self._end(why)
 
     def _end(self, why: str) -> None:

@@ -96,6 +96,12 @@ class Handshake:
         self._theirs = b""
         self.peer: Identity | None = None
 
+    @property
+    def other(self) -> str:
+        """The other side, for people."""
+        known = self.peer or self._expected
+        return "a peer that has not proved itself" if known is None else f"{known.broker} (run {known.incarnation})"
+
     def first(self) -> bytes | None:
         """What a guest begins with."""
         return None if self._expected is None else _encode(_Hello(self._ours))

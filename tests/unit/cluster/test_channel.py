@@ -147,6 +147,7 @@ async def test_wrong_secret_ends_both_ends_with_a_reason(path: Path, caplog: pyt
             assert not guest.opened.is_set()
             assert not owner.opened.is_set()
     assert "secret" in caplog.text
+    assert "None" not in caplog.text, "who it was to be, or that nobody knows"
 
 
 @on_loop

@@ -37,8 +37,10 @@ def shake(one: Handshake, other: Handshake) -> None:
 
 def test_both_know_the_other_in_the_end() -> None:
     one, other = guest(), owner()
+    assert (one.other, other.other) == ("broker-1 (run b2)", "a peer that has not proved itself")
     shake(one, other)
     assert (one.peer, other.peer) == (OWNER, GUEST)
+    assert (one.other, other.other) == ("broker-1 (run b2)", "broker-0 (run a1)")
 
 
 def test_guest_refuses_an_owner_without_the_secret() -> None:
