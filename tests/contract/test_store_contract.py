@@ -458,3 +458,27 @@ def _snapshot(store: Store) -> Snapshot:
     snapshot = store.load_partition(PARTITION)
     assert snapshot is not None
     return snapshot
+
+
+# -- requests of other brokers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("K6")
+def test_which_requests_were_executed(store: Store) -> None:
+    for at_ms, executed in ((100, {"a": [1, 10, 2, 11], "b": [1, 12]}), (200, {"a": [(1 << 47) + 1, 1 << 47]})):
+        writes = Writes()
+        writes.counters[1] = (2, 1, 0)
+        writes.executed = executed
+        writes.executed_ms = at_ms
+        store.commit(writes)
+    assert store.load_executed("a") == {1: 10, 2: 11, (1 << 47) + 1: 1 << 47}
+    assert store.load_executed("b") == {1: 12}
+    assert store.load_executed("c") == {}
+    writes = Writes()
+    writes.counters[1] = (2, 1, 0)
+    writes.forgotten_executed_ms = 200
+    writes.executed = {"b": [3, 4]}
+    writes.executed_ms = 150
+    store.commit(writes)
+    assert store.load_executed("a") == {(1 << 47) + 1: 1 << 47}
+    assert store.load_executed("b") == {3: 4}, "what comes with the same commit stays"

@@ -5,7 +5,7 @@ broker before it starts them. Nothing of it is in the broker itself.
 a function here, some with an argument behind a ``:``.
 
 ```text
-PARTIBUS_ALTERED="answers_late:0.05 reroutes_the_unknown" python tests/robustness/altered_broker.py serve …
+PARTIBUS_ALTERED="answers_late:0.05 denies_what_was_executed" python tests/robustness/altered_broker.py serve …
 ```
 """
 
@@ -88,34 +88,14 @@ def forgets_locks() -> None:
     _replace(SQLiteStore, "commit", forgetful)
 
 
-def reroutes_the_unknown() -> None:
-    """A send whose outcome nobody knows is made again elsewhere."""
-    from partibus.partition.commands import Failed
-    from partibus.routing import send
+def denies_what_was_executed() -> None:
+    """Who takes a store over says that the last owner has done nothing of what it left unanswered."""
+    from partibus.partition.runtime import StoreRuntime
 
-    original: Any = send._send_unkeyed
+    def deny(runtime: Any, asker: str, requests: Any, found: Callable[[Any], None]) -> None:
+        runtime._host.call_soon(lambda: found(dict.fromkeys(requests)))
 
-    class Sure:
-        """A partition that always knows."""
-
-        def __init__(self, partition: Any) -> None:
-            self._partition = partition
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._partition, name)
-
-        def submit(self, command: Any, on_reply: Callable[[Any], None], **options: Any) -> None:
-            def surely(reply: Any) -> None:
-                if isinstance(reply, Failed):
-                    reply = Failed(reply.request, False, reply.full, reply.message)
-                on_reply(reply)
-
-            self._partition.submit(command, surely, **options)
-
-    def sure(route: Any, messages: Any, partition: Any, on_done: Any, *, more: bool) -> None:
-        original(route, messages, Sure(partition), on_done, more=more)
-
-    _replace(send, "_send_unkeyed", sure)
+    _replace(StoreRuntime, "find_executed", deny)
 
 
 def spares_the_silent() -> None:

@@ -38,6 +38,11 @@ class Identity(NamedTuple):
     broker: str
     incarnation: str
 
+    @property
+    def run(self) -> str:
+        """As one text, by which requests are noted."""
+        return f"{self.broker}/{self.incarnation}"
+
 
 class _Greeting(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     name: str

@@ -8,6 +8,7 @@ from partibus.cluster.channel import Channel, Receive
 from partibus.cluster.handshake import Handshake, Identity
 from partibus.cluster.remote_store import RemoteBroker
 from partibus.cluster.sockets import Address, TcpAddress, binding_of, connect
+from partibus.cluster.unsure import Unsure
 from partibus.cluster.wire import read_answers
 from partibus.limits import PeerLimits
 from partibus.routing.store_access import StoreRoute
@@ -36,6 +37,7 @@ class Link:
         on_over: "Callable[[Link], None]",
         loop: asyncio.AbstractEventLoop,
         limits: PeerLimits,
+        unsure: Unsure | None = None,
     ) -> None:
         self.owner = owner
         self.leaving = False
@@ -44,6 +46,7 @@ class Link:
         self._on_over = on_over
         self._loop = loop
         self._limits = limits
+        self._unsure = unsure
         self._routes: dict[int, StoreRoute] = {}
         self._channel: Channel | None = None
         self._remote: RemoteBroker | None = None
@@ -128,7 +131,14 @@ class Link:
         return channel
 
     def _opened(self, channel: Channel) -> Receive:
-        remote = self._remote = RemoteBroker(self.owner.broker, channel.outbox, self._loop.call_soon, self._limits)
+        remote = self._remote = RemoteBroker(
+            self.owner.broker,
+            channel.outbox,
+            self._loop.call_soon,
+            self._limits,
+            self.owner.run,
+            self._unsure,
+        )
         self._opened_s = self._loop.time()
         for store_no, route in self._routes.items():
             if route.access is None:  # else this broker has taken the store itself

@@ -50,6 +50,8 @@ class Serving(Protocol):
 
     def close(self, number: int, why: str) -> None: ...
 
+    def asker_of(self, request: int) -> tuple[str, int] | None: ...
+
 
 class Stores:
     """All stores of the data directory, by number, as one broker reaches them."""
@@ -83,6 +85,7 @@ class Stores:
         """Open a store, off the loop, and have its partitions run here. ``taken`` is called when that was tried: a
         store that can't be opened is owned all the same, its `failure` says why, and opening goes on being tried."""
         runtime = self._make_runtime(store_no, partial(self._open_store, store_no))
+        runtime.asker_of = self._serving.asker_of
         self.runtimes[store_no] = runtime
 
         def begun() -> None:

@@ -11,6 +11,7 @@ from partibus.cluster.handshake import NONCE_BYTES, Handshake, Identity
 from partibus.cluster.link import Link
 from partibus.cluster.serving import Guest, Serving
 from partibus.cluster.sockets import Address, binding_of
+from partibus.cluster.unsure import Unsure
 from partibus.cluster.wire import read_questions
 from partibus.limits import PeerLimits
 from partibus.routing.store_access import StoreRoute
@@ -44,6 +45,7 @@ class PeerChannels:
         self._serving = serving
         self._loop = loop
         self._limits = limits or PeerLimits()
+        self._unsure = Unsure(self._us.run, loop.call_later, loop.time)
         self._links: dict[Identity, Link] = {}
         self._answering: set[Channel] = set()
 
@@ -57,7 +59,13 @@ class PeerChannels:
         existing = self._links.get(identity)
         if existing is None or existing.leaving:
             existing = Link(
-                identity, self._address_of(identity), self._asking_handshake, self._over, self._loop, self._limits
+                identity,
+                self._address_of(identity),
+                self._asking_handshake,
+                self._over,
+                self._loop,
+                self._limits,
+                self._unsure,
             )
             self._links[identity] = existing
         existing.lead(store_no, route)
@@ -102,7 +110,8 @@ class PeerChannels:
         guests: list[Guest] = []
 
         def opened(channel: Channel) -> Receive:
-            guest = self._serving.guest(channel.outbox)
+            peer = channel.handshake.peer
+            guest = self._serving.guest(channel.outbox, None if peer is None else peer.run)
             guests.append(guest)
             return lambda batch: guest.receive(read_questions(batch))
 
@@ -118,6 +127,7 @@ class PeerChannels:
 
     def close(self) -> None:
         """This broker stops: all channels end."""
+        self._unsure.close()
         for link in list(self._links.values()):
             link.close("this broker is stopping")
         for channel in list(self._answering):

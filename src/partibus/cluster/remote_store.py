@@ -7,16 +7,18 @@
 ```
 
 A channel is used once. When it is lost, its requests are answered: surely not executed where the question never left
-this process or leaves nothing behind, else nobody can tell. Its receivers are told, and the routes lead nowhere, until
+this process or leaves nothing behind; messages that were sent wait for the next owner, which knows
+(`partibus.cluster.unsure`); of the rest nobody can tell. Its receivers are told, and the routes lead nowhere, until
 somebody who knows the next owner has them lead there.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from partibus.cluster.forms import to_form
 from partibus.cluster.outbox import Outbox
+from partibus.cluster.unsure import Unsure
 from partibus.cluster.wire import (
     Ask,
     Condition,
@@ -26,6 +28,8 @@ from partibus.cluster.wire import (
     Forgotten,
     Measure,
     Measured,
+    Recall,
+    Recalled,
     Register,
     Unregister,
     encode_frame,
@@ -36,6 +40,7 @@ from partibus.limits import PeerLimits
 from partibus.partition import commands as c
 from partibus.partition.answers import OnReply
 from partibus.partition.options import PartitionOptions
+from partibus.partition.runtime import OnFound
 from partibus.routing.store_access import StoreRoute
 
 _OPTIONS_KEPT_MAX = 4_096
@@ -67,6 +72,8 @@ class _Asked(NamedTuple):
     """The number of the batch that took it away; `_NEVER` when that makes no difference."""
     bulk_bytes: int
     """What it takes of the store's room."""
+    recorded: bool = False
+    """Its store keeps word that it was executed."""
 
 
 class _Held(NamedTuple):
@@ -81,8 +88,19 @@ class RemoteBroker:
     """One peer as the owner of stores, over one channel. All on the loop."""
 
     def __init__(
-        self, name: str, outbox: Outbox, call_soon: Callable[[Callable[[], None]], Any], limits: PeerLimits
+        self,
+        name: str,
+        outbox: Outbox,
+        call_soon: Callable[[Callable[[], None]], Any],
+        limits: PeerLimits,
+        run: str = "",
+        unsure: Unsure | None = None,
     ) -> None:
+        """``run``: which one of the broker. ``unsure`` finds out what the peer has done before it was lost."""
+        self.run = run
+        self._unsure = unsure
+        self.recalls: dict[int, OnFound] = {}
+        self.questions = 0
         self.name = name
         self.limits = limits
         self.outbox = outbox
@@ -144,6 +162,9 @@ class RemoteBroker:
                 case Measured():
                     if self.measures:
                         self.measures.popleft()(frame.text)
+                case Recalled():
+                    if (found := self.recalls.pop(frame.question, None)) is not None:
+                        found(frame.found)
                 case Forgotten():
                     self.leaving.pop(frame.number, None)
                     if (asked := self.requests.pop(frame.number, None)) is not None:
@@ -189,9 +210,19 @@ class RemoteBroker:
         for on_measured in measures:
             on_measured(None)
         left = self.outbox.left
+        recalls, self.recalls = self.recalls, {}
+        for found in recalls.values():
+            found(None)
+        open_questions: dict[StoreRoute, dict[int, OnReply]] = {}
         for number, asked in requests.items():
             executed = None if asked.batch <= left else False
+            if executed is None and asked.recorded and self._unsure is not None:
+                open_questions.setdefault(asked.store.route, {})[number] = asked.on_reply
+                continue
             asked.on_reply(c.Failed(number, executed, False, why))
+        if self._unsure is not None:
+            for route, waiting in open_questions.items():
+                self._unsure.hold(route, self.run, waiting, why)
 
 
 class RemoteStore:
@@ -200,7 +231,7 @@ class RemoteStore:
     def __init__(self, broker: RemoteBroker, number: int, route: StoreRoute) -> None:
         self._broker = broker
         self._number = number
-        self._route = route
+        self.route = route
         self._owner_overloaded = False
         self._bulk_bytes_max = broker.limits.unanswered_bytes
         self._bulk_bytes = 0
@@ -217,6 +248,21 @@ class RemoteStore:
         return self.failure is None and (
             self._owner_overloaded or self._bulk_bytes + self._held_bytes > self._bulk_bytes_max
         )
+
+    @property
+    def run(self) -> str:
+        """Of the broker that owns the store."""
+        return self._broker.run
+
+    def find_executed(self, asker: str, requests: Sequence[int], found: OnFound) -> None:
+        """See `partibus.routing.store_access.Remembers`; the peer knows who asks."""
+        broker = self._broker
+        if broker.lost_because is not None:
+            broker.call_soon(lambda: found(None))
+            return
+        broker.questions += 1
+        broker.recalls[broker.questions] = found
+        broker.outbox.put(Recall(self._number, broker.questions, list(requests)))
 
     @property
     def unanswered_bytes(self) -> int:
@@ -250,7 +296,8 @@ class RemoteStore:
             form = to_form(command)
             frame = Ask(self._number, row, broker.encoded(options), holdable, on_reply is not None, form)
             if isinstance(command, c.Enqueue | c.Transact):
-                self._submit_bulk(command.request, encode_frame(frame), on_reply)
+                recorded = type(command) is c.Enqueue
+                self._submit_bulk(command.request, encode_frame(frame), on_reply, recorded=recorded)
                 return
             batch = _NEVER if type(command) in _LEAVES_NOTHING else broker.outbox.batch
             broker.outbox.put(frame)
@@ -260,17 +307,17 @@ class RemoteStore:
         if on_reply is not None:
             broker.requests[c.request_of(command)] = _Asked(on_reply, self, batch, 0)
 
-    def _submit_bulk(self, request: int, frame: bytes, on_reply: OnReply | None) -> None:
+    def _submit_bulk(self, request: int, frame: bytes, on_reply: OnReply | None, *, recorded: bool) -> None:
         broker = self._broker
         size_bytes = len(frame)
         if self._held or (self._bulk_bytes and self._bulk_bytes + size_bytes > self._bulk_bytes_max):
             if on_reply is not None:
-                broker.requests[request] = _Asked(on_reply, self, _NEVER, 0)
+                broker.requests[request] = _Asked(on_reply, self, _NEVER, 0, recorded)
             self._held.append(_Held(frame, request if on_reply is not None else 0))
             self._held_bytes += size_bytes
             return
         if on_reply is not None:
-            broker.requests[request] = _Asked(on_reply, self, broker.outbox.batch, size_bytes)
+            broker.requests[request] = _Asked(on_reply, self, broker.outbox.batch, size_bytes, recorded)
             self._bulk_bytes += size_bytes
         broker.outbox.put_encoded(frame)
 
@@ -335,7 +382,7 @@ class RemoteStore:
             size_bytes = len(frame)
             self._held_bytes -= size_bytes
             if (asked := requests.get(request)) is not None:
-                requests[request] = _Asked(asked.on_reply, self, outbox.batch, size_bytes)
+                requests[request] = _Asked(asked.on_reply, self, outbox.batch, size_bytes, asked.recorded)
                 self._bulk_bytes += size_bytes
             outbox.put_encoded(frame)
         if not self.overloaded:
@@ -353,8 +400,8 @@ class RemoteStore:
 
     def leave(self, why: str) -> None:
         """The channel has ended."""
-        if self._route.access is self:
-            self._route.lead_nowhere(why)
+        if self.route.access is self:
+            self.route.lead_nowhere(why)
         elif not self._retired:
             self.retire(why)
 

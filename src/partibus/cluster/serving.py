@@ -7,7 +7,7 @@ When a guest is gone, what only made sense with it goes back at once: its receiv
 sessions are free. Message locks stay: consumers can settle through another broker (D12, D21).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,8 @@ from partibus.cluster.wire import (
     Forgotten,
     Measure,
     Measured,
+    Recall,
+    Recalled,
     Register,
     Unregister,
     decode_options,
@@ -30,7 +32,7 @@ from partibus.cluster.wire import (
 from partibus.partition import commands as c
 from partibus.partition.answers import OnReply
 from partibus.partition.options import PartitionOptions
-from partibus.routing.store_access import StoreAccess
+from partibus.routing.store_access import StoreAccess, memory_of
 
 BASE_BITS = 48
 """Room for the numbers of one guest: at a million requests a second, nine years."""
@@ -51,6 +53,8 @@ class Serving:
         self.stores: dict[int, StoreAccess] = {}
         self._guests: set[Guest] = set()
         self._bases = 0
+        self._askers: dict[int, str] = {}
+        """By base: the run of the broker behind a guest. They stay: what it asked for may be under way."""
 
     def open(self, number: int, store: StoreAccess) -> None:
         """This broker owns a store now. Guests that asked for it before are told."""
@@ -64,10 +68,18 @@ class Serving:
         for guest in self._guests:
             guest.look(number, why)
 
-    def guest(self, outbox: Outbox) -> "Guest":
-        """A broker that asks over a new channel."""
+    def asker_of(self, request: int) -> tuple[str, int] | None:
+        """See `partibus.partition.runtime.AskerOf`."""
+        base = request >> BASE_BITS
+        asker = self._askers.get(base) if base else None
+        return None if asker is None else (asker, request - (base << BASE_BITS))
+
+    def guest(self, outbox: Outbox, asker: str | None = None) -> "Guest":
+        """A broker that asks over a new channel, by its run; None: nothing of its requests is noted."""
         self._bases += 1
-        guest = Guest(self, outbox, self._bases << BASE_BITS)
+        if asker is not None:
+            self._askers[self._bases] = asker
+        guest = Guest(self, outbox, self._bases << BASE_BITS, asker)
         self._guests.add(guest)
         return guest
 
@@ -79,8 +91,9 @@ class Serving:
 class Guest:
     """One broker that asks, over one channel."""
 
-    def __init__(self, serving: Serving, outbox: Outbox, base: int) -> None:
+    def __init__(self, serving: Serving, outbox: Outbox, base: int, asker: str | None = None) -> None:
         self.outbox = outbox
+        self._asker = asker
         self.base = base
         self.gone = False
         self._serving = serving
@@ -94,6 +107,9 @@ class Guest:
                 return
             if type(frame) is Measure:
                 self._measure(frame.brokers)
+                continue
+            if type(frame) is Recall:
+                self._recall(frame)
                 continue
             table = self._table(frame.store)
             touched[table] = None
@@ -120,6 +136,16 @@ class Guest:
                 self.outbox.put(Measured(text))
 
             self._serving.measure(brokers, measured)
+
+    def _recall(self, frame: Recall) -> None:
+        def found(known: Mapping[int, int | None] | None) -> None:
+            self.outbox.put(Recalled(frame.question, None if known is None else dict(known)))
+
+        memory = memory_of(self._serving.stores.get(frame.store))
+        if self._asker is None or memory is None:
+            found(None)
+        else:
+            memory.find_executed(self._asker, frame.requests, found)
 
     def _table(self, number: int) -> "_Table":
         table = self._tables.get(number)

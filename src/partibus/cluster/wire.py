@@ -75,6 +75,14 @@ class Measure(msgspec.Struct, array_like=True, tag=133, forbid_unknown_fields=Tr
     brokers: int
 
 
+class Recall(msgspec.Struct, array_like=True, tag=134, forbid_unknown_fields=True):
+    """Which of these requests, asked of an owner of the store that is lost, were executed? Answered with `Recalled`."""
+
+    store: int
+    question: int
+    requests: list[int]
+
+
 class Forgotten(msgspec.Struct, array_like=True, tag=160, forbid_unknown_fields=True):
     """No answer to that request, or for that receiver, comes behind this."""
 
@@ -102,8 +110,15 @@ class Measured(msgspec.Struct, array_like=True, tag=163, forbid_unknown_fields=T
     text: bytes
 
 
-_Questions: Any = Ask | Register | Unregister | Forget | Drop | Measure
-_Answers: Any = REPLY_FORMS | Forgotten | Dropped | Condition | Measured
+class Recalled(msgspec.Struct, array_like=True, tag=164, forbid_unknown_fields=True):
+    """By request the first sequence, None: surely not executed. What is missing can't be told; None: ask later."""
+
+    question: int
+    found: dict[int, int | None] | None
+
+
+_Questions: Any = Ask | Register | Unregister | Forget | Drop | Measure | Recall
+_Answers: Any = REPLY_FORMS | Forgotten | Dropped | Condition | Measured | Recalled
 
 Read = Callable[[bytes | memoryview], list[Form]]
 

@@ -8,7 +8,8 @@ Rows to write travel as flat lists of columns, ready to be bound to a multi-row 
 instead of one object per message (hot path budget).
 """
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -116,7 +117,10 @@ class Writes:
         "duplicate_ids",
         "entries",
         "entry_updates",
+        "executed",
+        "executed_ms",
         "forgotten_duplicates",
+        "forgotten_executed_ms",
         "inbound_marks",
         "lock_batches",
         "now_ms",
@@ -149,6 +153,12 @@ class Writes:
         """(partition row, bucket, most): up to ``most`` ids of buckets below ``bucket`` go."""
         self.inbound_marks: dict[tuple[int, int], int] = {}
         """(partition row, key of the sub-queue that messages came from) -> their highest position there (D15)."""
+        self.executed: dict[str, list[int]] = {}
+        """Run of another broker -> flat: number of a request of its that this commit answers, first sequence (D15)."""
+        self.executed_ms = 0
+        """When, by the owner's clock."""
+        self.forgotten_executed_ms: int | None = None
+        """What was executed before goes."""
         self.deleted_locks: list[int] = []
         """Lock keys: every row of that lock id goes."""
         self.lock_batches: dict[int, list[tuple[int, int, bytes]]] = {}
@@ -173,6 +183,18 @@ ENTRY_COLUMNS = 8
 BODY_COLUMNS = 2
 UPDATE_COLUMNS = 5
 DUPLICATE_COLUMNS = 4
+
+
+def executed_rows(writes: Writes) -> list[tuple[str, int, bytes]]:
+    """(asker, ms, requests and first sequences as 64 bits each, little-endian): one row per asker and commit."""
+    return [
+        (asker, writes.executed_ms, struct.pack(f"<{len(flat)}q", *flat)) for asker, flat in writes.executed.items()
+    ]
+
+
+def executed_requests(parts: Iterable[bytes]) -> dict[int, int]:
+    """What `executed_rows` has packed."""
+    return dict(pair for part in parts for pair in struct.iter_unpack("<qq", part))
 
 
 class StoreError(Exception):
@@ -289,6 +311,11 @@ class Store(Protocol):
         self, partition_row: int, after: tuple[int, bytes], max_ids: int
     ) -> list[tuple[int, bytes, int]]:
         """(bucket, id, accepted ms) in order, from behind ``after`` on; an empty answer ends the scan."""
+        ...
+
+    def load_executed(self, asker: str) -> dict[int, int]:
+        """The requests of one run of a broker that commits have answered and that were not forgotten -> first
+        sequence."""
         ...
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:

@@ -11,7 +11,7 @@ Everything but the store's own calls happens on one thread: the host's loop in p
 Nothing here knows which.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from partibus.clock import Clock, SystemClock
@@ -29,13 +29,23 @@ from partibus.partition.machine import Partition
 from partibus.partition.meters import CommitMeter, Meters
 from partibus.partition.options import PartitionOptions
 from partibus.partition.pacing import CommitPacing
-from partibus.partition.ports import Store, StoreError, StoreFull, SubqueueCounts
+from partibus.partition.ports import Store, StoreError, StoreFull, SubqueueCounts, Writes
 from partibus.partition.reading import read
 from partibus.partition.slot import Slot
 from partibus.partition.step import Step
 from partibus.partition.topic import Topics, publishes
 
 REOPEN_DELAY_MS = 200.0
+EXECUTED_KEPT_MS = 60_000
+"""So long it is kept in the store which requests of other brokers were executed; who asks does so within a third of it
+(`partibus.cluster.unsure`)."""
+FORGET_MS = 5_000
+"""Between two times that older ones are removed."""
+AskerOf = Callable[[int], tuple[str, int] | None]
+"""The run of another broker that a request is of, and its number there; None: it is this broker's own."""
+OnFound = Callable[[Mapping[int, int | None] | None], None]
+"""Gets, by request: the first sequence counter that it was given, or None when it was surely not executed; what is not
+there can't be told any more. None: the store can't be asked now."""
 _LEASE_OVER = "the lease has run out, so another broker may have the store"
 _DROPPED_MAX = 100_000
 """Rows that were dropped and are remembered: some MB."""
@@ -63,6 +73,12 @@ class StoreRuntime:
         ``forward`` gets the row of each partition in use whose messages go on to another entity, and whether some of
         them were sent through it.
         ``subscribers`` knows the subscriptions of topics. ``meters``: what is counted in this process."""
+        self.asker_of: AskerOf | None = None
+        """Which requests are another broker's; None while there is no other."""
+        self._noting_since_ms = 0
+        """When a request of another broker was noted first; 0: none was."""
+        self._forgot_ms = 0
+        """When requests of other brokers were forgotten last; 0: never."""
         self._meters = meters or Meters()
         self.meter = CommitMeter(self._meters.elapsed_s)
         self._forward = forward
@@ -382,6 +398,8 @@ class StoreRuntime:
             self._record(slot, machine, step, holdable, unconfirmed=_is_unconfirmed(command))
         queue = self._queue
         durable = slot.waited <= queue.durable
+        if self.asker_of is not None and step.events:
+            self._note_executed(step, self.asker_of)
         for reply in step.replies:
             callback = self._answers.whose(reply)
             if callback is None:
@@ -467,6 +485,41 @@ class StoreRuntime:
         self._pacing.add(waited_for=waited_for, holdable=holdable)
         self._schedule()
 
+    def _note_executed(self, step: Step, asker_of: "AskerOf") -> None:
+        """With what another broker asked for goes word that it was done (D15)."""
+        for reply in step.replies:
+            if type(reply) is c.Accepted and (known := asker_of(reply.request)) is not None:
+                asker, number = known
+                self._queue.pending.executed.setdefault(asker, []).extend((number, reply.first_sequence))
+
+    def _date_executed(self, writes: Writes) -> None:
+        now_ms = writes.executed_ms = self._clock.now_ms()
+        self._noting_since_ms = self._noting_since_ms or now_ms
+        # What an owner before this one has noted is of use for a while, whatever its clock showed.
+        if now_ms - self._noting_since_ms > EXECUTED_KEPT_MS and now_ms - self._forgot_ms > FORGET_MS:
+            self._forgot_ms = now_ms
+            writes.forgotten_executed_ms = now_ms - EXECUTED_KEPT_MS
+
+    def find_executed(self, asker: str, requests: Sequence[int], found: OnFound) -> None:
+        """See `partibus.routing.store_access.Remembers`."""
+        store, generation = self._store, self._generation
+        if store is None or self.failure is not None:
+            self._host.call_soon(lambda: found(None))
+            return
+        forgot = self._forgot_ms > 0
+
+        def read(result: Any) -> None:
+            if isinstance(result, BaseException) or generation != self._generation:
+                found(None)
+                return
+            known: dict[int, int | None] = {}
+            for request in requests:
+                if request in result or not forgot:
+                    known[request] = result.get(request)
+            found(known)
+
+        self._host.read(lambda: store.load_executed(asker), read)
+
     def _give_back(self, slot: Slot, reply: c.Reply) -> None:
         """Nobody is there to take it: what was locked must not wait for the lock to end, nor be granted again."""
         match reply:
@@ -511,6 +564,8 @@ class StoreRuntime:
         if not (writes.counters or writes.dropped_partitions):
             self._finish_closing()
             return
+        if writes.executed:
+            self._date_executed(writes)
         queue.take()
         if self._keeps_time:  # a clock that is moved by hand begins anew with each run
             writes.now_ms = self._clock.now_ms()

@@ -7,12 +7,13 @@
 ```
 """
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from partibus.partition.answers import OnReply
 from partibus.partition.commands import Command, Failed, LockReserved, Receive, refused
 from partibus.partition.options import PartitionOptions
+from partibus.partition.runtime import OnFound
 
 
 class StoreAccess(Protocol):
@@ -66,6 +67,21 @@ class StoreAccess(Protocol):
         """The store is not reached this way any more: receivers are told and forgotten; requests are still answered.
         Gives the calls that `when_usable` has not made."""
         ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """What knows which requests of a lost way to the store were executed."""
+
+    def find_executed(self, asker: str, requests: Sequence[int], found: OnFound) -> None:
+        """Tell which of the requests of ``asker``, a run of a broker, were executed by whoever had the store before.
+        ``found`` is called once, never before this returns."""
+        ...
+
+
+def memory_of(access: object) -> Remembers | None:
+    """A way to a store as one that `Remembers`, if it is."""
+    return access if isinstance(access, Remembers) else None
 
 
 class StoreRoute:

@@ -227,6 +227,10 @@ class FaultyStore:
         """See the port."""
         return self._loading().scan_duplicates(partition_row, after, max_ids)
 
+    def load_executed(self, asker: str) -> dict[int, int]:
+        """See the port."""
+        return self._loading().load_executed(asker)
+
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
         """See the port."""
         return self._loading().load_bodies(keys)

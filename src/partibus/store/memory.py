@@ -198,6 +198,11 @@ class MemoryStore:
         with self._lock:
             return self._tables().duplicate_ids.scan(partition_row, after, max_ids)
 
+    def load_executed(self, asker: str) -> dict[int, int]:
+        """See the port."""
+        with self._lock:
+            return self._tables().executed_by(asker)
+
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
         """See the port."""
         with self._lock:

@@ -27,6 +27,8 @@ from partibus.partition.ports import (
     Snapshot,
     SubqueueCounts,
     Writes,
+    executed_requests,
+    executed_rows,
 )
 from partibus.store.duplicate_ids import DuplicateIds
 from partibus.store.entry_index import EntryIndex, StoredEntry
@@ -52,6 +54,7 @@ class Tables:
         """(partition row, session) -> state, updated ms."""
         self.duplicate_ids = DuplicateIds()
         self.inbound_marks: dict[tuple[int, int], int] = {}
+        self.executed: list[tuple[str, int, bytes]] = []
         """(partition row, source) -> position."""
         self._index = EntryIndex()
 
@@ -66,6 +69,7 @@ class Tables:
         twin.session_states = dict(self.session_states)
         twin.duplicate_ids = self.duplicate_ids.copy()
         twin.inbound_marks = dict(self.inbound_marks)
+        twin.executed = list(self.executed)
         twin._index = self._index.copy()
         return twin
 
@@ -93,6 +97,9 @@ class Tables:
         for forgotten in writes.forgotten_duplicates:
             self.duplicate_ids.forget(*forgotten)
         self.inbound_marks.update(writes.inbound_marks)
+        if writes.forgotten_executed_ms is not None:
+            self.executed = [row for row in self.executed if row[1] >= writes.forgotten_executed_ms]
+        self.executed += executed_rows(writes)
         for lock_key in writes.deleted_locks:
             self.lock_batches.pop(lock_key, None)
         for lock_key, rows in writes.lock_batches.items():
@@ -152,6 +159,10 @@ class Tables:
         """See `partibus.partition.ports.Store.load_counts`."""
         keys = sorted(key for key, (messages, _) in self.counts.items() if messages)
         return {key: SubqueueCounts(*self.counts[key]) for key in keys[:most]}
+
+    def executed_by(self, asker: str) -> dict[int, int]:
+        """See `partibus.partition.ports.Store.load_executed`."""
+        return executed_requests(part for of, _, part in self.executed if of == asker)
 
     def timed_partitions(self) -> list[int]:
         """See `partibus.partition.ports.Store.timed_partitions`."""

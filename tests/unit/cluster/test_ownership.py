@@ -94,6 +94,9 @@ class _Serving:
     def close(self, number: int, why: str) -> None:
         del self._served[number]
 
+    def asker_of(self, request: int) -> tuple[str, int] | None:
+        return None
+
 
 @pytest.fixture
 def world() -> World:

@@ -68,6 +68,7 @@ class Broker:
             return MemoryStore(disk)
 
         runtime = self.runtimes[number] = StoreRuntime(open_store, self.host, SystemClock())
+        runtime.asker_of = self.serving.asker_of
         runtime.open()
         self.serving.open(number, runtime)
         self.routes[number].lead_to(runtime)
@@ -127,6 +128,79 @@ async def test_store_of_another_broker_is_reached(tmp_path: Path) -> None:
         assert (await a.send(1)).first_sequence == 1
         assert (await b.send(1)).first_sequence == 2, "its own requests have numbers of their own"
         assert (await a.send(1)).first_sequence == 3
+
+
+def has_asked(a: Broker, b: Broker) -> bool:
+    """Something has left ``a`` for ``b``."""
+    remote = a.peers._links[b.identity]._remote
+    return remote is not None and remote.outbox.left > 0
+
+
+async def lost_unanswered(a: Broker, b: Broker, *, stored: bool) -> asyncio.Future[Any]:
+    """``a`` has sent to a store of ``b``, which is gone before it has answered."""
+    runtime = b.runtimes.pop(1)
+    for guest in list(b.serving._guests):
+        guest.outbox.close()
+    if not stored:
+        for channel in b.peers._answering:
+            channel._receive = lambda batch: None
+    answer = asyncio.ensure_future(a.send(1))
+    await asyncio.sleep(0)
+    await eventually(lambda: has_asked(a, b))
+    if stored:
+        await eventually(lambda: runtime.commits == 1)
+    else:
+        await asyncio.sleep(0.05)
+    assert b.server is not None
+    b.server.close()
+    closed = asyncio.Event()
+    runtime.close(closed.set)
+    await closed.wait()
+    b.drop_guests()
+    await eventually(lambda: a.routes[1].failure is not None)
+    assert not answer.done()
+    return answer
+
+
+@pytest.mark.row("K6")
+@pytest.mark.parametrize("taker", ["another", "the one that asks"])
+@pytest.mark.parametrize("stored", [True, False])
+@on_loop
+async def test_the_next_owner_knows_what_the_lost_one_has_stored(tmp_path: Path, stored: bool, taker: str) -> None:
+    async with brokers(tmp_path, "a", "b", "d") as (a, b, d):
+        b.own(1)
+        a.peers.lead(a.routes[1], b.identity, 1)
+        await a.reached(1)
+        answer = await lost_unanswered(a, b, stored=stored)
+        if taker == "another":
+            d.own(1, b.disks[1])
+            a.peers.lead(a.routes[1], d.identity, 1)
+        else:
+            a.own(1, b.disks[1])
+        reply = await answer
+        if stored:
+            assert isinstance(reply, c.Accepted)
+            assert reply.first_sequence == 1
+        else:
+            assert isinstance(reply, c.Failed)
+            assert reply.executed is False
+        await a.reached(1)
+        assert (await a.send(1)).first_sequence == 1 + stored
+
+
+@on_loop
+async def test_the_same_run_of_an_owner_may_still_be_at_it(tmp_path: Path) -> None:
+    async with brokers(tmp_path, "a", "b") as (a, b):
+        b.own(1)
+        a.peers.lead(a.routes[1], b.identity, 1)
+        await a.reached(1)
+        for channel in b.peers._answering:
+            channel._receive = lambda batch: None
+        answer = asyncio.ensure_future(a.send(1))
+        await eventually(lambda: has_asked(a, b))
+        b.drop_guests()
+        reply = await answer
+        assert (type(reply), reply.executed) == (c.Failed, None)
 
 
 @on_loop

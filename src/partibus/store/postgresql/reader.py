@@ -12,7 +12,7 @@ from partibus.partition.keys import (
     entry_key,
     kind_of,
 )
-from partibus.partition.ports import DueRows, EntryRow, LockBatchRow, Snapshot, SubqueueCounts
+from partibus.partition.ports import DueRows, EntryRow, LockBatchRow, Snapshot, SubqueueCounts, executed_requests
 from partibus.store.postgresql.bigints import Bigints
 from partibus.store.postgresql.connection import Connection
 from partibus.store.postgresql.sql import page_statement, statement
@@ -89,6 +89,12 @@ def load_filled(connection: Connection, most: int) -> dict[int, SubqueueCounts]:
     """See `partibus.partition.ports.Store.load_counts`."""
     rows = _rows(connection, statement("filled"), {"most": most})
     return {key: SubqueueCounts(messages, size_bytes) for key, messages, size_bytes in rows}
+
+
+def load_executed(connection: Connection, asker: str) -> dict[int, int]:
+    """See `partibus.partition.ports.Store.load_executed`."""
+    rows = _rows(connection, statement("executed"), {"asker": asker.encode()})
+    return executed_requests(bytes(part) for (part,) in rows)
 
 
 def timed_partitions(connection: Connection) -> list[int]:

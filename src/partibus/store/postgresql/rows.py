@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
 
-from partibus.partition.ports import DUPLICATE_COLUMNS, ENTRY_COLUMNS, UPDATE_COLUMNS, Writes
+from partibus.partition.ports import DUPLICATE_COLUMNS, ENTRY_COLUMNS, UPDATE_COLUMNS, Writes, executed_rows
 from partibus.store.postgresql.bigints import Bigints
 
 NO_TIME = -(1 << 63)
@@ -48,6 +48,8 @@ def commit_parameters(writes: Writes) -> dict[str, Any]:
     states, state_data = _states(writes)
     ids, id_data = _ids(writes.duplicate_ids)
     locks, lock_data = _locks(writes)
+    answered, answered_data = _answered(writes)
+    forgotten_ms = writes.forgotten_executed_ms
     return {
         "now_ms": writes.now_ms,
         "partitions": _flat((row, *counters) for row, counters in writes.counters.items()),
@@ -64,6 +66,9 @@ def commit_parameters(writes: Writes) -> dict[str, Any]:
         "id_data": id_data,
         "forgotten": _flat((row, bucket, max(0, most)) for row, bucket, most in writes.forgotten_duplicates),
         "marks": _flat((*place, pos) for place, pos in writes.inbound_marks.items()),
+        "answered": answered,
+        "answered_data": answered_data,
+        "forgotten_before": NO_TIME if forgotten_ms is None else forgotten_ms,
         "unlocked": Bigints(writes.deleted_locks),
         "locks": locks,
         "lock_data": lock_data,
@@ -131,6 +136,14 @@ def _ids(flat: list[Any]) -> tuple[Bigints, bytes]:
     last = {(row, bucket, message_id): when_ms for row, bucket, message_id, when_ms in zip(*columns, strict=True)}
     blob = _Blob()
     rows = [(row, bucket, *blob.add(message_id), when_ms) for (row, bucket, message_id), when_ms in last.items()]
+    return _flat(rows), blob.joined()
+
+
+def _answered(writes: Writes) -> tuple[Bigints, bytes]:
+    if not writes.executed:
+        return _NOTHING, b""
+    blob = _Blob()
+    rows = [(*blob.add(asker.encode()), at_ms, *blob.add(part)) for asker, at_ms, part in executed_rows(writes)]
     return _flat(rows), blob.joined()
 
 

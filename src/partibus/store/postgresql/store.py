@@ -265,6 +265,11 @@ class PostgreSQLStore:
             partition_row, [], lambda connection: reader.scan_duplicates(connection, partition_row, after, max_ids)
         )
 
+    def load_executed(self, asker: str) -> dict[int, int]:
+        """See the port."""
+        self._check_usable()
+        return self._readers.read(lambda connection: reader.load_executed(connection, asker))
+
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
         """See the port."""
         self._check_usable()

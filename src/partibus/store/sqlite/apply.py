@@ -5,7 +5,14 @@ from collections.abc import Iterable, Mapping
 from sqlite3 import Connection
 
 from partibus.partition.keys import KIND_BITS, POSITION_BITS, SHARED_BODY, body_key, entry_key, subqueue_key
-from partibus.partition.ports import BODY_COLUMNS, DUPLICATE_COLUMNS, ENTRY_COLUMNS, UPDATE_COLUMNS, Writes
+from partibus.partition.ports import (
+    BODY_COLUMNS,
+    DUPLICATE_COLUMNS,
+    ENTRY_COLUMNS,
+    UPDATE_COLUMNS,
+    Writes,
+    executed_rows,
+)
 from partibus.store.sqlite.duplicates import forget_duplicates
 from partibus.store.sqlite.sql import execute_keys, execute_rows, statement
 
@@ -13,6 +20,7 @@ COUNTER_COLUMNS = 4
 COUNT_COLUMNS = 3
 LOCK_COLUMNS = 4
 MARK_COLUMNS = 3
+EXECUTED_COLUMNS = 3
 SESSION_COLUMNS = 2
 SESSION_STATE_COLUMNS = 4
 
@@ -45,6 +53,11 @@ def apply_writes(writes: Writes, connection: Connection) -> None:
     if writes.inbound_marks:
         marks = [column for place, pos in writes.inbound_marks.items() for column in (*place, pos)]
         execute_rows(connection, "replace_inbound_marks", MARK_COLUMNS, marks)
+    if writes.forgotten_executed_ms is not None:
+        connection.execute(statement("delete_executed"), (writes.forgotten_executed_ms,))
+    if writes.executed:
+        executed = [column for row in executed_rows(writes) for column in row]
+        execute_rows(connection, "insert_executed", EXECUTED_COLUMNS, executed)
     execute_keys(connection, "delete_lock_batches", writes.deleted_locks)
     if writes.lock_batches:
         lock_rows = [column for key, rows in writes.lock_batches.items() for row in rows for column in (key, *row)]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from sqlite3 import Connection
 
 from partibus.partition.keys import POSITION_BITS, POSITION_MAX, SubqueueKind, entry_key, kind_of, subqueue_key
-from partibus.partition.ports import DueRows, EntryRow, LockBatchRow, Snapshot, SubqueueCounts
+from partibus.partition.ports import DueRows, EntryRow, LockBatchRow, Snapshot, SubqueueCounts, executed_requests
 from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 
 _SEARCHED_MAX = 16_384
@@ -97,6 +97,11 @@ def read_filled(connection: Connection, most: int) -> dict[int, SubqueueCounts]:
     """Sub-queues that hold messages; see `partibus.partition.ports.Store.load_counts`."""
     (listed,) = connection.execute(statement("select_filled"), (most,)).fetchone()
     return {key: SubqueueCounts(messages, size_bytes) for key, messages, size_bytes in json.loads(listed)}
+
+
+def read_executed(connection: Connection, asker: str) -> dict[int, int]:
+    """Requests that were answered; see `partibus.partition.ports.Store.load_executed`."""
+    return executed_requests(part for (part,) in connection.execute(statement("select_executed"), (asker,)).fetchall())
 
 
 def read_timed_partitions(connection: Connection) -> list[int]:

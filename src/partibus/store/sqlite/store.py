@@ -229,6 +229,12 @@ class SQLiteStore:
         """See the port."""
         return self._load(partition_row, [], duplicates.scan_duplicates, partition_row, after, max_ids)
 
+    def load_executed(self, asker: str) -> dict[int, int]:
+        """See the port."""
+        self._check_usable()
+        with self._readers.reader() as connection:
+            return reader.read_executed(connection, asker)
+
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
         """See the port."""
         self._check_usable()

@@ -10,3 +10,9 @@ CREATE TABLE inbound_mark (
     pos bigint NOT NULL,
     PRIMARY KEY (partition_row, source)
 ) WITH (fillfactor = 25);
+
+CREATE TABLE executed (
+    asker bytea NOT NULL,              -- one run of a broker, UTF-8
+    at_ms bigint NOT NULL,             -- by the clock of the owner that committed
+    requests bytea NOT NULL            -- (request, first sequence), 64 bits each, little-endian
+);

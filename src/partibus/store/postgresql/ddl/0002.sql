@@ -114,5 +114,13 @@ CREATE TABLE inbound_mark (
     PRIMARY KEY (partition_row, source)
 ) WITH (fillfactor = 25);
 
+-- Requests of other brokers that commits have answered, for a short while (D15): who lost its owner before the answer
+-- came asks the next one.
+CREATE TABLE executed (
+    asker bytea NOT NULL,              -- one run of a broker, UTF-8
+    at_ms bigint NOT NULL,             -- by the clock of the owner that committed
+    requests bytea NOT NULL            -- (request, first sequence), 64 bits each, little-endian
+);
+
 ALTER TABLE body ALTER COLUMN data SET STORAGE EXTERNAL;
 ALTER TABLE session_state ALTER COLUMN state SET STORAGE EXTERNAL;

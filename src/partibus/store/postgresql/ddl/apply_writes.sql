@@ -14,6 +14,7 @@ CREATE OR REPLACE FUNCTION apply_writes(
     ids bigint[], id_data bytea,
     forgotten bigint[],
     marks bigint[],
+    answered bigint[], answered_data bytea, forgotten_before bigint,
     unlocked bigint[], locks bigint[], lock_data bytea,
     gone_entries bigint[], gone_bodies bigint[], gone_shared_bodies bigint[],
     dropped bigint[]
@@ -115,6 +116,17 @@ BEGIN
         INSERT INTO inbound_mark (partition_row, source, pos)
         SELECT marks[n], marks[n + 1], marks[n + 2] FROM generate_series(1, cardinality(marks), 3) AS n
         ON CONFLICT (partition_row, source) DO UPDATE SET pos = excluded.pos;
+    END IF;
+
+    IF forgotten_before <> no_time THEN
+        DELETE FROM executed WHERE at_ms < forgotten_before;
+    END IF;
+    IF cardinality(answered) > 0 THEN
+        -- asker (first, length), time, requests (first, length)
+        INSERT INTO executed (asker, at_ms, requests)
+        SELECT substring(answered_data FROM answered[n]::integer FOR answered[n + 1]::integer), answered[n + 2],
+            substring(answered_data FROM answered[n + 3]::integer FOR answered[n + 4]::integer)
+        FROM generate_series(1, cardinality(answered), 5) AS n;
     END IF;
 
     IF cardinality(unlocked) > 0 THEN

@@ -1,5 +1,5 @@
 SELECT apply_writes(
     %(epoch)s, %(incarnation)s, %(number)s, %(lease_ms)s, %(now_ms)s, %(partitions)s, %(subqueues)s, %(bodies)s, %(body_data)s,
     %(entries)s, %(entry_sessions)s, %(entry_session_data)s, %(updates)s, %(states)s, %(state_data)s, %(ids)s,
-    %(id_data)s, %(forgotten)s, %(marks)s, %(unlocked)s, %(locks)s, %(lock_data)s, %(gone_entries)s, %(gone_bodies)s,
+    %(id_data)s, %(forgotten)s, %(marks)s, %(answered)s, %(answered_data)s, %(forgotten_before)s, %(unlocked)s, %(locks)s, %(lock_data)s, %(gone_entries)s, %(gone_bodies)s,
     %(gone_shared_bodies)s, %(dropped)s)

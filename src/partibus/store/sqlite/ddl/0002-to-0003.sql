@@ -10,3 +10,10 @@ CREATE TABLE inbound_mark (
     pos INTEGER NOT NULL,
     PRIMARY KEY (partition_row, source)
 ) WITHOUT ROWID;
+
+CREATE TABLE executed (
+    number INTEGER PRIMARY KEY,
+    asker TEXT NOT NULL,                -- one run of a broker
+    at_ms INTEGER NOT NULL,             -- by the clock of the owner that committed
+    requests BLOB NOT NULL              -- (request, first sequence), 64 bits each, little-endian
+);

@@ -103,3 +103,12 @@ CREATE TABLE inbound_mark (
     pos INTEGER NOT NULL,
     PRIMARY KEY (partition_row, source)
 ) WITHOUT ROWID;
+
+-- Requests of other brokers that commits have answered, for a short while (D15): who lost its owner before the answer
+-- came asks the next one.
+CREATE TABLE executed (
+    number INTEGER PRIMARY KEY,
+    asker TEXT NOT NULL,                -- one run of a broker
+    at_ms INTEGER NOT NULL,             -- by the clock of the owner that committed
+    requests BLOB NOT NULL              -- (request, first sequence), 64 bits each, little-endian
+);

@@ -1,0 +1,1 @@
+DELETE FROM executed WHERE at_ms < ?

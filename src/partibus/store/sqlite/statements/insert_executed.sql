@@ -1,0 +1,2 @@
+INSERT INTO executed (asker, at_ms, requests)
+SELECT * FROM (VALUES (?, ?, ?)) LIMIT ?

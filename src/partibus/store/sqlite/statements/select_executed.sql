@@ -1,0 +1,1 @@
+SELECT requests FROM executed WHERE asker = ?
