@@ -172,3 +172,40 @@ def test_a_link_that_names_another_destination(world: World, *, partitioned: boo
         assert left(world, "one") == [b"1", b"2"]
         desk.controller.commit(transaction)
         assert left(world, "one") == [b"1", b"2", b"3"]
+
+
+def test_who_sends_through_an_entity_needs_a_claim_for_both(world: World, desk: Desk) -> None:
+    world.queue("one")
+    client = world.client(login=None)
+    for shown, missing in (("via", "one"), ("one", "via")):
+        other = world.client(login=None)
+        assert other.put_token("sender", f"sb://host/{shown}") == 202
+        error = other.refusal(other.sender("via", properties={THROUGH: "one"}))
+        assert error.condition == "amqp:unauthorized-access"
+        assert f"on '{missing}'" in str(error.description)
+        assert client.put_token("sender", f"sb://host/{shown}", expires_in_s=600 if shown == "one" else 3600) == 202
+    through, plain = client.sender("via", properties={THROUGH: "one"}), client.sender("via")
+    assert client.send(through, message(b"1", partition_key="k")) == [ACCEPTED]
+    world.wall_clock.advance(601_000)
+    client.peer.tick(0.0)
+    world.wait()
+    assert client.refusal(through).condition == "amqp:unauthorized-access"
+    assert plain.is_open
+
+
+@pytest.mark.row("F1")
+def test_a_destination_that_goes_while_a_link_leads_to_it_is_not_found(world: World, desk: Desk) -> None:
+    world.queue("one")
+    link = desk.client.sender("via", desk.session, properties={THROUGH: "one"})
+    world.broker.delete_queue("one")
+    (state,) = desk.client.send(link, message(b"1", partition_key="k"))
+    assert error_of(state).condition == "amqp:not-found"
+    assert kept(world, "via", SubqueueKind.TRANSFER) == 0
+
+
+@pytest.mark.row("F1")
+def test_what_is_sent_through_to_a_disabled_entity_is_a_transfer_dead_letter(world: World, desk: Desk) -> None:
+    world.queue("one", Status="SendDisabled")
+    link = desk.client.sender("via", desk.session, properties={THROUGH: "one"})
+    assert desk.client.send(link, message(b"1", partition_key="k")) == [ACCEPTED]
+    assert left(world, "via/$Transfer/$DeadLetterQueue") == [b"1"]

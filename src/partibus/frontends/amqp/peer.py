@@ -137,7 +137,7 @@ class Peer:
         """The entities whose receivers our outgoing links are."""
         self._using: dict[Link, EntityRoute] = {}
         """The entities that links lead to, counted as `EntityRoute.connections`."""
-        self._needed: dict[Link, tuple[Right, Path]] = {}
+        self._needed: dict[Link, tuple[tuple[Right, Path], ...]] = {}
         """What a link to an entity lives by."""
         self.connection = Connection(
             server=True,
@@ -170,9 +170,10 @@ class Peer:
 
     def check_claims(self) -> None:
         """Links go whose claim is good no more."""
-        for link, (right, path) in list(self._needed.items()):
+        for link, needs in list(self._needed.items()):
             try:
-                self._claims.require(right, path)
+                for right, path in needs:
+                    self._claims.require(right, path)
             except Unauthorized as error:
                 link.detach(amqp_error(error))
                 self._on_detached(link)
@@ -306,29 +307,18 @@ class Peer:
             link.accept(max_message_size=node.carried_bytes_max + REQUEST_ROOM_BYTES)
             self._incoming[link] = RequestLink(link, text.lower(), node, self._replies, self._flush, self._call_later)
             return
-        address = parse_address(text)
-        if address.subqueue is not Subqueue.ACTIVE or address.subscription:
-            raise InvalidOperation(f"Nobody can send to '{address.path}'. Send to '{address.entity}'.")
+        address = _address_to_send_to(text)
         entity = self._authorized(Right.SEND, address)
         entity.check_send()
-        destination = self._transfer_destination(link)
+        onward = _transfer_destination(link)
+        destination = self._authorized(Right.SEND, onward) if onward is not None else None
         self._use(link, entity.route)
         link.accept(max_message_size=(destination or entity).queue.message_size_max_bytes)
-        self._needed[link] = (Right.SEND, address.segments)
+        self._needed[link] = tuple((Right.SEND, one.segments) for one in (address, onward) if one is not None)
         credit = self._broker.limits.connection.link_credit
         self._incoming[link] = IncomingLink(
             link, entity, self._ingress, self._transactions, credit, self._flush, destination
         )
-
-    def _transfer_destination(self, link: Receiver) -> Entity | None:
-        """Where messages go that the client sends through the entity of a link (section 3.7)."""
-        text = (link.properties or {}).get(TRANSFER_DESTINATION)
-        if text is None:
-            return None
-        address = parse_address(_text(text))
-        if address.subqueue is not Subqueue.ACTIVE or address.subscription:
-            raise InvalidOperation(f"Nobody can send to '{address.path}'. Send to '{address.entity}'.")
-        return self._authorized(Right.SEND, address)
 
     def _attach_outgoing(self, link: Sender) -> None:
         """The client receives: messages of a sub-queue, or replies of a node."""
@@ -351,7 +341,7 @@ class Peer:
         wait_ms = wait_ms_of(link.properties) if session_filter is not None else 0
         self._use(link, entity.route)
         self._add_receiver(link, entity.route)
-        self._needed[link] = (Right.LISTEN, address.segments)
+        self._needed[link] = ((Right.LISTEN, address.segments),)
         if session_filter is None:
             link.accept(max_message_size=entity.queue.message_size_max_bytes)
             self._outgoing[link] = OutgoingLink(
@@ -422,6 +412,19 @@ class Peer:
     def _entity(self, address: Address) -> Entity:
         """The entity of an address. Raises `EntityNotFound`."""
         return self._broker.entity(address.entity_path)
+
+
+def _transfer_destination(link: Receiver) -> Address | None:
+    """Where messages go that the client sends through the entity of a link (section 3.7)."""
+    text = (link.properties or {}).get(TRANSFER_DESTINATION)
+    return None if text is None else _address_to_send_to(_text(text))
+
+
+def _address_to_send_to(text: str) -> Address:
+    address = parse_address(text)
+    if address.subqueue is not Subqueue.ACTIVE or address.subscription:
+        raise InvalidOperation(f"Nobody can send to '{address.path}'. Send to '{address.entity}'.")
+    return address
 
 
 def _text(address: object) -> str:
