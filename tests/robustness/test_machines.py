@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -141,6 +142,8 @@ def test_a_machine_that_is_lost_costs_its_share_for_some_seconds_and_no_message(
             assert 0 < refused < len(KEYS)
         machines.settle("a", "b")
         assert {broker.id: broker.state for broker in machines.status("b").brokers}["c"] == "away"
+        for name in "ab":
+            assert re.search(r"^c \(run \w+\) is not heard of any more", machines.brokers[name].log, re.MULTILINE)
         with machines.client("b") as client:
             found = taken_out(client, "orders", accepted)
         assert len(found) == len(set(found))

@@ -368,8 +368,18 @@ class Machine:
             self._front.broker.follow({"entity": name})
 
     def seen(self, brokers: Sequence[Present]) -> None:
+        self._tell_who_is_gone(brokers)
         self._brokers = brokers
         self._go_on()
+
+    def _tell_who_is_gone(self, brokers: Sequence[Present]) -> None:
+        """Those that go in good order say so themselves, and leave the roster."""
+        before = {one.member.owner: one.member.is_there for one in self._brokers}
+        for one in brokers:
+            owner, is_there, _, owned = one.member
+            if owner != self._us and before.get(owner, is_there) != is_there:
+                said = "is there again" if is_there else f"is not heard of any more; {len(owned)} stores have lost it"
+                log.warning("%s (run %s) %s", owner.broker, owner.incarnation, said)
 
     def replaced(self, why: str) -> None:
         print(f"partibus: {why}", file=sys.stderr)
