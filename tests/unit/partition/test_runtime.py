@@ -388,6 +388,19 @@ def test_close_of_a_store_that_is_being_opened_again_ends() -> None:
     assert closed == [True]
 
 
+def test_who_has_not_heard_that_a_partition_was_dropped_does_not_bring_it_back() -> None:
+    broker = Broker()
+    broker.answered(broker.send(2))
+    broker.runtime.drop(ROW, lambda _: None)
+    requests = [broker.send(), broker.ask(lambda request: c.Peek(request, 0, 0, 10))]
+    broker.receive(1)
+    broker.rest()
+    requests.append(broker.send())
+    broker.rest()
+    assert [a.request for a in broker.answers if isinstance(a, c.Failed) and a.request in requests] == requests
+    assert (broker.disk.durable.partitions, broker.disk.durable.counts, broker.disk.durable.entries) == ({}, {}, {})
+
+
 def test_partition_that_is_dropped_while_the_store_is_opened_again_goes_too() -> None:
     broker = Broker()
     broker.answered(broker.send(2), broker.send(row=9))
@@ -398,3 +411,45 @@ def test_partition_that_is_dropped_while_the_store_is_opened_again_goes_too() ->
     broker.rest()
     assert dropped == [ROW]
     assert len(broker.disk.durable.entries) == 1
+
+
+# -- looking at what nobody uses ---------------------------------------------------------------------------------------
+
+
+def test_counts_of_partitions_that_nobody_uses_load_none_of_them() -> None:
+    broker = Broker()
+    broker.answered(broker.send(3), broker.send(2, row=9))
+    broker.runtime.close(lambda: None)
+    broker.run_until(lambda: broker.runtime.store is None)
+    again = Broker()
+    again.disk = broker.disk
+    again.runtime.open()
+    asked = {row: again.ask(c.Inspect, row=row) for row in (ROW, 9, *range(100, 400))}
+    answers = {answer.request: answer for answer in again.answered(*asked.values())}
+    found = {row: answers[request].subqueues[SubqueueKind.ACTIVE].messages for row, request in asked.items()}
+    assert {row: messages for row, messages in found.items() if messages} == {ROW: 3, 9: 2}
+    assert answers[asked[ROW]].end_pos == 4
+    assert not again.runtime._slots, "nothing is in use"
+
+
+def test_a_partition_that_is_begun_to_be_used_answers_for_itself() -> None:
+    broker = Broker()
+    early = broker.ask(c.Inspect)
+    sent = broker.send(2)
+    late = broker.ask(c.Inspect)
+    answers = {answer.request: answer for answer in broker.answered(early, sent, late)}
+    counts = [answers[request].subqueues[SubqueueKind.ACTIVE].messages for request in (early, late)]
+    assert counts in ([0, 2], [2, 2])
+
+
+def test_who_asks_for_counts_is_told_that_the_store_failed() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.stores[-1].commit_fails = StoreError("the disk is gone", executed=False)
+    broker.send()
+    asked = [broker.ask(c.Inspect, row=row) for row in range(100, 300)]
+    answers = broker.answered(*asked)
+    assert {type(answer) for answer in answers} <= {c.Failed, c.Inspected}
+    assert len(answers) == len(asked)
+    late = broker.ask(c.Inspect, row=100)
+    assert broker.answered(late)
