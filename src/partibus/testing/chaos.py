@@ -32,6 +32,7 @@ from partibus.testing.nemesis import WELL_S, Nemesis, Watch
 from partibus.testing.nemesis_database import Pair
 from partibus.testing.nemesis_ways import BadWays
 from partibus.testing.network_namespace import NetworkNamespace
+from partibus.testing.postgresql_server import programs_of_system
 
 BROKERS = 3
 QUEUES = Queues("unkeyed", "keyed", "sessions")
@@ -306,7 +307,10 @@ def _largest_stage(ending: ExitStack) -> tuple[Stage, list[str]]:
     except OSError as error:
         left_out.append(f"a network of its own for client processes: {error}")
     try:
-        database = ending.enter_context(Pair(standby=True))
+        programs = programs_of_system()
+        if programs is None:
+            left_out.append("PostgreSQL of the system: none is installed; that of the test requirements serves")
+        database = ending.enter_context(Pair(standby=True, programs=programs))
         arguments = ("--store", database.url("schema=chaos&stores=8"), "--store", "sqlite:8")
         stage = replace(stage, arguments=arguments, database=database)
     except LookupError as error:

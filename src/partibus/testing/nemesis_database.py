@@ -9,6 +9,7 @@ from partibus.testing.nemesis import Nemesis, pause, wait_until
 from partibus.testing.postgresql_server import PASSWORD, USER, PostgreSQLServer
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
@@ -19,9 +20,9 @@ _AWAY_S = 1.0
 class Pair:
     """A primary and a standby; whichever is which, the same URL leads to both."""
 
-    def __init__(self, *, standby: bool) -> None:
-        """``standby``: False is a server alone, which is quicker to make."""
-        self._servers = [PostgreSQLServer().start()]
+    def __init__(self, *, standby: bool, programs: Path | None = None) -> None:
+        """``standby``: False is a server alone, which is quicker to make. ``programs``: those of the wheel if None."""
+        self._servers = [PostgreSQLServer(programs).start()]
         self.ways = [FaultProxy(("127.0.0.1", self._servers[0].port))]
         if standby:
             self._follow()

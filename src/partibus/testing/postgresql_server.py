@@ -43,6 +43,12 @@ def programs_of_wheel() -> Path:
     return Path(spec.origin).parent / "pginstall" / "bin"
 
 
+def programs_of_system(root: Path = Path("/usr/lib/postgresql")) -> Path | None:
+    """The same of the newest server that Debian's packages have installed, where there is a whole one."""
+    whole = [one for one in root.glob("*/bin") if (one / "postgres").exists() and one.parent.name.isdecimal()]
+    return max(whole, key=lambda one: int(one.parent.name), default=None)
+
+
 class PostgreSQLServer:
     """One server with a directory of its own. `start`, `stop` and `kill` may follow each other any number of times."""
 
