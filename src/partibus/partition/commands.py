@@ -546,6 +546,8 @@ class Inspected:
     """When a scheduled message became active last, since the partition was loaded; 0: none did."""
     scheduled: int = 0
     """How many messages wait for their time, if that was asked for."""
+    subscriptions_bytes: int = 0
+    """Of a topic: what its subscriptions hold of this partition's messages."""
 
 
 @dataclass(slots=True)

@@ -122,6 +122,14 @@ def inspected(state: PartitionState, command: Inspect, scheduled: int) -> Inspec
     if state.sessions is not None:
         infos[SubqueueKind.ACTIVE].locked += sum(len(session.lane.locks) for session in state.sessions.held.values())
     has_scheduled = state.subqueues[SubqueueKind.ACTIVE].waits_for(EntryState.SCHEDULED)
+    subscriptions_bytes = 0 if state.subscriptions is None else state.subscriptions.total
     return Inspected(
-        command.request, state.next_sequence, state.next_number, infos, has_scheduled, state.activated_ms, scheduled
+        command.request,
+        state.next_sequence,
+        state.next_number,
+        infos,
+        has_scheduled,
+        state.activated_ms,
+        scheduled,
+        subscriptions_bytes,
     )

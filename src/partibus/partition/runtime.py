@@ -22,6 +22,7 @@ from partibus.partition.answers import Answers, OnReply
 from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.deadlines import Deadlines
 from partibus.partition.fan_out import Subscribers
+from partibus.partition.glance import AT_ONCE, Glance, look
 from partibus.partition.host import Host, Timer
 from partibus.partition.journal import record
 from partibus.partition.keys import SubqueueKind
@@ -93,6 +94,8 @@ class StoreRuntime:
         self._slots: dict[int, Slot] = {}
         self._dropped: dict[int, None] = {}
         """The last rows that were dropped, an ordered set: who used them may not know yet. No row is given twice."""
+        self._glances: list[Glance] = []
+        self._glancing = False
         self._answers = Answers()
         self._queue = CommitQueue()
         self._commit_timer: Timer | None = None
@@ -284,6 +287,9 @@ class StoreRuntime:
                 self._answers.refuse(command, "the entity was deleted")
                 self._answers.deliver()
                 return
+            if type(command) is c.Inspect:
+                self._glance(row, options, command)
+                return
             slot = self._begin_slot(row, options)
         elif slot.options is not options:  # the entity was updated
             slot.follow(options)
@@ -297,6 +303,37 @@ class StoreRuntime:
         else:
             self._handle(slot, command, holdable)
             self._answers.deliver()
+
+    def _glance(self, row: int, options: PartitionOptions, command: c.Inspect) -> None:
+        subscriptions = self._topics.subscriptions_of(row) if options.topic else ()
+        self._glances.append(Glance(row, options, command, subscriptions))
+        if not self._glancing:
+            self._look()
+
+    def _look(self) -> None:
+        """Have some of the partitions looked at that are asked for counts and not in use, then the others."""
+        asked, self._glances = self._glances[:AT_ONCE], self._glances[AT_ONCE:]
+        store, generation, now_ms = self._store, self._generation, self._clock.now_ms()
+        self._glancing = bool(asked) and store is not None
+        if not asked or store is None:
+            return
+
+        def seen(result: Any) -> None:
+            if generation != self._generation:  # who asked has been told
+                return
+            if isinstance(result, BaseException):
+                self._fail(result)
+                return
+            for one, inspected in zip(asked, result, strict=True):
+                if one.row in self._slots:  # since then; it knows better
+                    self.submit(one.row, self._slots[one.row].options, one.command)
+                elif (callback := self._answers.whose(inspected)) is not None:
+                    self._answers.put(callback, inspected)
+            self._answers.deliver()
+            if generation == self._generation:
+                self._look()
+
+        self._host.read(lambda: look(store, asked, now_ms), seen)
 
     def _begin_slot(self, row: int, options: PartitionOptions) -> Slot:
         slot = self._slots[row] = Slot(row, options)
@@ -638,6 +675,8 @@ class StoreRuntime:
         self._answers.fail_requests(self.failure, full=full)
         self._answers.fail_receivers(self.failure, full=full)
         self._slots.clear()
+        self._glances.clear()
+        self._glancing = False
         self._topics.clear()
         self._deadlines.clear()
         store, self._store = self._store, None

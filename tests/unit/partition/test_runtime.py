@@ -12,6 +12,7 @@ from partibus.limits import StoreLimits
 from partibus.message import Message, pack
 from partibus.partition import commands as c
 from partibus.partition.commands import Outcome
+from partibus.partition.keys import SubqueueKind
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store, StoreError, StoreFull, Writes
 from partibus.partition.runtime import StoreRuntime

@@ -479,7 +479,7 @@ def test_what_was_scheduled_before_a_restart_is_shared_out_after_it() -> None:
     broker.host.crash()
     broker.options[A] = replace(OPTIONS, requires_session=True)
     broker.start()
-    broker.ask(TOPIC, c.Inspect(0))
+    broker.runtime.submit(TOPIC, broker.options[TOPIC], c.Tick())
     broker.rest()
     assert [broker.stored(row) for row in (TOPIC, A, B)] == [[], [1], [1]]
     assert [entry.session for entry in broker.disk.durable.entries.values()] == ["s", None]
@@ -596,7 +596,7 @@ def test_after_a_loss_at_any_moment_there_are_all_copies_or_none() -> None:
         broker.disk.crash()
         answered = set(broker.answers)
         broker.start()
-        broker.ask(TOPIC, c.Inspect(0))
+        broker.runtime.submit(TOPIC, broker.options[TOPIC], c.Tick())
         broker.rest()
         stored = [broker.stored(row) for row in SUBSCRIPTIONS]
         assert stored in (
@@ -611,3 +611,18 @@ def test_after_a_loss_at_any_moment_there_are_all_copies_or_none() -> None:
         if ended:
             return
         steps += 1
+
+
+def test_the_size_of_a_topic_is_that_of_its_subscriptions_whether_it_is_in_use_or_not() -> None:
+    broker = Broker(everything, tagged("b"))
+    request = broker.publish(1, 2)
+    broker.until(lambda: request in broker.answers)
+    in_use = broker.inspect(TOPIC)
+    assert in_use.subscriptions_bytes > 0
+    assert in_use.subscriptions_bytes == sum(
+        info.size_bytes for row in (A, B) for info in broker.inspect(row).subqueues.values()
+    )
+    broker.host.crash()
+    broker.start()
+    assert broker.inspect(TOPIC).subscriptions_bytes == in_use.subscriptions_bytes
+    assert not broker.runtime._slots

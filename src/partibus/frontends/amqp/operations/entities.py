@@ -135,7 +135,8 @@ def _describe(entity: Entity, then: OnDescribed) -> None:
                 AWAY: [Int(partition) for partition in sorted(inspection.failed)],
                 "messages": sum(one.messages for one in active),
                 "dead-letter-messages": sum(one.messages for one in dead),
-                "size-bytes": sum(one.size_bytes for one in active + dead),
+                "size-bytes": sum(one.size_bytes for one in active + dead)
+                + sum(one.subscriptions_bytes for one in inspection.found.values()),
             }
         )
 

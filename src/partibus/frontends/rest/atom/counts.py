@@ -39,6 +39,7 @@ def counts_of(inspection: Inspection, *, forwards: bool = False) -> Counts:
     size_bytes = scheduled = 0
     for found in inspection.found.values():
         scheduled += found.scheduled
+        size_bytes += found.subscriptions_bytes
         for kind, subqueue in found.subqueues.items():
             messages[SubqueueKind(kind)] += subqueue.messages
             size_bytes += subqueue.size_bytes

@@ -1,0 +1,45 @@
+"""Counts of partitions that nobody uses, read without beginning to use them.
+
+A list of ten thousand entities asks every partition for its counts. Would that load them all, their state stayed for as
+long as the broker runs. So a partition that is not in use answers through one that lives as long as the answer takes.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from partibus.partition import commands as c
+from partibus.partition.machine import Partition
+from partibus.partition.options import PartitionOptions
+from partibus.partition.ports import Store
+from partibus.partition.reading import read
+
+AT_ONCE = 64
+"""Partitions in one turn of a reader: some 10 ms, so that who wants messages meanwhile waits for no more."""
+
+
+class Glance(NamedTuple):
+    """One partition that is asked."""
+
+    row: int
+    options: PartitionOptions
+    command: c.Inspect
+    subscriptions: Sequence[int]
+    """Rows of a topic's subscriptions: its size is theirs, too."""
+
+
+def look(store: Store, asked: Sequence[Glance], now_ms: int) -> list[c.Inspected]:
+    """What the partitions hold as of the last commit, in the order in which they are asked. Blocks; changes nothing.
+    Raises `StoreError`."""
+    return [_look(store, one, now_ms) for one in asked]
+
+
+def _look(store: Store, asked: Glance, now_ms: int) -> c.Inspected:
+    partition = Partition(asked.row, asked.options, store.load_partition(asked.row))
+    if asked.subscriptions and partition.state.subscriptions is not None:
+        partition.state.subscriptions.begin(store.load_sizes(asked.subscriptions))
+    step = partition.handle(asked.command, now_ms)
+    for load in step.loads:
+        if isinstance(load, c.ScheduledCount):
+            step = partition.handle(c.Loaded(load, read(store, asked.row, load)), now_ms)
+    (inspected,) = (reply for reply in step.replies if isinstance(reply, c.Inspected))
+    return inspected
