@@ -4,7 +4,10 @@ import click
 
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, print_json, print_table
+from partibus.cli.types import moment
 from partibus.client.policies import Policies, PolicyInfo
+from partibus.namespace.connection_string import parse_connection_string
+from partibus.namespace.sas import make_token
 
 ENTITY = click.option("--entity", default="", metavar="NAME", help="Of this entity, not of the namespace.")
 SHOW_KEYS = click.option("--show-keys", is_flag=True, help="Print the keys.")
@@ -72,6 +75,24 @@ def delete(name: str, entity: str, connection: str) -> None:
     with open_client(connection) as client:
         Policies(client, entity).delete(name)
     click.echo(f"Policy '{name}' of {_owner(entity)} deleted.")
+
+
+@policy.command()
+@ENTITY
+@click.option(
+    "--until", type=moment, default="1h", show_default=True, help="When it ends: 10m, 1d, 2030-01-31T12:00:00Z."
+)
+@CONNECTION
+def token(entity: str, until: int, connection: str) -> None:
+    """Print a token for HTTP requests, signed with the key of the connection string.
+
+    No broker is asked: a token is good where the key is, for requests to the host of the connection string. It opens
+    the whole namespace, or what --entity names.
+    """
+    shown = parse_connection_string(connection)
+    if not shown.key:
+        raise click.UsageError("the connection string has no SharedAccessKey to sign with: give one that has a key.")
+    click.echo(make_token(f"sb://{shown.host}/{entity}", shown.key_name, shown.key, until // 1000))
 
 
 def _owner(entity: str) -> str:

@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 from click.testing import CliRunner, Result
@@ -87,6 +90,36 @@ def test_a_policy_of_an_entity_opens_that_entity(connection: str) -> None:
     assert run(theirs, "send", "mine", "x").exit_code == 1
     for name in ("mine", "other"):
         assert run(connection, "entity", "delete", name).exit_code == 0
+
+
+@pytest.mark.row("C1")
+def test_a_token_opens_what_it_names_over_http_until_it_ends(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        for name in ("mine", "other"):
+            broker.create_queue(name)
+        make = partial(run, broker.connection_string, "policy", "token")
+        host = parse_connection_string(broker.connection_string).host
+        base = f"http://{host}:{urlsplit(broker.http_url).port}"
+
+        def status(queue: str, token: str) -> int:
+            request = Request(f"{base}/{queue}/messages", b"x", {"Authorization": token.strip()})
+            try:
+                with urlopen(request, timeout=10) as response:
+                    return int(response.status)
+            except HTTPError as error:
+                with error:
+                    return error.code
+
+        narrow, wide = make("--entity", "mine").stdout, make("--until", "5m").stdout
+        over = make("--until", "2020-01-31T12:00:00Z").stdout
+        assert (status("mine", narrow), status("other", narrow)) == (201, 401)
+        assert (status("mine", wide), status("other", wide), status("mine", over)) == (201, 201, 401)
+
+
+def test_a_token_is_not_made_without_a_key() -> None:
+    theirs = "Endpoint=sb://localhost;SharedAccessSignature=SharedAccessSignature sr=a&sig=b&se=1&skn=c"
+    result = run(theirs, "policy", "token")
+    assert (result.exit_code, "has no SharedAccessKey" in result.stderr) == (2, True)
 
 
 @pytest.mark.row("P27")
