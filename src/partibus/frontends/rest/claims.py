@@ -67,7 +67,7 @@ class Claims:
         return grant.allows(path, right, self._wall_clock.now_ms() / 1000)
 
     def _grant(self, request: Request, token: str, path: Path) -> Grant:
-        audience = f"https://{host_of(request)}/{quote('/'.join(path))}"
+        audience = f"{request.url.scheme}://{host_of(request)}/{quote('/'.join(path))}"
         now_s = self._wall_clock.now_ms() / 1000
         return self._access.check_token(token.removeprefix(_BEARER), audience, now_s, LEEWAY_S)
 
