@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from bench.cells import fine, number, percent, rate, section
 from bench.cpu_quota import PERIOD_US
-from bench.proton import KEEP_WINDOW
 from bench.results import Row
-from bench.scale import CONNECTIONS, SHARE
+from bench.scale import CONNECTIONS, SHARE, WINDOW
 from bench.stores import COMMIT_MESSAGES, COMMIT_S, IN_FLIGHT
 
 
@@ -62,10 +61,10 @@ def _entities(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
 
 _SCALE_NOTE = f"""\
 Each broker's process is in a control group with a CPU quota: {SHARE:g} of every {PERIOD_US / 1000:g} ms for all its
-threads. What it really had is in the last column. The supervisor and the clients are not limited. Messages of 1 KB
-are sent to and received from one queue of 16 partitions at the same time, on {CONNECTIONS} connections each, with up
-to {KEEP_WINDOW} messages in flight on each. The ratio is that of sends and receives together, each number of brokers
-beside one in the same round; the median of the rounds.
+threads. What it really had is in the last column. The supervisor and the clients are not limited. Messages of 1 KB go
+through one queue of 16 partitions; {CONNECTIONS // 2} connections send, as many receive, and {CONNECTIONS * WINDOW:,}
+messages are on their way at any time. The ratio is that of sends and receives together, each number of brokers beside
+one in the same round; the median of the rounds.
 """
 _SCALE = ("keys", "brokers", "rounds", "send/s", "receive + settle/s", "ratio", "cores that each had")
 

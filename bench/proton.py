@@ -15,7 +15,7 @@ from partibus.bench.load import BenchError, Job, Mode, Running
 
 SOURCE = Path(__file__).parent / "foreign" / "generator.cpp"
 KEEP_WINDOW = 200
-"""Messages in flight on each connection of a generator that keeps on."""
+"""Messages in flight on each connection of a generator that keeps sending, or receiving."""
 PACKAGES = "g++ libqpid-proton-cpp12-dev libsasl2-modules"
 
 
@@ -41,6 +41,9 @@ class Kept:
     """What a generator saw that kept on through whatever happened to brokers."""
 
     messages: int
+    """That were accepted, or came."""
+    received: int
+    """Of a generator that passes messages through: those that came."""
     seconds: float
     refused: int
     """Messages that were refused and sent again, or whose fate the broker did not know."""
@@ -113,11 +116,16 @@ class ProtonGenerator:
     ) -> Keeping:
         """Send or receive from now until the second of two times, in seconds since 1970; what counts is what happens
         between them. ``keys``: partition keys in turn; 0 for none."""
-        from_s, until_s = between_s
-        arguments = ["--from", str(int(from_s * 1000)), "--until", str(int(until_s * 1000))]
-        arguments += ["--connections", str(connections), "--window", str(KEEP_WINDOW)]
-        arguments += ["--keys", str(keys)] if keys else []
+        arguments = _steady(between_s, connections, KEEP_WINDOW, keys)
         return Keeping(self._run("keep-sending" if mode is Mode.SEND else "keep-receiving", address, arguments))
+
+    def keep_passing(
+        self, address: str, between_s: tuple[float, float], connections: int, window: int, keys: int
+    ) -> Keeping:
+        """As `keep`, both: every second connection receives, and ``window`` messages for each connection are on their
+        way through."""
+        arguments = [*_steady(between_s, connections, window, keys), "--passing", "1"]
+        return Keeping(self._run("keep-sending", address, arguments))
 
     def _with(self, options: Mapping[Mode, Sequence[str]]) -> ProtonGenerator:
         return ProtonGenerator(self._program, self._port, self._user, self._password, options)
@@ -148,3 +156,10 @@ class ProtonGenerator:
             text=True,
             env=os.environ | {"PARTIBUS_BENCH_USER": self._user, "PARTIBUS_BENCH_PASSWORD": self._password},
         )
+
+
+def _steady(between_s: tuple[float, float], connections: int, window: int, keys: int) -> list[str]:
+    from_s, until_s = between_s
+    arguments = ["--from", str(int(from_s * 1000)), "--until", str(int(until_s * 1000))]
+    arguments += ["--connections", str(connections), "--window", str(window)]
+    return [*arguments, "--keys", str(keys)] if keys else arguments

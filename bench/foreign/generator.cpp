@@ -6,6 +6,7 @@
 //   generator latency URL ADDRESS --rate PER_SECOND --seconds S --size BYTES
 //   generator accept  URL ADDRESS --count N
 //   generator keep-sending   URL ADDRESS --from MS --until MS --size BYTES [--connections C] [--window W] [--keys K]
+//                     [--passing 1]
 //   generator keep-receiving URL ADDRESS --from MS --until MS [--connections C] [--window W]
 //
 // With --sessions messages go to S sessions in turn, and are received on S links, each of which holds one of them; the
@@ -16,7 +17,8 @@
 // The two that keep doing so begin at once and count what is between two times, ms since 1970. They outlive the loss of
 // a broker: connections that break are left, links that are ended are made again, what was refused is sent again. With
 // --keys messages have K partition keys in turn. Their silences are the longest times in which nothing was accepted (or
-// came), for each key, or else for each connection that was there until the end.
+// came), for each key, or else for each connection that was there until the end. With --passing every second connection
+// receives, and no more is sent than W messages for each connection that have not come yet.
 //
 // URL is host:port. User and password come from PARTIBUS_BENCH_USER and PARTIBUS_BENCH_PASSWORD, so that no process
 // list shows them. Messages are durable; every one is sent unsettled and counted when the broker has accepted it, or
@@ -73,7 +75,7 @@ std::int64_t now_ns() {
 struct Options {
     std::string mode, url, address;
     std::int64_t count = 10000, size = 1024, connections = 1, window = 1000, rate = 1000, seconds = 5;
-    std::int64_t sessions = 0, ids = 0, labels = 0, keys = 0, from_ms = 0, until_ms = 0;
+    std::int64_t sessions = 0, ids = 0, labels = 0, keys = 0, passing = 0, from_ms = 0, until_ms = 0;
 };
 
 proton::message make_message(std::int64_t size) {
@@ -432,7 +434,7 @@ class Steady : public Generator {
     void on_connection_error(proton::connection& connection) override { left(connection); }
 
     void print(std::ostream& out) const {
-        out << "{\"messages\": " << counted << ", \"seconds\": " << until_s - from_s << ", \"refused\": " << refused
+        out << "{\"messages\": " << counted << ", \"received\": " << received << ", \"seconds\": " << until_s - from_s << ", \"refused\": " << refused
             << ", \"lost_connections\": " << lost_count() << ", \"silences_ms\": [";
         const char* separator = "";
         for (std::size_t index = 0; index < groups.size(); ++index) {
@@ -476,7 +478,7 @@ class Steady : public Generator {
     const double from_s, until_s;
     std::vector<Group> groups = std::vector<Group>(static_cast<std::size_t>(options.keys ? options.keys : options.connections));
     std::vector<bool> lost = std::vector<bool>(static_cast<std::size_t>(options.connections));
-    std::int64_t counted = 0, refused = 0;
+    std::int64_t counted = 0, received = 0, refused = 0;
     bool over = false;
 };
 
@@ -491,8 +493,24 @@ class KeepSending : public Steady {
         }
     }
 
-    void opened(proton::connection& connection, std::int64_t) override {
-        states.push_back({connection.open_sender(options.address), {}, {}});
+    void opened(proton::connection& connection, std::int64_t number) override {
+        if (options.passing && number % 2) {
+            connection.open_receiver(
+                options.address,
+                proton::receiver_options().credit_window(static_cast<int>(options.window)).auto_accept(true));
+        } else {
+            states.push_back({connection.open_sender(options.address), {}, {}});
+        }
+    }
+
+    void on_message(proton::delivery&, proton::message&) override {
+        const double now = now_s();
+        if (now >= from_s && now < until_s) ++received;
+        if (++come % wake_messages) return;
+        for (auto& own : states) {
+            auto sender = own.sender;
+            sender.work_queue().add([this, sender] { send_more(state(sender)); });
+        }
     }
 
     void on_sendable(proton::sender& sender) override { send_more(state(sender)); }
@@ -557,6 +575,8 @@ class KeepSending : public Steady {
     void send_more(State& own) {
         if (over) return;
         while (static_cast<std::int64_t>(own.unanswered.size()) < options.window && own.sender.credit() > 0) {
+            if (options.passing && sent - come >= options.connections * options.window) return;
+            ++sent;
             std::size_t key;
             if (own.refused.empty()) {
                 key = next_key++ % messages.size();
@@ -568,7 +588,8 @@ class KeepSending : public Steady {
         }
     }
 
-    static constexpr int retry_ms = 50;
+    static constexpr int retry_ms = 50, wake_messages = 100;
+    std::int64_t sent = 0, come = 0;
     std::vector<proton::message> messages;
     std::vector<State> states;
     std::size_t next_key = 0;
@@ -616,6 +637,7 @@ Options parse(int argc, char** argv) {
         else if (name == "--ids") options.ids = value;
         else if (name == "--labels") options.labels = value;
         else if (name == "--keys") options.keys = value;
+        else if (name == "--passing") options.passing = value;
         else if (name == "--from") options.from_ms = value;
         else if (name == "--until") options.until_ms = value;
         else throw std::runtime_error("unknown option " + name);
