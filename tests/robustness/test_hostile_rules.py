@@ -126,7 +126,9 @@ def test_messages_of_every_type_meet_rules_of_every_type(broker: BrokerProcess, 
         assert http("PUT", f"{SUBSCRIPTION}/Rules/action{number}", entry(RULE, content)).status == 201
     with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
         answer = client.management(SUBSCRIPTION).request("com.microsoft:enumerate-rules", {"top": Int(100)})
-        assert len(answer["rules"]) == 1 + 2 * len(WITHIN) + len(ACTIONS)
+        rules = answer["rules"]
+        assert isinstance(rules, list)
+        assert len(rules) == 1 + 2 * len(WITHIN) + len(ACTIONS)
         client.sender("topic").send(
             [
                 encode_properties(message_id=name)
