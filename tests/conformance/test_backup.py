@@ -107,6 +107,34 @@ def test_sessions_keep_their_order(
     assert [message.body for message in session.receive(10)] == [b"%d" % i for i in range(1, 30, 3)]
 
 
+def test_what_subscriptions_share_is_restored_from_each(
+    python: PythonSync,
+    broker: BrokerProcess,
+    partibus: Callable[..., str],
+    restore: Callable[[str, str], dict[str, int]],
+    tmp_path: Path,
+) -> None:
+    topic = broker.create_topic("kept-topic", EnablePartitioning=True)
+    subscriptions = [broker.create_subscription(topic, name) for name in ("one", "two")]
+    python.send(topic, *(Outgoing(b"%d" % i, message_id=f"id-{i}", partition_key=f"k-{i % 5}") for i in range(40)))
+    sent = sorted(map(facts, peek_all(python, subscriptions[0])), key=str)
+    assert len(sent) == 40
+    (gone,) = receive_all(python, subscriptions[0], 1)
+    python.complete(subscriptions[0], gone)
+    partibus("backup", str(tmp_path / "backup"))
+    broker.delete_queue(topic)
+    assert restore(subscriptions[1], "side-two")["sent"] == 40, "the other one still names all of them"
+    assert sorted(map(facts, peek_all(python, "side-two")), key=str) == sent
+    refused = run_to_the_end(
+        *("restore", str(tmp_path / "backup"), "--entity", topic, "--into", "side-topic"),
+        *("--connection", broker.connection_string),
+        timeout_s=60,
+    )
+    assert refused.returncode != 0
+    assert "'kept-topic' is a topic: its messages are in its subscriptions" in refused.stderr
+    assert all(f"'{path}'" in refused.stderr for path in subscriptions)
+
+
 @pytest.fixture
 def traffic(broker: BrokerProcess, make_queue: MakeQueue) -> Iterator[tuple[str, list[int]]]:
     """A queue that somebody sends numbers to all the time, and the highest that was accepted."""

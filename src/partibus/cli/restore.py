@@ -15,7 +15,7 @@ from partibus.restore.run import restore as run
 
 @click.command()
 @click.argument("backup", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--entity", required=True, metavar="NAME", help="The queue in the backup.")
+@click.option("--entity", required=True, metavar="NAME", help="The queue or subscription in the backup.")
 @click.option("--into", required=True, metavar="QUEUE", help="Where its messages go; made like NAME if missing.")
 @click.option(
     "--only",
@@ -32,7 +32,7 @@ from partibus.restore.run import restore as run
 def restore(
     backup: Path, entity: str, into: str, only: str | None, progress: Path | None, connection: str, as_json: bool
 ) -> None:
-    """Send the messages of a queue in BACKUP, made by `partibus backup`, to another queue.
+    """Send the messages of a queue or subscription in BACKUP, made by `partibus backup`, to another queue.
 
     They keep ids, properties, keys, sessions, scheduled times and reasons of dead letters; where they were is in
     annotations. Cut short, the same command goes on where it was.

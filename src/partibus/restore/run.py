@@ -17,6 +17,7 @@ from partibus.client.sender import Sender
 from partibus.errors import InvalidOperation
 from partibus.namespace.catalog import Catalog, EntityRecord
 from partibus.namespace.durations import UNLIMITED_TEXT
+from partibus.namespace.entities import EntityKind
 from partibus.namespace.properties import queue_properties
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.ports import EntryRow
@@ -30,6 +31,7 @@ RUN = 200
 _COUNTER_BITS = 48
 _STORES_MAX = 10_000
 """The catalog wants to know how many stores there are only to deal partitions."""
+_NAMED_MAX = 10
 DEAD_LETTER = "/$DeadLetterQueue"
 KINDS = {"active": (SubqueueKind.ACTIVE,), "dead-letter": (SubqueueKind.DEAD_LETTER,)}
 """Which sub-queues; all for anything else."""
@@ -48,7 +50,7 @@ class Source(NamedTuple):
 
 def find(backup: Path, name: str) -> Source:
     """Look an entity up. Raises `EntityNotFound`; `partibus.partition.ports.StoreError` when the directory is none;
-    and `InvalidOperation` when a store that has messages of the entity is not in the backup."""
+    and `InvalidOperation` for a topic, and when a store that has messages of the entity is not in the backup."""
     stores = read_backup(backup).stores
     with TemporaryDirectory() as folder:
         # A catalog is opened to be written: of a copy, the backup may be on a medium that can't be.
@@ -56,6 +58,8 @@ def find(backup: Path, name: str) -> Source:
         catalog = Catalog(Path(folder), _STORES_MAX)
         try:
             record = catalog.get(name)
+            if record.description.kind is EntityKind.TOPIC:
+                raise _nothing_in(record, catalog.subscriptions_of(record))
         finally:
             catalog.close()
     numbers = {int(store.removeprefix("store-")): store for store in stores}
@@ -66,6 +70,14 @@ def find(backup: Path, name: str) -> Source:
             f"in {backup}. Use a backup of all stores."
         )
     return Source(record, {number: store_file(backup, store) for number, store in numbers.items()})
+
+
+def _nothing_in(topic: EntityRecord, subscriptions: Sequence[EntityRecord]) -> InvalidOperation:
+    """What was published is in the subscriptions; only what is scheduled is still the topic's."""
+    paths = [f"'{record.description.name}'" for record in subscriptions]
+    named = ", ".join(paths[:_NAMED_MAX]) + (f" and {len(paths) - _NAMED_MAX} more" if len(paths) > _NAMED_MAX else "")
+    what = f"Restore one of its subscriptions: {named}." if paths else "It has no subscriptions."
+    return InvalidOperation(f"'{topic.description.name}' is a topic: its messages are in its subscriptions. {what}")
 
 
 def make_side_entity(client: Client, source: Source, into: str) -> bool:
