@@ -56,12 +56,26 @@ class Forwarder:
             if rows is None:
                 store.when_usable(lambda: self.opened(store_no, store))
                 return
-            for row in rows:
-                queue, index = partitions[row]
-                if not queue.deleted:
-                    self._broker.entity(queue.name).route.partitions[index].wake()
+            self._load(store_no, store, [partitions[row] for row in rows])
 
         store.find_filled(list(partitions), found)
+
+    def _load(self, store_no: int, store: StoreRuntime, places: list[tuple[Queue, int]]) -> None:
+        """Have partitions loaded, and look whether they are: nobody answers, and a store that fails in between, or a
+        route that leads elsewhere for a moment, leaves them waiting for somebody to use them."""
+        if store.failure is not None:
+            store.when_usable(lambda: self.opened(store_no, store))
+            return
+        missing = [(queue, index) for queue, index in places if not queue.deleted and not self._pumps(queue, index)]
+        for queue, index in missing:
+            self._broker.entity(queue.name).route.partitions[index].wake()
+        if missing:
+            self._call_later(LOOK_AGAIN_MS, lambda: self._load(store_no, store, missing))
+
+    def _pumps(self, queue: Queue, index: int) -> bool:
+        """The partition is in use here, or what it holds is not to be forwarded any more."""
+        forwarding = self._forwarding.get(queue.entity_id)
+        return not targets_of(queue) or (forwarding is not None and forwarding.has(index))
 
     def see(self, store: StoreAccess, row: int, looks: int = LOOKS_MAX, *, transfers: bool = False) -> None:
         """A partition of a store of this broker is in use, and forwards. ``transfers``: what was sent through it."""
@@ -143,6 +157,10 @@ class _Forwarding:
 
     waiting = False
     """As an `EntityUser`: no receiver."""
+
+    def has(self, index: int) -> bool:
+        """The partition of that place is in use here."""
+        return index in self._stores
 
     def see(self, store: StoreAccess, index: int, *, transfers: bool) -> None:
         """A partition is in use."""

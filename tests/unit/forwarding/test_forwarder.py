@@ -1,0 +1,107 @@
+"""Who begins pumps: what waits in a store that opens is loaded, whatever happens to the first try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from partibus.forwarding.forwarder import Forwarder
+from partibus.namespace.broker import Broker
+from partibus.partition.runtime import StoreRuntime
+
+ROW = 7
+
+
+class FakeStore:
+    """A store with one partition that holds something; its wakes may be lost."""
+
+    def __init__(self) -> None:
+        self.failure: str | None = None
+        self.waiting: list[Callable[[], None]] = []
+
+    def find_filled(self, rows: list[int], found: Callable[[list[int] | None], None]) -> None:
+        found(None if self.failure else rows)
+
+    def when_usable(self, call: Callable[[], None]) -> None:
+        self.waiting.append(call)
+
+
+class World:
+    """One entity that forwards, and a clock of calls."""
+
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        self.calls: list[Callable[[], None]] = []
+        self.wakes = 0
+        self.queue = SimpleNamespace(
+            name="q",
+            entity_id=1,
+            deleted=False,
+            partitions=[SimpleNamespace(store_no=0, partition_row=ROW)],
+            description=SimpleNamespace(options=SimpleNamespace(forward_to="t", forward_dead_lettered_to="")),
+        )
+        partition = SimpleNamespace(wake=self.wake)
+        entity = SimpleNamespace(queue=self.queue, route=SimpleNamespace(partitions=[partition]))
+        broker = SimpleNamespace(namespace=[self.queue], entity=lambda name: entity)
+        self.forwarder = Forwarder(cast(Broker, broker), lambda delay_ms, call: self.calls.append(call))
+        self.loaded = False
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def see(self) -> None:
+        """The partition is loaded: its pump begins."""
+        self.forwarder._forwarding[1] = cast(Any, SimpleNamespace(has=lambda index: True))
+
+    def run(self) -> None:
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+    def open(self) -> None:
+        self.forwarder.opened(0, cast(StoreRuntime, self.store))
+        self.run()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_what_waits_in_a_store_is_loaded_once(world: World) -> None:
+    world.open()
+    assert world.wakes == 1
+    world.see()
+    world.run()
+    assert (world.wakes, world.calls) == (1, [])
+
+
+def test_a_wake_that_is_lost_is_repeated(world: World) -> None:
+    world.open()
+    world.run()
+    assert world.wakes == 2
+    world.see()
+    world.run()
+    assert world.calls == []
+
+
+def test_a_store_that_fails_meanwhile_is_looked_at_again_when_it_is_back(world: World) -> None:
+    world.open()
+    world.store.failure = "sick"
+    world.run()
+    assert (world.wakes, world.calls) == (1, [])
+    world.store.failure = None
+    (back,) = world.store.waiting
+    back()
+    world.run()
+    assert world.wakes == 2
+
+
+def test_what_is_not_to_be_forwarded_any_more_is_left_alone(world: World) -> None:
+    world.open()
+    world.queue.description.options.forward_to = ""
+    world.run()
+    assert (world.wakes, world.calls) == (1, [])
