@@ -21,6 +21,7 @@ from partibus.cluster.serving import Serving
 from partibus.cluster.sockets import listen
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.entry import Entry
 from partibus.partition.options import PartitionOptions
 from partibus.routing.store_access import StoreRoute
@@ -48,12 +49,12 @@ class Owner:
         self, row: int, options: PartitionOptions, command: Any, on_reply: Any = None, *, holdable: bool = False
     ) -> None:
         if isinstance(command, c.Enqueue):
-            on_reply(c.Accepted(command.request, 1))
+            on_reply(r.Accepted(command.request, 1))
         elif isinstance(command, c.Settle):
-            on_reply(c.Settled(command.request, []))
+            on_reply(r.Settled(command.request, []))
         elif isinstance(command, c.Receive):
             entries = [Entry(i, i, i, 0, 0, None, None, len(self._data), self._data) for i in range(command.count)]
-            self._receivers[command.receiver](c.Granted(command.receiver, 0, 1, 1, entries, len(entries), True))
+            self._receivers[command.receiver](r.Granted(command.receiver, 0, 1, 1, entries, len(entries), True))
 
     def register(self, receiver: int, on_granted: Callable[[Any], None]) -> None:
         self._receivers[receiver] = on_granted
@@ -111,8 +112,8 @@ class Load:
     def _ask(self, receiver: int) -> None:
         self._route.submit(1, OPTIONS, c.Receive(0, receiver, self._run, 1 << 30))
 
-    def _granted(self, grant: c.Granted | c.Failed) -> None:
-        if isinstance(grant, c.Failed):
+    def _granted(self, grant: r.Granted | r.Failed) -> None:
+        if isinstance(grant, r.Failed):
             return  # the measurement is over
         tokens = [(grant.lock_id, entry.pos) for entry in grant.entries]
         command = c.Settle(next(self._numbers), 0, c.Outcome.COMPLETE, tokens)

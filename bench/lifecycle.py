@@ -16,6 +16,8 @@ from pathlib import Path
 
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import load_requests as w
+from partibus.partition import replies as r
 from partibus.partition.journal import record
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
@@ -36,10 +38,10 @@ class Driver:
         self._store = store
         self._partition = Partition(ROW, PartitionOptions())
 
-    def handle(self, command: c.Command) -> list[c.Reply]:
+    def handle(self, command: w.Input) -> list[r.Reply]:
         """Replies, after the commit, with those that loads led to."""
-        replies: list[c.Reply] = []
-        commands: list[c.Command] = [command]
+        replies: list[r.Reply] = []
+        commands: list[w.Input] = [command]
         while commands:
             step = self._partition.handle(commands.pop(0), 1_000)
             if step.events:
@@ -50,7 +52,7 @@ class Driver:
                     writes.counts[subqueue] = (messages, size_bytes)
                 self._store.commit(writes)
             replies += step.replies
-            commands += [c.Loaded(load, read(self._store, ROW, load)) for load in step.loads]
+            commands += [w.Loaded(load, read(self._store, ROW, load)) for load in step.loads]
         return replies
 
     def enqueue(self) -> None:
@@ -62,12 +64,12 @@ class Driver:
         for granted in self._granted(BATCH):
             tokens = [(granted.lock_id, entry.pos) for entry in granted.entries]
             replies = self.handle(c.Settle(2, 0, c.Outcome.COMPLETE, tokens))
-            assert any(isinstance(reply, c.Settled) and not reply.lost for reply in replies)
+            assert any(isinstance(reply, r.Settled) and not reply.lost for reply in replies)
 
-    def _granted(self, count: int) -> Iterator[c.Granted]:
+    def _granted(self, count: int) -> Iterator[r.Granted]:
         got = 0
         for reply in self.handle(c.Receive(0, 7, count, 1 << 30)):
-            if isinstance(reply, c.Granted):
+            if isinstance(reply, r.Granted):
                 got += len(reply.entries)
                 yield reply
         assert got == count, f"{got} of {count}"

@@ -21,6 +21,7 @@ from typing import Any
 from partibus.clock import SystemClock
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.host import Timer
 from partibus.partition.options import PartitionOptions
 from partibus.partition.runtime import StoreRuntime
@@ -82,11 +83,11 @@ class Broker:
         self._host = InlineHost()
         subscribers = SimulatedSubscribers({TOPIC: fan_out})
         self._runtime = StoreRuntime(lambda: store, self._host, SystemClock(), store=store, subscribers=subscribers)
-        self._granted: list[tuple[int, c.Granted]] = []
+        self._granted: list[tuple[int, r.Granted]] = []
         for row in self._rows:
             self._runtime.register(row, partial(self._take, row))
 
-    def _take(self, row: int, grant: c.Granted) -> None:
+    def _take(self, row: int, grant: r.Granted) -> None:
         self._granted.append((row, grant))
 
     def cycle(self) -> None:

@@ -19,6 +19,7 @@ from partibus.forwarding.pump import Pump
 from partibus.message import Message
 from partibus.partition import commands as c
 from partibus.partition import enqueue, hand_out, runtime, sweeps
+from partibus.partition import replies as r
 from partibus.partition.events import Event
 from partibus.partition.inbound import new_ones
 from partibus.partition.journal import record
@@ -88,7 +89,7 @@ def settles_early(pump: Pump, way: Any) -> None:
 
 def goes_on(pump: Pump, way: Any, reply: Any) -> None:
     """What was not stored is left for later, and what comes after it is sent."""
-    if isinstance(reply, c.Failed) and pump._alive:
+    if isinstance(reply, r.Failed) and pump._alive:
         way.waiting += way.tokens
         way.messages += way.sent.messages
         way.sent, way.tokens = None, []

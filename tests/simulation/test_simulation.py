@@ -14,8 +14,9 @@ import pytest
 
 from partibus.partition import commands as c
 from partibus.partition import hand_out, runtime, settlement, sweeps, transactions
+from partibus.partition import load_requests as w
 from partibus.partition import put_back as put_back_module
-from partibus.partition.commands import Accepted, Granted
+from partibus.partition import replies as r
 from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.duplicates import DuplicateIds
 from partibus.partition.entry import Entry
@@ -25,6 +26,7 @@ from partibus.partition.lane import Lane
 from partibus.partition.ports import Store, Writes
 from partibus.partition.put_back import put_back
 from partibus.partition.reading import read
+from partibus.partition.replies import Accepted, Granted
 from partibus.partition.sessions import Session, Sessions
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
@@ -124,9 +126,9 @@ def never_expired(kind: int, entry: Entry, now_ms: int) -> bool:
     return False
 
 
-def reads_early(store: Store, row: int, load: c.Load) -> Any:
+def reads_early(store: Store, row: int, load: w.Load) -> Any:
     """What is due within the next second is taken for due."""
-    if isinstance(load, c.SweepLoad) and isinstance(load.sweep, c.DueSweep):
+    if isinstance(load, w.SweepLoad) and isinstance(load.sweep, w.DueSweep):
         load.sweep.until_ms += 1_000
     return read(store, row, load)
 
@@ -156,7 +158,7 @@ def returned_instead(state: PartitionState, kind: int, entries: list[Entry], ste
 
 def only_said(state: PartitionState, subqueue: Subqueue, sweep: c.CancelScheduled, entries: Any, step: Step) -> None:
     """Nothing is cancelled."""
-    step.replies.append(c.Done(sweep.request))
+    step.replies.append(r.Done(sweep.request))
 
 
 ACCEPT = DuplicateIds.accept

@@ -14,6 +14,7 @@ import pytest
 
 from partibus.partition import commands as c
 from partibus.partition import journal, machine, publish, sweeps, topic
+from partibus.partition import replies as r
 from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.entry import Entry
 from partibus.partition.fan_out import Plan, Planned
@@ -129,7 +130,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
     "forgets a subscription": (publish, "_share", forgets_one, "acknowledged (before subscription|and are gone)"),
     "shares out what was known": (topic, "plan", planned_together, "was kept at"),
     "leaves what was due": (sweeps, "publish_due", stays_scheduled, "more than once|after it was finished"),
-    "acknowledges before the commit": (CommitQueue, "wait", waits_for_nothing(c.Accepted), "acknowledged before"),
+    "acknowledges before the commit": (CommitQueue, "wait", waits_for_nothing(r.Accepted), "acknowledged before"),
 }
 
 

@@ -17,6 +17,7 @@ from partibus.cluster.remote_store import RemoteBroker, RemoteStore
 from partibus.cluster.serving import Serving
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store
@@ -161,7 +162,7 @@ class Guest:
         session = self.world.random.choice("xyz") if row == SESSIONS else None
 
         def sent(reply: Any) -> None:
-            if isinstance(reply, c.Accepted):
+            if isinstance(reply, r.Accepted):
                 self.accepted.add(name)
             else:
                 (self.refused if reply.executed is False else self.unknown).add(name)
@@ -173,10 +174,10 @@ class Guest:
         self.receivers.add(receiver)
 
         def told(reply: Any) -> None:
-            if isinstance(reply, c.Failed):
+            if isinstance(reply, r.Failed):
                 assert reply.request == receiver
                 self.told[receiver] += 1
-            elif isinstance(reply, c.Granted):
+            elif isinstance(reply, r.Granted):
                 assert reply.receiver == receiver
                 on_granted(reply)
 
@@ -190,7 +191,7 @@ class Guest:
     def reserve(self) -> None:
         line = self.line
 
-        def granted(grant: c.Granted) -> None:
+        def granted(grant: r.Granted) -> None:
             self.kept.append((line, grant.lock_id, [(grant.lock_id, entry.pos) for entry in grant.entries]))
 
         receiver = self.register(granted)
@@ -218,7 +219,7 @@ class Guest:
         request = self.numbers.next()
 
         def accepted(reply: Any) -> None:
-            if isinstance(reply, c.SessionAccepted):
+            if isinstance(reply, r.SessionAccepted):
                 self.use_session(receiver, reply)
 
         self.ask(SESSIONS, c.AcceptSession(request, receiver, name), accepted)
@@ -227,7 +228,7 @@ class Guest:
             self.route.forget(request)
             self.asked.pop(request)
 
-    def use_session(self, receiver: int, held: c.SessionAccepted) -> None:
+    def use_session(self, receiver: int, held: r.SessionAccepted) -> None:
         options = OPTIONS[SESSIONS]
         self.route.submit(SESSIONS, options, c.Receive(0, receiver, 5, ROOM, session=held.lock_id))
 
@@ -249,7 +250,7 @@ class Guest:
         self.left.add(receiver)
         self.route.unregister(receiver)
 
-    def settle_later(self, row: int, grant: c.Granted) -> None:
+    def settle_later(self, row: int, grant: r.Granted) -> None:
         if not grant.entries:
             return
         names = [_name(entry) for entry in grant.entries]
@@ -264,7 +265,7 @@ class Guest:
 
         def settled(reply: Any) -> None:
             nonlocal unknown
-            if isinstance(reply, c.Failed):
+            if isinstance(reply, r.Failed):
                 unknown = unknown or reply.executed is None
                 self.world.timeline.call_later(10, settle)
             else:
@@ -343,7 +344,7 @@ def _answers_twice(self: RemoteBroker, why: str) -> None:
     requests = dict(self.requests)
     LOST(self, why)
     for number, asked in list(requests.items())[:1]:
-        asked.on_reply(c.Failed(number, None, False, why))
+        asked.on_reply(r.Failed(number, None, False, why))
 
 
 LOST = RemoteBroker.lost

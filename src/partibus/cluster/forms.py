@@ -21,6 +21,7 @@ from partibus.amqp.codec.encoder import encode
 from partibus.limits import PartitionLimits
 from partibus.message import Message
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.entry import Entry
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import EntryRow
@@ -55,29 +56,29 @@ COMMANDS: dict[int, type] = {
     24: c.Forwarded,
 }
 REPLIES: dict[int, type] = {
-    64: c.Accepted,
-    65: c.Refused,
-    66: c.Granted,
-    67: c.Cancelled,
-    68: c.Settled,
-    69: c.Done,
-    70: c.NotFound,
-    71: c.LocksRenewed,
-    72: c.DeferredGranted,
-    73: c.Purged,
-    74: c.SessionAccepted,
-    75: c.SessionHeld,
-    76: c.NoSession,
-    77: c.SessionRenewed,
-    78: c.SessionLost,
-    79: c.SessionEnded,
-    80: c.SessionState,
-    81: c.Sessions,
-    82: c.Transacted,
-    83: c.TransactionRefused,
-    84: c.Rows,
-    85: c.Inspected,
-    86: c.Failed,
+    64: r.Accepted,
+    65: r.Refused,
+    66: r.Granted,
+    67: r.Cancelled,
+    68: r.Settled,
+    69: r.Done,
+    70: r.NotFound,
+    71: r.LocksRenewed,
+    72: r.DeferredGranted,
+    73: r.Purged,
+    74: r.SessionAccepted,
+    75: r.SessionHeld,
+    76: r.NoSession,
+    77: r.SessionRenewed,
+    78: r.SessionLost,
+    79: r.SessionEnded,
+    80: r.SessionState,
+    81: r.Sessions,
+    82: r.Transacted,
+    83: r.TransactionRefused,
+    84: r.Rows,
+    85: r.Inspected,
+    86: r.Failed,
 }
 STAYS = frozenset(("planned",))
 """Fields, the last of their class, that the owner of a partition fills in for itself: they do not travel."""
@@ -157,7 +158,7 @@ _NUMBERS_IN: dict[type, tuple[str, ...]] = {}
 """Of both."""
 
 
-def to_form(value: c.Command | c.Reply | PartitionOptions) -> Form:
+def to_form(value: c.Command | r.Reply | PartitionOptions) -> Form:
     """What a value travels as; `ValueError` or `TypeError` for what can't travel."""
     return _OF_VALUE[type(value)].pack(value)
 
@@ -226,14 +227,14 @@ def _define_all() -> None:
     _define(None, PartitionLimits)
     _SHAPES[PartitionLimits] = _Shape(_form_of(PartitionLimits), to_form, from_form)
     _define(None, PartitionOptions)
-    nested = {c.Transact, c.TransactionRefused}
+    nested = {c.Transact, r.TransactionRefused}
     for tag, value in (COMMANDS | REPLIES).items():
         if value not in nested:
             _define(tag, value)
     parts: Any = _form_of(c.Enqueue) | _form_of(c.Settle)
     _SHAPES[list[c.Enqueue | c.Settle]] = _Shape(list[parts], _all(to_form), _all(from_form))
-    because: Any = _form_of(c.Settled) | _form_of(c.Refused)
-    _SHAPES[c.Settled | c.Refused] = _Shape(because, to_form, from_form)
+    because: Any = _form_of(r.Settled) | _form_of(r.Refused)
+    _SHAPES[r.Settled | r.Refused] = _Shape(because, to_form, from_form)
     for tag, value in (COMMANDS | REPLIES).items():
         if value in nested:
             _define(tag, value)
@@ -248,7 +249,7 @@ REPLY_FORMS: Any = Union[tuple(_form_of(value) for value in REPLIES.values())]  
 
 def _fingerprint() -> str:
     """Of everything that a difference between two program versions could lie in."""
-    lines = [f"{_MessageFields} {_EntryFields} {get_type_hints(EntryRow)} {get_type_hints(c.SubqueueInfo)}"]
+    lines = [f"{_MessageFields} {_EntryFields} {get_type_hints(EntryRow)} {get_type_hints(r.SubqueueInfo)}"]
     for tag, value in [(0, PartitionLimits), (0, PartitionOptions), *COMMANDS.items(), *REPLIES.items()]:
         hints = get_type_hints(value)
         lines.append(f"{tag} {value.__name__} {[(field.name, hints[field.name]) for field in fields(value)]}")

@@ -38,6 +38,7 @@ from partibus.cluster.wire import (
 )
 from partibus.limits import PeerLimits
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.answers import OnReply
 from partibus.partition.options import PartitionOptions
 from partibus.partition.runtime import OnFound
@@ -175,8 +176,8 @@ class RemoteBroker:
         for store in touched:
             store.go_on()
 
-    def _answer(self, reply: c.Reply, touched: dict["RemoteStore", None]) -> None:
-        if isinstance(reply, c.Granted | c.SessionEnded):
+    def _answer(self, reply: r.Reply, touched: dict["RemoteStore", None]) -> None:
+        if isinstance(reply, r.Granted | r.SessionEnded):
             number = reply.receiver
             known = self.receivers.get(number)
             on_granted = self.leaving.get(number) if known is None else known[0]
@@ -189,7 +190,7 @@ class RemoteBroker:
                 asked.store.answered(asked.bulk_bytes)
                 touched[asked.store] = None
             asked.on_reply(reply)
-        elif isinstance(reply, c.Failed) and (known := self.receivers.pop(reply.request, None)) is not None:
+        elif isinstance(reply, r.Failed) and (known := self.receivers.pop(reply.request, None)) is not None:
             known[0](reply)
 
     def lost(self, why: str) -> None:
@@ -219,7 +220,7 @@ class RemoteBroker:
             if executed is None and asked.recorded and self._unsure is not None:
                 open_questions.setdefault(asked.store.route, {})[number] = asked.on_reply
                 continue
-            asked.on_reply(c.Failed(number, executed, False, why))
+            asked.on_reply(r.Failed(number, executed, False, why))
         if self._unsure is not None:
             for route, waiting in open_questions.items():
                 self._unsure.hold(route, self.run, waiting, why)
@@ -305,7 +306,7 @@ class RemoteStore:
             self._refuse(command, on_reply, f"a {type(command).__name__} can't be sent to {broker.name}: {error}")
             return
         if on_reply is not None:
-            broker.requests[c.request_of(command)] = _Asked(on_reply, self, batch, 0)
+            broker.requests[r.request_of(command)] = _Asked(on_reply, self, batch, 0)
 
     def _submit_bulk(self, request: int, frame: bytes, on_reply: OnReply | None, *, recorded: bool) -> None:
         broker = self._broker
@@ -324,11 +325,11 @@ class RemoteStore:
     def _refuse(self, command: c.Command, on_reply: OnReply | None, why: str) -> None:
         """Nothing of a command was done: tell who asked."""
         if on_reply is not None:
-            on_reply(c.refused(command, why))
+            on_reply(r.refused(command, why))
         elif isinstance(command, c.Receive | c.LockReserved):
             known = self._broker.receivers.pop(command.receiver, None)
             if known is not None:
-                known[0](c.Failed(command.receiver, False, False, why))
+                known[0](r.Failed(command.receiver, False, False, why))
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
         self._broker.receivers[receiver] = (on_granted, self)
@@ -415,9 +416,9 @@ class RemoteStore:
         held, self._held, self._held_bytes = self._held, deque(), 0
         for _, request in held:
             if (asked := broker.requests.pop(request, None)) is not None:
-                asked.on_reply(c.Failed(request, False, False, why))
+                asked.on_reply(r.Failed(request, False, False, why))
         for number in [number for number, (_, store) in broker.receivers.items() if store is self]:
             on_granted, _ = broker.receivers.pop(number)
             self._tell(Unregister(self._number, number))
-            on_granted(c.Failed(number, False, False, why))
+            on_granted(r.Failed(number, False, False, why))
         return waiting

@@ -30,6 +30,7 @@ from partibus.cluster.wire import (
     value_of,
 )
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.answers import OnReply
 from partibus.partition.options import PartitionOptions
 from partibus.routing.store_access import StoreAccess, memory_of
@@ -171,7 +172,7 @@ class Guest:
         for table in self._tables.values():
             table.give_back()
 
-    def send(self, reply: c.Reply) -> None:
+    def send(self, reply: r.Reply) -> None:
         """An answer, with the guest's own numbers."""
         try:
             form = to_form(reply)
@@ -180,7 +181,7 @@ class Guest:
         except (ValueError, TypeError) as error:
             number = getattr(reply, "request", 0) or getattr(reply, "receiver", 0)
             text = f"the answer ({type(reply).__name__}) can't be sent: {error}"
-            self.outbox.put(to_form(c.Failed(number - self.base, None, False, text)))
+            self.outbox.put(to_form(r.Failed(number - self.base, None, False, text)))
 
 
 class _Table:
@@ -285,9 +286,9 @@ class _Table:
         self.tell_condition()
         if isinstance(command, c.Receive | c.LockReserved):
             if self._receivers.pop(command.receiver, None) is not None:
-                self.guest.send(c.Failed(command.receiver, False, False, self._why_not))
+                self.guest.send(r.Failed(command.receiver, False, False, self._why_not))
         elif awaited:
-            self.guest.send(c.refused(command, self._why_not))
+            self.guest.send(r.refused(command, self._why_not))
 
     def _use_reserved(self, row: int, kind: int, tokens: list[c.LockToken]) -> None:
         reservations = self.reservations
@@ -305,15 +306,15 @@ class _Table:
         """Messages and sessions can be given to the guest."""
         return not (self.over or self.guest.gone)
 
-    def reply(self, reply: c.Reply) -> None:
+    def reply(self, reply: r.Reply) -> None:
         """An answer that gives nothing which would have to be taken back. A store that is given up still answers what
         was asked of it."""
         if not self.guest.gone:
-            if isinstance(reply, c.Failed):
+            if isinstance(reply, r.Failed):
                 self.tell_condition()
             self.guest.send(reply)
 
-    def receiver_failed(self, failed: c.Failed) -> None:
+    def receiver_failed(self, failed: r.Failed) -> None:
         """Every receiver is told when a store has failed: its memory is gone, and with it all that was held."""
         self.reservations.clear()
         self.sessions.clear()
@@ -346,7 +347,7 @@ class _Table:
         for number in receivers:
             if self.store is not None:
                 self.store.unregister(number)
-            self.guest.send(c.Failed(number, False, False, why))
+            self.guest.send(r.Failed(number, False, False, why))
 
     def give_back(self) -> None:
         """The guest is gone: nothing waits or is kept for it any more."""
@@ -392,12 +393,12 @@ class _Receiver:
         self.row, self.options, self.kind = row, options, command.kind
         self._reserves = isinstance(command, c.Receive) and command.reserve
 
-    def reply(self, reply: c.Granted | c.SessionEnded | c.Failed) -> None:
+    def reply(self, reply: r.Granted | r.SessionEnded | r.Failed) -> None:
         table = self._table
-        if isinstance(reply, c.Failed):
+        if isinstance(reply, r.Failed):
             table.receiver_failed(reply)
             return
-        if isinstance(reply, c.SessionEnded):
+        if isinstance(reply, r.SessionEnded):
             table.sessions.pop((self.row, reply.lock_id), None)
         elif self.gone or not table.gives:
             self._take_back(reply)
@@ -407,7 +408,7 @@ class _Receiver:
             table.reservations[self.row, reply.kind, reply.lock_id] = _Reservation(self.options, positions)
         table.reply(reply)
 
-    def _take_back(self, granted: c.Granted) -> None:
+    def _take_back(self, granted: r.Granted) -> None:
         """What was deleted is lost, as it is to a receiver whose connection breaks."""
         tokens = [(granted.lock_id, entry.pos) for entry in granted.entries]
         if self.options is None or not tokens or not granted.lock_id:
@@ -429,14 +430,14 @@ class _Accepting:
         self.options = options
         self.wanted = True
 
-    def reply(self, reply: c.SessionAccepted | c.SessionHeld | c.NoSession | c.Failed) -> None:
+    def reply(self, reply: r.SessionAccepted | r.SessionHeld | r.NoSession | r.Failed) -> None:
         table = self._table
         table.accepting.pop(reply.request, None)
-        if isinstance(reply, c.SessionAccepted):
+        if isinstance(reply, r.SessionAccepted):
             if not (self.wanted and table.gives):
                 table.take_back(self.row, self.options, c.ReleaseSession(reply.lock_id))
                 if self.wanted:
-                    table.reply(c.Failed(reply.request, False, False, "the store is being given to another broker"))
+                    table.reply(r.Failed(reply.request, False, False, "the store is being given to another broker"))
                 return
             table.sessions[self.row, reply.lock_id] = self.options
         table.reply(reply)
@@ -453,11 +454,11 @@ class _Deferred:
         self._options = options
         self._kind = command.kind
 
-    def reply(self, reply: c.DeferredGranted | c.NotFound | c.SessionLost | c.Failed) -> None:
+    def reply(self, reply: r.DeferredGranted | r.NotFound | r.SessionLost | r.Failed) -> None:
         table = self._table
         if not table.guest.gone:
             table.reply(reply)
-        elif isinstance(reply, c.DeferredGranted) and reply.lock_id:
+        elif isinstance(reply, r.DeferredGranted) and reply.lock_id:
             tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
             table.take_back(self._row, self._options, c.Settle(0, self._kind, c.Outcome.RELEASE, tokens))
 

@@ -14,7 +14,7 @@ not ask.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.answers import OnReply
 from partibus.routing.store_access import StoreRoute, memory_of
 
@@ -110,11 +110,11 @@ class _Waiting:
         requests, self.requests = self.requests, {}
         for number, on_reply in requests.items():
             if number not in known:
-                on_reply(c.Failed(number, None, False, self._why))
+                on_reply(r.Failed(number, None, False, self._why))
             elif (first := known[number]) is None:
-                on_reply(c.Failed(number, False, False, self._why))
+                on_reply(r.Failed(number, False, False, self._why))
             else:
-                on_reply(c.Accepted(number, first))
+                on_reply(r.Accepted(number, first))
 
     def give_up(self) -> None:
         """Nobody can tell. Idempotent."""

@@ -30,21 +30,11 @@ from partibus.forwarding.destination import (
     prepare_transfer,
 )
 from partibus.message import Message, without_destination
-from partibus.partition.commands import (
-    Accepted,
-    CancelReceive,
-    Command,
-    Enqueue,
-    Failed,
-    Forwarded,
-    Granted,
-    LockToken,
-    Receive,
-    ReturnReserved,
-)
+from partibus.partition.commands import CancelReceive, Command, Enqueue, Forwarded, LockToken, Receive, ReturnReserved
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.options import PartitionOptions
+from partibus.partition.replies import Accepted, Failed, Granted
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import COUNTER_BITS
 from partibus.routing.store_access import StoreAccess

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from partibus.errors import PartibusError
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespace import Queue
-from partibus.partition.commands import Inspected
+from partibus.partition.replies import Inspected
 from partibus.routing.inspect import inspect_all
 
 log = logging.getLogger(__name__)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from partibus.partition import commands as c
+from partibus.partition import load_requests as w
+from partibus.partition import replies as r
 
 OnReply = Callable[[Any], None]
 
@@ -40,9 +42,9 @@ class Answers:
         """The receiver is gone."""
         self._receivers.pop(receiver, None)
 
-    def whose(self, reply: c.Reply) -> OnReply | None:
+    def whose(self, reply: r.Reply) -> OnReply | None:
         """Whom a reply is for; None when nobody is there. A request is answered once."""
-        if type(reply) is c.Granted or type(reply) is c.SessionEnded:
+        if type(reply) is r.Granted or type(reply) is r.SessionEnded:
             return self._receivers.get(reply.receiver)
         return self._requests.pop(reply.request, None)  # type: ignore[union-attr]
 
@@ -63,7 +65,7 @@ class Answers:
         finally:
             self._delivering = False
 
-    def refuse(self, command: c.Command | c.Load, message: str, *, full: bool = False) -> None:
+    def refuse(self, command: w.Input | w.Load, message: str, *, full: bool = False) -> None:
         """Nothing of a command was done: tell who asked."""
         if isinstance(command, c.Receive | c.LockReserved):
             number = command.receiver
@@ -72,28 +74,28 @@ class Answers:
             number = _request_of(command)
             call = self._requests.pop(number, None)
         if call is not None:
-            self.put(call, c.Failed(number, False, full, message))
+            self.put(call, r.Failed(number, False, full, message))
 
     def fail_requests(self, message: str, *, full: bool = False) -> None:
         """Requests that still wait for a load have done nothing yet, and nobody will answer them."""
         for number, call in self._requests.items():
-            self.put(call, c.Failed(number, False, full, message))
+            self.put(call, r.Failed(number, False, full, message))
         self._requests.clear()
 
     def fail_receivers(self, message: str, *, full: bool = False) -> None:
         """Every receiver is told and forgotten."""
         for number, call in self._receivers.items():
-            self.put(call, c.Failed(number, False, full, message))
+            self.put(call, r.Failed(number, False, full, message))
         self._receivers.clear()
 
 
-def _request_of(command: c.Command | c.Load) -> int:
+def _request_of(command: w.Input | w.Load) -> int:
     """The number of the request that a command is, or that a load was made for; 0: nobody waits."""
     asker: object = command
-    if isinstance(command, c.DeferredLoad | c.ScheduledCount | c.SessionStateLoad | c.SessionListLoad):
+    if isinstance(command, w.DeferredLoad | w.ScheduledCount | w.SessionStateLoad | w.SessionListLoad):
         asker = command.command
-    elif isinstance(command, c.SweepLoad):
+    elif isinstance(command, w.SweepLoad):
         asker = command.sweep
-    elif isinstance(command, c.BodyLoad):
+    elif isinstance(command, w.BodyLoad):
         asker = command.then
     return getattr(asker, "request", 0)

@@ -4,11 +4,13 @@ They are in the store only. From the moment somebody asks until the message is s
 number is *claimed*, so that nobody else gets it and no row that was read meanwhile is taken for the truth.
 """
 
-from partibus.partition.commands import DeferredGranted, DeferredLoad, NotFound, ReceiveDeferred, SessionLost
+from partibus.partition.commands import ReceiveDeferred
 from partibus.partition.dead_letter import dead_letter_used_up, expire, is_expired, is_used_up
 from partibus.partition.lane import Lane
+from partibus.partition.load_requests import DeferredLoad
 from partibus.partition.locks import lock
 from partibus.partition.ports import EntryRow, EntryState
+from partibus.partition.replies import DeferredGranted, NotFound, SessionLost
 from partibus.partition.state import PartitionState, entry_of
 from partibus.partition.step import Step
 

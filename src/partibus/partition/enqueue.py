@@ -4,23 +4,17 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from partibus.message import Message
-from partibus.partition.commands import (
-    Accepted,
-    DuplicateLoad,
-    DuplicateScan,
-    Enqueue,
-    Refused,
-    TakeNumbers,
-    Transact,
-)
+from partibus.partition.commands import Enqueue, TakeNumbers, Transact
 from partibus.partition.duplicates import SCAN_IDS, DuplicateIds, Waiting, id_of
 from partibus.partition.entry import Entry
 from partibus.partition.events import Enqueued, IdsRemembered, NumbersTaken
 from partibus.partition.inbound import new_ones
 from partibus.partition.keys import SubqueueKind, body_key
+from partibus.partition.load_requests import DuplicateLoad, DuplicateScan
 from partibus.partition.outbound import take_transfers
 from partibus.partition.ports import EntryState
 from partibus.partition.publish import publish, schedule
+from partibus.partition.replies import Accepted, Refused
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from partibus.partition import commands as c
+from partibus.partition import load_requests as w
+from partibus.partition import replies as r
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store
@@ -27,19 +29,19 @@ class Glance(NamedTuple):
     """Rows of a topic's subscriptions: its size is theirs, too."""
 
 
-def look(store: Store, asked: Sequence[Glance], now_ms: int) -> list[c.Inspected]:
+def look(store: Store, asked: Sequence[Glance], now_ms: int) -> list[r.Inspected]:
     """What the partitions hold as of the last commit, in the order in which they are asked. Blocks; changes nothing.
     Raises `StoreError`."""
     return [_look(store, one, now_ms) for one in asked]
 
 
-def _look(store: Store, asked: Glance, now_ms: int) -> c.Inspected:
+def _look(store: Store, asked: Glance, now_ms: int) -> r.Inspected:
     partition = Partition(asked.row, asked.options, store.load_partition(asked.row))
     if asked.subscriptions and partition.state.subscriptions is not None:
         partition.state.subscriptions.begin(store.load_sizes(asked.subscriptions))
     step = partition.handle(asked.command, now_ms)
     for load in step.loads:
-        if isinstance(load, c.ScheduledCount):
-            step = partition.handle(c.Loaded(load, read(store, asked.row, load)), now_ms)
-    (inspected,) = (reply for reply in step.replies if isinstance(reply, c.Inspected))
+        if isinstance(load, w.ScheduledCount):
+            step = partition.handle(w.Loaded(load, read(store, asked.row, load)), now_ms)
+    (inspected,) = (reply for reply in step.replies if isinstance(reply, r.Inspected))
     return inspected

@@ -2,7 +2,7 @@
 
 from operator import attrgetter
 
-from partibus.partition.commands import Cancelled, CancelReceive, Granted, LockReserved, Receive, ReturnReserved
+from partibus.partition.commands import CancelReceive, LockReserved, Receive, ReturnReserved
 from partibus.partition.dead_letter import dead_letter_used_up, expire, is_expired, is_used_up
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
@@ -10,6 +10,7 @@ from partibus.partition.lane import Demand, Lane
 from partibus.partition.lock_table import LockBatch, by_lock
 from partibus.partition.locks import lock
 from partibus.partition.outbound import barrier, forwards, take_over
+from partibus.partition.replies import Cancelled, Granted
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 from partibus.partition.subqueue import NEVER

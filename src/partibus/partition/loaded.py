@@ -2,30 +2,28 @@
 
 from typing import Any
 
-from partibus.partition.commands import (
+from partibus.partition.commands import Settle, Transact
+from partibus.partition.dead_letter import dead_letter_doomed
+from partibus.partition.deferred import deferred_loaded
+from partibus.partition.enqueue import duplicates_found, duplicates_scanned, screen
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.lane import Lane
+from partibus.partition.load_requests import (
     BodyLoad,
     DeferredLoad,
     DuplicateLoad,
     DuplicateScan,
     Loaded,
     PageLoad,
-    Rows,
     ScheduledCount,
     SessionListLoad,
-    Sessions,
     SessionScan,
     SessionStateLoad,
-    Settle,
     SweepLoad,
-    Transact,
 )
-from partibus.partition.dead_letter import dead_letter_doomed
-from partibus.partition.deferred import deferred_loaded
-from partibus.partition.enqueue import duplicates_found, duplicates_scanned, screen
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.lane import Lane
 from partibus.partition.loads import inspected
 from partibus.partition.ports import EntryRow
+from partibus.partition.replies import Rows, Sessions
 from partibus.partition.session_locks import scanned, state_loaded
 from partibus.partition.settlement import settle, take_bodies
 from partibus.partition.state import PartitionState, entry_of

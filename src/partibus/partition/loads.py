@@ -2,24 +2,13 @@
 
 from itertools import accumulate
 
-from partibus.partition.commands import (
-    BodyLoad,
-    Browse,
-    BrowseLoad,
-    Inspect,
-    Inspected,
-    PageLoad,
-    Peek,
-    PeekLoad,
-    ScheduledCount,
-    Settle,
-    SubqueueInfo,
-    Transact,
-)
+from partibus.partition.commands import Browse, Inspect, Peek, Settle, Transact
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
+from partibus.partition.load_requests import BodyLoad, BrowseLoad, PageLoad, PeekLoad, ScheduledCount
 from partibus.partition.ports import EntryState
+from partibus.partition.replies import Inspected, SubqueueInfo
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 

@@ -1,11 +1,12 @@
 """Locks are made, renewed, and run out (D12)."""
 
-from partibus.partition.commands import LocksRenewed, RenewLocks, Settled, Tick
+from partibus.partition.commands import RenewLocks, Tick
 from partibus.partition.entry import Entry
 from partibus.partition.events import LockChanged, Locked
 from partibus.partition.lane import Lane
 from partibus.partition.lock_table import LockBatch
 from partibus.partition.put_back import put_back
+from partibus.partition.replies import LocksRenewed, Settled
 from partibus.partition.session_locks import expire_sessions
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step

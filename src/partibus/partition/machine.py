@@ -10,6 +10,7 @@ knows what a command does; lanes that it changed are then served and read ahead.
 from collections.abc import Callable, Iterable
 
 from partibus.partition import commands as c
+from partibus.partition import load_requests as w
 from partibus.partition.deferred import receive_deferred
 from partibus.partition.enqueue import enqueue, next_screened, screen, take_numbers
 from partibus.partition.hand_out import cancel_receive, lock_reserved, receive, return_reserved, serve
@@ -65,7 +66,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     c.Browse: browse,
     c.Inspect: inspect,
     c.Tick: tick,
-    c.Loaded: loaded,
+    w.Loaded: loaded,
 }
 
 
@@ -77,7 +78,7 @@ class Partition:
     def __init__(self, row: int, options: PartitionOptions, snapshot: Snapshot | None = None) -> None:
         self.state = PartitionState(row, options, snapshot)
 
-    def handle(self, command: c.Command, now_ms: int) -> Step:
+    def handle(self, command: w.Input, now_ms: int) -> Step:
         """Apply one command at one moment."""
         step = Step()
         state = self.state
@@ -96,7 +97,7 @@ class Partition:
             if state.sessions is None or not state.sessions.waiting or not offer(state, step):
                 return step
 
-    def _screen(self, command: c.Command, now_ms: int, step: Step) -> None:
+    def _screen(self, command: w.Input, now_ms: int, step: Step) -> None:
         """On an entity with duplicate detection what stores messages waits in line until their ids are known."""
         if type(command) is c.Enqueue or type(command) is c.Transact:
             screen(self.state, command, now_ms, step)

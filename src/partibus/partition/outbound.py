@@ -10,7 +10,7 @@ One forwarder counts, the last that came: what its predecessor had reserved is g
 be sending; the destination's mark makes that harmless, and its word about reservations is not heard any more.
 """
 
-from partibus.partition.commands import Accepted, Done, Enqueue, Forwarded
+from partibus.partition.commands import Enqueue, Forwarded
 from partibus.partition.dead_letter import dead_letter, with_reason
 from partibus.partition.entry import Entry
 from partibus.partition.events import Enqueued, Moved
@@ -18,6 +18,7 @@ from partibus.partition.keys import REWRITTEN_BODY, SubqueueKind, body_key
 from partibus.partition.lane import Lane
 from partibus.partition.lock_table import by_lock
 from partibus.partition.ports import EntryState
+from partibus.partition.replies import Accepted, Done
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 from partibus.partition.subqueue import NEVER, Subqueue

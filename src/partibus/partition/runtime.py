@@ -18,6 +18,8 @@ from partibus.clock import Clock, SystemClock
 from partibus.limits import StoreLimits
 from partibus.message import Message
 from partibus.partition import commands as c
+from partibus.partition import load_requests as w
+from partibus.partition import replies as r
 from partibus.partition.answers import Answers, OnReply
 from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.deadlines import Deadlines
@@ -269,7 +271,7 @@ class StoreRuntime:
         returns. ``holdable``: its rows may wait a little for company (rows C13, C14)."""
         self._check_held()
         if on_reply is not None:
-            self._answers.expect(c.request_of(command), on_reply)
+            self._answers.expect(r.request_of(command), on_reply)
         store = self._store
         if store is None or self.failure is not None:
             self._refuse(command)
@@ -361,12 +363,12 @@ class StoreRuntime:
         if store is not None and not store.is_held:
             self._fail(StoreError(f"{store.name}: {_LEASE_OVER}"))
 
-    def _count_waiting(self, command: c.Command, sign: int) -> None:
+    def _count_waiting(self, command: w.Input, sign: int) -> None:
         messages = _stored_by(command)
         self._waiting_operations += sign * (len(messages) or 1)
         self._waiting_bytes += sign * sum([len(message.data) for message in messages])
 
-    def _no_more_waiting(self, slot: Slot) -> list[tuple[c.Command, bool]]:
+    def _no_more_waiting(self, slot: Slot) -> list[tuple[w.Input, bool]]:
         """Take the commands that waited for partitions to be loaded."""
         waiting, slot.waiting = slot.waiting, []
         for command, _ in waiting:
@@ -426,7 +428,7 @@ class StoreRuntime:
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
-    def _handle(self, slot: Slot, command: c.Command, holdable: bool) -> None:
+    def _handle(self, slot: Slot, command: w.Input, holdable: bool) -> None:
         machine = slot.machine
         assert machine is not None, "loaded"
         now_ms = self._clock.now_ms()
@@ -466,7 +468,7 @@ class StoreRuntime:
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
-    def _publish(self, topic: Slot, command: c.Command, holdable: bool) -> None:
+    def _publish(self, topic: Slot, command: w.Input, holdable: bool) -> None:
         """Have a topic take a command, once the subscriptions that it is for are loaded: what it stores and what they
         get are in one commit (D17)."""
         if publishes(command):
@@ -525,7 +527,7 @@ class StoreRuntime:
     def _note_executed(self, step: Step, asker_of: "AskerOf") -> None:
         """With what another broker asked for goes word that it was done (D15)."""
         for reply in step.replies:
-            if type(reply) is c.Accepted and (known := asker_of(reply.request)) is not None:
+            if type(reply) is r.Accepted and (known := asker_of(reply.request)) is not None:
                 asker, number = known
                 self._queue.pending.executed.setdefault(asker, []).extend((number, reply.first_sequence))
 
@@ -557,16 +559,16 @@ class StoreRuntime:
 
         self._host.read(lambda: store.load_executed(asker), read)
 
-    def _give_back(self, slot: Slot, reply: c.Reply) -> None:
+    def _give_back(self, slot: Slot, reply: r.Reply) -> None:
         """Nobody is there to take it: what was locked must not wait for the lock to end, nor be granted again."""
         match reply:
-            case c.Granted():
+            case r.Granted():
                 self._handle(slot, c.CancelReceive(0, reply.kind, reply.receiver), True)
                 tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
                 # Locked or reserved: no message is both, and what the other command names is not found.
                 self._handle(slot, c.Settle(0, reply.kind, c.Outcome.RELEASE, tokens), True)
                 self._handle(slot, c.ReturnReserved(reply.kind, tokens), True)
-            case c.SessionAccepted():
+            case r.SessionAccepted():
                 self._handle(slot, c.ReleaseSession(reply.lock_id), True)
 
     # -- committing --------------------------------------------------------------------------------------------------
@@ -668,7 +670,7 @@ class StoreRuntime:
             for call, value in waiters:
                 request = getattr(value, "request", None)  # grants and loads have none: their askers are told below
                 if request is not None:
-                    self._answers.put(call, c.Failed(request, outcome, full, self.failure))
+                    self._answers.put(call, r.Failed(request, outcome, full, self.failure))
         for slot in self._slots.values():
             for command, _ in self._no_more_waiting(slot):
                 self._refuse(command)
@@ -709,7 +711,7 @@ class StoreRuntime:
         self._tell_usable()
         self.wake_timed()
 
-    def _refuse(self, command: c.Command | c.Load) -> None:
+    def _refuse(self, command: w.Input | w.Load) -> None:
         self._answers.refuse(command, self.failure or "the store is closed")
 
     # -- loading -----------------------------------------------------------------------------------------------------
@@ -743,7 +745,7 @@ class StoreRuntime:
             lambda: (store.load_partition(slot.row), store.load_sizes(subscriptions) if subscriptions else {}), loaded
         )
 
-    def _run_load(self, request: tuple[Slot, c.Load, int]) -> None:
+    def _run_load(self, request: tuple[Slot, w.Load, int]) -> None:
         slot, load, generation = request
         store = self._store
         if store is None or generation != self._generation:
@@ -759,7 +761,7 @@ class StoreRuntime:
             if isinstance(result, BaseException):
                 self._fail(result)
                 return
-            answer = c.Loaded(load, result)
+            answer = w.Loaded(load, result)
             if not (slot.options.topic and publishes(answer)):
                 self._handle(slot, answer, True)
             elif slot.waiting:
@@ -772,12 +774,12 @@ class StoreRuntime:
         self._host.read(lambda: read(store, row, load), loaded)
 
 
-def _needs_room(command: c.Command) -> bool:
+def _needs_room(command: w.Input) -> bool:
     """It brings what is not stored yet: messages, or the state of a session."""
     return bool(_stored_by(command)) or (isinstance(command, c.SetSessionState) and command.state is not None)
 
 
-def _stored_by(command: c.Command) -> list[Message]:
+def _stored_by(command: w.Input) -> list[Message]:
     """The messages that a command stores."""
     if isinstance(command, c.Enqueue):
         return command.messages
@@ -786,7 +788,7 @@ def _stored_by(command: c.Command) -> list[Message]:
     return []
 
 
-def _is_unconfirmed(command: c.Command) -> bool:
+def _is_unconfirmed(command: w.Input) -> bool:
     """A completion that its receiver takes for granted. Lost in a crash, the message comes again when its lock ends:
     what a receiver that asks for no confirmation has to expect. A message that was forwarded is forwarded again, and
     its destination knows it."""

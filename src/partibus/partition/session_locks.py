@@ -11,29 +11,29 @@
 from partibus.partition.commands import (
     AcceptSession,
     CancelAccept,
-    Done,
     GetSessionState,
     ListSessions,
-    NoSession,
-    Refused,
     ReleaseSession,
     RenewSession,
-    SessionAccepted,
-    SessionEnded,
-    SessionHeld,
-    SessionListLoad,
-    SessionLost,
-    SessionRenewed,
-    SessionScan,
-    SessionState,
-    SessionStateLoad,
     SetSessionState,
 )
 from partibus.partition.events import SessionStateSet
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
+from partibus.partition.load_requests import SessionListLoad, SessionScan, SessionStateLoad
 from partibus.partition.ports import EntryState
 from partibus.partition.put_back import put_back
+from partibus.partition.replies import (
+    Done,
+    NoSession,
+    Refused,
+    SessionAccepted,
+    SessionEnded,
+    SessionHeld,
+    SessionLost,
+    SessionRenewed,
+    SessionState,
+)
 from partibus.partition.sessions import SCANNED_MAX, Session, Sessions
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step

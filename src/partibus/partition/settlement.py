@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 
-from partibus.partition.commands import BodyLoad, Outcome, Settle, Settled, Transact
+from partibus.partition.commands import Outcome, Settle, Transact
 from partibus.partition.dead_letter import dead_letter
 from partibus.partition.entry import Entry
 from partibus.partition.events import Updated
 from partibus.partition.lane import Lane
+from partibus.partition.load_requests import BodyLoad
 from partibus.partition.loads import body_load
 from partibus.partition.lock_table import LockBatch, by_lock
 from partibus.partition.ports import EntryState
 from partibus.partition.put_back import put_back
+from partibus.partition.replies import Settled
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 

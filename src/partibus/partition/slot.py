@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from partibus.partition import commands as c
+from partibus.partition import load_requests as w
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
@@ -30,7 +30,7 @@ class Slot:
         self.row = row
         self.options = options
         self.machine: Partition | None = None
-        self.waiting: list[tuple[c.Command, bool]] = []
+        self.waiting: list[tuple[w.Input, bool]] = []
         """Commands that came before the partition was loaded; or, at a topic, while the subscriptions that the first of
         them is for were being loaded."""
         self.asleep: set[int] = set()
@@ -47,17 +47,17 @@ class Slot:
         """Commit -> the end of the active sub-queue that it makes durable; the last durable one and those to come."""
         self.deadline_ms: int | None = None
 
-    def needed_by(self, load: c.Load, durable: int) -> int:
+    def needed_by(self, load: w.Load, durable: int) -> int:
         """The commit that has to be durable before a load can run.
 
         A page only needs the entries below its end: those of a backlog are durable for long, however busy its senders
         are. Who looks at everything is to see the end of what nobody waited for, too.
         """
-        if isinstance(load, c.PageLoad) and load.kind == SubqueueKind.ACTIVE and not load.edited:
+        if isinstance(load, w.PageLoad) and load.kind == SubqueueKind.ACTIVE and not load.edited:
             while len(self.ends) > 1 and next(islice(self.ends, 1, None)) <= durable:
                 del self.ends[next(iter(self.ends))]
             return next((number for number, end in self.ends.items() if end >= load.end_pos), 0)
-        if isinstance(load, c.BodyLoad) or (isinstance(load, c.PageLoad) and not load.edited):
+        if isinstance(load, w.BodyLoad) or (isinstance(load, w.PageLoad) and not load.edited):
             return self.waited
         return self.written
 

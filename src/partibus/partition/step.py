@@ -1,8 +1,10 @@
 """What one command led to."""
 
-from partibus.partition.commands import Arrive, Load, Reply
+from partibus.partition.commands import Arrive
 from partibus.partition.events import Event
 from partibus.partition.lane import Lane
+from partibus.partition.load_requests import Load
+from partibus.partition.replies import Reply
 
 
 class Step:

@@ -2,9 +2,9 @@
 
 from collections import deque
 
-from partibus.partition.commands import DueSweep, Sweep
 from partibus.partition.entry import Entry
 from partibus.partition.lane import Lane
+from partibus.partition.load_requests import DueSweep, Sweep
 
 NEVER = 1 << 62
 """Later than every deadline."""

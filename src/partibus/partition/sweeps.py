@@ -5,24 +5,17 @@ One sweep at a time and sub-queue, each in bounded slices: its rows are read, th
 (who is locked, who has been handed out since), then the rest is done. The next sweep reads when that is durable.
 """
 
-from partibus.partition.commands import (
-    CancelScheduled,
-    Done,
-    DueSweep,
-    NotFound,
-    Purge,
-    Purged,
-    Sweep,
-    SweepLoad,
-)
+from partibus.partition.commands import CancelScheduled, Purge
 from partibus.partition.dead_letter import dead_letter_used_up, expire, is_used_up
 from partibus.partition.entry import Entry
 from partibus.partition.events import Moved, Updated
 from partibus.partition.fan_out import Planned
 from partibus.partition.lane import Lane
+from partibus.partition.load_requests import DueSweep, Sweep, SweepLoad
 from partibus.partition.outbound import forwards, to_the_end
 from partibus.partition.ports import DueRows, EntryRow, EntryState
 from partibus.partition.publish import publish_due
+from partibus.partition.replies import Done, NotFound, Purged
 from partibus.partition.state import PartitionState, entry_of
 from partibus.partition.step import Step
 from partibus.partition.subqueue import Subqueue

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from partibus.message import Message, ttl_of
 from partibus.partition import commands as c
+from partibus.partition import load_requests as w
 from partibus.partition.fan_out import FanOut, Plan, Planned, Subscribers
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import DueRows, EntryState
@@ -11,18 +12,18 @@ from partibus.partition.slot import Slot
 from partibus.partition.subscriptions import Subscriptions
 
 
-def publishes(command: c.Command) -> bool:
+def publishes(command: w.Input) -> bool:
     """Whether a command brings messages for subscriptions, or may."""
-    if isinstance(command, c.Loaded):
-        sweep = command.load.sweep if isinstance(command.load, c.SweepLoad) else None
-        return isinstance(sweep, c.DueSweep) and sweep.state == EntryState.SCHEDULED
+    if isinstance(command, w.Loaded):
+        sweep = command.load.sweep if isinstance(command.load, w.SweepLoad) else None
+        return isinstance(sweep, w.DueSweep) and sweep.state == EntryState.SCHEDULED
     return isinstance(command, c.Enqueue | c.Transact)
 
 
-def plan(command: c.Command, fan_out: FanOut, now_ms: int, *, one_by_one: bool) -> None:
+def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) -> None:
     """Note in a command that `publishes` who gets what. ``one_by_one``: some of the messages may turn out to be known
     already, so each has a plan of its own."""
-    if isinstance(command, c.Loaded):
+    if isinstance(command, w.Loaded):
         rows = command.found.rows if isinstance(command.found, DueRows) else []
         due = [Message(row.data, session_id=row.session, ttl_ms=ttl_of(row.data)) for row in rows]
         command.planned = Planned(range(len(due)), due, fan_out.plan(due, now_ms) if due else Plan({}))
@@ -44,9 +45,9 @@ def plan(command: c.Command, fan_out: FanOut, now_ms: int, *, one_by_one: bool) 
                 send.planned.append(Planned(of, planned, fan_out.plan(planned, now_ms)))
 
 
-def rows_of(command: c.Command) -> set[int]:
+def rows_of(command: w.Input) -> set[int]:
     """The subscriptions that get something."""
-    if isinstance(command, c.Loaded):
+    if isinstance(command, w.Loaded):
         plans = [] if command.planned is None else [command.planned.plan]
     else:
         plans = [planned.plan for send in _sends(command) for planned in send.planned or ()]
@@ -101,7 +102,7 @@ class Topics:
         self._of.clear()
 
     def prepare(
-        self, topic: Slot, command: c.Command, slots: Mapping[int, Slot], now_ms: int
+        self, topic: Slot, command: w.Input, slots: Mapping[int, Slot], now_ms: int
     ) -> dict[int, PartitionOptions] | None:
         """Plan a command that `publishes`. The rows of the subscriptions that have to be loaded before it can be
         handled, with their options; None: the topic is gone."""
@@ -133,7 +134,7 @@ class Topics:
             subscriptions.note(slot.row, slot.machine.state.size_bytes)
 
 
-def _sends(command: c.Command) -> Iterator[c.Enqueue]:
+def _sends(command: w.Input) -> Iterator[c.Enqueue]:
     if isinstance(command, c.Enqueue):
         yield command
     elif isinstance(command, c.Transact):

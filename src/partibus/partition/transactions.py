@@ -5,17 +5,10 @@ Everything is checked before anything is done, and all that is done is one step:
 
 from collections.abc import Iterator
 
-from partibus.partition.commands import (
-    Enqueue,
-    Refused,
-    Settle,
-    Settled,
-    Transact,
-    Transacted,
-    TransactionRefused,
-)
+from partibus.partition.commands import Enqueue, Settle, Transact
 from partibus.partition.enqueue import over_quota, store
 from partibus.partition.loads import body_load
+from partibus.partition.replies import Refused, Settled, Transacted, TransactionRefused
 from partibus.partition.settlement import apply_settlement, bodies_missing, lost_tokens
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from partibus.partition.commands import Granted
+from partibus.partition.replies import Granted
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.receive import OnGranted
 

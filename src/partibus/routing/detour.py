@@ -19,7 +19,6 @@ from partibus.partition.commands import (
     CancelAccept,
     CancelReceive,
     Command,
-    Failed,
     Inspect,
     LockReserved,
     Outcome,
@@ -27,9 +26,9 @@ from partibus.partition.commands import (
     ReleaseSession,
     ReturnReserved,
     Settle,
-    refused,
 )
 from partibus.partition.options import PartitionOptions
+from partibus.partition.replies import Failed, refused
 from partibus.routing.partitions import PartitionHandle
 
 LATE_MAX = 5_000

@@ -24,18 +24,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from partibus.partition.commands import (
-    CancelReceive,
-    Failed,
-    Granted,
-    LockReserved,
-    LockToken,
-    Outcome,
-    Receive,
-    ReturnReserved,
-    Settle,
-)
+from partibus.partition.commands import CancelReceive, LockReserved, LockToken, Outcome, Receive, ReturnReserved, Settle
 from partibus.partition.entry import Entry
+from partibus.partition.replies import Failed, Granted
 from partibus.routing.cached_source import CachedSource
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.receive import OnGranted

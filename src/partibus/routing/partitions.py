@@ -5,8 +5,9 @@ from itertools import count
 
 from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreUnavailable
 from partibus.partition.answers import OnReply
-from partibus.partition.commands import Command, Failed, Inspect, Refused, Tick
+from partibus.partition.commands import Command, Inspect, Tick
 from partibus.partition.options import PartitionOptions
+from partibus.partition.replies import Failed, Refused
 from partibus.routing.store_access import StoreAccess
 
 

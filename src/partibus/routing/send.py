@@ -11,8 +11,9 @@ from typing import Any
 
 from partibus.errors import PartibusError
 from partibus.message import Message, with_destination
-from partibus.partition.commands import Accepted, CancelScheduled, Enqueue, Failed
+from partibus.partition.commands import CancelScheduled, Enqueue
 from partibus.partition.keys import SubqueueKind
+from partibus.partition.replies import Accepted, Failed
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.slots import partition_for_key

@@ -3,7 +3,8 @@
 from typing import Any
 
 from partibus.partition.answers import OnReply
-from partibus.partition.commands import AcceptSession, CancelAccept, ReleaseSession, SessionAccepted
+from partibus.partition.commands import AcceptSession, CancelAccept, ReleaseSession
+from partibus.partition.replies import SessionAccepted
 from partibus.routing.partitions import Numbers, PartitionHandle
 
 

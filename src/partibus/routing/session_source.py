@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from partibus.errors import SessionLockLost
-from partibus.partition.commands import CancelReceive, Failed, Granted, Receive
+from partibus.partition.commands import CancelReceive, Receive
 from partibus.partition.keys import SubqueueKind
+from partibus.partition.replies import Failed, Granted
 from partibus.routing.partitions import Numbers
 from partibus.routing.receive import OnFailed, OnGranted
 from partibus.routing.session_hold import SessionHold

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from partibus.errors import PartibusError, SessionCannotBeLocked, StoreUnavailable, Timeout
-from partibus.partition.commands import Failed, SessionAccepted
+from partibus.partition.replies import Failed, SessionAccepted
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.slots import partition_for_key

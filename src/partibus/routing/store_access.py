@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from partibus.partition.answers import OnReply
-from partibus.partition.commands import Command, Failed, LockReserved, Receive, refused
+from partibus.partition.commands import Command, LockReserved, Receive
 from partibus.partition.options import PartitionOptions
+from partibus.partition.replies import Failed, refused
 from partibus.partition.runtime import OnFound
 
 

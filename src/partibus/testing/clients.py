@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
 from partibus.testing.invariants import BrokenPromise, i09_expired_lock_cannot_settle
@@ -86,8 +87,8 @@ class Producer(Client):
         sent = [world.new_message(self._row) for _ in range(world.random.randint(1, 6))]
         names = [name for name, _ in sent]
 
-        def answered(reply: c.Accepted | c.Failed) -> None:
-            if isinstance(reply, c.Accepted):
+        def answered(reply: r.Accepted | r.Failed) -> None:
+            if isinstance(reply, r.Accepted):
                 world.oracle.accepted(names, self._row, reply.first_sequence, world.timeline.now_ms())
                 for sequence, (name, message) in enumerate(sent, reply.first_sequence):
                     if message.scheduled_ms is not None and world.random.random() < 0.4:
@@ -104,10 +105,10 @@ class Producer(Client):
         def unknown() -> None:
             oracle.maybe_gone.add(name)
 
-        def answered(reply: c.Done | c.NotFound | c.Failed) -> None:
-            if isinstance(reply, c.Done):
+        def answered(reply: r.Done | r.NotFound | r.Failed) -> None:
+            if isinstance(reply, r.Done):
                 oracle.cancelled(name)
-            elif isinstance(reply, c.NotFound):
+            elif isinstance(reply, r.NotFound):
                 oracle.not_cancelled(name, self._world.timeline.now_ms())
             elif reply.executed is None:
                 unknown()
@@ -126,8 +127,8 @@ class Purger(Client):
         def removed(most: int) -> None:
             world.oracle.lost_budget[self._row] += most
 
-        def answered(reply: c.Purged | c.Failed) -> None:
-            if isinstance(reply, c.Purged):
+        def answered(reply: r.Purged | r.Failed) -> None:
+            if isinstance(reply, r.Purged):
                 removed(reply.count)
             elif reply.executed is None:
                 removed(count)
@@ -180,9 +181,9 @@ class Consumer(Client):
                 ),
             )
 
-    def _granted(self, reply: c.Granted | c.Failed) -> None:
+    def _granted(self, reply: r.Granted | r.Failed) -> None:
         world = self._world
-        if isinstance(reply, c.Failed):
+        if isinstance(reply, r.Failed):
             world.oracle.memory_lost(world.timeline.now_ms())
             world.oracle.lost_budget[self._row] += self._credit if self._delete else 0
             self._connect_later()
@@ -194,7 +195,7 @@ class Consumer(Client):
             self._take(reply)
         self._later(20, self._receive)
 
-    def _lock_later(self, reserved: c.Granted) -> None:
+    def _lock_later(self, reserved: r.Granted) -> None:
         """Keep reservations for a while, then hand them out or give them back."""
         world = self._world
         tokens = [(reserved.lock_id, entry.pos) for entry in reserved.entries]
@@ -209,11 +210,11 @@ class Consumer(Client):
 
         self._later(250, decide)
 
-    def _locked(self, reply: c.Granted | c.Failed) -> None:
-        if isinstance(reply, c.Granted) and reply.entries:
+    def _locked(self, reply: r.Granted | r.Failed) -> None:
+        if isinstance(reply, r.Granted) and reply.entries:
             self._take(reply)
 
-    def _take(self, reply: c.Granted | c.DeferredGranted, *, by_number: bool = False) -> None:
+    def _take(self, reply: r.Granted | r.DeferredGranted, *, by_number: bool = False) -> None:
         world = self._world
         entries = [*reply.entries]
         world.oracle.granted(
@@ -237,8 +238,8 @@ class Consumer(Client):
 
         asked = {(lock_id, name) for name in names}
 
-        def answered(reply: c.LocksRenewed | c.Settled | c.Failed) -> None:
-            if isinstance(reply, c.LocksRenewed):
+        def answered(reply: r.LocksRenewed | r.Settled | r.Failed) -> None:
+            if isinstance(reply, r.LocksRenewed):
                 self._renewing -= asked
                 world.oracle.renewed(self._row, lock_id, names, min(reply.until_ms))
 
@@ -292,8 +293,8 @@ class Consumer(Client):
             if outcome is c.Outcome.COMPLETE:
                 oracle.maybe_gone.update(names)
 
-        def settled(reply: c.Settled | c.Failed) -> None:
-            if isinstance(reply, c.Failed):
+        def settled(reply: r.Settled | r.Failed) -> None:
+            if isinstance(reply, r.Failed):
                 if reply.executed is None:
                     unknown()
                 return
@@ -330,12 +331,12 @@ class Consumer(Client):
         def unknown() -> None:
             world.oracle.lost_budget[self._row] += budget
 
-        def answered(reply: c.DeferredGranted | c.NotFound | c.SessionLost | c.Failed) -> None:
-            if isinstance(reply, c.DeferredGranted) and (self._delete or self._session == session):
+        def answered(reply: r.DeferredGranted | r.NotFound | r.SessionLost | r.Failed) -> None:
+            if isinstance(reply, r.DeferredGranted) and (self._delete or self._session == session):
                 self._take(reply, by_number=True)
-            elif isinstance(reply, c.Failed) and reply.executed is None:
+            elif isinstance(reply, r.Failed) and reply.executed is None:
                 unknown()
-            elif isinstance(reply, c.NotFound) and name not in world.oracle.fates:
+            elif isinstance(reply, r.NotFound) and name not in world.oracle.fates:
                 self._later(1_000, lambda: self._receive_deferred(name, sequence))
 
         self._ask(c.ReceiveDeferred(0, self._kind, [sequence], self._delete, session), answered, unknown)

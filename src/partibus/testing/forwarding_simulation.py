@@ -28,6 +28,7 @@ from partibus.forwarding.pump import Pump, Source
 from partibus.limits import PartitionLimits
 from partibus.message import Message, hops_of, pack, with_destination
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.answers import OnReply
 from partibus.partition.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.options import PartitionOptions
@@ -158,7 +159,7 @@ class Distant:
             owner = world.processes[self._store]
             sent.request = world.number()
             owner.runtime.submit(row, world.options[ENTITY_OF[row]], sent, lambda r: answer(r) if owner.alive else None)
-            world.timeline.call_later(300.0, lambda: answer(c.Failed(command.request, None, False, "no answer")))
+            world.timeline.call_later(300.0, lambda: answer(r.Failed(command.request, None, False, "no answer")))
 
         self._arrives_ms = max(self._arrives_ms, world.timeline.time_ms + world.way_ms())
         world.timeline.call_later(self._arrives_ms - world.timeline.time_ms, arrive)
@@ -282,7 +283,7 @@ class ForwardingSimulation:
         again: list[bool] = []
 
         def answered(reply: Any) -> None:
-            if isinstance(reply, c.Accepted):
+            if isinstance(reply, r.Accepted):
                 self.accepted.update(names)
                 if key is not None and entity == INBOX and not via:
                     self.order.setdefault((key, producer), []).extend(names)
@@ -307,7 +308,7 @@ class ForwardingSimulation:
         receiver = self.number()
 
         def told(reply: Any) -> None:
-            if isinstance(reply, c.Granted):
+            if isinstance(reply, r.Granted):
                 self.happened["locked before"] += len(reply.entries)
                 tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
                 outcome = self.random.choice((c.Outcome.COMPLETE, c.Outcome.ABANDON, c.Outcome.ABANDON, None))
@@ -338,7 +339,7 @@ class ForwardingSimulation:
         receiver = self.number()
 
         def told(reply: Any) -> None:
-            if isinstance(reply, c.Granted):
+            if isinstance(reply, r.Granted):
                 tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
                 settle = c.Settle(self.number(), 0, c.Outcome.DEAD_LETTER, tokens, "because")
                 process.runtime.submit(row, self.options[ERRORS], settle, lambda _: None)

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import load_requests as w
+from partibus.partition import replies as r
 from partibus.partition.entry import Entry
 from partibus.partition.events import Enqueued, Event, Moved, Removed, Updated
 from partibus.partition.journal import record
@@ -76,9 +78,9 @@ class Lockstep:
         self.under_way: tuple[Writes, Model, int] | None = None
         self.commit_number = 1
         self.durable = 0
-        self.loads: list[tuple[int, c.Load]] = []
+        self.loads: list[tuple[int, w.Load]] = []
         """(commit that it waits for, load) not read yet."""
-        self.answers: list[c.Loaded] = []
+        self.answers: list[w.Loaded] = []
         self.lock_ids: dict[int, int] = {}
         """Lock id -> the commit that its grant waited for. Whoever got it may use it after a crash, stored or not, so
         it is never given again."""
@@ -95,7 +97,7 @@ class Lockstep:
         self.rows: dict[int, list[EntryRow]] = {}
         self.names: dict[int, list[str]] = {}
         """Sessions listed, by request."""
-        self.replies: list[c.Reply] = []
+        self.replies: list[r.Reply] = []
         """Of the last step."""
         self.is_broken = False
         """A step has failed: nothing that follows means anything."""
@@ -216,7 +218,7 @@ class Lockstep:
     def run_load(self, index: int) -> None:
         """Read for a load; the answer is given later."""
         _, load = self.loads.pop(index)
-        self.answers.append(c.Loaded(load, read(self.store, self.row, load)))
+        self.answers.append(w.Loaded(load, read(self.store, self.row, load)))
 
     def answer(self, index: int) -> None:
         """Bring an answer to the machine."""
@@ -260,7 +262,7 @@ class Lockstep:
 
     # -- one step ----------------------------------------------------------------------------------------------------
 
-    def step(self, command: c.Command) -> None:
+    def step(self, command: w.Input) -> None:
         """One command into the machine; all that comes out is checked."""
         self.is_broken = True
         step = self.machine.handle(self._pass(command), self.now_ms)
@@ -277,16 +279,16 @@ class Lockstep:
         if isinstance(command, c.Arrive):
             self.model.enqueue(command.messages, kept, self.now_ms)
         for reply in self.replies:
-            if not isinstance(reply, c.Granted | c.DeferredGranted):
+            if not isinstance(reply, r.Granted | r.DeferredGranted):
                 self._answered(reply, kept)
         for event in events:
             self._happened(event, command)
         for reply in self.replies:
-            if isinstance(reply, c.Granted):
+            if isinstance(reply, r.Granted):
                 self._check_granted(command, reply)
-            elif isinstance(reply, c.DeferredGranted):
+            elif isinstance(reply, r.DeferredGranted):
                 self._check_deferred(reply)
-            elif isinstance(reply, c.Purged):
+            elif isinstance(reply, r.Purged):
                 assert self.requests.pop(reply.request).purged == reply.count
         self._note_excuses()
         check_memory(self.machine, self.model)
@@ -295,96 +297,96 @@ class Lockstep:
     def _answered(self, reply: Any, kept: dict[int, bytes]) -> None:
         """Do in the model what the machine says it has done."""
         model, now_ms = self.model, self.now_ms
-        if isinstance(reply, c.SessionEnded):
+        if isinstance(reply, r.SessionEnded):
             lock = model.sessions[reply.lock_id]
             i08_no_lock_ends_early(f"session {lock.session!r}", lock.until_ms, now_ms)
             assert lock.receiver == reply.receiver
             model.end_session(reply.lock_id, counted=True)
             self._forget_demands_of(reply.lock_id)
             return
-        if isinstance(reply, c.Purged):
+        if isinstance(reply, r.Purged):
             return  # counted when the events have been seen
         self._note_excuses()
         asked = self.requests.pop(reply.request)
         command = asked.command
         match command, reply:
-            case c.Enqueue(), c.Accepted():
+            case c.Enqueue(), r.Accepted():
                 assert not model.is_full, "accepted although it is full"
                 assert reply.first_sequence == model.enqueue(command.messages, kept, now_ms, command.first_sequence)
-            case c.Enqueue(), c.Refused():
+            case c.Enqueue(), r.Refused():
                 assert model.is_full, f"refused as full: {reply}"
-            case c.TakeNumbers(), c.Accepted():
+            case c.TakeNumbers(), r.Accepted():
                 assert reply.first_sequence == model.take_numbers(command.count)
                 self.taken.append((reply.first_sequence, command.count))
-            case c.CancelReceive(), c.Cancelled():
+            case c.CancelReceive(), r.Cancelled():
                 self.demands.pop((command.kind, command.receiver), None)
-            case c.Settle(), c.Settled():
+            case c.Settle(), r.Settled():
                 lost = model.settle(command, now_ms)
                 assert sorted(reply.lost) == lost, f"lost {reply.lost}, the model says {lost}"
-            case c.RenewLocks(), c.LocksRenewed():
+            case c.RenewLocks(), r.LocksRenewed():
                 assert model.renew(command.kind, command.tokens, now_ms) == []
                 assert reply.until_ms == [now_ms + self.options.lock_duration_ms] * len(command.tokens)
-            case c.RenewLocks(), c.Settled():
+            case c.RenewLocks(), r.Settled():
                 lost = model.renew(command.kind, command.tokens, now_ms)
                 assert sorted(reply.lost) == lost, f"lost {reply.lost}, the model says {lost}"
                 assert lost, "not renewed although every token is held"
-            case c.ReceiveDeferred(), c.NotFound():
+            case c.ReceiveDeferred(), r.NotFound():
                 assert set(reply.sequences) & asked.unavailable, f"{reply.sequences} were to be had all the time"
-            case c.CancelScheduled(), c.Done():
+            case c.CancelScheduled(), r.Done():
                 assert model.cancel(command.sequences) == []
-            case c.CancelScheduled(), c.NotFound():
+            case c.CancelScheduled(), r.NotFound():
                 assert reply.sequences
                 assert not any(map(model.is_scheduled, reply.sequences)), f"{reply.sequences} can be cancelled"
-            case c.AcceptSession(), c.SessionAccepted():
+            case c.AcceptSession(), r.SessionAccepted():
                 self._session_accepted(command, reply)
-            case c.AcceptSession(), c.SessionHeld():
+            case c.AcceptSession(), r.SessionHeld():
                 assert command.session is not None
                 holder = model.holder(command.session, now_ms)
                 assert holder is not None, f"session {command.session!r} is held by nobody"
                 assert holder.until_ms == reply.until_ms
-            case c.AcceptSession(), c.NoSession():
+            case c.AcceptSession(), r.NoSession():
                 assert asked.none_free, f"no session, although {model.free_sessions(now_ms)} are free"
                 assert not command.wait
                 assert command.session is None
-            case c.CancelAccept(), c.Done():
+            case c.CancelAccept(), r.Done():
                 self.requests.pop(command.accept, None)
-            case c.RenewSession(), c.SessionRenewed():
+            case c.RenewSession(), r.SessionRenewed():
                 assert model.is_held(command.session, now_ms)
                 assert reply.until_ms == model.renew_session(command.session, now_ms)
-            case c.GetSessionState(), c.SessionState():
+            case c.GetSessionState(), r.SessionState():
                 i16_state_is_the_last_written(f"of lock {command.session}", reply.state, asked.states)
-            case c.SetSessionState(), c.Done():
+            case c.SetSessionState(), r.Done():
                 assert model.is_held(command.session, now_ms)
                 model.set_state(command.session, command.state, now_ms)
-            case c.SetSessionState(), c.Refused():
+            case c.SetSessionState(), r.Refused():
                 assert model.is_full, f"refused as full: {reply}"
             case (
                 (c.RenewSession() | c.GetSessionState() | c.SetSessionState() | c.ReceiveDeferred()),
-                c.SessionLost(),
+                r.SessionLost(),
             ):
                 assert not model.is_held(command.session, now_ms), f"{command} says lost, and the session is held"
-            case c.Transact(), c.Transacted():
+            case c.Transact(), r.Transacted():
                 refused = model.cannot_transact(command.commands, now_ms)
                 assert refused is None, f"done, although command {refused} can't be: {command}"
                 model.transact(command.commands, kept, now_ms)
-            case c.Transact(), c.TransactionRefused():
+            case c.Transact(), r.TransactionRefused():
                 refused = model.cannot_transact(command.commands, now_ms)
                 assert refused == reply.index, f"refused because of {reply.index}, the model says {refused}: {command}"
-            case c.ListSessions(), c.Sessions():
+            case c.ListSessions(), r.Sessions():
                 self.names[reply.request] = reply.sessions
-            case c.Inspect(), c.Inspected():
+            case c.Inspect(), r.Inspected():
                 for kind in KINDS:
                     queue, info = model.queues[kind], reply.subqueues[kind]
                     assert (info.messages, info.size_bytes) == (len(queue), sum(len(item.data) for item in queue))
                     assert info.locked == len(model.held(kind, LOCKED))
                 assert reply.end_pos == model.next_sequence
                 assert reply.has_scheduled or not model.held(SubqueueKind.ACTIVE, SCHEDULED)
-            case ((c.Peek() | c.Browse()), c.Rows()):
+            case ((c.Peek() | c.Browse()), r.Rows()):
                 self.rows[reply.request] = reply.rows
             case _:
                 raise AssertionError(f"{command} was answered with {reply}")
 
-    def _session_accepted(self, command: c.AcceptSession, reply: c.SessionAccepted) -> None:
+    def _session_accepted(self, command: c.AcceptSession, reply: r.SessionAccepted) -> None:
         named = command.session is not None
         assert not named or reply.session == command.session
         self._new_lock_id(reply.lock_id)
@@ -392,7 +394,7 @@ class Lockstep:
         self.model.accept(reply.session, reply.lock_id, command.receiver, reply.until_ms, self.now_ms, named=named)
         self.sessions.append(reply.lock_id)
 
-    def _happened(self, event: Event, command: c.Command) -> None:
+    def _happened(self, event: Event, command: w.Input) -> None:
         """What the machine did of itself; of the rest the replies have told already."""
         if isinstance(event, Moved):
             for old, new in event.pairs:
@@ -412,11 +414,11 @@ class Lockstep:
                 if item_now is not None and item_now.state == DELAYED and entry.state == EntryState.ACTIVE:
                     self.model.return_delayed(event.kind, entry.sequence, self.now_ms)
 
-    def _removed(self, kind: int, entry: Entry, command: c.Command) -> None:
+    def _removed(self, kind: int, entry: Entry, command: w.Input) -> None:
         item = self._item(kind, entry)
         if item is None or self._is_in_a_grant(entry):
             return
-        purge = command.load.sweep if isinstance(command, c.Loaded) and isinstance(command.load, c.SweepLoad) else None
+        purge = command.load.sweep if isinstance(command, w.Loaded) and isinstance(command.load, w.SweepLoad) else None
         if isinstance(purge, c.Purge) and purge.request in self.requests:
             self.model.purge(kind, entry.sequence, purge.enqueued_before_ms, purge.session)
             self.requests[purge.request].purged += 1
@@ -428,11 +430,11 @@ class Lockstep:
         return any(
             entry.sequence == granted.sequence
             for reply in self.replies
-            if isinstance(reply, c.Granted | c.DeferredGranted)
+            if isinstance(reply, r.Granted | r.DeferredGranted)
             for granted in reply.entries
         )
 
-    def _check_granted(self, command: c.Command, reply: c.Granted) -> None:
+    def _check_granted(self, command: w.Input, reply: r.Granted) -> None:
         sequences = [entry.sequence for entry in reply.entries]
         if isinstance(command, c.LockReserved) and reply is self._answer_to_lock_reserved():
             state = READY if command.delete else LOCKED
@@ -458,7 +460,7 @@ class Lockstep:
             del self.demands[reply.kind, reply.receiver]
         self._handed_out(reply.kind, reply.entries, items, reply.lock_id, state)
 
-    def _check_deferred(self, reply: c.DeferredGranted) -> None:
+    def _check_deferred(self, reply: r.DeferredGranted) -> None:
         command = self.requests.pop(reply.request).command
         assert [entry.sequence for entry in reply.entries] == command.sequences
         state = READY if command.delete else LOCKED
@@ -483,9 +485,9 @@ class Lockstep:
             elif state == RESERVED:
                 self.reserved.append(token)
 
-    def _answer_to_lock_reserved(self) -> c.Reply:
+    def _answer_to_lock_reserved(self) -> r.Reply:
         """Where dropping an expired reservation leads to grants of its own, the answer comes last."""
-        return [reply for reply in self.replies if isinstance(reply, c.Granted)][-1]
+        return [reply for reply in self.replies if isinstance(reply, r.Granted)][-1]
 
     def _new_lock_id(self, lock_id: int) -> None:
         assert lock_id not in self.lock_ids, f"lock id {lock_id} was given before"

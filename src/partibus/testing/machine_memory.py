@@ -1,6 +1,6 @@
 """What must hold of a partition's memory and rows beside the reference model."""
 
-from partibus.partition import commands as c
+from partibus.partition import load_requests as w
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
@@ -81,7 +81,7 @@ def check_rows(store: Store, partition_row: int, machine: Partition, model: Mode
         return
     present: list[int] = []
     for kind in KINDS:
-        rows: list[EntryRow] = read(store, partition_row, c.BrowseLoad(0, kind, 0, 1 << 40, 1 << 40))
+        rows: list[EntryRow] = read(store, partition_row, w.BrowseLoad(0, kind, 0, 1 << 40, 1 << 40))
         items = {item.pos: item for item in model.queues[kind]}
         assert {row.pos for row in rows} == items.keys()
         for row in rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
 from partibus.testing.clients import OUTCOMES, Consumer
@@ -37,7 +38,7 @@ class SessionConsumer(Consumer):
         )
 
         def answered(reply: Any) -> None:
-            if not isinstance(reply, c.SessionAccepted):
+            if not isinstance(reply, r.SessionAccepted):
                 self._connect_later()
                 return
             self._receiver, self._session, self._name = receiver, reply.lock_id, reply.session
@@ -62,9 +63,9 @@ class SessionConsumer(Consumer):
         world.runtime.forget(accept)
         self._ask(c.CancelAccept(0, accept), lambda _: self._connect_later())
 
-    def _told(self, receiver: int, reply: c.Granted | c.SessionEnded | c.Failed) -> None:
+    def _told(self, receiver: int, reply: r.Granted | r.SessionEnded | r.Failed) -> None:
         world = self._world
-        if isinstance(reply, c.SessionEnded):
+        if isinstance(reply, r.SessionEnded):
             world.oracle.sessions.lost((self._row, self._name), reply.lock_id, world.timeline.now_ms())
             if self._session == reply.lock_id:
                 self._leave(reply.lock_id)
@@ -98,28 +99,28 @@ class SessionConsumer(Consumer):
         session = (self._row, self._name)
         oracle = world.oracle.sessions
 
-        def renewed(reply: c.SessionRenewed | c.SessionLost | c.Failed) -> None:
-            if isinstance(reply, c.SessionRenewed):
+        def renewed(reply: r.SessionRenewed | r.SessionLost | r.Failed) -> None:
+            if isinstance(reply, r.SessionRenewed):
                 self._renewing_sessions.discard(lock_id)
                 oracle.renewed(session, lock_id, reply.until_ms)
                 world.oracle.renewed(self._row, lock_id, None, reply.until_ms)
-            elif isinstance(reply, c.SessionLost):
+            elif isinstance(reply, r.SessionLost):
                 oracle.lost(session, lock_id, world.timeline.now_ms())
 
-        def read(reply: c.SessionState | c.SessionLost | c.Failed) -> None:
-            if isinstance(reply, c.SessionState):
+        def read(reply: r.SessionState | r.SessionLost | r.Failed) -> None:
+            if isinstance(reply, r.SessionState):
                 oracle.read(session, reply.state)
-            elif isinstance(reply, c.SessionLost):
+            elif isinstance(reply, r.SessionLost):
                 oracle.lost(session, lock_id, world.timeline.now_ms())
 
         before = {*oracle.possible(session)}
         state = world.random.choice((None, b"", world.random.randbytes(4)))
 
-        def written(reply: c.Done | c.SessionLost | c.Failed) -> None:
-            done = isinstance(reply, c.Done)
-            failed = isinstance(reply, c.Failed) and reply.executed is None
+        def written(reply: r.Done | r.SessionLost | r.Failed) -> None:
+            done = isinstance(reply, r.Done)
+            failed = isinstance(reply, r.Failed) and reply.executed is None
             oracle.written(session, state, done=None if failed else done, now=before)
-            if isinstance(reply, c.SessionLost):
+            if isinstance(reply, r.SessionLost):
                 oracle.lost(session, lock_id, world.timeline.now_ms())
 
         chosen = world.random.random()
@@ -154,13 +155,13 @@ class TransactionalConsumer(Consumer):
         def unknown() -> None:
             oracle.maybe_gone.update(names)
 
-        def answered(reply: c.Transacted | c.TransactionRefused | c.Failed) -> None:
-            if isinstance(reply, c.Transacted):
+        def answered(reply: r.Transacted | r.TransactionRefused | r.Failed) -> None:
+            if isinstance(reply, r.Transacted):
                 transaction.done = True
                 oracle.accepted(sends, self._row, None, world.timeline.now_ms())
                 for entry in entries:
                     self._confirmed(entry, outcome)
-            elif isinstance(reply, c.TransactionRefused) or reply.executed is False:
+            elif isinstance(reply, r.TransactionRefused) or reply.executed is False:
                 transaction.done = False
                 oracle.refused(sends, executed=False)
             else:

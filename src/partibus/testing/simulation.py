@@ -14,6 +14,7 @@ from typing import Any
 from partibus.limits import PartitionLimits
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
@@ -193,8 +194,8 @@ class Simulation:
         self.oracle.check_rest(found, self.timeline.now_ms())
 
     def _drain(self, row: int, command: c.Receive, found: list[int]) -> None:
-        def told(reply: c.Granted | c.SessionEnded) -> None:
-            if isinstance(reply, c.Granted):
+        def told(reply: r.Granted | r.SessionEnded) -> None:
+            if isinstance(reply, r.Granted):
                 found.extend(map(name_of, reply.entries))
 
         self.runtime.register(command.receiver, told)
@@ -203,8 +204,8 @@ class Simulation:
     def _drain_session(self, name: str, found: list[int]) -> None:
         receiver = self.number()
 
-        def accepted(reply: c.SessionAccepted | c.SessionHeld) -> None:
-            if isinstance(reply, c.SessionAccepted):
+        def accepted(reply: r.SessionAccepted | r.SessionHeld) -> None:
+            if isinstance(reply, r.SessionAccepted):
                 self._drain(SESSION, c.Receive(0, receiver, 10**9, 10**12, delete=True, session=reply.lock_id), found)
                 self._drain_deferred(found, session=name, lock_id=reply.lock_id)
 
@@ -214,8 +215,8 @@ class Simulation:
     def _drain_deferred(self, found: list[int], *, session: str | None, lock_id: int) -> None:
         """Deferred messages are only to be had by number: of one session, or of where there is none."""
 
-        def told(reply: c.DeferredGranted | c.NotFound | c.SessionLost) -> None:
-            if isinstance(reply, c.DeferredGranted):
+        def told(reply: r.DeferredGranted | r.NotFound | r.SessionLost) -> None:
+            if isinstance(reply, r.DeferredGranted):
                 found.extend(map(name_of, reply.entries))
 
         for (name, kind), sequence in self.oracle.maybe_deferred.items():

@@ -11,6 +11,8 @@ from typing import Any
 
 from partibus.message import Message
 from partibus.partition import commands as c
+from partibus.partition import load_requests as w
+from partibus.partition import replies as r
 from partibus.partition.journal import record
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
@@ -51,8 +53,8 @@ class TopicLockstep:
         self.model = TopicModel()
         self._durable_model = TopicModel()
         self._under_way: tuple[Writes, TopicModel] | None = None
-        self.loads: list[tuple[int, c.Load]] = []
-        self.answers: list[c.Loaded] = []
+        self.loads: list[tuple[int, w.Load]] = []
+        self.answers: list[w.Loaded] = []
         self.refused = 0
         self._share_pending()
 
@@ -81,14 +83,14 @@ class TopicLockstep:
         step = self._step(command)
         (reply,) = step.replies
         size_bytes = sum(part.model.size_bytes for part in self.parts.values())
-        if isinstance(reply, c.Refused):
+        if isinstance(reply, r.Refused):
             self.refused += 1
             size_bytes += sum(len(message.data) for message in self.model.scheduled.values())
             assert reply.size_bytes == size_bytes
             assert self.options.size_bytes_max is not None
             assert size_bytes >= self.options.size_bytes_max
             return
-        assert reply == c.Accepted(1, self.model.next_sequence)
+        assert reply == r.Accepted(1, self.model.next_sequence)
         later = [message.scheduled_ms is not None and message.scheduled_ms > now_ms for message in messages]
         for sequence, (message, waits) in enumerate(zip(messages, later, strict=True), self.model.next_sequence):
             if waits:
@@ -150,7 +152,7 @@ class TopicLockstep:
                 return
             index -= len(runnable)
         _, load = self.loads.pop(self._runnable()[index])
-        self.answers.append(c.Loaded(load, read(self.store, TOPIC, load)))
+        self.answers.append(w.Loaded(load, read(self.store, TOPIC, load)))
 
     def runnable(self) -> int:
         """How many loads could run."""
@@ -197,7 +199,7 @@ class TopicLockstep:
             raise AssertionError("the topic never comes to rest")
         for part in self.parts.values():
             part.check_at_rest()
-        rows = read(self.store, TOPIC, c.BrowseLoad(0, 0, 0, 1 << 40, 1 << 40))
+        rows = read(self.store, TOPIC, w.BrowseLoad(0, 0, 0, 1 << 40, 1 << 40))
         stored = {row.sequence: (row.state, row.due_ms, row.data) for row in rows}
         assert stored == {
             sequence: (EntryState.SCHEDULED, message.scheduled_ms, message.data)
@@ -222,7 +224,7 @@ class TopicLockstep:
         for part in self.parts.values():
             part.pending = pending
 
-    def _step(self, command: c.Command) -> Step:
+    def _step(self, command: w.Input) -> Step:
         step = self.machine.handle(command, self.now_ms)
         if step.events:
             record(TOPIC, step.events, self._pending)

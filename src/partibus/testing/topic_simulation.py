@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from partibus.message import Message, pack, with_application_properties
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.keys import KIND_BITS, POSITION_BITS
 from partibus.partition.options import PartitionOptions
 from partibus.partition.runtime import StoreRuntime
@@ -229,8 +230,8 @@ class TopicSimulation(Simulation):
     def _drain_session_of(self, name: str, found: list[int]) -> None:
         receiver = self.number()
 
-        def accepted(reply: c.SessionAccepted | c.SessionHeld) -> None:
-            if isinstance(reply, c.SessionAccepted):
+        def accepted(reply: r.SessionAccepted | r.SessionHeld) -> None:
+            if isinstance(reply, r.SessionAccepted):
                 self._drain(EVEN, c.Receive(0, receiver, 10**9, 10**12, delete=True, session=reply.lock_id), found)
                 self._drain_deferred_of(EVEN, found, session=name, lock_id=reply.lock_id)
 
@@ -240,8 +241,8 @@ class TopicSimulation(Simulation):
     def _drain_deferred_of(self, row: int, found: list[int], *, session: str | None, lock_id: int) -> None:
         oracle = self.oracles[row]
 
-        def told(reply: c.DeferredGranted | c.NotFound | c.SessionLost) -> None:
-            if isinstance(reply, c.DeferredGranted):
+        def told(reply: r.DeferredGranted | r.NotFound | r.SessionLost) -> None:
+            if isinstance(reply, r.DeferredGranted):
                 found.extend(map(name_of, reply.entries))
 
         for (name, kind), sequence in oracle.maybe_deferred.items():
@@ -290,17 +291,17 @@ class Publisher(Client):
         world = self._topic
         sent = [world.new_message() for _ in range(world.random.randint(1, 6))]
 
-        def answered(reply: c.Accepted | c.Refused | c.Failed) -> None:
-            if isinstance(reply, c.Accepted):
+        def answered(reply: r.Accepted | r.Refused | r.Failed) -> None:
+            if isinstance(reply, r.Accepted):
                 self._accepted(sent, reply.first_sequence)
             else:
-                if isinstance(reply, c.Refused):
+                if isinstance(reply, r.Refused):
                     world.refusals += 1
                     if reply.size_bytes < reply.size_bytes_max:
                         raise BrokenPromise(f"{reply} of a topic that is not full")
                 for name, _ in sent:
                     for oracle in world.copies(name):
-                        oracle.refused([name], reply.executed if isinstance(reply, c.Failed) else False)
+                        oracle.refused([name], reply.executed if isinstance(reply, r.Failed) else False)
             self._send_later()
 
         self._ask(c.Enqueue(0, [message for _, message in sent]), answered)
@@ -330,13 +331,13 @@ class Publisher(Client):
             for oracle in oracles:
                 oracle.maybe_gone.add(name)
 
-        def answered(reply: c.Done | c.NotFound | c.Failed) -> None:
+        def answered(reply: r.Done | r.NotFound | r.Failed) -> None:
             for oracle in oracles:
-                if isinstance(reply, c.Done):
+                if isinstance(reply, r.Done):
                     oracle.cancelled(name)
-                elif isinstance(reply, c.NotFound) and world.options[TOPIC].duplicate_window_ms is None:
+                elif isinstance(reply, r.NotFound) and world.options[TOPIC].duplicate_window_ms is None:
                     oracle.not_cancelled(name, world.timeline.now_ms())
-                elif isinstance(reply, c.Failed) and reply.executed is None:
+                elif isinstance(reply, r.Failed) and reply.executed is None:
                     unknown()
 
         self._later(

@@ -12,6 +12,7 @@ import pytest
 from partibus.cluster.ownership import Owner, Stores
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
@@ -113,7 +114,7 @@ def test_what_is_taken_is_used_here_and_offered_to_peers(world: World) -> None:
     assert world.served == {1: runtime}
     replies = world.ask(1, enqueue(5))
     world.run(lambda: replies)
-    assert isinstance(replies[0], c.Accepted)
+    assert isinstance(replies[0], r.Accepted)
     assert list(world.stores.facts()) == ["store-01"]
     assert world.stores.facts()["store-01"]["trouble"] is None
 
@@ -130,12 +131,12 @@ def test_what_was_accepted_before_it_is_given_up_is_there_for_the_next_owner(wor
     world.run(lambda: loaded)
     replies = [world.ask(0, enqueue(number)) for number in range(2, 6)]
     world.give_up(0)
-    assert all(isinstance(reply[0], c.Accepted) for reply in replies), "what is under way is committed first"
+    assert all(isinstance(reply[0], r.Accepted) for reply in replies), "what is under way is committed first"
     assert world.served == {}
     assert world.stores.runtimes == {}
     next_owner = StoreRuntime(partial(MemoryStore, world.disks[0]), world.host, world.timeline)
     next_owner.open()
-    found: list[c.Inspected] = []
+    found: list[r.Inspected] = []
     next_owner.submit(ROW, OPTIONS, c.Inspect(9), found.append)
     world.run(lambda: found)
     assert found[0].subqueues[0].messages == 5
@@ -149,7 +150,7 @@ def test_a_store_that_is_asked_all_the_time_is_given_up_all_the_same(world: Worl
     def again(reply: Any = None) -> None:
         nonlocal asked
         asked += 1
-        if isinstance(reply, c.Accepted | None):
+        if isinstance(reply, r.Accepted | None):
             runtime.submit(ROW, OPTIONS, enqueue(asked), again)
 
     again()
@@ -183,7 +184,7 @@ def test_a_store_that_can_not_be_opened_is_owned_and_tried_again(world: World) -
     world.run(lambda: runtime.failure is None)
     replies = world.ask(2, enqueue(6))
     world.run(lambda: replies)
-    assert isinstance(replies[0], c.Accepted)
+    assert isinstance(replies[0], r.Accepted)
 
 
 def test_one_that_can_not_be_opened_can_be_given_up(world: World) -> None:

@@ -22,6 +22,7 @@ from partibus.errors import UnusableFile
 from partibus.message import Message, pack
 from partibus.node.host import AsyncioHost
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store
 from partibus.partition.runtime import StoreRuntime
@@ -179,10 +180,10 @@ async def test_the_next_owner_knows_what_the_lost_one_has_stored(tmp_path: Path,
             a.own(1, b.disks[1])
         reply = await answer
         if stored:
-            assert isinstance(reply, c.Accepted)
+            assert isinstance(reply, r.Accepted)
             assert reply.first_sequence == 1
         else:
-            assert isinstance(reply, c.Failed)
+            assert isinstance(reply, r.Failed)
             assert reply.executed is False
         await a.reached(1)
         assert (await a.send(1)).first_sequence == 1 + stored
@@ -200,7 +201,7 @@ async def test_the_same_run_of_an_owner_may_still_be_at_it(tmp_path: Path) -> No
         await eventually(lambda: has_asked(a, b))
         b.drop_guests()
         reply = await answer
-        assert (type(reply), reply.executed) == (c.Failed, None)
+        assert (type(reply), reply.executed) == (r.Failed, None)
 
 
 @on_loop
@@ -238,7 +239,7 @@ async def test_partitions_on_two_brokers_are_one_queue(tmp_path: Path) -> None:
         got: list[bytes] = []
         full = asyncio.Event()
 
-        def granted(partition: PartitionHandle, grant: c.Granted) -> None:
+        def granted(partition: PartitionHandle, grant: r.Granted) -> None:
             got.extend(entry.data[-1:] for entry in grant.entries if entry.data)
             tokens = [(grant.lock_id, entry.pos) for entry in grant.entries]
             partition.submit(c.Settle(0, 0, c.Outcome.COMPLETE, tokens))
@@ -264,7 +265,7 @@ async def test_channel_that_breaks_is_made_anew_and_receivers_go_on(tmp_path: Pa
         got: list[int] = []
         came = asyncio.Event()
 
-        def granted(partition: PartitionHandle, grant: c.Granted) -> None:
+        def granted(partition: PartitionHandle, grant: r.Granted) -> None:
             got.extend(entry.sequence for entry in grant.entries)
             came.set()
 
@@ -331,7 +332,7 @@ async def test_owner_that_has_nothing_more_still_answers_what_it_was_asked(tmp_p
         answers = [asyncio.ensure_future(a.send(1)) for _ in range(20)]
         await asyncio.sleep(0)
         a.peers.keep(set())
-        assert [isinstance(answer, c.Accepted) for answer in await asyncio.gather(*answers)] == [True] * 20
+        assert [isinstance(answer, r.Accepted) for answer in await asyncio.gather(*answers)] == [True] * 20
         await eventually(lambda: not b.peers._answering)
         assert a.peers._links == {}
 

@@ -10,6 +10,7 @@ import pytest
 from partibus.limits import PeerLimits
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.commands import Outcome
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import StoreError
@@ -158,7 +159,7 @@ def test_more_than_the_bound_is_held_while_settlements_pass(monkeypatch: pytest.
     relieved: list[bool] = []
     broker.route.when_usable(lambda: relieved.append(True))
     settled = broker.settle(Outcome.COMPLETE, grant)
-    broker.run_until(lambda: any(isinstance(a, c.Settled) for a in broker.answers))
+    broker.run_until(lambda: any(isinstance(a, r.Settled) for a in broker.answers))
     assert seen_bytes <= 10_000, "the owner is asked for no more at a time"
     assert broker.answered(settled)
     assert not relieved
@@ -257,7 +258,7 @@ def test_receiver_that_waits_for_the_next_owner_gets_messages_from_it() -> None:
 
     def granted(reply: Any) -> None:
         broker.answers.append(reply)
-        if isinstance(reply, c.Failed):
+        if isinstance(reply, r.Failed):
             broker.route.register(901, granted)
             broker.route.when_usable(lambda: asks.append(True) or broker.submit(c.Receive(0, 901, 5, 1 << 20)))  # type: ignore[func-returns-value]
 
@@ -312,7 +313,7 @@ def test_old_owner_still_answers_what_it_was_asked() -> None:
     assert [reply.executed for reply in told] == [False]
     broker.rest()
     (answer,) = broker.answered(sent)
-    assert isinstance(answer, c.Accepted) or answer.executed is False, "asked before or after it was given up"
+    assert isinstance(answer, r.Accepted) or answer.executed is False, "asked before or after it was given up"
     assert len(told) == 1
     (refused,) = broker.answered(broker.send())
     assert (refused.executed, refused.message) == (False, "handed over")
@@ -325,7 +326,7 @@ def test_what_is_held_for_a_store_that_has_gone_is_refused() -> None:
     broker.route.lead_nowhere("handed over")
     broker.rest()
     answers = sorted(broker.answered(*requests), key=lambda answer: answer.request)
-    assert isinstance(answers[0], c.Accepted)
+    assert isinstance(answers[0], r.Accepted)
     assert [answer.executed for answer in answers[1:]] == [False, False]
     assert len(broker.lines[-1].remote.requests) == 0
 
@@ -333,17 +334,17 @@ def test_what_is_held_for_a_store_that_has_gone_is_refused() -> None:
 def test_session_that_is_accepted_when_nobody_wants_it_any_more_is_free() -> None:
     broker = FarBroker()
     broker.submit(c.Enqueue(980, messages(1, session="s")), SESSIONS)
-    broker.until(c.Accepted)
+    broker.until(r.Accepted)
     receiver = broker.register()
     broker.submit(c.AcceptSession(981, receiver, "s"), SESSIONS)
     broker.turn()
     broker.submit(c.CancelAccept(0, 981), SESSIONS)
     broker.route.forget(981)
     broker.rest()
-    accepted = broker.taken(c.SessionAccepted)
+    accepted = broker.taken(r.SessionAccepted)
     for reply in accepted:  # it was on its way: who asked gives it back
         broker.submit(c.ReleaseSession(reply.lock_id), SESSIONS)
     assert broker.lines[-1].remote.requests == {}
     broker.submit(c.AcceptSession(982, broker.register(), "s"), SESSIONS)
-    (again,) = broker.until(c.SessionAccepted)
+    (again,) = broker.until(r.SessionAccepted)
     assert again.request == 982

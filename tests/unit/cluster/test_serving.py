@@ -9,6 +9,7 @@ from partibus.cluster.forms import to_form
 from partibus.cluster.serving import options_of
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.commands import Outcome
 from partibus.partition.ports import StoreError
 from tests.unit.cluster.far import OPTIONS, ROW, SESSIONS, STORE, FarBroker
@@ -19,17 +20,17 @@ ROOM = 1 << 20
 def sessioned(broker: FarBroker, *names: str) -> None:
     for request, name in enumerate(names, start=800):
         broker.submit(c.Enqueue(request, [Message(pack(rest=b"body"), session_id=name)]), SESSIONS)
-    broker.until(c.Accepted, len(names))
+    broker.until(r.Accepted, len(names))
 
 
-def tokens_of(grant: c.Granted) -> list[c.LockToken]:
+def tokens_of(grant: r.Granted) -> list[c.LockToken]:
     return [(grant.lock_id, entry.pos) for entry in grant.entries]
 
 
 # -- a guest is gone ---------------------------------------------------------------------------------------------------
 
 
-def near_receive(broker: FarBroker, count: int = 10) -> c.Granted:
+def near_receive(broker: FarBroker, count: int = 10) -> r.Granted:
     """What a receiver of the owner's own gets within the time that no lock or reservation runs out."""
     broker.near.register(7_000, broker.answers.append)
     broker.near.submit(ROW, OPTIONS, c.Receive(0, 7_000, count, ROOM))
@@ -42,7 +43,7 @@ def test_reservations_of_a_guest_that_is_gone_are_free_at_once() -> None:
     broker.answered(broker.send(4))
     receiver = broker.register()
     broker.submit(c.Receive(0, receiver, 4, ROOM, reserve=True))
-    (reserved,) = broker.until(c.Granted)
+    (reserved,) = broker.until(r.Granted)
     assert len(reserved.entries) == 4
     broker.lines[-1].cut()
     broker.run(20)
@@ -58,11 +59,11 @@ def test_only_what_is_still_reserved_goes_back() -> None:
     broker.answered(broker.send(5))
     reserving, locking = broker.register(), broker.register()
     broker.submit(c.Receive(0, reserving, 5, ROOM, reserve=True))
-    (reserved,) = broker.until(c.Granted)
+    (reserved,) = broker.until(r.Granted)
     tokens = tokens_of(reserved)
     broker.submit(c.LockReserved(0, locking, tokens[:2]))
     broker.submit(c.ReturnReserved(0, tokens[4:]))
-    (locked,) = broker.until(c.Granted)
+    (locked,) = broker.until(r.Granted)
     assert [entry.sequence for entry in locked.entries] == [1, 2]
     broker.lines[-1].cut()
     broker.run(20)
@@ -75,9 +76,9 @@ def test_memory_of_a_guest_does_not_grow_with_what_it_has_taken() -> None:
     for _ in range(5):
         broker.answered(broker.send(3))
         broker.submit(c.Receive(0, reserving, 3, ROOM, reserve=True))
-        (reserved,) = broker.until(c.Granted)
+        (reserved,) = broker.until(r.Granted)
         broker.submit(c.LockReserved(0, locking, tokens_of(reserved)))
-        (locked,) = broker.until(c.Granted)
+        (locked,) = broker.until(r.Granted)
         broker.answered(broker.settle(Outcome.COMPLETE, locked))
     (table,) = broker.lines[-1].guest._tables.values()
     assert table.reservations == {}
@@ -103,19 +104,19 @@ def test_sessions_of_a_guest_that_is_gone_are_free_at_once() -> None:
     sessioned(broker, "a", "b")
     holder = broker.register()
     broker.submit(c.AcceptSession(700, holder, "a"), SESSIONS)
-    (held,) = broker.until(c.SessionAccepted)
+    (held,) = broker.until(r.SessionAccepted)
     broker.submit(c.Receive(0, holder, 5, ROOM, session=held.lock_id), SESSIONS)
-    broker.until(c.Granted)
+    broker.until(r.Granted)
     broker.near.submit(ROW, SESSIONS, c.AcceptSession(7_001, 7_000, "a"), broker.answers.append)
     broker.run(5)
-    assert broker.taken(c.SessionHeld)
+    assert broker.taken(r.SessionHeld)
     broker.lines[-1].cut()
     broker.run(20)
     broker.near.submit(ROW, SESSIONS, c.AcceptSession(7_002, 7_000, "a"), broker.answers.append)
-    (again,) = broker.until(c.SessionAccepted)
+    (again,) = broker.until(r.SessionAccepted)
     broker.near.register(7_000, broker.answers.append)
     broker.near.submit(ROW, SESSIONS, c.Receive(0, 7_000, 5, ROOM, session=again.lock_id))
-    (grant,) = broker.until(c.Granted)
+    (grant,) = broker.until(r.Granted)
     assert [entry.delivery_count for entry in grant.entries] == [0], "nobody has failed with it"
 
 
@@ -127,7 +128,7 @@ def test_guest_that_is_gone_waits_for_no_session() -> None:
     broker.run(20)
     broker.near.submit(ROW, SESSIONS, c.Enqueue(7_001, [Message(pack(), session_id="late")]))
     broker.near.submit(ROW, SESSIONS, c.AcceptSession(7_002, 7_000, None), broker.answers.append)
-    (accepted,) = broker.until(c.SessionAccepted)
+    (accepted,) = broker.until(r.SessionAccepted)
     assert (accepted.request, accepted.session) == (7_002, "late")
 
 
@@ -138,11 +139,11 @@ def test_session_that_was_released_or_has_ended_is_not_released_again() -> None:
     first, second = broker.register(), broker.register()
     broker.submit(c.AcceptSession(700, first, "a"), SESSIONS)
     broker.submit(c.AcceptSession(701, second, "b"), SESSIONS)
-    one, two = broker.until(c.SessionAccepted, 2)
+    one, two = broker.until(r.SessionAccepted, 2)
     broker.submit(c.ReleaseSession(one.lock_id), SESSIONS)
     broker.submit(c.Receive(0, second, 5, ROOM, session=two.lock_id), SESSIONS)
-    broker.until(c.Granted)
-    (ended,) = broker.until(c.SessionEnded)
+    broker.until(r.Granted)
+    (ended,) = broker.until(r.SessionEnded)
     assert (ended.receiver, ended.lock_id) == (second, two.lock_id)
     (table,) = broker.lines[-1].guest._tables.values()
     assert table.sessions == {}
@@ -170,7 +171,7 @@ def test_session_that_waits_for_a_commit_when_its_guest_goes_is_free_again() -> 
     broker.lines[-1].guest.lost()
     broker.run(60)
     broker.near.submit(ROW, SESSIONS, c.AcceptSession(7_002, 7_000, "late"), broker.answers.append)
-    assert broker.until(c.SessionAccepted)
+    assert broker.until(r.SessionAccepted)
     assert broker.timeline.now_ms() < 1_000 + SESSIONS.lock_duration_ms
 
 
@@ -183,7 +184,7 @@ def test_grant_to_a_receiver_that_left_while_it_waited_for_a_commit_is_free_agai
     guest = broker.lines[-1].guest
     guest.receive([wire.Unregister(STORE, receiver)])
     broker.run(60)
-    assert broker.taken(c.Granted) == []
+    assert broker.taken(r.Granted) == []
     assert [entry.delivery_count for entry in near_receive(broker).entries] == [0]
 
 
@@ -197,7 +198,7 @@ def test_grant_that_crosses_the_leaving_of_its_receiver_reaches_it() -> None:
     broker.run_until(lambda: guest.outbox.left)
     broker.route.unregister(receiver)
     broker.submit(c.CancelReceive(0, 0, receiver))
-    (grant,) = broker.until(c.Granted)
+    (grant,) = broker.until(r.Granted)
     assert grant.receiver == receiver, "who has left gives back what still comes"
     broker.run()
     assert remote.leaving == {}
@@ -210,7 +211,7 @@ def test_store_that_is_not_here_refuses_and_its_coming_is_told() -> None:
     broker = FarBroker()
     broker.serving.stores.clear()
     back: list[str | None] = []
-    told: list[c.Failed] = []
+    told: list[r.Failed] = []
     broker.route.register(901, told.append)
     broker.submit(c.Receive(0, 901, 1, ROOM))
     (failed,) = broker.answered(broker.send())
@@ -224,7 +225,7 @@ def test_store_that_is_not_here_refuses_and_its_coming_is_told() -> None:
     broker.serving.open(STORE, broker.near)
     broker.run()
     assert back == [None]
-    assert isinstance(broker.answered(broker.send())[0], c.Accepted)
+    assert isinstance(broker.answered(broker.send())[0], r.Accepted)
 
 
 def test_receivers_at_a_store_that_is_given_up_are_told_and_requests_answered() -> None:
@@ -237,7 +238,7 @@ def test_receivers_at_a_store_that_is_given_up_are_told_and_requests_answered() 
     broker.run(4)
     broker.serving.close(STORE, "handed over")
     broker.run()
-    assert [(reply.request, reply.message) for reply in told if isinstance(reply, c.Failed)] == [(901, "handed over")]
+    assert [(reply.request, reply.message) for reply in told if isinstance(reply, r.Failed)] == [(901, "handed over")]
     assert len(told) == 1
     assert broker.answered(sent)
     assert broker.route.failure == "handed over"
@@ -249,10 +250,10 @@ def test_session_that_is_found_when_its_store_is_given_up_is_refused() -> None:
     broker.run()
     broker.serving.close(STORE, "handed over")
     broker.near.submit(ROW, SESSIONS, c.Enqueue(7_001, [Message(pack(), session_id="late")]))
-    (failed,) = [a for a in broker.until(c.Failed, 2) if a.request == 700]
+    (failed,) = [a for a in broker.until(r.Failed, 2) if a.request == 700]
     assert failed.executed is False
     broker.near.submit(ROW, SESSIONS, c.AcceptSession(7_002, 7_000, "late"), broker.answers.append)
-    assert broker.until(c.SessionAccepted)
+    assert broker.until(r.SessionAccepted)
 
 
 def test_failure_of_the_store_voids_what_a_guest_keeps() -> None:
@@ -260,10 +261,10 @@ def test_failure_of_the_store_voids_what_a_guest_keeps() -> None:
     broker.answered(broker.send(2))
     receiver = broker.register()
     broker.submit(c.Receive(0, receiver, 2, ROOM, reserve=True))
-    broker.until(c.Granted)
+    broker.until(r.Granted)
     broker.break_store(StoreError("disk on fire", executed=False))
     broker.send()
-    broker.run_until(lambda: any(isinstance(a, c.Failed) and a.request == receiver for a in broker.answers))
+    broker.run_until(lambda: any(isinstance(a, r.Failed) and a.request == receiver for a in broker.answers))
     (table,) = broker.lines[-1].guest._tables.values()
     assert table.reservations == {}
     broker.rest()
@@ -283,7 +284,7 @@ def test_question_of_a_receiver_that_has_failed_is_passed_over() -> None:
     for command in (c.Receive(0, 55, 1, ROOM), c.LockReserved(0, 55, [(1, 1)])):
         guest.receive([wire.Ask(STORE, ROW, options, False, False, to_form(command))])
     broker.run()
-    assert broker.taken(c.Granted) == []
+    assert broker.taken(r.Granted) == []
     assert [entry.sequence for entry in near_receive(broker).entries] == [1]
 
 

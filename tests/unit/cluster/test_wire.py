@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from partibus.cluster import wire
 from partibus.cluster.forms import COMMANDS, REPLIES, from_form, renumber, to_form
 from partibus.partition import commands as c
+from partibus.partition import load_requests as w
+from partibus.partition import replies as r
 from partibus.partition.options import PartitionOptions
 from tests.unit.cluster.values import of, plain
 
 
 def test_every_command_and_reply_has_a_form_of_its_own() -> None:
-    inside = {c.Loaded, c.Arrive}
+    inside = {w.Loaded, c.Arrive}
     assert {*COMMANDS.values()} == {*get_args(c.Command)} - inside, "these are between partitions and their store"
-    assert {*REPLIES.values()} == {*get_args(c.Reply)}
+    assert {*REPLIES.values()} == {*get_args(r.Reply)}
     assert not {*COMMANDS} & {*REPLIES}
 
 
@@ -78,11 +80,11 @@ def test_other_frames_survive(frame: object) -> None:
     [
         (c.AcceptSession(1, 2, "s"), c.AcceptSession(101, 102, "s")),
         (c.CancelAccept(0, 2), c.CancelAccept(0, 102)),
-        (c.SessionEnded(1, 2), c.SessionEnded(101, 2)),
+        (r.SessionEnded(1, 2), r.SessionEnded(101, 2)),
         (c.Tick(), c.Tick()),
     ],
 )
-def test_numbers_of_the_asker_can_be_shifted(value: c.Command | c.Reply, shifted: object) -> None:
+def test_numbers_of_the_asker_can_be_shifted(value: c.Command | r.Reply, shifted: object) -> None:
     form = to_form(value)
     renumber(form, 100)
     assert from_form(form) == shifted

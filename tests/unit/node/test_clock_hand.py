@@ -15,8 +15,9 @@ from partibus.namespace.broker import Entity
 from partibus.node.clock_hand import ClockHand
 from partibus.node.node import Node
 from partibus.node.settings import Settings
-from partibus.partition.commands import Accepted, Enqueue, Granted, Inspect, Inspected, Receive
+from partibus.partition.commands import Enqueue, Inspect, Receive
 from partibus.partition.keys import SubqueueKind
+from partibus.partition.replies import Accepted, Granted, Inspected
 from partibus.routing.partitions import PartitionHandle
 
 MINUTE_MS = 60_000

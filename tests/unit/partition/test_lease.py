@@ -9,6 +9,7 @@ import pytest
 
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.options import PartitionOptions
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
@@ -67,11 +68,11 @@ class Broker:
 def test_nothing_is_handed_out_from_memory_and_the_next_opening_goes_on(timeline: Timeline) -> None:
     broker = Broker(timeline)
     broker.send(1)
-    broker.awaited(c.Accepted)
+    broker.awaited(r.Accepted)
     broker.stores[0].held = False
 
     broker.receive(7)
-    assert [type(answer) for answer in broker.answers] == [c.Failed]
+    assert [type(answer) for answer in broker.answers] == [r.Failed]
     assert "the lease has run out" in str(broker.runtime.failure)
     broker.answers.clear()
     usable: list[bool] = []
@@ -81,17 +82,17 @@ def test_nothing_is_handed_out_from_memory_and_the_next_opening_goes_on(timeline
 
     assert (len(broker.stores), broker.runtime.failure) == (2, None)
     broker.receive(8)
-    assert len(broker.awaited(c.Granted).entries) == 1
+    assert len(broker.awaited(r.Granted).entries) == 1
 
 
 def test_what_falls_due_is_not_decided_either(timeline: Timeline) -> None:
     broker = Broker(timeline)
     broker.send(1)
     broker.receive(7)
-    broker.awaited(c.Granted)
+    broker.awaited(r.Granted)
     broker.stores[0].held = False
     # The lock ends and the message would be granted again.
-    failed = broker.awaited(c.Failed)
+    failed = broker.awaited(r.Failed)
     assert "the lease has run out" in failed.message
     assert timeline.now_ms() >= OPTIONS.lock_duration_ms
 
@@ -100,5 +101,5 @@ def test_a_send_is_refused_and_not_stored(timeline: Timeline) -> None:
     broker = Broker(timeline)
     broker.stores[0].held = False
     broker.send(1)
-    assert broker.awaited(c.Failed).executed is False
+    assert broker.awaited(r.Failed).executed is False
     assert broker.disk.durable.entries == {}

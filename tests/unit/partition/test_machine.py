@@ -10,6 +10,8 @@ from partibus.amqp.codec.decoder import decode
 from partibus.limits import KIB, PartitionLimits
 from partibus.message import Message, StoredMessage, pack
 from partibus.partition import commands as c
+from partibus.partition import load_requests as w
+from partibus.partition import replies as r
 from partibus.partition.commands import LockToken, Outcome
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.options import PartitionOptions
@@ -40,12 +42,12 @@ def replies(both: Lockstep, kind: type[R]) -> list[R]:
 
 def take(both: Lockstep, count: int = 1, kind: int = ACTIVE, *, delete: bool = False) -> list[tuple[LockToken, int]]:
     """(token, sequence) of what a receiver gets within one step or after pages; it waits for nothing then."""
-    granted: list[c.Granted] = []
+    granted: list[r.Granted] = []
     step = both.step
 
-    def watch(command: c.Command) -> None:
+    def watch(command: w.Input) -> None:
         step(command)
-        granted.extend(replies(both, c.Granted))
+        granted.extend(replies(both, r.Granted))
 
     both.step = watch  # type: ignore[method-assign]
     both.receive(kind, 99, count, 1 << 30, delete=delete)
@@ -64,7 +66,7 @@ def tokens(taken: list[tuple[LockToken, int]]) -> list[LockToken]:
 
 
 def lost(both: Lockstep) -> list[int]:
-    return replies(both, c.Settled)[0].lost
+    return replies(both, r.Settled)[0].lost
 
 
 def properties_of(data: bytes) -> object:
@@ -80,7 +82,7 @@ def test_sequence_counters_rise_by_one_and_outlive_a_crash() -> None:
     send(both, 3)
     both.crash(commit_survives=True)
     both.enqueue([message()])
-    assert replies(both, c.Accepted)[0].first_sequence == 4
+    assert replies(both, r.Accepted)[0].first_sequence == 4
 
 
 def test_sequence_counter_is_not_given_again_after_its_message_is_gone() -> None:
@@ -106,7 +108,7 @@ def test_receivers_share_what_is_there() -> None:
     both.receive(ACTIVE, 1, 10, 10_000)
     both.receive(ACTIVE, 2, 10, 10_000)
     both.enqueue([message() for _ in range(4)])
-    shares = {reply.receiver: len(reply.entries) for reply in replies(both, c.Granted)}
+    shares = {reply.receiver: len(reply.entries) for reply in replies(both, r.Granted)}
     assert set(shares) == {1, 2}
 
 
@@ -114,7 +116,7 @@ def test_receiver_gets_no_more_bytes_than_it_asked_for_but_always_one_message() 
     both = start()
     send(both, 3, size_bytes=100)
     both.receive(ACTIVE, 1, 10, 1)
-    (grant,) = replies(both, c.Granted)
+    (grant,) = replies(both, r.Granted)
     assert (len(grant.entries), grant.ended) == (1, True)
 
 
@@ -129,9 +131,9 @@ def test_cancelled_receiver_gets_nothing_more() -> None:
     both = start()
     both.receive(ACTIVE, 1, 5, 1_000)
     both.cancel(ACTIVE, 1)
-    assert replies(both, c.Cancelled)[0].count == 5
+    assert replies(both, r.Cancelled)[0].count == 5
     both.enqueue([message()])
-    assert replies(both, c.Granted) == []
+    assert replies(both, r.Granted) == []
 
 
 # -- locks -------------------------------------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ def test_expired_lock_counts_and_makes_its_message_available_again() -> None:
     assert take(both) == []
     both.advance(1)
     both.receive(ACTIVE, 1, 1, 1_000)
-    (grant,) = replies(both, c.Granted)
+    (grant,) = replies(both, r.Granted)
     assert [(entry.sequence, entry.delivery_count) for entry in grant.entries] == [(1, 1)]
     both.settle(ACTIVE, Outcome.COMPLETE, [first[0]])
     assert lost(both) == [0], "the first lock is over"
@@ -233,7 +235,7 @@ def test_receive_and_delete_takes_one_request_and_no_lock() -> None:
     both = start()
     send(both, 2)
     both.receive(ACTIVE, 1, 2, 1_000, delete=True)
-    (grant,) = replies(both, c.Granted)
+    (grant,) = replies(both, r.Granted)
     assert (grant.lock_id, len(grant.entries)) == (0, 2)
     both.check_at_rest()
     both.crash(commit_survives=True)
@@ -247,17 +249,17 @@ def test_lapsed_reservation_is_not_counted_and_cannot_be_locked() -> None:
     ((_, token),) = both.reserved
     both.advance(100)
     both.lock_reserved(ACTIVE, 2, [token])
-    (grant,) = replies(both, c.Granted)
+    (grant,) = replies(both, r.Granted)
     assert (grant.entries, grant.asked) == ([], 1)
     both.receive(ACTIVE, 3, 1, 1_000)
-    assert replies(both, c.Granted)[0].entries[0].delivery_count == 0
+    assert replies(both, r.Granted)[0].entries[0].delivery_count == 0
 
 
 def test_large_body_stays_with_the_reservation_that_is_locked() -> None:
     both = start()
     send(both, 1, size_bytes=500)
     both.receive(ACTIVE, 1, 1, 1_000, reserve=True)
-    (cached,) = replies(both, c.Granted)[0].entries
+    (cached,) = replies(both, r.Granted)[0].entries
     both.lock_reserved(ACTIVE, 2, [both.reserved[0][1]])
     assert cached.data is not None
 
@@ -269,7 +271,7 @@ def test_time_to_live_is_checked_when_a_cached_message_is_handed_out() -> None:
     both.receive(ACTIVE, 1, 1, 1_000, reserve=True)
     both.advance(50)
     both.lock_reserved(ACTIVE, 2, [both.reserved[0][1]])
-    assert replies(both, c.Granted)[-1].entries == []
+    assert replies(both, r.Granted)[-1].entries == []
     assert len(both.model.queues[DEAD]) == 1
 
 
@@ -335,7 +337,7 @@ def test_dead_letter_subqueue_has_no_limit_of_deliveries_and_no_time_to_live() -
     assert take(both) == []
     for count in range(3):
         both.receive(DEAD, 5, 1, 1_000)
-        (grant,) = replies(both, c.Granted)
+        (grant,) = replies(both, r.Granted)
         assert grant.entries[0].delivery_count == count
         both.settle(DEAD, Outcome.ABANDON, [(grant.lock_id, grant.entries[0].pos)])
 
@@ -394,9 +396,9 @@ def test_large_body_is_let_go_and_read_again_before_the_next_delivery() -> None:
     assert locked.data is None
     both.settle(ACTIVE, Outcome.RELEASE, tokens(taken))
     both.receive(ACTIVE, 1, 1, 1_000)
-    assert replies(both, c.Granted) == []
+    assert replies(both, r.Granted) == []
     both.settle_down()
-    (grant,) = replies(both, c.Granted)
+    (grant,) = replies(both, r.Granted)
     assert len(grant.entries[0].data or b"") > 500
 
 
@@ -408,7 +410,7 @@ def test_bodies_are_read_again_within_the_bound_of_a_page() -> None:
     both.settle_down()
     both.settle(ACTIVE, Outcome.RELEASE, [token for _, token in both.delivered])
     both.receive(ACTIVE, 1, 6, 10_000)
-    (load,) = [load for _, load in both.loads if isinstance(load, c.BodyLoad)]
+    (load,) = [load for _, load in both.loads if isinstance(load, w.BodyLoad)]
     assert load.positions == [1, 2], "1,000 bytes a page"
     both.check_at_rest()
 
@@ -422,7 +424,7 @@ def test_message_whose_body_the_store_has_lost_harms_nobody_else(outcome: Outcom
     assert isinstance(store, MemoryStore)
     store.disk.durable.bodies.pop(both.machine.state.subqueues[ACTIVE].locks.find(taken[0][0][0]).entries[1].body)  # type: ignore[union-attr]
     machine, now_ms = both.machine, both.now_ms
-    work: list[c.Command] = [
+    work: list[w.Input] = [
         c.Settle(1, ACTIVE, outcome, tokens(taken)), c.Receive(ACTIVE, 1, 5, 10_000),
     ]  # fmt: skip
     granted: list[int] = []
@@ -430,11 +432,11 @@ def test_message_whose_body_the_store_has_lost_harms_nobody_else(outcome: Outcom
         if not work:
             break
         step = machine.handle(work.pop(0), now_ms)
-        granted += [e.sequence for reply in step.replies if isinstance(reply, c.Granted) for e in reply.entries]
+        granted += [e.sequence for reply in step.replies if isinstance(reply, r.Granted) for e in reply.entries]
         for load in step.loads:
-            assert isinstance(load, c.BodyLoad | c.PageLoad)
-            if isinstance(load, c.BodyLoad):
-                work.append(c.Loaded(load, store.load_bodies(load.bodies)))
+            assert isinstance(load, w.BodyLoad | w.PageLoad)
+            if isinstance(load, w.BodyLoad):
+                work.append(w.Loaded(load, store.load_bodies(load.bodies)))
     assert work == [], "it asks for the body for ever"
     assert granted == [2]
     assert machine.state.subqueues[ACTIVE].messages == 1
@@ -445,7 +447,7 @@ def test_full_partition_refuses_and_stores_nothing() -> None:
     send(both, 1, size_bytes=200)
     both.ask(c.Enqueue(0, [message()]))
     (refused,) = both.replies
-    assert isinstance(refused, c.Refused)
+    assert isinstance(refused, r.Refused)
     assert (refused.size_bytes_max, refused.size_bytes > 200) == (100, True)
 
 
@@ -458,7 +460,7 @@ def test_peek_asks_the_store_for_256_kb_at_most() -> None:
     send(both, 3, size_bytes=100 * KIB)
     request = both.peek(ACTIVE, 0, 10)
     ((_, load),) = both.loads
-    assert isinstance(load, c.PeekLoad)
+    assert isinstance(load, w.PeekLoad)
     assert load.max_bytes == 256 * KIB
     both.settle_down()
     assert [row.sequence for row in both.rows[request]] == [1, 2]
@@ -494,7 +496,7 @@ def test_inspect_tells_counts_and_ends() -> None:
     send(both, 3)
     take(both)
     both.ask(c.Inspect(0))
-    (info,) = replies(both, c.Inspected)
+    (info,) = replies(both, r.Inspected)
     assert info.end_pos == 4
     assert (info.subqueues[ACTIVE].messages, info.subqueues[ACTIVE].locked) == (3, 1)
     assert info.subqueues[DEAD].messages == 0

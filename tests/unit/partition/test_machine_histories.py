@@ -6,6 +6,8 @@ from typing import Any
 
 from partibus.limits import PartitionLimits
 from partibus.partition import commands as c
+from partibus.partition import load_requests as w
+from partibus.partition import replies as r
 from partibus.partition.options import PartitionOptions
 from partibus.store.memory import MemoryStore
 from partibus.testing.lockstep import Lockstep
@@ -39,7 +41,7 @@ def test_a_session_renewed_in_the_millisecond_of_its_acceptance_ends_once() -> N
     lock_id = accept(both, "")
     both.ask(c.RenewSession(0, lock_id))
     both.advance(60)
-    assert [reply.lock_id for reply in both.replies if isinstance(reply, c.SessionEnded)] == [lock_id]
+    assert [reply.lock_id for reply in both.replies if isinstance(reply, r.SessionEnded)] == [lock_id]
     both.check_at_rest()
 
 
@@ -95,7 +97,7 @@ def test_a_deferred_message_is_not_handed_out_after_its_time_to_live() -> None:
         both.advance(20)
         both.ask(c.ReceiveDeferred(0, 0, [1, 2]))
         both.settle_down()
-        assert [reply.sequences for reply in both.replies if isinstance(reply, c.NotFound)] == [[1]]
+        assert [reply.sequences for reply in both.replies if isinstance(reply, r.NotFound)] == [[1]]
         both.ask(c.ReceiveDeferred(0, 0, [2]))
         both.check_at_rest()
         assert [token[1] for _, token in both.delivered] == [1, 2, 2]
@@ -133,7 +135,7 @@ def test_a_sweep_that_has_read_a_used_up_message_of_a_session_passes_it_over() -
     both.end_commit()
     while both.runnable():
         both.run_load(0)
-    by_age = sorted(range(len(both.answers)), key=lambda index: isinstance(both.answers[index].load, c.SweepLoad))
+    by_age = sorted(range(len(both.answers)), key=lambda index: isinstance(both.answers[index].load, w.SweepLoad))
     for answer in [both.answers[index] for index in by_age]:
         both.answer(both.answers.index(answer))
     both.check_at_rest()
@@ -150,7 +152,7 @@ def test_a_sweep_does_not_bring_back_the_properties_that_it_has_read() -> None:
         both.begin_commit()
         both.advance(40)
         both.end_commit()
-        (index,) = [index for index in both.runnable() if isinstance(both.loads[index][1], c.SweepLoad)]
+        (index,) = [index for index in both.runnable() if isinstance(both.loads[index][1], w.SweepLoad)]
         both.run_load(index)
         sweep = both.answers[0]
         both.settle(0, c.Outcome.ABANDON, [both.delivered[-1][1]], properties={"p": 1})

@@ -8,6 +8,8 @@ import pytest
 
 from partibus.message import Message, StoredMessage, pack
 from partibus.partition import commands as c
+from partibus.partition import load_requests as w
+from partibus.partition import replies as r
 from partibus.partition.events import Event, MarkRaised, Removed
 from partibus.partition.journal import record
 from partibus.partition.keys import SubqueueKind, subqueue_key
@@ -31,19 +33,19 @@ def filled(options: PartitionOptions, count: int, *, ttl_ms: int | None = None) 
     return partition
 
 
-def granted(partition: Partition, command: c.Command, now_ms: int = 0) -> list[c.Granted]:
-    return [reply for reply in partition.handle(command, now_ms).replies if isinstance(reply, c.Granted)]
+def granted(partition: Partition, command: c.Command, now_ms: int = 0) -> list[r.Granted]:
+    return [reply for reply in partition.handle(command, now_ms).replies if isinstance(reply, r.Granted)]
 
 
 def forward(receiver: int, count: int = 100) -> c.Receive:
     return c.Receive(0, receiver, count, 1 << 20, forward=True)
 
 
-def positions(grants: Sequence[c.Granted]) -> list[int]:
+def positions(grants: Sequence[r.Granted]) -> list[int]:
     return [entry.pos for grant in grants for entry in grant.entries]
 
 
-def tokens(grants: Sequence[c.Granted]) -> list[c.LockToken]:
+def tokens(grants: Sequence[r.Granted]) -> list[c.LockToken]:
     return [(grant.lock_id, entry.pos) for grant in grants for entry in grant.entries]
 
 
@@ -61,7 +63,7 @@ def test_what_is_reserved_to_be_forwarded_stays_so_until_it_is() -> None:
     assert partition.next_deadline_ms() is None
     assert granted(partition, c.Tick(), 10**9) == []
     step = partition.handle(c.Forwarded(5, 0, tokens(grants)[:2]), 0)
-    assert step.replies == [c.Done(5)]
+    assert step.replies == [r.Done(5)]
     assert [type(event) for event in step.events] == [Removed]
     assert partition.state.subqueues[0].messages == 1
     assert partition.handle(c.Forwarded(0, 0, tokens(grants)), 0).replies == []
@@ -120,7 +122,7 @@ def test_what_waits_to_be_forwarded_does_not_expire_and_does_when_it_no_longer_w
     partition.follow(PLAIN)
     assert partition.next_deadline_ms() == 0
     (load,) = partition.handle(c.Tick(), 60).loads
-    assert isinstance(load, c.SweepLoad)
+    assert isinstance(load, w.SweepLoad)
 
 
 @pytest.mark.row("F1")
@@ -143,7 +145,7 @@ def test_what_can_not_go_on_is_a_transfer_dead_letter() -> None:
 
 def send(partition: Partition, origin: list[int], now_ms: int = 0) -> list[Event]:
     step = partition.handle(c.Enqueue(1, messages(len(origin)), origin=(ORIGIN, origin)), now_ms)
-    assert isinstance(step.replies[0], c.Accepted) or step.loads
+    assert isinstance(step.replies[0], r.Accepted) or step.loads
     return step.events
 
 
@@ -176,7 +178,7 @@ def test_a_repeated_send_is_no_duplicate_of_itself() -> None:
     partition = Partition(ROW, PartitionOptions(duplicate_window_ms=10_000))
     partition.handle(c.Enqueue(1, messages(2), origin=(ORIGIN, [1, 2])), 0)
     step = partition.handle(c.Enqueue(2, messages(4), origin=(ORIGIN, [1, 2, 3, 4])), 0)
-    assert isinstance(step.replies[0], c.Accepted)
+    assert isinstance(step.replies[0], r.Accepted)
     assert partition.state.subqueues[0].messages == 4
     step = partition.handle(c.Enqueue(3, messages(4), origin=(ORIGIN, [5, 6, 7, 8])), 0)
     assert MarkRaised(ORIGIN, 8) in step.events

@@ -11,6 +11,7 @@ import pytest
 from partibus.limits import StoreLimits
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.commands import Outcome
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.options import PartitionOptions
@@ -86,7 +87,7 @@ class Broker:
         self.runtime.register(receiver, self.answers.append)
         self.runtime.submit(row, OPTIONS, c.Receive(0, receiver, count, 1 << 20, delete))
 
-    def settle(self, outcome: Outcome, grant: c.Granted, *, holdable: bool = False) -> int:
+    def settle(self, outcome: Outcome, grant: r.Granted, *, holdable: bool = False) -> int:
         tokens = [(grant.lock_id, entry.pos) for entry in grant.entries]
         return self.ask(lambda request: c.Settle(request, 0, outcome, tokens), holdable=holdable)
 
@@ -106,10 +107,10 @@ class Broker:
         self.timeline.call_later(ms, lambda: None)
         self.run_until(lambda: self.timeline.time_ms >= end_ms)
 
-    def granted(self) -> c.Granted:
+    def granted(self) -> r.Granted:
         """The next grant."""
-        self.run_until(lambda: any(isinstance(answer, c.Granted) for answer in self.answers))
-        grant = next(answer for answer in self.answers if isinstance(answer, c.Granted))
+        self.run_until(lambda: any(isinstance(answer, r.Granted) for answer in self.answers))
+        grant = next(answer for answer in self.answers if isinstance(answer, r.Granted))
         self.answers.remove(grant)
         return grant
 
@@ -311,7 +312,7 @@ def test_receivers_are_told_and_the_store_is_opened_again() -> None:
     broker.receive(7, row=9)
     broker.stores[-1].commit_fails = StoreError("disk on fire", executed=False)
     broker.send()
-    broker.run_until(lambda: any(isinstance(a, c.Failed) and a.request == 7 for a in broker.answers))
+    broker.run_until(lambda: any(isinstance(a, r.Failed) and a.request == 7 for a in broker.answers))
     assert broker.failure() == "disk on fire"
     (refused,) = broker.answered(broker.send())
     assert refused.executed is False
@@ -365,7 +366,7 @@ def test_close_commits_what_is_pending_and_answers_everything() -> None:
     broker.runtime.close(lambda: closed.append(broker.timeline.time_ms))
     broker.rest()
     assert len(closed) == 1
-    assert isinstance(broker.answered(requests[0])[0], c.Accepted)
+    assert isinstance(broker.answered(requests[0])[0], r.Accepted)
     assert broker.answered(requests[1])
     assert len(broker.disk.durable.entries) == 2
 
@@ -398,7 +399,7 @@ def test_who_has_not_heard_that_a_partition_was_dropped_does_not_bring_it_back()
     broker.rest()
     requests.append(broker.send())
     broker.rest()
-    assert [a.request for a in broker.answers if isinstance(a, c.Failed) and a.request in requests] == requests
+    assert [a.request for a in broker.answers if isinstance(a, r.Failed) and a.request in requests] == requests
     assert (broker.disk.durable.partitions, broker.disk.durable.counts, broker.disk.durable.entries) == ({}, {}, {})
 
 
@@ -450,7 +451,7 @@ def test_who_asks_for_counts_is_told_that_the_store_failed() -> None:
     broker.send()
     asked = [broker.ask(c.Inspect, row=row) for row in range(100, 300)]
     answers = broker.answered(*asked)
-    assert {type(answer) for answer in answers} <= {c.Failed, c.Inspected}
+    assert {type(answer) for answer in answers} <= {r.Failed, r.Inspected}
     assert len(answers) == len(asked)
     late = broker.ask(c.Inspect, row=100)
     assert broker.answered(late)

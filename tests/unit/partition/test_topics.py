@@ -13,6 +13,7 @@ from partibus.amqp.codec.decoder import decode
 from partibus.limits import StoreLimits
 from partibus.message import Message, StoredMessage, pack, with_application_properties
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.commands import Outcome
 from partibus.partition.keys import KIND_BITS, POSITION_BITS, SHARED_BODY
 from partibus.partition.options import PartitionOptions
@@ -78,7 +79,7 @@ class Broker:
         self.fan_out = SimulatedFanOut(dict(zip(rows, rules, strict=True)), self.options)
         self.subscribers = SimulatedSubscribers({TOPIC: self.fan_out})
         self.answers: dict[int, Any] = {}
-        self.grants: dict[int, list[c.Granted]] = {}
+        self.grants: dict[int, list[r.Granted]] = {}
         self._request = 0
         self.start()
 
@@ -116,11 +117,11 @@ class Broker:
             assert self.timeline, "nothing is left to happen"
             self.timeline.run_next()
 
-    def receive(self, row: int, kind: int = 0, count: int = 100, *, delete: bool = False) -> list[c.Granted]:
+    def receive(self, row: int, kind: int = 0, count: int = 100, *, delete: bool = False) -> list[r.Granted]:
         """What a subscription hands out now."""
         self._request += 1
         receiver = self._request
-        grants: list[c.Granted] = []
+        grants: list[r.Granted] = []
         self.runtime.register(receiver, grants.append)
         self.runtime.submit(row, self.options[row], c.Receive(kind, receiver, count, 1 << 20, delete))
         self.wait(100)
@@ -128,7 +129,7 @@ class Broker:
         self.runtime.submit(row, self.options[row], c.CancelReceive(0, kind, receiver))
         return grants
 
-    def settle(self, row: int, grants: list[c.Granted], outcome: Outcome = Outcome.COMPLETE, **more: Any) -> None:
+    def settle(self, row: int, grants: list[r.Granted], outcome: Outcome = Outcome.COMPLETE, **more: Any) -> None:
         for grant in grants:
             tokens = [(grant.lock_id, entry.pos) for entry in grant.entries]
             self.ask(row, c.Settle(0, grant.kind, outcome, tokens, **more))
@@ -147,10 +148,10 @@ class Broker:
         """How many there are."""
         return len(self.disk.durable.bodies)
 
-    def inspect(self, row: int) -> c.Inspected:
+    def inspect(self, row: int) -> r.Inspected:
         request = self.ask(row, c.Inspect(0))
         self.until(lambda: request in self.answers)
-        inspected: c.Inspected = self.answers[request]
+        inspected: r.Inspected = self.answers[request]
         return inspected
 
 
@@ -158,11 +159,11 @@ def message(name: int, **keys: Any) -> Message:
     return Message(pack(ttl_ms=keys.get("ttl_ms"), rest=body_of(name)), **keys)
 
 
-def names(grants: list[c.Granted]) -> list[int]:
+def names(grants: list[r.Granted]) -> list[int]:
     return [name_in(entry.data or b"") for grant in grants for entry in grant.entries]
 
 
-def properties(grants: list[c.Granted]) -> list[dict[str, Any]]:
+def properties(grants: list[r.Granted]) -> list[dict[str, Any]]:
     """The application properties of what was granted."""
     sections = [StoredMessage(entry.data or b"").application_properties for grant in grants for entry in grant.entries]
     return [cast("dict[str, Any]", decode(section[3:])[0]) if section else {} for section in sections]
@@ -176,7 +177,7 @@ def test_each_subscription_gets_what_its_rules_say_and_the_body_is_stored_once()
     broker = Broker(everything, only(2, 3), only(3))
     request = broker.publish(1, 2, 3, 4)
     broker.until(lambda: request in broker.answers)
-    assert broker.answers[request] == c.Accepted(request, 1)
+    assert broker.answers[request] == r.Accepted(request, 1)
     assert [broker.stored(row) for row in SUBSCRIPTIONS] == [[1, 2, 3, 4], [2, 3], [3]]
     assert broker.bodies == 4
     assert len(broker.commits) == 1, "all copies are one commit"
@@ -197,7 +198,7 @@ def test_what_nobody_wants_is_accepted_and_that_is_all() -> None:
     broker = Broker(nothing, nothing, nothing)
     first, second = broker.publish(1, 2), broker.publish(3)
     broker.rest()
-    assert broker.answers == {first: c.Accepted(first, 1), second: c.Accepted(second, 3)}
+    assert broker.answers == {first: r.Accepted(first, 1), second: r.Accepted(second, 3)}
     assert broker.bodies == 0
     assert broker.disk.durable.entries == {}
     assert broker.loaded == [TOPIC]
@@ -407,7 +408,7 @@ def test_a_topic_that_is_gone_refuses() -> None:
     broker.subscribers.topics.clear()
     request = broker.publish(1)
     broker.rest()
-    assert broker.answers[request] == c.Failed(request, False, False, "the topic was deleted")
+    assert broker.answers[request] == r.Failed(request, False, False, "the topic was deleted")
 
 
 # -- what the topic does itself ----------------------------------------------------------------------------------------
@@ -496,7 +497,7 @@ def test_duplicates_are_told_by_the_topic() -> None:
     broker.start()
     requests = [broker.publish(4, **same), broker.publish(5), broker.publish(6, **same)]
     broker.rest()
-    assert all(isinstance(broker.answers[request], c.Accepted) for request in requests)
+    assert all(isinstance(broker.answers[request], r.Accepted) for request in requests)
     assert [broker.stored(row) for row in (A, B)] == [[1, 3, 5], [1, 3, 5]]
     assert broker.bodies == 6
 
@@ -544,22 +545,22 @@ def test_a_topic_is_full_by_what_its_subscriptions_have() -> None:
     accepted = broker.publish(2)
     refused = broker.publish(3)
     broker.until(lambda: len(broker.answers) == 3)
-    assert isinstance(broker.answers[accepted], c.Accepted)
-    assert broker.answers[refused] == c.Refused(refused, 4 * size, 4 * size)
+    assert isinstance(broker.answers[accepted], r.Accepted)
+    assert broker.answers[refused] == r.Refused(refused, 4 * size, 4 * size)
     broker.settle(B, broker.receive(B, count=1))
     accepted = broker.publish(4)
     broker.until(lambda: accepted in broker.answers)
-    assert isinstance(broker.answers[accepted], c.Accepted)
+    assert isinstance(broker.answers[accepted], r.Accepted)
     refused = broker.publish(5)
     broker.until(lambda: refused in broker.answers)
-    assert isinstance(broker.answers[refused], c.Refused)
+    assert isinstance(broker.answers[refused], r.Refused)
     del broker.fan_out.rules[B]
     broker.runtime.drop(B, lambda _: None)
     accepted = broker.publish(6, scheduled_ms=1 << 40)
     broker.until(lambda: accepted in broker.answers)
     refused = broker.publish(7)
     broker.until(lambda: refused in broker.answers)
-    assert isinstance(broker.answers[refused], c.Refused), "what is scheduled counts"
+    assert isinstance(broker.answers[refused], r.Refused), "what is scheduled counts"
 
 
 @pytest.mark.row("P21")
@@ -574,7 +575,7 @@ def test_receivers_of_a_full_topic_make_room_though_nothing_was_published_since_
     broker.settle(A, broker.receive(A))
     accepted = broker.publish(3)
     broker.until(lambda: accepted in broker.answers)
-    assert isinstance(broker.answers[accepted], c.Accepted)
+    assert isinstance(broker.answers[accepted], r.Accepted)
 
 
 # -- crashes -----------------------------------------------------------------------------------------------------------

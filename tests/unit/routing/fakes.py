@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.entry import Entry
 from partibus.routing.partitions import PartitionHandle
 
 C = TypeVar("C")
-UNAVAILABLE = c.Failed(0, executed=False, full=False, message="the disk is away")
-UNKNOWN = c.Failed(0, executed=None, full=False, message="no answer")
+UNAVAILABLE = r.Failed(0, executed=False, full=False, message="the disk is away")
+UNKNOWN = r.Failed(0, executed=None, full=False, message="no answer")
 
 
 class FakePartition(PartitionHandle):
@@ -24,7 +25,7 @@ class FakePartition(PartitionHandle):
         self.commands: list[Any] = []
         self.receivers: dict[int, Callable[[Any], None]] = {}
         self.accepts = accepts
-        self.fails: c.Failed | c.Refused | None = None
+        self.fails: r.Failed | r.Refused | None = None
         self.is_available = True
         self.is_overloaded = False
         self._callbacks: list[Callable[[Any], None]] = []
@@ -50,7 +51,7 @@ class FakePartition(PartitionHandle):
         if self.fails is not None:
             on_reply(self.fails)
         elif self.accepts and isinstance(command, c.Enqueue):
-            on_reply(c.Accepted(command.request, 1))
+            on_reply(r.Accepted(command.request, 1))
         else:
             self._callbacks.append(on_reply)
 
@@ -79,7 +80,7 @@ class FakePartition(PartitionHandle):
         """Grant a reservation of new messages to the cache."""
         (ask,) = {command.receiver for command in self.commands if isinstance(command, c.Receive)}
         entries = [entry(next(self._positions), size_bytes, enqueued_ms) for _ in range(messages)]
-        granted = c.Granted(ask, 0, next(self._reservations), 5_000, entries, asked=messages, ended=ended)
+        granted = r.Granted(ask, 0, next(self._reservations), 5_000, entries, asked=messages, ended=ended)
         self.receivers[ask](granted)
 
     def lock(self, missing: Iterable[int] = ()) -> list[int]:
@@ -88,7 +89,7 @@ class FakePartition(PartitionHandle):
         self.commands.remove(command)
         positions = [pos for _, pos in command.tokens]
         entries = [entry(pos) for pos in positions if pos not in set(missing)]
-        reply = c.Granted(command.receiver, 0, 77, 60_000, entries, asked=len(positions), ended=False)
+        reply = r.Granted(command.receiver, 0, 77, 60_000, entries, asked=len(positions), ended=False)
         self.receivers[command.receiver](reply)
         return positions
 
@@ -97,7 +98,7 @@ class FakePartition(PartitionHandle):
         self.is_available = False
         receivers, self.receivers = self.receivers, {}
         for receiver, callback in receivers.items():
-            callback(c.Failed(receiver, executed=None, full=False, message="the disk is sick"))
+            callback(r.Failed(receiver, executed=None, full=False, message="the disk is sick"))
 
     def recover(self) -> None:
         self.is_available = True

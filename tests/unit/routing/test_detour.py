@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.partition.options import PartitionOptions
 from partibus.routing.detour import LATE_MAX, NO_EFFECT, Detour, Effect
 from partibus.routing.partitions import PartitionHandle
@@ -37,7 +38,7 @@ class FakeStore:
     ) -> None:
         self.log.append(command)
         if on_reply is not None:
-            on_reply(c.Done(command.request))
+            on_reply(r.Done(command.request))
 
     def register(self, receiver: int, on_granted: Callable[[Any], None]) -> None:
         self.receivers[receiver] = on_granted
@@ -105,7 +106,7 @@ def test_without_a_detour_nothing_is_in_between(scene: Scene) -> None:
 def test_what_fails_is_refused_as_by_a_store_that_is_away(scene: Scene) -> None:
     scene.detour(FAILS)
     scene.ask(1)
-    assert scene.replies == [c.Failed(1, executed=False, full=False, message="rehearsed")]
+    assert scene.replies == [r.Failed(1, executed=False, full=False, message="rehearsed")]
     assert scene.store.log == []
     assert (scene.partition.available, scene.partition.failure) == (False, "rehearsed")
     scene.partition.drop(scene.replies.append)
@@ -128,7 +129,7 @@ def test_receivers_are_told_at_once_and_have_the_store_again_afterwards(scene: S
     scene.partition.submit(c.Receive(0, 12, 1, 1_000))
     scene.partition.register(12, told.append)
     scene.partition.submit(c.Receive(0, 12, 1, 1_000))
-    assert told[-1] == c.Failed(12, executed=False, full=False, message="rehearsed")
+    assert told[-1] == r.Failed(12, executed=False, full=False, message="rehearsed")
     detour.end()
     assert 12 in scene.store.receivers
     assert 10 not in scene.store.receivers
@@ -196,7 +197,7 @@ def test_what_is_late_is_refused_when_the_partition_fails_meanwhile(scene: Scene
     detour = scene.detour(LATE)
     scene.ask(1)
     detour.begin(FAILS, "rehearsed")
-    assert [type(reply) for reply in scene.replies] == [c.Failed]
+    assert [type(reply) for reply in scene.replies] == [r.Failed]
     assert scene.store.log == []
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from partibus.errors import PartibusError, StoreUnavailable
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers, PartitionHandle
 from tests.unit.routing.fakes import FakePartition, entry
@@ -53,12 +54,12 @@ def test_relief_is_told_by_a_store_that_is_overloaded() -> None:
 class TestPlain:
     """One partition: receivers ask it without a cache in between."""
 
-    def receiver(self) -> tuple[FakePartition, list[c.Granted], list[PartibusError], object]:
+    def receiver(self) -> tuple[FakePartition, list[r.Granted], list[PartibusError], object]:
         route, (partition,) = route_of(1)
-        granted: list[c.Granted] = []
+        granted: list[r.Granted] = []
         failures: list[PartibusError] = []
 
-        def on_granted(_: PartitionHandle, grant: c.Granted) -> None:
+        def on_granted(_: PartitionHandle, grant: r.Granted) -> None:
             granted.append(grant)
 
         source = route.source(0, delete=False, on_granted=on_granted, on_failed=failures.append)
@@ -69,14 +70,14 @@ class TestPlain:
         partition, granted, _, _ = self.receiver()
         (ask,) = partition.taken(c.Receive)
         assert (ask.count, ask.max_bytes, ask.delete, ask.reserve) == (3, 1_000, False, False)
-        grant = c.Granted(ask.receiver, 0, 7, 60_000, [entry(1)], asked=1, ended=False)
+        grant = r.Granted(ask.receiver, 0, 7, 60_000, [entry(1)], asked=1, ended=False)
         partition.receivers[ask.receiver](grant)
         assert granted == [grant]
 
     def test_a_failure_names_the_entity(self) -> None:
         partition, _, failures, _ = self.receiver()
         (ask,) = partition.taken(c.Receive)
-        partition.receivers[ask.receiver](c.Failed(ask.receiver, executed=False, full=False, message="sick"))
+        partition.receivers[ask.receiver](r.Failed(ask.receiver, executed=False, full=False, message="sick"))
         (failure,) = failures
         assert isinstance(failure, StoreUnavailable)
         assert "'q'" in str(failure)

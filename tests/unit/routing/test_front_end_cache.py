@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.routing.entity import EntityRoute
 from partibus.routing.front_end_cache import ASK_MAX, OLDEST_EVERY
 from partibus.routing.partitions import Numbers, PartitionHandle
@@ -29,7 +30,7 @@ class Front:
     def receiver(self, *, delete: bool = False) -> tuple[Source, list[tuple[int, int]]]:
         got: list[tuple[int, int]] = []
 
-        def on_granted(partition: PartitionHandle, granted: c.Granted) -> None:
+        def on_granted(partition: PartitionHandle, granted: r.Granted) -> None:
             got.extend((partition.partition_id, entry.pos) for entry in granted.entries)
             if granted.ended:
                 got.append((-1, -1))
@@ -331,7 +332,7 @@ class TestLockedWhileKept:
         front.partitions[0].reserve(2)
         (settle,) = front.partitions[0].taken(c.Settle)
         assert (settle.outcome, settle.tokens, got) == (c.Outcome.COMPLETE, [(1, 1), (1, 2)], [])
-        front.partitions[0].answer(c.Settled(settle.request, [1]))
+        front.partitions[0].answer(r.Settled(settle.request, [1]))
         assert got == [(0, 1)]
 
     def test_what_is_kept_is_released_when_the_last_receiver_goes(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreUnavailable
 from partibus.message import Message
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers
 from partibus.routing.send import Batch, send, send_numbered
@@ -93,9 +94,9 @@ def test_keyed_and_unkeyed_messages_of_a_run_are_stored_all() -> None:
 def test_the_answer_waits_for_every_partition() -> None:
     route, partitions = entity(accepts=False)
     answers = sent(route, [message(key_of(3))], [message(key_of(7))])
-    partitions[7].answer(c.Accepted(1, 1))
+    partitions[7].answer(r.Accepted(1, 1))
     assert answers == []
-    partitions[3].answer(c.Accepted(1, 1))
+    partitions[3].answer(r.Accepted(1, 1))
     assert answers == [None]
 
 
@@ -166,14 +167,14 @@ class TestAPartitionThatCannotBeUsed:
 
     def test_a_full_partition_is_the_quota_error(self) -> None:
         route, partitions = entity()
-        partitions[3].fails = c.Refused(0, 11, 10)
+        partitions[3].fails = r.Refused(0, 11, 10)
         (errors,) = sent(route, [message(key_of(3))])
         assert errors is not None
         assert isinstance(errors[0], QuotaExceeded)
 
     def test_a_full_disk_is_the_quota_error(self) -> None:
         route, partitions = entity(1)
-        partitions[0].fails = c.Failed(0, executed=False, full=True, message="no room")
+        partitions[0].fails = r.Failed(0, executed=False, full=True, message="no room")
         (errors,) = sent(route, [message()])
         assert errors is not None
         assert isinstance(errors[0], QuotaExceeded)
@@ -194,7 +195,7 @@ class TestNumbers:
         unkeyed = next(partition for partition in asked if partition.partition_id not in (3, 5))
         for partition, first in ((partitions[5], 50), (unkeyed, 7), (partitions[3], 30)):
             assert answers == []
-            partition.answer(c.Accepted(0, first))
+            partition.answer(r.Accepted(0, first))
         base = unkeyed.partition_id << 48
         assert answers == [[3 << 48 | 30, base | 7, 5 << 48 | 50, 3 << 48 | 31, base | 8]]
 
@@ -217,7 +218,7 @@ class TestNumbers:
     @pytest.mark.row("K2")
     @pytest.mark.parametrize(("fails", "error"), [(UNAVAILABLE, StoreUnavailable), (UNKNOWN, OutcomeUnknown)])
     def test_when_some_are_not_stored_the_others_are_cancelled(
-        self, fails: c.Failed, error: type[PartibusError]
+        self, fails: r.Failed, error: type[PartibusError]
     ) -> None:
         route, partitions = entity()
         partitions[3].fails = fails

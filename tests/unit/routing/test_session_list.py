@@ -9,6 +9,7 @@ import pytest
 
 from partibus.errors import PartibusError, StoreUnavailable
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.routing.partitions import Numbers
 from partibus.routing.session_list import PAGE_MAX, REMEMBERED_MAX, SessionList
 from tests.unit.routing.fakes import UNAVAILABLE, FakePartition
@@ -29,7 +30,7 @@ class Listing(FakePartition):
         self.asked += 1
         assert command.top > 0
         names = [] if command.updated_after_ms == 99 else self.names
-        on_reply(c.Sessions(command.request, names[command.skip : command.skip + command.top]))
+        on_reply(r.Sessions(command.request, names[command.skip : command.skip + command.top]))
 
 
 def listing(*sizes: int) -> tuple[SessionList, list[Listing], list[str]]:

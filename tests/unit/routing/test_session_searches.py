@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from partibus.errors import PartibusError
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.routing.partitions import Numbers
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.sessions import SessionDesk, SessionSearch
@@ -51,13 +52,13 @@ class Searches:
                 self.search(f"session {index}")
             case "accept" if partition._callbacks and partition.is_available:
                 self.locks += 1
-                partition.answer(c.SessionAccepted(0, "s", self.locks, 60_000))
+                partition.answer(r.SessionAccepted(0, "s", self.locks, 60_000))
             case "none" if partition._callbacks:
-                partition.answer(c.NoSession(0))
+                partition.answer(r.NoSession(0))
             case "dry":
                 for other in self.partitions * PARTITIONS:
                     if other._callbacks:
-                        other.answer(c.NoSession(0))
+                        other.answer(r.NoSession(0))
             case "fail":
                 partition.fail()
                 while partition._callbacks:
@@ -80,7 +81,7 @@ class Searches:
         for partition in self.partitions:
             while partition._callbacks:
                 self.locks += 1
-                partition.answer(c.SessionAccepted(0, "s", self.locks, 60_000))
+                partition.answer(r.SessionAccepted(0, "s", self.locks, 60_000))
 
 
 @given(STEPS)

@@ -8,6 +8,7 @@ import pytest
 
 from partibus.errors import PartibusError, SessionCannotBeLocked, StoreUnavailable, Timeout
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.routing.partitions import Numbers
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.sessions import ASKED_MAX, SessionDesk, SessionSearch
@@ -47,7 +48,7 @@ class Bench:
     def none_has_one(self) -> None:
         """Every partition says that it has no session, and is asked to wait."""
         for index in range(len(self.partitions)):
-            self.answer(index, c.NoSession(0))
+            self.answer(index, r.NoSession(0))
 
     def released(self) -> list[tuple[int, int]]:
         """(partition, lock id) of sessions that were given back."""
@@ -78,8 +79,8 @@ class Bench:
         return found
 
 
-def accepted(session: str, lock_id: int = 7) -> c.SessionAccepted:
-    return c.SessionAccepted(0, session, lock_id, UNTIL_MS)
+def accepted(session: str, lock_id: int = 7) -> r.SessionAccepted:
+    return r.SessionAccepted(0, session, lock_id, UNTIL_MS)
 
 
 class TestNamed:
@@ -103,7 +104,7 @@ class TestNamed:
     def test_a_session_that_somebody_holds_is_refused_at_once(self) -> None:
         bench = Bench(1)
         bench.search("s")
-        bench.answer(0, c.SessionHeld(0, UNTIL_MS))
+        bench.answer(0, r.SessionHeld(0, UNTIL_MS))
         assert isinstance(bench.error, SessionCannotBeLocked)
         assert bench.receivers() == []
 
@@ -132,7 +133,7 @@ class TestNext:
         bench = Bench()
         bench.search()
         assert bench.asked() == [(0, False)]
-        bench.answer(0, c.NoSession(0))
+        bench.answer(0, r.NoSession(0))
         assert bench.asked() == [(1, False)]
         bench.answer(1, accepted("s"))
         assert bench.hold.partition is bench.partitions[1]
@@ -169,7 +170,7 @@ class TestNext:
         bench.partitions[0].is_available = False
         bench.search()
         assert bench.asked() == [(1, False)]
-        bench.answer(1, c.Failed(0, executed=None, full=False, message="sick"))
+        bench.answer(1, r.Failed(0, executed=None, full=False, message="sick"))
         assert bench.asked() == [(2, False)]
         bench.answer(2, accepted("s"))
         assert bench.hold.partition is bench.partitions[2]
@@ -179,7 +180,7 @@ class TestNext:
         bench.partitions[0].is_available = False
         bench.search()
         for index in (1, 2, 3):
-            bench.answer(index, c.NoSession(0))
+            bench.answer(index, r.NoSession(0))
         assert [index for index, waits in bench.asked() if waits] == [1, 2, 3]
         bench.partitions[1].fail()
         bench.answer(1, UNAVAILABLE)
@@ -193,7 +194,7 @@ class TestNext:
         bench = Bench(2)
         bench.partitions[0].is_available = False
         search = bench.search()
-        bench.answer(1, c.NoSession(0))
+        bench.answer(1, r.NoSession(0))
         search.cancel()
         bench.asked()
         bench.partitions[0].recover()
@@ -204,7 +205,7 @@ class TestNext:
         bench.partitions[0].is_available = False
         for _ in range(50):
             bench.search()
-            bench.partitions[1]._callbacks.pop()(c.NoSession(0))
+            bench.partitions[1]._callbacks.pop()(r.NoSession(0))
         assert len(bench.partitions[0]._awaiting) == 1
         bench.asked()
         bench.partitions[0].recover()
@@ -214,7 +215,7 @@ class TestNext:
         bench = Bench(1)
         for _ in range(3 * ASKED_MAX):
             bench.search()
-            bench.partitions[0]._callbacks.pop()(c.NoSession(0))
+            bench.partitions[0]._callbacks.pop()(r.NoSession(0))
         assert sum(waits for _, waits in bench.asked()) == ASKED_MAX
         assert bench.cancelled() == []
 
@@ -224,7 +225,7 @@ class TestNext:
         order: list[int] = []
         for number in range(2 * ASKED_MAX):
             desk.search(None, lambda _, number=number: order.append(number)).start()  # type: ignore[misc]
-            partition._callbacks.pop()(c.NoSession(0))
+            partition._callbacks.pop()(r.NoSession(0))
         for lock_id in range(1, 2 * ASKED_MAX + 1):
             partition.answer(accepted("s", lock_id))
         assert order == list(range(2 * ASKED_MAX))
@@ -274,8 +275,8 @@ class TestGivingUp:
         search = bench.search()
         search.give_up()
         assert bench.found == []
-        bench.answer(0, c.NoSession(0))
-        bench.answer(1, c.NoSession(0))
+        bench.answer(0, r.NoSession(0))
+        bench.answer(1, r.NoSession(0))
         assert isinstance(bench.error, Timeout)
         assert bench.asked() == [(0, False), (1, False)]
 

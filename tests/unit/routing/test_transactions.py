@@ -21,6 +21,7 @@ from partibus.errors import (
 from partibus.limits import TransactionLimits
 from partibus.message import Message, pack
 from partibus.partition import commands as c
+from partibus.partition import replies as r
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers
 from partibus.routing.slots import partition_for_key
@@ -115,7 +116,7 @@ def test_nothing_is_asked_of_a_partition_before_the_commit_and_then_all_of_it_at
         first, settled, second
     ]  # fmt: skip
     assert ends.errors == []
-    partition.answer(c.Transacted(command.request))
+    partition.answer(r.Transacted(command.request))
     assert ends.only is None
 
 
@@ -290,7 +291,7 @@ def test_a_refused_commit_names_the_operation_and_the_reason(transaction: Transa
     send(transaction, entity, None)
     complete(transaction, entity, partition, 1, 2, 3)
     ends = Ends(transaction)
-    partition.answer(c.TransactionRefused(1, 1, c.Settled(0, [0, 2])))
+    partition.answer(r.TransactionRefused(1, 1, r.Settled(0, [0, 2])))
     assert isinstance(ends.only, TransactionRolledBack)
     assert "operation 2 of 2, to complete 3 messages, failed: the lock of 2 messages" in str(ends.only)
 
@@ -299,7 +300,7 @@ def test_a_full_partition_refuses_the_commit(transaction: Transaction) -> None:
     entity = Entity()
     send(transaction, entity, None)
     ends = Ends(transaction)
-    entity.partitions[0].answer(c.TransactionRefused(1, 0, c.Refused(0, 900, 1_000)))
+    entity.partitions[0].answer(r.TransactionRefused(1, 0, r.Refused(0, 900, 1_000)))
     assert isinstance(ends.only, TransactionRolledBack)
     assert "to send 1 message, failed: A partition of 'q'" in str(ends.only)
 
@@ -327,14 +328,14 @@ def test_a_commit_that_nobody_can_tell_of_is_no_roll_back(transaction: Transacti
 
 def test_scheduled_messages_take_their_numbers_at_once_and_are_stored_under_them(transaction: Transaction) -> None:
     entity = Entity(partitions=PARTITIONS)
-    replies: list[c.Accepted | c.Failed] = []
+    replies: list[r.Accepted | r.Failed] = []
     with transaction.operation():
         partition = transaction.schedule(entity, [message("k"), message("k")], replies.append)
     assert partition is entity.of_key("k")
     (asked,) = entity.of_key("k").taken(c.TakeNumbers)
     assert asked.count == 2
-    entity.of_key("k").answer(c.Accepted(asked.request, 41))
-    assert replies == [c.Accepted(asked.request, 41)]
+    entity.of_key("k").answer(r.Accepted(asked.request, 41))
+    assert replies == [r.Accepted(asked.request, 41)]
     Ends(transaction)
     (stored,) = committed(entity.of_key("k")).commands
     assert isinstance(stored, c.Enqueue)
@@ -348,15 +349,15 @@ def test_a_commit_waits_for_numbers_that_are_on_their_way(transaction: Transacti
         transaction.schedule(entity, [message()], lambda _: None)
     ends = Ends(transaction)
     assert partition.taken(c.Transact) == []
-    partition.answer(c.Accepted(0, 5))
+    partition.answer(r.Accepted(0, 5))
     assert len(committed(partition).commands) == 1
-    partition.answer(c.Transacted(0))
+    partition.answer(r.Transacted(0))
     assert ends.only is None
 
 
 def test_without_numbers_nothing_is_scheduled(transaction: Transaction) -> None:
     entity = Entity()
-    replies: list[c.Accepted | c.Failed] = []
+    replies: list[r.Accepted | r.Failed] = []
     with transaction.operation():
         transaction.schedule(entity, [message()], replies.append)
     ends = Ends(transaction)

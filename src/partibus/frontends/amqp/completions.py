@@ -8,7 +8,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
-from partibus.partition.commands import Failed, LockToken, Outcome, Settle, Settled
+from partibus.partition.commands import LockToken, Outcome, Settle
+from partibus.partition.replies import Failed, Settled
 from partibus.routing.partitions import Numbers, PartitionHandle
 
 OnSettled = Callable[[Settled | Failed], None]

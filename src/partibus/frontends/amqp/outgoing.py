@@ -22,8 +22,9 @@ from partibus.frontends.amqp.outcomes import Settlement, check_delay, settlement
 from partibus.limits import ConnectionLimits
 from partibus.message import DeliveryEncoder
 from partibus.namespace.broker import Entity
-from partibus.partition.commands import Failed, Granted, LockToken, Outcome, Settle
+from partibus.partition.commands import LockToken, Outcome, Settle
 from partibus.partition.keys import SubqueueKind
+from partibus.partition.replies import Failed, Granted
 from partibus.routing.lock_tokens import delivery_tag, tag_start
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.receive import OnFailed, OnGranted, Source

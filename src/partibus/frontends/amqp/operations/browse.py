@@ -11,8 +11,9 @@ from partibus.frontends.amqp.egress import encode_row, encoder_for
 from partibus.frontends.amqp.operations.arguments import integer
 from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.status import failure, success
-from partibus.partition.commands import Browse, Failed, Inspected
+from partibus.partition.commands import Browse
 from partibus.partition.keys import POSITION_MAX, SubqueueKind
+from partibus.partition.replies import Failed, Inspected
 from partibus.routing.inspect import inspect_all
 from partibus.routing.partitions import error_of
 

@@ -19,16 +19,8 @@ from partibus.frontends.amqp.operations.spread import (
     numbers_of,
 )
 from partibus.frontends.amqp.operations.status import failure, success
-from partibus.partition.commands import (
-    DeferredGranted,
-    Failed,
-    LockToken,
-    NotFound,
-    Outcome,
-    ReceiveDeferred,
-    SessionLost,
-    Settle,
-)
+from partibus.partition.commands import LockToken, Outcome, ReceiveDeferred, Settle
+from partibus.partition.replies import DeferredGranted, Failed, NotFound, SessionLost
 from partibus.routing.lock_tokens import token_uuid
 from partibus.routing.partitions import PartitionHandle, error_of
 

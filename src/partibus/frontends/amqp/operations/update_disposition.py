@@ -13,7 +13,8 @@ from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
 from partibus.frontends.amqp.operations.spread import Ask, ask_all, held_session, tokens_by_partition
 from partibus.frontends.amqp.operations.status import failure, success
 from partibus.frontends.amqp.outcomes import COMPLETE, Settlement, abandon, check_delay, dead_letter, defer
-from partibus.partition.commands import Failed, Settle
+from partibus.partition.commands import Settle
+from partibus.partition.replies import Failed
 from partibus.routing.partitions import PartitionHandle, error_of
 
 NAME = "com.microsoft:update-disposition"

@@ -22,8 +22,9 @@ from partibus.frontends.rest.answers import Handover
 from partibus.frontends.rest.claims import host_of
 from partibus.frontends.rest.data.calls import DataCall
 from partibus.frontends.rest.data.message_out import body_of, headers_of, sequence_number
-from partibus.partition.commands import Granted, Outcome, Settle
+from partibus.partition.commands import Outcome, Settle
 from partibus.partition.keys import SubqueueKind
+from partibus.partition.replies import Granted
 from partibus.routing.lock_tokens import token_uuid
 from partibus.routing.partitions import PartitionHandle
 
