@@ -16,22 +16,22 @@ from typing import Any
 
 from partibus.clock import Clock, SystemClock
 from partibus.limits import StoreLimits
-from partibus.message import Message
 from partibus.partition import commands as c
 from partibus.partition import load_requests as w
 from partibus.partition import replies as r
 from partibus.partition.answers import Answers, OnReply
+from partibus.partition.backlog import Backlog, needs_room
 from partibus.partition.commit_queue import CommitQueue
+from partibus.partition.commit_schedule import CommitSchedule
 from partibus.partition.deadlines import Deadlines
 from partibus.partition.fan_out import Subscribers
 from partibus.partition.glance import AT_ONCE, Glance, look
-from partibus.partition.host import Host, Timer
+from partibus.partition.host import Host
 from partibus.partition.journal import record
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.machine import Partition
 from partibus.partition.meters import CommitMeter, Meters
 from partibus.partition.options import PartitionOptions
-from partibus.partition.pacing import CommitPacing
 from partibus.partition.ports import Store, StoreError, StoreFull, SubqueueCounts, Writes
 from partibus.partition.reading import read
 from partibus.partition.slot import Slot
@@ -52,8 +52,6 @@ there can't be told any more. None: the store can't be asked now."""
 _LEASE_OVER = "the lease has run out, so another broker may have the store"
 _DROPPED_MAX = 100_000
 """Rows that were dropped and are remembered: some MB."""
-_STORING = frozenset((c.Enqueue, c.Transact, c.SetSessionState))
-"""Commands that may need room in the store."""
 
 
 class StoreRuntime:
@@ -91,7 +89,6 @@ class StoreRuntime:
         self._host = host
         self._clock = clock
         self._keeps_time = isinstance(clock, SystemClock)
-        self._limits = limits or StoreLimits()
         self._store = store
         self._slots: dict[int, Slot] = {}
         self._dropped: dict[int, None] = {}
@@ -100,17 +97,12 @@ class StoreRuntime:
         self._glancing = False
         self._answers = Answers()
         self._queue = CommitQueue()
-        self._commit_timer: Timer | None = None
-        self._commit_delay_ms = 0.0
-        self._pacing = CommitPacing(self._limits)
-        self._scheduled = False
+        limits = limits or StoreLimits()
+        self._schedule = CommitSchedule(host, limits, self._queue, self._start_commit)
+        self._backlog = Backlog(limits, self._queue)
         self._deadlines = Deadlines(host, self.run_due)
         self._generation = 0
         self._closing: Callable[[], None] | None = None
-        self._awaiting_relief: list[Callable[[], None]] = []
-        self._waiting_operations = 0
-        self._waiting_bytes = 0
-        """Of commands that wait for their partition to be loaded."""
         self.failure: str | None = None
         """Why the store can't be used right now; None when it can."""
 
@@ -197,8 +189,7 @@ class StoreRuntime:
     @property
     def queued(self) -> tuple[int, int]:
         """(operations, bytes) that wait for the store, as `overloaded` counts them."""
-        queue = self._queue
-        return queue.operations + self._waiting_operations, queue.size_bytes + self._waiting_bytes
+        return self._backlog.queued
 
     def count_messages(self, most: int, counted: Callable[[Mapping[int, SubqueueCounts] | None], None]) -> None:
         """Tell what waits in the store, by sub-queue key, as of its last commit: see `Store.load_counts`. None when the
@@ -216,32 +207,25 @@ class StoreRuntime:
     @property
     def overloaded(self) -> bool:
         """More waits for the store than the limits allow: no more credit until it has caught up (D24)."""
-        limits = self._limits
-        queue = self._queue
-        return (
-            queue.operations + self._waiting_operations > limits.queued_operations
-            or queue.size_bytes + self._waiting_bytes > limits.queued_bytes
-        )
+        return self._backlog.overloaded
 
     def when_usable(self, call: Callable[[], None]) -> None:
         """Call once, when the store has caught up or can be used again; never before this returns."""
-        self._awaiting_relief.append(call)
+        self._backlog.when_less(call)
 
     def retire(self, why: str) -> list[Callable[[], None]]:
         """The store gets another owner: receivers are told and forgotten; requests are still answered. Gives the calls
         that `when_usable` has not made: they wait for the next owner."""
         self._answers.fail_receivers(why)
-        waiting, self._awaiting_relief = self._awaiting_relief, []
         self._answers.deliver()
-        return waiting
+        return self._backlog.take_calls()
 
     def _tell_usable(self) -> None:
-        if self._awaiting_relief and self.failure is None and not self.overloaded:
+        if self._backlog.awaited and self.failure is None and not self.overloaded:
             self._release_waiting()
 
     def _release_waiting(self) -> None:
-        calls, self._awaiting_relief = self._awaiting_relief, []
-        for call in calls:
+        for call in self._backlog.take_calls():
             self._host.call_soon(call)
 
     # -- the way in --------------------------------------------------------------------------------------------------
@@ -277,7 +261,7 @@ class StoreRuntime:
             self._refuse(command)
             self._answers.deliver()
             return
-        if type(command) in _STORING and not store.has_room and _needs_room(command):
+        if not store.has_room and needs_room(command):
             # Refused before it is in memory: what is there already can go on to be received and completed.
             self._answers.refuse(command, "no room on the disk", full=True)
             self._answers.deliver()
@@ -298,7 +282,7 @@ class StoreRuntime:
             self._see_forwarded(row, options)
         if slot.machine is None or slot.waiting:
             slot.waiting.append((command, holdable))
-            self._count_waiting(command, 1)
+            self._backlog.count(command, 1)
         elif options.topic:
             self._publish(slot, command, holdable)
             self._answers.deliver()
@@ -363,16 +347,11 @@ class StoreRuntime:
         if store is not None and not store.is_held:
             self._fail(StoreError(f"{store.name}: {_LEASE_OVER}"))
 
-    def _count_waiting(self, command: w.Input, sign: int) -> None:
-        messages = _stored_by(command)
-        self._waiting_operations += sign * (len(messages) or 1)
-        self._waiting_bytes += sign * sum([len(message.data) for message in messages])
-
     def _no_more_waiting(self, slot: Slot) -> list[tuple[w.Input, bool]]:
         """Take the commands that waited for partitions to be loaded."""
         waiting, slot.waiting = slot.waiting, []
         for command, _ in waiting:
-            self._count_waiting(command, -1)
+            self._backlog.count(command, -1)
         return waiting
 
     def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
@@ -391,8 +370,7 @@ class StoreRuntime:
         self._meters.tallies.pop(row, None)
         self._queue.pending.dropped_partitions.append(row)
         self._queue.wait(self._queue.number, on_dropped, row)
-        self._pacing.add(waited_for=True, holdable=True)
-        self._schedule()
+        self._schedule.add(waited_for=True, holdable=True)
 
     def run_due(self) -> None:
         """Let every partition whose deadline has passed run out what is due; the clock's hand moves this one too."""
@@ -455,8 +433,7 @@ class StoreRuntime:
                 continue
             queue.wait(number, self._run_load, (slot, load, self._generation))
             if number == queue.number:
-                self._pacing.add(waited_for=True, holdable=False)
-                self._schedule()
+                self._schedule.add(waited_for=True, holdable=False)
         deadline_ms = machine.next_deadline_ms()
         if deadline_ms is not None and (slot.deadline_ms is None or deadline_ms < slot.deadline_ms):
             slot.deadline_ms = deadline_ms
@@ -479,7 +456,7 @@ class StoreRuntime:
             if asleep:
                 topic.asleep.update(asleep)
                 topic.waiting.append((command, holdable))
-                self._count_waiting(command, 1)
+                self._backlog.count(command, 1)
                 for row, options in asleep.items():
                     slot = self._slots.get(row) or self._begin_slot(row, options)
                     slot.wakes.append(topic)
@@ -501,7 +478,7 @@ class StoreRuntime:
         for command, holdable in self._no_more_waiting(slot):
             if slot.waiting:
                 slot.waiting.append((command, holdable))
-                self._count_waiting(command, 1)
+                self._backlog.count(command, 1)
             elif prepared or not slot.options.topic:
                 self._handle(slot, command, holdable)
                 prepared = False
@@ -521,8 +498,7 @@ class StoreRuntime:
             slot.subscriptions.note(slot.row, machine.state.size_bytes)
         if SubqueueKind.TRANSFER in machine.state.subqueues:
             self._see_transfers(slot, machine)
-        self._pacing.add(waited_for=waited_for, holdable=holdable)
-        self._schedule()
+        self._schedule.add(waited_for=waited_for, holdable=holdable)
 
     def _note_executed(self, step: Step, asker_of: "AskerOf") -> None:
         """With what another broker asked for goes word that it was done (D15)."""
@@ -573,29 +549,8 @@ class StoreRuntime:
 
     # -- committing --------------------------------------------------------------------------------------------------
 
-    def _schedule(self) -> None:
-        """Start the pending commit now or see to it that it starts in time."""
-        queue = self._queue
-        if queue.under_way is not None or self._scheduled:
-            return
-        delay_ms = self._pacing.delay_ms(queue)
-        if self._commit_timer is not None:
-            if self._commit_delay_ms <= delay_ms:
-                return
-            self._commit_timer.cancel()
-            self._commit_timer = None
-        if delay_ms:
-            self._commit_delay_ms = delay_ms
-            self._commit_timer = self._host.call_later(delay_ms, self._start_commit)
-        else:
-            self._scheduled = True
-            self._host.call_soon(self._start_commit)
-
     def _start_commit(self) -> None:
-        self._scheduled = False
-        if self._commit_timer is not None:
-            self._commit_timer.cancel()
-            self._commit_timer = None
+        self._schedule.started()
         queue = self._queue
         if queue.under_way is not None or self._store is None:
             return
@@ -608,7 +563,7 @@ class StoreRuntime:
         queue.take()
         if self._keeps_time:  # a clock that is moved by hand begins anew with each run
             writes.now_ms = self._clock.now_ms()
-        self._pacing.begun()
+        self._schedule.begun()
         store = self._store
         generation = self._generation
 
@@ -632,7 +587,7 @@ class StoreRuntime:
         if self._closing is not None:
             self._start_commit()
         elif queue.pending.counters or queue.pending.dropped_partitions:
-            self._schedule()
+            self._schedule.plan()
         for call, value in passing:
             self._answers.put(call, value)
         self._answers.deliver()
@@ -663,7 +618,7 @@ class StoreRuntime:
         self._generation += 1
         committing = self._queue.under_way is not None and not of_commit
         touched, untouched = self._queue.fail()
-        self._pacing.begun()
+        self._schedule.begun()
         executed = error.executed if of_commit and isinstance(error, StoreError) else None
         full = isinstance(error, StoreFull)
         for waiters, outcome in ((touched, executed), (untouched, False)):
@@ -766,26 +721,12 @@ class StoreRuntime:
                 self._handle(slot, answer, True)
             elif slot.waiting:
                 slot.waiting.append((answer, True))
-                self._count_waiting(answer, 1)
+                self._backlog.count(answer, 1)
             else:
                 self._publish(slot, answer, True)
             self._answers.deliver()
 
         self._host.read(lambda: read(store, row, load), loaded)
-
-
-def _needs_room(command: w.Input) -> bool:
-    """It brings what is not stored yet: messages, or the state of a session."""
-    return bool(_stored_by(command)) or (isinstance(command, c.SetSessionState) and command.state is not None)
-
-
-def _stored_by(command: w.Input) -> list[Message]:
-    """The messages that a command stores."""
-    if isinstance(command, c.Enqueue):
-        return command.messages
-    if isinstance(command, c.Transact):
-        return [message for part in command.commands if isinstance(part, c.Enqueue) for message in part.messages]
-    return []
 
 
 def _is_unconfirmed(command: w.Input) -> bool:
