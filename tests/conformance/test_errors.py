@@ -138,6 +138,7 @@ def test_python_raises_the_exceptions_that_its_documentation_names(
         pass
 
 
+@pytest.mark.queues
 def test_deleting_a_queue_refuses_what_a_sender_sends_on(broker: BrokerProcess, client: Client, queue: str) -> None:
     client.send(queue, MESSAGE)
     broker.delete_queue(queue)

@@ -75,6 +75,7 @@ def test_batch_delete_empties_a_partitioned_queue_too(
     assert messages_in(queue) == 0
 
 
+@pytest.mark.queues
 def test_batch_delete_leaves_what_is_locked_deferred_scheduled_or_younger(
     broker: BrokerProcess, javascript: JavaScriptServiceBus, purge: Purge, queue: str
 ) -> None:
@@ -128,6 +129,7 @@ def test_batch_delete_is_bounded(purge: Purge, queue: str, count: int) -> None:
         purge(queue, count)
 
 
+@pytest.mark.queues
 def test_rules_belong_to_subscriptions(javascript: JavaScriptServiceBus, own: OwnClient, queue: str) -> None:
     for operation, body in (
         ("add-rule", {"rule-name": "r", "rule-description": {"sql-filter": {"expression": "1=1"}}}),

@@ -24,6 +24,8 @@ from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.conftest import Clients, CountMessages
 
 CLOCK = "manual"
+# The library for Python leaves sockets of broken connections to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 MakeQueue = Callable[..., str]
 HOUR_MS = 3_600_000
 

@@ -226,7 +226,7 @@ def test_a_database_that_is_away_limits_what_is_in_it_and_nobody_takes_it_over(
             client.sender("orders").send([message(number) for number in range(100, 120)])
             for name in "ab":
                 eventually(partial(are_in_trouble, machines, name, {f"store-{number:02}" for number in range(8, 16)}))
-            with pytest.raises(ClientError, match="8 can't be used"):
+            with pytest.raises(ClientError, match=r"\d can't be used"):
                 b.create_queue("another", EnablePartitioning=True)
             second.start()
             machines.settle("a", "b")

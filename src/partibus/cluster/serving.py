@@ -354,16 +354,17 @@ class _Table:
         store = self.store
         if store is None:
             return
-        for number, receiver in self._receivers.items():
+        # A store without a valid lease fails at the first of these, and receivers are told that while this goes on.
+        for number, receiver in list(self._receivers.items()):
             store.unregister(number)
             if receiver.options is not None:
                 store.submit(receiver.row, receiver.options, c.CancelReceive(0, receiver.kind, number))
-        for request, accepting in self.accepting.items():
+        for request, accepting in list(self.accepting.items()):
             store.forget(request)
             store.submit(accepting.row, accepting.options, c.CancelAccept(0, request))
-        for (row, lock_id), options in self.sessions.items():
+        for (row, lock_id), options in list(self.sessions.items()):
             store.submit(row, options, c.ReleaseSession(lock_id))
-        for (row, kind, number), reservation in self.reservations.items():
+        for (row, kind, number), reservation in list(self.reservations.items()):
             tokens = [(number, pos) for pos in reservation.positions]
             store.submit(row, reservation.options, c.ReturnReserved(kind, tokens))
 

@@ -75,8 +75,9 @@ class Partition:
 
     __slots__ = ("state",)
 
-    def __init__(self, row: int, options: PartitionOptions, snapshot: Snapshot | None = None) -> None:
-        self.state = PartitionState(row, options, snapshot)
+    def __init__(self, row: int, options: PartitionOptions, snapshot: Snapshot | None = None, epoch: int = 0) -> None:
+        """``epoch``: of the store's owner; rises each time that the store is opened."""
+        self.state = PartitionState(row, options, snapshot, epoch)
 
     def handle(self, command: w.Input, now_ms: int) -> Step:
         """Apply one command at one moment."""

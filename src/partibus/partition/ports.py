@@ -245,6 +245,11 @@ class Store(Protocol):
         ...
 
     @property
+    def epoch(self) -> int:
+        """Which opening of the store this is: rises with each, whoever opens it (D19)."""
+        ...
+
+    @property
     def durability(self) -> str:
         """Where a commit is once it is done, for people: "1 copy", "2 copies, synchronous"."""
         ...

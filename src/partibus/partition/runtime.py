@@ -682,7 +682,7 @@ class StoreRuntime:
                 self._fail(result)
                 return
             snapshot, sizes = result
-            slot.machine = Partition(slot.row, slot.options, snapshot)
+            slot.machine = Partition(slot.row, slot.options, snapshot, store.epoch)
             slot.machine.state.tally = self._meters.tally_of(slot.row)
             if SubqueueKind.TRANSFER in slot.machine.state.subqueues:
                 self._see_transfers(slot, slot.machine)

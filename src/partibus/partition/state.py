@@ -21,7 +21,10 @@ from partibus.partition.subscriptions import Subscriptions
 UNWRITTEN_NUMBERS_MAX = 1 << 16
 """Numbers passed over when a partition is loaded. Lock ids are handed out before they are stored (D12); one that was
 given twice would let a late settlement touch somebody else's lock. Each is an operation of a commit, of which a store's
-queue holds some thousands (D24). The 39 bits of a number last for eight million loads."""
+queue holds some thousands (D24)."""
+EPOCHS_APART = 16
+"""A partition that is lost again before anything of it was written begins with the same stored number: owners that
+follow each other have numbers of their own. The 39 bits of a number last for half a million loads."""
 
 
 class PartitionState:
@@ -43,11 +46,13 @@ class PartitionState:
         "tally",
     )
 
-    def __init__(self, row: int, options: PartitionOptions, snapshot: Snapshot | None) -> None:
+    def __init__(self, row: int, options: PartitionOptions, snapshot: Snapshot | None, epoch: int = 0) -> None:
+        """``epoch``: which opening of the store this is."""
         self.row = row
         self.options = options
         self.next_sequence = snapshot.next_sequence if snapshot else 1
-        self.next_number = snapshot.next_number + UNWRITTEN_NUMBERS_MAX if snapshot else 1
+        apart = epoch % EPOCHS_APART + (snapshot is not None)
+        self.next_number = (snapshot.next_number if snapshot else 1) + apart * UNWRITTEN_NUMBERS_MAX
         """Lock ids, positions in dead-letter sub-queues, numbers of rewritten bodies; durable with what uses them."""
         self.session_state_bytes = snapshot.session_state_bytes if snapshot else 0
         self.next_reservation = 1

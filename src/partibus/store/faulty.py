@@ -152,6 +152,10 @@ class FaultyStore:
         return self.inner.is_held
 
     @property
+    def epoch(self) -> int:
+        return self.inner.epoch
+
+    @property
     def durability(self) -> str:
         """What the store inside says."""
         return self.inner.durability

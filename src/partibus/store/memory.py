@@ -89,6 +89,10 @@ class MemoryStore:
         return True
 
     @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
     def durability(self) -> str:
         """Gone with the process."""
         return "no copy"

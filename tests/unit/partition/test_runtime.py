@@ -455,3 +455,18 @@ def test_who_asks_for_counts_is_told_that_the_store_failed() -> None:
     assert len(answers) == len(asked)
     late = broker.ask(c.Inspect, row=100)
     assert broker.answered(late)
+
+
+def test_owners_that_are_lost_before_a_lock_is_stored_give_no_lock_twice() -> None:
+    """A token that an earlier owner gave must not settle what a later one has locked for somebody else."""
+    broker = Broker()
+    broker.answered(broker.send())
+    lock_ids = set()
+    for _ in range(4):
+        broker.runtime = StoreRuntime(broker.open, SimulatedHost(broker.timeline, Random(1)), broker, LIMITS)
+        broker.runtime.open()
+        stored = len(broker.commits)
+        broker.receive(1)
+        lock_ids.add(broker.granted().lock_id)
+        assert len(broker.commits) == stored, "nothing of the lock is stored when its owner is lost"
+    assert len(lock_ids) == 4
