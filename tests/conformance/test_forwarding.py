@@ -11,8 +11,14 @@ from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient as AzureClient
-from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusReceiveMode, ServiceBusSubQueue
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus import (
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiveMode,
+    ServiceBusSender,
+    ServiceBusSubQueue,
+)
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
@@ -293,12 +299,22 @@ def test_dead_letters_of_a_subscription(
 # Losses ------------------------------------------------------------------------------------------------------------
 
 
+def opened_sender(client: AzureClient, queue: str) -> ServiceBusSender:
+    """The system may hand a connection to a broker that has just been killed: then another one is made."""
+    while True:
+        sender = client.get_queue_sender(queue)
+        try:
+            return sender.__enter__()
+        except ServiceBusConnectionError:
+            continue
+
+
 def fill(broker: BrokerProcess, queue: str, first: int, count: int) -> list[str]:
     """Send so many; those that were accepted. Nothing is sent again: of a batch that was refused parts may be stored,
     which the library would repeat."""
     accepted: list[str] = []
     azure = AzureClient.from_connection_string(broker.connection_string, retry_total=0)
-    with azure as client, client.get_queue_sender(queue) as s:
+    with azure as client, opened_sender(client, queue) as s:
         for start in range(first, first + count, 100):
             names = [str(i) for i in range(start, start + 100)]
             try:
