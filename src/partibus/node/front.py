@@ -24,7 +24,9 @@ from partibus.node.metrics import Measurements, Measuring
 from partibus.node.options import partition_options
 from partibus.node.settings import Ports, Settings
 from partibus.node.tls import ServerTls, TlsListener
+from partibus.partition.host import Host
 from partibus.partition.meters import Meters
+from partibus.partition.ports import Store
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.store_access import StoreAccess
@@ -174,6 +176,24 @@ class Front:
         for task in self._tasks:
             task.cancel()
         self.catalog.close()
+
+    def make_runtime(self, open_store: Callable[[], Store], host: Host, clock: Clock, meters: Meters) -> StoreRuntime:
+        """Of a store that this broker takes over: what falls due and what forwards is seen to through the front end."""
+
+        def forward(partition_row: int, transfers: bool) -> None:
+            self.forwarder.see(runtime, partition_row, transfers=transfers)
+
+        runtime = StoreRuntime(
+            open_store,
+            host,
+            clock,
+            self._settings.limits.store,
+            wake=self.wake,
+            forward=forward,
+            subscribers=self.subscribers,
+            meters=meters,
+        )
+        return runtime
 
     def wake(self, partition_rows: list[int]) -> None:
         """Something falls due in these partitions, of a store that this broker owns."""

@@ -321,24 +321,7 @@ class Machine:
         return self._openers[store_no]() if opened is None else opened
 
     def _make_runtime(self, store_no: int, open_one: Callable[[], Store]) -> StoreRuntime:
-        def wake(partition_rows: list[int]) -> None:
-            self._front.wake(partition_rows)
-
-        def forward(partition_row: int, transfers: bool) -> None:
-            self._front.forwarder.see(runtime, partition_row, transfers=transfers)
-
-        host = self._hosts.of(self._places[store_no])
-        runtime = StoreRuntime(
-            open_one,
-            host,
-            self._clock,
-            self._settings.limits.store,
-            wake=wake,
-            forward=forward,
-            subscribers=self._front.subscribers,
-            meters=self._meters,
-        )
-        return runtime
+        return self._front.make_runtime(open_one, self._hosts.of(self._places[store_no]), self._clock, self._meters)
 
     # -- what `partibus.cluster.roster.Us` asks for ------------------------------------------------------------------
 

@@ -218,24 +218,7 @@ class Member:
         return self._openers[store_no]()
 
     def _make_runtime(self, store_no: int, open_one: Callable[[], Store]) -> StoreRuntime:
-        def wake(partition_rows: list[int]) -> None:
-            self.front.wake(partition_rows)
-
-        def forward(partition_row: int, transfers: bool) -> None:
-            self.front.forwarder.see(runtime, partition_row, transfers=transfers)
-
-        host = self._hosts.of(self._places[store_no])
-        runtime = StoreRuntime(
-            open_one,
-            host,
-            self._clock,
-            self._settings.limits.store,
-            wake=wake,
-            forward=forward,
-            subscribers=self.front.subscribers,
-            meters=self._meters,
-        )
-        return runtime
+        return self.front.make_runtime(open_one, self._hosts.of(self._places[store_no]), self._clock, self._meters)
 
     # -- as one of the whole -----------------------------------------------------------------------------------------
 

@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping
 
 from partibus.amqp.codec.types import Int
 from partibus.errors import ArgumentError, OutcomeUnknown
-from partibus.filters.model import DEFAULT_RULE
 from partibus.frontends.amqp.node import Respond
-from partibus.frontends.amqp.operations.arguments import body_of, mapping, optional_text, text
+from partibus.frontends.amqp.operations.arguments import body_of, text
 from partibus.frontends.amqp.operations.status import failure, success
-from partibus.frontends.amqp.rule_values import read_rule
 from partibus.namespace.addresses import parse_address
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.config_export import export_config
@@ -36,8 +34,8 @@ OnDescribed = Callable[[dict[object, object]], None]
 
 
 def create(broker: Broker, body: object, respond: Respond) -> None:
-    """Make a queue, a topic, or a subscription, whose ``name`` is its path and whose first rule is ``rule`` or one that
-    selects everything; reply with what it became."""
+    """Make a queue, a topic, or a subscription, whose ``name`` is its path and whose first rule selects everything;
+    reply with what it became."""
     arguments = body_of(body)
     name, kind, properties = text(arguments, "name"), _kind(arguments), _properties(arguments)
     match kind:
@@ -49,9 +47,7 @@ def create(broker: Broker, body: object, respond: Respond) -> None:
             address = parse_address(name)
             if not address.subscription:
                 raise ArgumentError("name", name, "topic/Subscriptions/name")
-            described = mapping(arguments, "rule")
-            rule = read_rule(optional_text(described, "rule-name") or DEFAULT_RULE, described) if described else None
-            entity = broker.create_subscription(address.entity, address.subscription, properties, rule=rule)
+            entity = broker.create_subscription(address.entity, address.subscription, properties)
     broker.when_followed(lambda: _describe(entity, lambda one: respond(success(one))))
 
 
