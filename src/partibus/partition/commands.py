@@ -37,7 +37,11 @@ class Enqueue:
     """Their sequence counters, taken with `TakeNumbers` before; None: the next ones."""
     origin: tuple[int, list[int]] | None = None
     """Of forwarded messages (D15): key of the sub-queue that they come from, and the position of each there. Those at
-    or below the highest that came from there before are dropped."""
+    or below the highest that came from there before are dropped. A sink whose rows are the ascending rows of one source
+    gives a negative key of its own making."""
+    sink: tuple[int, list[bytes]] | None = None
+    """Of a sink whose rows come in no order (row D5): its key, and a 16-byte id for each message. An id that the sink
+    has stored since its last batch but one was committed is a duplicate, which is dropped."""
     via: bool = False
     """They are for other entities, which they name (`partibus.message.with_destination`), and go there from here."""
     planned: list[Planned] | None = None
@@ -283,6 +287,100 @@ class Browse:
 
 
 @dataclass(slots=True)
+class ReadRange:
+    """Read entries by position, packed, as `partibus.partition.ports.Store.read_range` says: for readers of whole
+    partitions. Answered with `RangeRead`, or with `CursorLost` when there is no such cursor."""
+
+    request: int
+    kind: int
+    from_pos: int
+    to_pos: int
+    max_bytes: int
+    finished: bool = False
+    cursor: str | None = None
+    """The answer says from which position on this cursor's messages are all there."""
+
+
+@dataclass(slots=True)
+class ReadFates:
+    """Read the log of fates. Answered with `FatesRead`, or `CursorLost`."""
+
+    request: int
+    kind: int
+    cursor: str
+    from_number: int
+    most: int
+
+
+EARLIEST = 0
+LATEST = -1
+
+
+@dataclass(slots=True)
+class OpenCursor:
+    """Make a named reader, or find it again (D14). While a cursor stands below a message, the message stays readable
+    after it has left its sub-queue.
+
+    An exclusive cursor locks its sub-queue for its reader: nobody else is handed a message until the lease ends, and
+    its `AdvanceCursor` completes what it has passed. Taking it ends the locks that there are (``revoke``), or stops
+    hand-outs and is answered with `CursorBusy` until those have been settled or have run out.
+
+    Answered with `CursorOpened`, `CursorHeld`, or `CursorBusy`."""
+
+    request: int
+    kind: int
+    name: str
+    start: int = EARLIEST
+    """Of a new cursor: `EARLIEST`, `LATEST`, or a position. One that exists stays where it is."""
+    fates: bool = False
+    """It reads the log of fates, too, which is kept from now on."""
+    bound_bytes: int = 1 << 30
+    lease_ms: int = 0
+    """Above 0: exclusive, for so long; asking again with the epoch renews it."""
+    epoch: int = 0
+    """Of the lease that is renewed; 0: a new one. The name's own earlier lease gives way to a new one."""
+    revoke: bool = False
+
+
+@dataclass(slots=True)
+class AdvanceCursor:
+    """The reader has everything below these positions. Lower ones than it had are passed over, so that asking twice, or
+    late, changes nothing. An exclusive cursor completes what it passes, if it was readable when it was granted or came
+    later. Answered with `CursorOpened`, when that is durable, or `CursorLost`."""
+
+    request: int
+    kind: int
+    name: str
+    position: int
+    fate_position: int = -1
+    epoch: int = 0
+    """Needed of an exclusive one."""
+
+
+@dataclass(slots=True)
+class CloseCursor:
+    """End its exclusive lease; with ``drop``, remove it and what was kept for it alone. Answered with `Done`, also when
+    there is none, or `CursorLost` when somebody else holds the lease."""
+
+    request: int
+    kind: int
+    name: str
+    epoch: int = 0
+    """0 with ``drop``: whoever holds it."""
+    drop: bool = False
+
+
+@dataclass(slots=True)
+class CommitSink:
+    """A sink's batch is committed, so that earlier ones can't come again: their ids are forgotten (row D5). Answered
+    with `Done`. Batches rise; one that is not above the last changes nothing."""
+
+    request: int
+    sink: int
+    batch: int
+
+
+@dataclass(slots=True)
 class Inspect:
     """Ask for counts and positions."""
 
@@ -320,6 +418,12 @@ Command = (
     | Transact
     | Peek
     | Browse
+    | ReadRange
+    | ReadFates
+    | OpenCursor
+    | AdvanceCursor
+    | CloseCursor
+    | CommitSink
     | Inspect
     | Tick
 )

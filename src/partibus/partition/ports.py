@@ -9,7 +9,7 @@ instead of one object per message (hot path budget).
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -24,6 +24,28 @@ class EntryState(IntEnum):
     """Becomes a new entry at the end of its sub-queue when it is due."""
     DELAYED = 3
     """Abandoned with a delay: active again, at its old place, when it is due."""
+
+
+class Fate(IntEnum):
+    """How a message left its sub-queue, as the rows that cursors keep of it say (D14)."""
+
+    COMPLETED = 0
+    RECEIVED_AND_DELETED = 1
+    DEAD_LETTERED = 2
+    EXPIRED = 3
+    """Dropped. With dead-lettering on expiration it is `DEAD_LETTERED`."""
+    PURGED = 4
+    FORWARDED = 5
+    CONSUMED = 6
+    """By the commit of an exclusive cursor."""
+    LOST = 7
+    """Its body was not to be found in the store."""
+
+
+FINISHED = 16
+"""Added to a `Fate`, the state of an entry that has left its sub-queue and stays readable, since a cursor has not
+passed it yet. Nobody but `Store.read_range` and `Store.scan` sees such entries: not a page, a peek, a session or a
+count."""
 
 
 class EntryRow(NamedTuple):
@@ -77,6 +99,51 @@ class SubqueueCounts(NamedTuple):
     size_bytes: int
 
 
+class CursorRow(NamedTuple):
+    """One named reader of a sub-queue of a partition (D14)."""
+
+    subqueue: int
+    name: str
+    position: int
+    """Its reader has everything below."""
+    fate_position: int
+    """Of the log of fates, likewise; -1: it does not read fates."""
+    complete_from: int
+    """Finished messages below may be missing: the bound on what is retained was reached."""
+    bound_bytes: int
+    """What finished messages may take up in this sub-queue, as the reader asked; of several cursors the largest
+    holds."""
+    created_ms: int
+    moved_ms: int
+    """When `position` or `fate_position` last rose."""
+    epoch: int
+    """Rises with each grant of exclusive reading."""
+    until_ms: int
+    """End of the exclusive lease; 0: the cursor is not exclusive now."""
+
+
+class FateRow(NamedTuple):
+    """One line of the log of fates: a message that has left a sub-queue which a cursor watches."""
+
+    number: int
+    """Rises in the order in which messages leave; has gaps."""
+    pos: int
+    sequence: int
+    fate: int
+    at_ms: int
+    delivery_count: int
+
+
+class SessionLockRow(NamedTuple):
+    """Who holds a session (D21)."""
+
+    session: str
+    lock_id: int
+    until_ms: int
+    holder: str
+    """The run of the broker that the holder is connected to."""
+
+
 class Snapshot(NamedTuple):
     """Durable state of one partition, as much of it as is needed to go on: counters, counts, and what is under lock.
 
@@ -96,7 +163,27 @@ class Snapshot(NamedTuple):
     next_due: dict[tuple[int, int], int]
     """(sub-queue key, state) -> when the first entry in that state is due, where one ever is."""
     inbound_marks: dict[int, int]
-    """Key of a sub-queue that forwards to the partition -> the highest position there that has come (D15)."""
+    """Key of a sub-queue that forwards to the partition -> the highest position there that has come (D15). A negative
+    key is a sink's: see `partibus.partition.commands.Enqueue`."""
+    cursors: Sequence[CursorRow] = ()
+    retained: Mapping[int, SubqueueCounts] = {}
+    """By sub-queue key: finished messages that cursors have not passed yet. They are not in `counts`."""
+    sinks: Mapping[int, int] = {}
+    """Sink -> the batch that it committed last."""
+    session_locks: Sequence[SessionLockRow] = ()
+
+
+class RangeFrame(NamedTuple):
+    """Many entries in one piece: columns of little-endian numbers, one after the other, and the messages behind them.
+    It travels as it is from the store's reader to the one who asked."""
+
+    count: int
+    next_pos: int
+    """Where to go on: behind the last entry, or ``to_pos`` when nothing is left below it."""
+    data: bytes
+    """``pos`` int64, ``sequence`` int64, ``enqueued_ms`` int64, ``due_ms`` int64 (-1: none), ``delivery_count`` int32,
+    ``size`` int32, ``state`` uint8, each ``count`` times; then the stored forms (`partibus.message`), ``size`` bytes
+    each."""
 
 
 class Writes:
@@ -109,6 +196,7 @@ class Writes:
         "bodies",
         "counters",
         "counts",
+        "cursors",
         "deleted_bodies",
         "deleted_entries",
         "deleted_locks",
@@ -119,14 +207,21 @@ class Writes:
         "entry_updates",
         "executed",
         "executed_ms",
+        "fates",
         "forgotten_duplicates",
         "forgotten_executed_ms",
+        "forgotten_fates",
+        "forgotten_sink_ids",
         "inbound_marks",
         "lock_batches",
         "now_ms",
         "operations",
         "replacing_bodies",
+        "retained",
+        "session_locks",
         "session_states",
+        "sink_batches",
+        "sink_ids",
         "size_bytes",
     )
 
@@ -159,6 +254,23 @@ class Writes:
         """When, by the owner's clock."""
         self.forgotten_executed_ms: int | None = None
         """What was executed before goes."""
+        self.cursors: dict[tuple[int, str], CursorRow | None] = {}
+        """(sub-queue key, name) -> the row as it is now; None removes it."""
+        self.retained: dict[int, tuple[int, int]] = {}
+        """Sub-queue key -> (messages, bytes) that are finished and kept for cursors: absolute, as `counts`."""
+        self.fates: list[int] = []
+        """Flat: key of the log line (`partibus.partition.keys.entry_key` of sub-queue and number), pos, sequence, fate,
+        ms, delivery count."""
+        self.forgotten_fates: list[tuple[int, int]] = []
+        """Ranges of keys of log lines, both ends included."""
+        self.sink_ids: list[int | bytes] = []
+        """Flat: partition row, sink, id (16 bytes), batch. An id that is there already gets the new batch."""
+        self.sink_batches: dict[tuple[int, int], int] = {}
+        """(partition row, sink) -> the batch that it committed last."""
+        self.forgotten_sink_ids: list[tuple[int, int, int, int]] = []
+        """(partition row, sink, batch, most): up to ``most`` ids of that batch and earlier ones go."""
+        self.session_locks: dict[tuple[int, str], SessionLockRow | None] = {}
+        """(partition row, session) -> who holds it; None: nobody."""
         self.deleted_locks: list[int] = []
         """Lock keys: every row of that lock id goes."""
         self.lock_batches: dict[int, list[tuple[int, int, bytes]]] = {}
@@ -183,6 +295,8 @@ ENTRY_COLUMNS = 8
 BODY_COLUMNS = 2
 UPDATE_COLUMNS = 5
 DUPLICATE_COLUMNS = 4
+FATE_COLUMNS = 6
+SINK_ID_COLUMNS = 4
 
 
 def executed_rows(writes: Writes) -> list[tuple[str, int, bytes]]:
@@ -336,6 +450,31 @@ class Store(Protocol):
 
     def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
         """Entries in any state with ``from_pos <= pos < to_pos`` in order of position; bounded as `load_page`."""
+        ...
+
+    def read_range(
+        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
+    ) -> RangeFrame:
+        """Entries with ``from_pos <= pos < to_pos`` that are ACTIVE, DEFERRED or DELAYED, with ``finished`` also those
+        that left and are kept for cursors, in order of position, packed; bounded as `load_page`. Scheduled ones are
+        left out: they come again, at another position, when they are due."""
+        ...
+
+    def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
+        """Entries in any state, finished ones too, with ``from_pos <= pos < to_pos``, without their data, and the bytes
+        of that; in order of position. Only an empty answer says that nothing is left."""
+        ...
+
+    def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+        """Lines of the log of fates with ``number >= from_number`` in order."""
+        ...
+
+    def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
+        """Those of ``ids`` that the sink has stored and that are not forgotten."""
+        ...
+
+    def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
+        """How many ids the sink has of that batch and earlier ones."""
         ...
 
     def close(self) -> None:

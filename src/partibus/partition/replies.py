@@ -3,11 +3,11 @@
 Plain values, as the commands are. ``request`` and ``receiver`` are the numbers of the command that is answered.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from partibus.partition.commands import Command
 from partibus.partition.entry import Entry
-from partibus.partition.ports import EntryRow
+from partibus.partition.ports import EntryRow, FateRow
 
 
 @dataclass(slots=True)
@@ -190,6 +190,91 @@ class Rows:
 
 
 @dataclass(slots=True)
+class RangeRead:
+    """A part of a range, packed (`partibus.partition.ports.RangeFrame`)."""
+
+    request: int
+    count: int
+    next_pos: int
+    data: bytes
+    complete_from: int = 0
+    """Of the cursor that was named: below it, finished messages may be missing."""
+
+
+@dataclass(slots=True)
+class FatesRead:
+    """A part of the log of fates; an empty one says that this is its end now."""
+
+    request: int
+    rows: list[FateRow]
+
+
+@dataclass(slots=True)
+class CursorOpened:
+    """Where a cursor stands."""
+
+    request: int
+    epoch: int
+    """Of its exclusive lease; 0: it has none."""
+    until_ms: int
+    position: int
+    fate_position: int
+    complete_from: int
+    end_pos: int
+    """Above every position given so far in the sub-queue."""
+
+
+@dataclass(slots=True)
+class CursorHeld:
+    """Another cursor reads the sub-queue exclusively."""
+
+    request: int
+    name: str
+    until_ms: int
+
+
+@dataclass(slots=True)
+class CursorBusy:
+    """Messages are under lock. Nobody is handed more for a while: ask again soon, at ``until_ms`` at the latest."""
+
+    request: int
+    locked: int
+    until_ms: int
+
+
+@dataclass(slots=True)
+class CursorLost:
+    """Nothing was done: there is no such cursor, or its lease has ended."""
+
+    request: int
+    reason: str
+
+
+@dataclass(slots=True)
+class ReceiveRefused:
+    """Told to a receiver, waiting or new: a cursor reads the sub-queue exclusively. It waits for nothing any more."""
+
+    receiver: int
+    kind: int
+    cursor: str
+    until_ms: int
+
+
+@dataclass(slots=True)
+class CursorInfo:
+    """What an `Inspected` says of a cursor."""
+
+    kind: int
+    name: str
+    position: int
+    fate_position: int
+    complete_from: int
+    epoch: int
+    until_ms: int
+    moved_ms: int
+
+
+@dataclass(slots=True)
 class SubqueueInfo:
     """Counts of one sub-queue of one partition."""
 
@@ -215,6 +300,9 @@ class Inspected:
     """How many messages wait for their time, if that was asked for."""
     subscriptions_bytes: int = 0
     """Of a topic: what its subscriptions hold of this partition's messages."""
+    cursors: list[CursorInfo] = field(default_factory=list)
+    retained: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By sub-queue kind: finished messages that are kept for cursors, and their bytes."""
 
 
 @dataclass(slots=True)
@@ -249,6 +337,13 @@ Reply = (
     | Transacted
     | TransactionRefused
     | Rows
+    | RangeRead
+    | FatesRead
+    | CursorOpened
+    | CursorHeld
+    | CursorBusy
+    | CursorLost
+    | ReceiveRefused
     | Inspected
     | Failed
 )
