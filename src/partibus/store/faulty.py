@@ -21,6 +21,8 @@ from partibus.partition.ports import (
     ENTRY_COLUMNS,
     DueRows,
     EntryRow,
+    FateRow,
+    RangeFrame,
     Snapshot,
     Store,
     StoreError,
@@ -248,6 +250,28 @@ class FaultyStore:
     def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
         """See the port."""
         return self._loading().browse(subqueue, from_pos, to_pos, max_entries, max_bytes)
+
+    def read_range(
+        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
+    ) -> RangeFrame:
+        """See the port."""
+        return self._loading().read_range(subqueue, from_pos, to_pos, max_entries, max_bytes, finished=finished)
+
+    def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
+        """See the port."""
+        return self._loading().scan(subqueue, from_pos, to_pos, max_entries)
+
+    def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+        """See the port."""
+        return self._loading().load_fates(subqueue, from_number, max_rows)
+
+    def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
+        """See the port."""
+        return self._loading().find_sink_ids(partition_row, sink, ids)
+
+    def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
+        """See the port."""
+        return self._loading().count_sink_ids(partition_row, sink, batch)
 
     def close(self) -> None:
         """See the port."""

@@ -14,6 +14,8 @@ from partibus.partition.ports import (
     ENTRY_COLUMNS,
     DueRows,
     EntryRow,
+    FateRow,
+    RangeFrame,
     Snapshot,
     StoreError,
     StoreFenced,
@@ -224,6 +226,33 @@ class MemoryStore:
         """See the port."""
         with self._lock:
             return bounded(self._tables().in_range(subqueue, from_pos, to_pos), max_entries, max_bytes)
+
+    def read_range(
+        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
+    ) -> RangeFrame:
+        """See the port."""
+        with self._lock:
+            return self._tables().frame(subqueue, from_pos, to_pos, max_entries, max_bytes, finished=finished)
+
+    def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
+        """See the port."""
+        with self._lock:
+            return self._tables().scan(subqueue, from_pos, to_pos, max_entries)
+
+    def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+        """See the port."""
+        with self._lock:
+            return self._tables().fates_from(subqueue, from_number, max_rows)
+
+    def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
+        """See the port."""
+        with self._lock:
+            return self._tables().sink_ids.find(partition_row, sink, ids)
+
+    def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
+        """See the port."""
+        with self._lock:
+            return self._tables().sink_ids.count(partition_row, sink, batch)
 
     def close(self) -> None:
         """See the port. The disk keeps its rows."""

@@ -2,7 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self
+from itertools import islice
+from typing import Any, Self, TypeVar
 
 from partibus.partition.keys import (
     KIND_BITS,
@@ -19,11 +20,18 @@ from partibus.partition.ports import (
     BODY_COLUMNS,
     DUPLICATE_COLUMNS,
     ENTRY_COLUMNS,
+    FATE_COLUMNS,
+    FINISHED,
+    SINK_ID_COLUMNS,
     UPDATE_COLUMNS,
+    CursorRow,
     DueRows,
     EntryRow,
     EntryState,
+    FateRow,
     LockBatchRow,
+    RangeFrame,
+    SessionLockRow,
     Snapshot,
     SubqueueCounts,
     Writes,
@@ -32,6 +40,11 @@ from partibus.partition.ports import (
 )
 from partibus.store.duplicate_ids import DuplicateIds
 from partibus.store.entry_index import EntryIndex, StoredEntry
+from partibus.store.frames import pack
+from partibus.store.sink_ids import SinkIds
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _KEY_MAX = (1 << 63) - 1
 
@@ -54,8 +67,15 @@ class Tables:
         """(partition row, session) -> state, updated ms."""
         self.duplicate_ids = DuplicateIds()
         self.inbound_marks: dict[tuple[int, int], int] = {}
-        self.executed: list[tuple[str, int, bytes]] = []
         """(partition row, source) -> position."""
+        self.executed: list[tuple[str, int, bytes]] = []
+        self.cursors: dict[tuple[int, str], CursorRow] = {}
+        self.retained: dict[int, tuple[int, int]] = {}
+        self.fates: dict[int, tuple[int, int, int, int, int]] = {}
+        """By key of the log line."""
+        self.sink_ids = SinkIds()
+        self.sink_batches: dict[tuple[int, int], int] = {}
+        self.session_locks: dict[tuple[int, str], SessionLockRow] = {}
         self._index = EntryIndex()
 
     def copy(self) -> Self:
@@ -70,6 +90,12 @@ class Tables:
         twin.duplicate_ids = self.duplicate_ids.copy()
         twin.inbound_marks = dict(self.inbound_marks)
         twin.executed = list(self.executed)
+        twin.cursors = dict(self.cursors)
+        twin.retained = dict(self.retained)
+        twin.fates = dict(self.fates)
+        twin.sink_ids = self.sink_ids.copy()
+        twin.sink_batches = dict(self.sink_batches)
+        twin.session_locks = dict(self.session_locks)
         twin._index = self._index.copy()
         return twin
 
@@ -79,6 +105,8 @@ class Tables:
         entries = {key: StoredEntry(*columns) for key, *columns in _rows(writes.entries, ENTRY_COLUMNS)}
         _refuse_duplicates("body", len(writes.bodies) // BODY_COLUMNS, bodies.keys(), self.bodies.keys())
         _refuse_duplicates("entry", len(writes.entries) // ENTRY_COLUMNS, entries.keys(), self.entries.keys())
+        fates = {key: (pos, *columns) for key, pos, *columns in _rows(writes.fates, FATE_COLUMNS)}
+        _refuse_duplicates("fate", len(writes.fates) // FATE_COLUMNS, fates.keys(), self.fates.keys())
         self.partitions.update(writes.counters)
         self.counts.update(writes.counts)
         self.bodies.update(bodies)
@@ -100,6 +128,7 @@ class Tables:
         if writes.forgotten_executed_ms is not None:
             self.executed = [row for row in self.executed if row[1] >= writes.forgotten_executed_ms]
         self.executed += executed_rows(writes)
+        self._apply_readers_and_sinks(writes, fates)
         for lock_key in writes.deleted_locks:
             self.lock_batches.pop(lock_key, None)
         for lock_key, rows in writes.lock_batches.items():
@@ -114,6 +143,19 @@ class Tables:
             self._delete_if_unnamed(key)
         for partition_row in writes.dropped_partitions:
             self._drop_partition(partition_row)
+
+    def _apply_readers_and_sinks(self, writes: Writes, fates: dict[int, Any]) -> None:
+        _set_or_remove(self.cursors, writes.cursors)
+        self.retained.update(writes.retained)
+        self.fates.update(fates)
+        for first, last in writes.forgotten_fates:
+            _delete_range(self.fates, first, last)
+        for columns in _rows(writes.sink_ids, SINK_ID_COLUMNS):
+            self.sink_ids.remember(*columns)
+        self.sink_batches.update(writes.sink_batches)
+        for forgotten in writes.forgotten_sink_ids:
+            self.sink_ids.forget(*forgotten)
+        _set_or_remove(self.session_locks, writes.session_locks)
 
     def snapshot(self, partition_row: int) -> Snapshot | None:
         """See `partibus.partition.ports.Store.load_partition`."""
@@ -137,6 +179,7 @@ class Tables:
             (key >> POSITION_BITS, row._replace(data=b""), len(row.data))
             for key in sorted(covered & self.entries.keys())
             for row in self._rows_of([key])
+            if row.state < FINISHED
         ]
         counts = {key: SubqueueCounts(*self.counts[key]) for key in subqueues if key in self.counts}
         next_due = {
@@ -145,7 +188,18 @@ class Tables:
             if (due_ms := self._next_due(*waiting, 0)) is not None
         }
         marks = {source: pos for (row, source), pos in self.inbound_marks.items() if row == partition_row}
-        return Snapshot(*counters, counts, batches, locked, next_due, marks)
+        return Snapshot(
+            *counters,
+            counts,
+            batches,
+            locked,
+            next_due,
+            marks,
+            cursors=tuple(row for (key, _), row in sorted(self.cursors.items()) if key in subqueues),
+            retained={key: SubqueueCounts(*self.retained[key]) for key in subqueues if key in self.retained},
+            sinks={sink: batch for (row, sink), batch in self.sink_batches.items() if row == partition_row},
+            session_locks=tuple(lock for (row, _), lock in sorted(self.session_locks.items()) if row == partition_row),
+        )
 
     def sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
         """See `partibus.partition.ports.Store.load_sizes`."""
@@ -184,14 +238,48 @@ class Tables:
                 yield row
 
     def in_range(self, subqueue: int, from_pos: int, to_pos: int, session: str | None = None) -> Iterator[EntryRow]:
-        """Entries with ``from_pos <= pos < to_pos`` by position; of one session, if it is named."""
-        return self._rows_of(self._index.in_range(subqueue, from_pos, to_pos, session))
+        """Entries with ``from_pos <= pos < to_pos`` that have not left, by position; of one session, if it is named."""
+        rows = self._rows_of(self._index.in_range(subqueue, from_pos, to_pos, session))
+        return (row for row in rows if row.state < FINISHED)
+
+    def frame(
+        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
+    ) -> RangeFrame:
+        """See `partibus.partition.ports.Store.read_range`."""
+        rows = bounded(self._readable(subqueue, from_pos, to_pos, finished=finished), max_entries, max_bytes)
+        following = rows[-1].pos + 1 if rows else from_pos
+        is_all = next(self._readable(subqueue, following, to_pos, finished=finished), None) is None
+        return pack(rows, to_pos if is_all else following)
+
+    def _readable(self, subqueue: int, from_pos: int, to_pos: int, *, finished: bool) -> Iterator[EntryRow]:
+        for row in self._rows_of(self._index.in_range(subqueue, from_pos, to_pos)):
+            if row.state != EntryState.SCHEDULED and (finished or row.state < FINISHED):
+                yield row
+
+    def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
+        """See `partibus.partition.ports.Store.scan`."""
+        keys = islice(self._index.in_range(subqueue, from_pos, to_pos), max(0, max_entries))
+        return [
+            (EntryRow(key & POSITION_MAX, *entry, b""), len(self.bodies.get(entry.body, b"")))
+            for key, entry in ((key, self.entries[key]) for key in keys)
+        ]
+
+    def fates_from(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+        """See `partibus.partition.ports.Store.load_fates`."""
+        keys = sorted(
+            key for key in self.fates if key >> POSITION_BITS == subqueue and key & POSITION_MAX >= from_number
+        )
+        return [FateRow(key & POSITION_MAX, *self.fates[key]) for key in keys[: max(0, max_rows)]]
 
     def from_sequence(self, subqueue: int, from_sequence: int, session: str | None = None) -> Iterator[EntryRow]:
         """Entries with ``sequence >= from_sequence`` by sequence; in the active sub-queue that is the position."""
         if kind_of(subqueue) == SubqueueKind.ACTIVE:
             return self.in_range(subqueue, from_sequence, POSITION_MAX + 1, session)
-        keys = [key for key in self._index.all_of(subqueue, session) if self.entries[key].sequence >= from_sequence]
+        keys = [
+            key
+            for key in self._index.all_of(subqueue, session)
+            if self.entries[key].sequence >= from_sequence and self.entries[key].state < FINISHED
+        ]
         return self._rows_of(sorted(keys, key=lambda key: (self.entries[key].sequence, key)))
 
     def with_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
@@ -199,8 +287,10 @@ class Tables:
         wanted = set(sequences)
         if kind_of(subqueue) == SubqueueKind.ACTIVE:
             keys = [entry_key(subqueue, pos) for pos in wanted if 0 <= pos <= POSITION_MAX]
-            return list(self._rows_of(key for key in keys if key in self.entries))
-        return list(self._rows_of(key for key in self._index.all_of(subqueue) if self.entries[key].sequence in wanted))
+            rows = self._rows_of(key for key in keys if key in self.entries)
+        else:
+            rows = self._rows_of(key for key in self._index.all_of(subqueue) if self.entries[key].sequence in wanted)
+        return [row for row in rows if row.state < FINISHED]
 
     def due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
         """See `partibus.partition.ports.Store.load_due`."""
@@ -284,6 +374,16 @@ class Tables:
         for session in [session for session in self.session_states if session[0] == partition_row]:
             del self.session_states[session]
         self.duplicate_ids.drop(partition_row)
+        self._drop_readers_and_sinks(partition_row)
+
+    def _drop_readers_and_sinks(self, partition_row: int) -> None:
+        first, following = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0)
+        self.cursors = {place: row for place, row in self.cursors.items() if not first <= place[0] < following}
+        _delete_range(self.retained, first, following - 1)
+        _delete_range(self.fates, entry_key(first, 0), entry_key(following, 0) - 1)
+        self.sink_ids.drop(partition_row)
+        self.sink_batches = {place: batch for place, batch in self.sink_batches.items() if place[0] != partition_row}
+        self.session_locks = {place: lock for place, lock in self.session_locks.items() if place[0] != partition_row}
 
 
 def bounded(rows: Iterable[EntryRow], max_entries: int, max_bytes: int) -> list[EntryRow]:
@@ -314,6 +414,14 @@ def _refuse_duplicates(what: str, inserted: int, new: Iterable[int], stored: Ite
     twice = set(new) & set(stored)
     if twice or inserted != len(set(new)):
         raise DuplicateKey(f"{what} key {min(twice, default='inserted twice')} exists already")
+
+
+def _set_or_remove(rows: dict[K, V], changes: dict[K, V | None]) -> None:
+    for key, row in changes.items():
+        if row is None:
+            rows.pop(key, None)
+        else:
+            rows[key] = row
 
 
 def _delete_range(rows: dict[int, Any], first: int, last: int) -> None:
