@@ -202,6 +202,14 @@ class AcceptSession:
     session: str | None
     """None: any that has messages and is held by nobody."""
     wait: bool = True
+    resumes: int = 0
+    """The lock id under which the receiver holds the named session already, as far as it knows: it has lost the owner of
+    the partition, or the way there, and goes on with the next one (D21). Answered with `SessionAccepted`, the lock
+    unchanged, or with `SessionLost`."""
+    held: list[int] = field(default_factory=list)
+    """With ``resumes``: positions of the messages that it was given and has not settled."""
+    holder: str = ""
+    """The run of the broker that the receiver is connected to, as its owner knows it; empty: the owner's own."""
 
 
 @dataclass(slots=True)
@@ -370,6 +378,9 @@ class CloseCursor:
     drop: bool = False
 
 
+SINK_ENDS = (1 << 63) - 1
+
+
 @dataclass(slots=True)
 class CommitSink:
     """A sink's batch is committed, so that earlier ones can't come again: their ids are forgotten (row D5). Answered
@@ -378,6 +389,7 @@ class CommitSink:
     request: int
     sink: int
     batch: int
+    """`SINK_ENDS`: nothing of the sink comes again, and all of its ids are forgotten."""
 
 
 @dataclass(slots=True)

@@ -1,20 +1,21 @@
-"""Messages in: numbered, screened for duplicates where the entity asks for it, put at the end."""
+"""Messages in: numbered, screened for duplicates where the entity or a sink asks for it, put at the end."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from partibus.message import Message
-from partibus.partition.commands import Enqueue, TakeNumbers, Transact
+from partibus.partition.commands import CommitSink, Enqueue, TakeNumbers, Transact
 from partibus.partition.duplicates import SCAN_IDS, DuplicateIds, Waiting, id_of
 from partibus.partition.entry import Entry
 from partibus.partition.events import Enqueued, IdsRemembered, NumbersTaken
 from partibus.partition.inbound import new_ones
 from partibus.partition.keys import SubqueueKind, body_key
-from partibus.partition.load_requests import DuplicateLoad, DuplicateScan
+from partibus.partition.load_requests import DuplicateLoad, DuplicateScan, SinkLoad
 from partibus.partition.outbound import take_transfers
 from partibus.partition.ports import EntryState
 from partibus.partition.publish import publish, schedule
-from partibus.partition.replies import Accepted, Refused
+from partibus.partition.replies import Accepted, Done, Refused
+from partibus.partition.sink import Sinks
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 
@@ -25,12 +26,17 @@ LOOKED_UP_MAX = 8_192
 def enqueue(
     state: PartitionState, command: Enqueue, now_ms: int, step: Step, ids: Iterator[bytes | None] | None = None
 ) -> None:
-    """Store the messages. ``ids``: theirs, on an entity with duplicate detection."""
+    """Store the messages, now or, of a sink, when it is known which of them are stored already. ``ids``: theirs, on an
+    entity with duplicate detection."""
+    if command.sink is not None and not sinks_of(state).lets_pass(command):
+        _stand_in_line(state, command, now_ms, step)
+        return
     refused = over_quota(state, command)
-    if refused is not None:
-        step.replies.append(refused)
-    else:
-        step.replies.append(store(state, command, now_ms, step, ids))
+    step.replies.append(refused if refused is not None else store(state, command, now_ms, step, ids))
+    if command.sink is not None:
+        sinks_of(state).passed()
+        if state.duplicates is not None:  # else the line goes on by itself
+            _advance(state, now_ms, step)
 
 
 def over_quota(state: PartitionState, command: Enqueue) -> Refused | None:
@@ -58,19 +64,25 @@ def store(
         if ids is not None:
             next(islice(ids, len(command.messages) - 1, None), None)
         return take_transfers(state, command, now_ms, step)
-    given = command.messages if command.origin is None else new_ones(state, command, ids, step)
-    messages: Sequence[Message | None] = given
+    messages: Sequence[Message | None] = command.messages
+    known = 0
+    if command.origin is not None:
+        messages = new_ones(state, command, ids, step)
+        known = len(command.messages) - len(messages)
+    elif command.sink is not None:
+        messages, ids = sinks_of(state).new_rows(command, ids, step)
+        known = messages.count(None)
     first = command.first_sequence
     taken = first is not None
     if first is None:
         first = state.next_sequence
         state.next_sequence += len(messages)
     if state.duplicates is not None and ids is not None:
-        messages = _without_duplicates(state.duplicates, given, ids, now_ms, step)
+        messages = _without_duplicates(state.duplicates, messages, ids, now_ms, step)
     if state.options.topic:
         state.tally.received += len(messages)
         publish(state, command, messages, first, now_ms, step)
-        return Accepted(command.request, first)
+        return Accepted(command.request, first, known)
     base = body_key(state.row, 0)
     default_ttl = state.options.default_ttl_ms
     with_session = state.sessions is not None
@@ -119,7 +131,44 @@ def store(
         state.arrive(SubqueueKind.ACTIVE, entries, total, step)
     elif not scheduled:
         step.events.append(NumbersTaken())
-    return Accepted(command.request, first)
+    return Accepted(command.request, first, known)
+
+
+# Sinks --------------------------------------------------------------------------------------------------------------
+
+
+def sinks_of(state: PartitionState) -> Sinks:
+    """Those of the partition, made when the first is used."""
+    if state.sinks is None:
+        state.sinks = Sinks({})
+    return state.sinks
+
+
+def commit_sink(state: PartitionState, command: CommitSink, now_ms: int, step: Step) -> None:
+    """A sink has committed a batch."""
+    sinks_of(state).commit(command, step)
+    step.replies.append(Done(command.request))
+
+
+def sink_ids_found(state: PartitionState, load: SinkLoad, stored: set[bytes], now_ms: int, step: Step) -> None:
+    """The store has looked ids up."""
+    sinks_of(state).found(load, stored)
+    _advance(state, now_ms, step)
+
+
+def _stand_in_line(state: PartitionState, command: Enqueue, now_ms: int, step: Step) -> None:
+    sinks_of(state).wait(command)
+    _advance(state, now_ms, step)
+
+
+def _advance(state: PartitionState, now_ms: int, step: Step) -> None:
+    """Carry out what may leave the line; on an entity with duplicate detection it goes on to that one's line."""
+    sinks = sinks_of(state)
+    while (command := sinks.next(step)) is not None:
+        if state.duplicates is not None:
+            screen(state, command, now_ms, step)
+        else:
+            enqueue(state, command, now_ms, step)
 
 
 # Duplicates ---------------------------------------------------------------------------------------------------------
@@ -127,6 +176,9 @@ def store(
 
 def screen(state: PartitionState, command: Enqueue | Transact, now_ms: int, step: Step) -> None:
     """Have a command wait until it is known which of its messages are duplicates; see `next_screened`."""
+    if isinstance(command, Enqueue) and command.sink is not None and not sinks_of(state).lets_pass(command):
+        _stand_in_line(state, command, now_ms, step)
+        return
     duplicates = _duplicates(state)
     sends = command.commands if isinstance(command, Transact) else [command]
     ids = [id_of(message) for send in sends if isinstance(send, Enqueue) for message in send.messages]
@@ -176,7 +228,11 @@ def duplicates_scanned(state: PartitionState, rows: list[tuple[int, bytes, int]]
 
 
 def _without_duplicates(
-    duplicates: DuplicateIds, messages: Sequence[Message], ids: Iterator[bytes | None], now_ms: int, step: Step
+    duplicates: DuplicateIds,
+    messages: Sequence[Message | None],
+    ids: Iterator[bytes | None],
+    now_ms: int,
+    step: Step,
 ) -> Sequence[Message | None]:
     """None in place of each message that was accepted before; the others are remembered."""
     duplicate, accepted = duplicates.accept(islice(ids, len(messages)), now_ms)

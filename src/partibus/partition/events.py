@@ -105,6 +105,24 @@ class SessionStateSet:
 
 
 @dataclass(slots=True)
+class SessionLocked:
+    """Somebody holds a session, where several brokers share the stores (D21). Of a renewal somebody waits for that."""
+
+    session: str
+    lock_id: int
+    until_ms: int
+    holder: str
+    is_renewed: bool
+
+
+@dataclass(slots=True)
+class SessionUnlocked:
+    """Nobody holds a session any more whose lock was stored."""
+
+    session: str
+
+
+@dataclass(slots=True)
 class IdsRemembered:
     """Message ids were accepted, for the duplicate detection."""
 
@@ -129,6 +147,32 @@ class MarkRaised:
     pos: int
 
 
+@dataclass(slots=True)
+class SinkIdsKept:
+    """Rows of a sink are stored: their ids are kept, as those of this batch (row D5)."""
+
+    sink: int
+    batch: int
+    ids: list[bytes]
+
+
+@dataclass(slots=True)
+class SinkCommitted:
+    """A sink has committed a batch."""
+
+    sink: int
+    batch: int
+
+
+@dataclass(slots=True)
+class SinkIdsForgotten:
+    """Up to ``most`` ids of this batch and earlier ones go."""
+
+    sink: int
+    batch: int
+    most: int
+
+
 Event = (
     Enqueued
     | Published
@@ -141,7 +185,12 @@ Event = (
     | Moved
     | NumbersTaken
     | SessionStateSet
+    | SessionLocked
+    | SessionUnlocked
     | IdsRemembered
     | IdsForgotten
     | MarkRaised
+    | SinkIdsKept
+    | SinkCommitted
+    | SinkIdsForgotten
 )

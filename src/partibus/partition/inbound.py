@@ -1,4 +1,5 @@
-"""Messages that another entity forwards: each is stored once, however often it is sent (D15).
+"""Messages that another entity forwards, or a sink whose rows ascend: each is stored once, however often it is sent
+(D15).
 
 The destination partition keeps, for each sub-queue that it gets messages from, the highest position there that has
 come, and writes it in the same commit as the messages. What is at or below it was stored before.

@@ -17,12 +17,17 @@ from partibus.partition.events import (
     Published,
     Removed,
     Rewritten,
+    SessionLocked,
     SessionStateSet,
+    SessionUnlocked,
+    SinkCommitted,
+    SinkIdsForgotten,
+    SinkIdsKept,
     Unlocked,
     Updated,
 )
 from partibus.partition.keys import SHARED_BODY, entry_key, subqueue_key
-from partibus.partition.ports import BODY_COLUMNS, Writes
+from partibus.partition.ports import BODY_COLUMNS, SessionLockRow, Writes
 
 LOCK_SPAN_MAX = 4096
 """Positions that one lock row covers at most: 512 bytes of bitmap. Entries that came back lie anywhere below the rest,
@@ -46,6 +51,13 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
                 _delete(subqueue_key(partition_row, event.kind), event.entries, writes)
                 _delete_bodies(event.entries, writes)
                 waited = True
+            case SessionLocked():
+                row = SessionLockRow(event.session, event.lock_id, event.until_ms, event.holder)
+                writes.session_locks[partition_row, event.session] = row
+                writes.operations += 1
+                waited = waited or event.is_renewed
+            case SessionUnlocked():
+                writes.session_locks[partition_row, event.session] = None
             case _:
                 _record_rare(partition_row, event, writes)
                 waited = True
@@ -100,6 +112,14 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
             writes.forgotten_duplicates.append((partition_row, event.bucket, event.most))
         case MarkRaised():
             writes.inbound_marks[partition_row, event.source] = event.pos
+        case SinkIdsKept():
+            sink, batch = event.sink, event.batch
+            for row_id in event.ids:
+                writes.sink_ids += (partition_row, sink, row_id, batch)
+        case SinkCommitted():
+            writes.sink_batches[partition_row, event.sink] = event.batch
+        case SinkIdsForgotten():
+            writes.forgotten_sink_ids.append((partition_row, event.sink, event.batch, event.most))
         case NumbersTaken():
             pass  # the counters are in every commit
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from partibus.partition.commands import (
+    AcceptSession,
     CancelScheduled,
     Command,
     GetSessionState,
@@ -104,6 +105,15 @@ class SessionStateLoad:
 
 
 @dataclass(slots=True)
+class SessionResume:
+    """Rows of the messages that the holder of a session has, which it goes on with at another owner."""
+
+    command: AcceptSession
+    sequences: list[int]
+    """Of the next ones."""
+
+
+@dataclass(slots=True)
 class SessionListLoad:
     """Names for a `ListSessions`."""
 
@@ -124,6 +134,22 @@ class DuplicateScan:
 
     after: tuple[int, bytes]
     max_ids: int
+
+
+@dataclass(slots=True)
+class SinkLoad:
+    """Which of these rows a sink has stored."""
+
+    sink: int
+    ids: list[bytes]
+
+
+@dataclass(slots=True)
+class SinkCount:
+    """How many ids a sink has of that batch and earlier ones."""
+
+    sink: int
+    batch: int
 
 
 @dataclass(slots=True)
@@ -157,9 +183,12 @@ Load = (
     | ScheduledCount
     | SessionScan
     | SessionStateLoad
+    | SessionResume
     | SessionListLoad
     | DuplicateLoad
     | DuplicateScan
+    | SinkLoad
+    | SinkCount
     | PeekLoad
     | BrowseLoad
 )

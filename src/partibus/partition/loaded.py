@@ -5,7 +5,7 @@ from typing import Any
 from partibus.partition.commands import Settle, Transact
 from partibus.partition.dead_letter import dead_letter_doomed
 from partibus.partition.deferred import deferred_loaded
-from partibus.partition.enqueue import duplicates_found, duplicates_scanned, screen
+from partibus.partition.enqueue import duplicates_found, duplicates_scanned, screen, sink_ids_found, sinks_of
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
 from partibus.partition.load_requests import (
@@ -19,6 +19,8 @@ from partibus.partition.load_requests import (
     SessionListLoad,
     SessionScan,
     SessionStateLoad,
+    SinkCount,
+    SinkLoad,
     SweepLoad,
 )
 from partibus.partition.loads import inspected
@@ -57,6 +59,10 @@ def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> N
             duplicates_found(state, load, found)
         case DuplicateScan():
             duplicates_scanned(state, found, now_ms, step)
+        case SinkLoad():
+            sink_ids_found(state, load, found, now_ms, step)
+        case SinkCount():
+            sinks_of(state).counted(load, found, now_ms)
         case _:
             step.replies.append(Rows(load.request, found))
 

@@ -75,4 +75,6 @@ def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
         expire_sessions(state, now_ms, step)
     if state.duplicates is not None:
         state.duplicates.trim(now_ms, step)
+    if state.sinks is not None:
+        state.sinks.trim(now_ms, step)
     begin_due_sweeps(state, now_ms, step)

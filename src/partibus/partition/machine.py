@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from partibus.partition import commands as c
 from partibus.partition import load_requests as w
 from partibus.partition.deferred import receive_deferred
-from partibus.partition.enqueue import enqueue, next_screened, screen, take_numbers
+from partibus.partition.enqueue import commit_sink, enqueue, next_screened, screen, take_numbers
 from partibus.partition.hand_out import cancel_receive, lock_reserved, receive, return_reserved, serve
 from partibus.partition.keys import subqueue_key
 from partibus.partition.loaded import loaded
@@ -64,6 +64,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     c.Transact: transact,
     c.Peek: peek,
     c.Browse: browse,
+    c.CommitSink: commit_sink,
     c.Inspect: inspect,
     c.Tick: tick,
     w.Loaded: loaded,
@@ -125,7 +126,7 @@ class Partition:
                     earliest = deadline
             if subqueue.next_due:
                 earliest = min(earliest, *subqueue.next_due.values())
-        for others in (state.sessions, state.duplicates):
+        for others in (state.sessions, state.duplicates, state.sinks):
             deadline = None if others is None else others.next_deadline_ms()
             if deadline is not None and deadline < earliest:
                 earliest = deadline

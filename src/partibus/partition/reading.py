@@ -29,6 +29,8 @@ def read(store: Store, row: int, load: w.Load) -> Any:
             return store.scan_sessions(subqueue_key(row, SubqueueKind.ACTIVE), load.after, load.max_sessions)
         case w.SessionStateLoad():
             return store.load_session_state(row, load.session)
+        case w.SessionResume():
+            return store.load_sequences(subqueue_key(row, SubqueueKind.ACTIVE), load.sequences)
         case w.SessionListLoad():
             wanted = load.command
             return store.list_sessions(
@@ -38,6 +40,10 @@ def read(store: Store, row: int, load: w.Load) -> Any:
             return store.find_duplicates(row, load.first_bucket, load.ids)
         case w.DuplicateScan():
             return store.scan_duplicates(row, load.after, load.max_ids)
+        case w.SinkLoad():
+            return store.find_sink_ids(row, load.sink, load.ids)
+        case w.SinkCount():
+            return store.count_sink_ids(row, load.sink, load.batch)
         case w.PeekLoad():
             return store.peek(
                 subqueue_key(row, load.kind), load.from_sequence, load.max_entries, load.max_bytes, load.session

@@ -17,6 +17,8 @@ class Accepted:
 
     request: int
     first_sequence: int
+    duplicates: int = 0
+    """Of a sink, and of what is forwarded: so many had come before. The request is carried out all the same."""
 
 
 @dataclass(slots=True)

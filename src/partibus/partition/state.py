@@ -14,6 +14,7 @@ from partibus.partition.meters import Tally
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import EntryRow, EntryState, LockBatchRow, Snapshot
 from partibus.partition.sessions import Sessions
+from partibus.partition.sink import Sinks
 from partibus.partition.step import Step
 from partibus.partition.subqueue import Subqueue
 from partibus.partition.subscriptions import Subscriptions
@@ -41,6 +42,7 @@ class PartitionState:
         "row",
         "session_state_bytes",
         "sessions",
+        "sinks",
         "subqueues",
         "subscriptions",
         "tally",
@@ -87,6 +89,8 @@ class PartitionState:
         """Of an entity with duplicate detection."""
         if options.duplicate_window_ms is not None:
             self.duplicates = DuplicateIds(options.duplicate_window_ms, is_known=snapshot is None)
+        self.sinks: Sinks | None = Sinks(snapshot.sinks) if snapshot and snapshot.sinks else None
+        """From the first row of one on."""
         self.subscriptions: Subscriptions | None = Subscriptions() if options.topic else None
         """Of a topic."""
         if snapshot:

@@ -37,7 +37,8 @@ def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) ->
             for index, message in enumerate(messages)
             if message.scheduled_ms is None or message.scheduled_ms <= now_ms
         ]
-        together = [[index] for index in indexes] if one_by_one or send.origin is not None else [indexes]
+        apart = one_by_one or send.origin is not None or send.sink is not None
+        together = [[index] for index in indexes] if apart else [indexes]
         send.planned = []
         for of in together:
             planned = [messages[index] for index in of]

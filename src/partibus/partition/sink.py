@@ -1,0 +1,172 @@
+"""Sinks: each row that a job stores is stored once, however often its tasks run (row D5, ADR 0014).
+
+A sink's rows come with ids. The partition keeps them, in the store, tagged with the batch that they are of: the one
+behind the batch that the sink has committed last. When a batch is committed the ids of those before it go, so that a
+batch which was committed can still be repeated: a driver that is lost may not know that it has committed it.
+
+```text
+ batch 0 ids ──┐                      commit 0: nothing goes
+ batch 1 ids ──┼──┐                   commit 1: ids of batch 0 go
+ batch 2 ids      └── ...             commit 2: ids of batch 1 go
+```
+
+Memory has no ids but those of commands that are here: whether others are stored is asked of the store, once for all
+commands that wait. They wait in line, so that two attempts at the same rows can't pass each other.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from partibus.message import Message
+from partibus.partition.commands import SINK_ENDS, CommitSink, Enqueue
+from partibus.partition.events import SinkCommitted, SinkIdsForgotten, SinkIdsKept
+from partibus.partition.load_requests import SinkCount, SinkLoad
+from partibus.partition.step import Step
+
+LOOKED_UP_MAX = 8_192
+"""With so many ids a load looks no more up; those of one command are looked up together in any case."""
+TRIM_IDS = 2_000
+TRIM_PAUSE_MS = 20
+NEVER_COMMITTED = -1
+
+
+class Sinks:
+    """The sinks of one partition."""
+
+    __slots__ = ("_committed", "_known", "_loading", "_passing", "_sink", "_trim_ms", "_trims", "_waiting")
+
+    def __init__(self, committed: Mapping[int, int]) -> None:
+        self._committed = dict(committed)
+        """Sink -> the batch that it has committed last."""
+        self._waiting: deque[Enqueue] = deque()
+        self._loading = False
+        self._passing: Enqueue | None = None
+        """The command that has left the line and is not carried out yet."""
+        self._sink = 0
+        self._known: dict[bytes, bool] = {}
+        """Of `_sink`: id of a command that is here -> whether it is stored."""
+        self._trims: dict[int, list[int]] = {}
+        """Sink -> [batch, ids of that one and earlier ones in the store; -1: the store has not said yet]."""
+        self._trim_ms: int | None = None
+
+    # -- the line ----------------------------------------------------------------------------------------------------
+
+    def lets_pass(self, command: Enqueue) -> bool:
+        """The command has been in line, and is to be carried out."""
+        return command is self._passing
+
+    def wait(self, command: Enqueue) -> None:
+        """Stand in line."""
+        self._waiting.append(command)
+
+    def next(self, step: Step) -> Enqueue | None:
+        """Take the next command of which everything is known. None: none waits, another one is not carried out yet, or
+        the store has been asked."""
+        if self._loading or self._passing is not None:
+            return None
+        if not self._waiting:
+            self._known.clear()
+            return None
+        sink, ids = _rows(self._waiting[0])
+        if self._sink != sink or any(item not in self._known for item in ids):
+            # What was known is of no use any more: those whose ids were looked up with the last ones have passed.
+            asked: dict[bytes, None] = {}
+            for waiting in self._waiting:
+                other, ids = _rows(waiting)
+                if other != sink or len(asked) >= LOOKED_UP_MAX:
+                    break
+                asked.update(dict.fromkeys(ids))
+            self._known.clear()
+            self._sink = sink
+            self._loading = True
+            step.loads.append(SinkLoad(sink, list(asked)))
+            return None
+        self._passing = self._waiting.popleft()
+        return self._passing
+
+    def found(self, load: SinkLoad, stored: set[bytes]) -> None:
+        """The store has looked ids up."""
+        self._loading = False
+        self._known.update((item, item in stored) for item in load.ids)
+
+    def passed(self) -> None:
+        """A command is carried out, or refused."""
+        self._passing = None
+
+    def new_rows(
+        self, command: Enqueue, ids: Iterator[bytes | None] | None, step: Step
+    ) -> tuple[Sequence[Message | None], Iterator[bytes | None] | None]:
+        """The messages with None in place of those that the sink has stored; the others count as stored from now on.
+        With them ``ids``, what an entity with duplicate detection knows them by."""
+        sink, wanted = _rows(command)
+        known = self._known
+        kept: list[bytes] = []
+        messages: list[Message | None] = []
+        for message, item in zip(command.messages, wanted, strict=True):
+            if known[item]:
+                messages.append(None)
+            else:
+                known[item] = True
+                kept.append(item)
+                messages.append(message)
+        if kept:
+            step.events.append(SinkIdsKept(sink, self._committed.get(sink, NEVER_COMMITTED) + 1, kept))
+        if len(kept) == len(wanted):  # the usual case
+            return command.messages, ids
+        if ids is not None:
+            ids = iter([None if message is None else item for message, item in zip(messages, ids, strict=False)])
+        return messages, ids
+
+    # -- commits -----------------------------------------------------------------------------------------------------
+
+    def commit(self, command: CommitSink, step: Step) -> None:
+        """A batch is committed: have the ids of those before it forgotten."""
+        sink = command.sink
+        before = self._committed.get(sink, NEVER_COMMITTED)
+        if command.batch == SINK_ENDS:
+            self._forget(sink, before + 1, step)
+        elif command.batch > before:
+            self._committed[sink] = command.batch
+            step.events.append(SinkCommitted(sink, command.batch))
+            if before != NEVER_COMMITTED:
+                self._forget(sink, before, step)
+
+    def _forget(self, sink: int, batch: int, step: Step) -> None:
+        self._trims[sink] = [batch, -1]
+        step.loads.append(SinkCount(sink, batch))
+
+    def counted(self, load: SinkCount, count: int, now_ms: int) -> None:
+        """The store has counted what is to be forgotten."""
+        trim = self._trims.get(load.sink)
+        if trim is None or trim[0] != load.batch:
+            return  # another batch has been committed since
+        trim[1] = count
+        if not count:
+            del self._trims[load.sink]
+        elif self._trim_ms is None:
+            self._trim_ms = now_ms
+
+    def next_deadline_ms(self) -> int | None:
+        """When `trim` has something to do."""
+        return self._trim_ms
+
+    def trim(self, now_ms: int, step: Step) -> None:
+        """Have some ids removed: slices, lest one commit takes long."""
+        if self._trim_ms is None or now_ms < self._trim_ms:
+            return
+        for sink, trim in self._trims.items():
+            batch, left = trim
+            if left > 0:
+                step.events.append(SinkIdsForgotten(sink, batch, TRIM_IDS))
+                trim[1] = left - TRIM_IDS
+                if trim[1] <= 0:
+                    del self._trims[sink]
+                break
+        more = any(left > 0 for _, left in self._trims.values())
+        self._trim_ms = now_ms + TRIM_PAUSE_MS if more else None
+
+
+def _rows(command: Enqueue) -> tuple[int, list[bytes]]:
+    """(sink, ids)."""
+    assert command.sink is not None, "only such commands wait here"
+    return command.sink
