@@ -8,12 +8,18 @@ Errors travel between brokers (D3), so each keeps its constructor's arguments in
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import ClassVar
 
 SHOWN_MAX = 120
 """Characters of a foreign value that an error text repeats."""
 NUMBERS_SHOWN_MAX = 5
 """Sequence numbers that an error text lists."""
+
+
+def _moment(at_ms: float) -> str:
+    """A time of the broker's clock for people."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
 
 
 def shown(value: object) -> str:
@@ -166,6 +172,45 @@ class SessionCannotBeLocked(PartibusError):
         self.session = session
 
 
+class ReadExclusively(PartibusError):
+    """Nobody receives from the sub-queue now: a cursor reads it alone (row D3)."""
+
+    def __init__(self, name: str, cursor: str, until_ms: float) -> None:
+        super().__init__(
+            f"'{name}' is read by the cursor {shown(cursor)} alone, until {_moment(until_ms)} unless that is renewed: "
+            "nobody receives from it meanwhile. Receive when the cursor's reader has ended, or take its lease away with "
+            "partibus cursor drop."
+        )
+        self.args = (name, cursor, until_ms)
+        self.name = name
+        self.cursor = cursor
+        self.until_ms = until_ms
+
+
+class CursorHeld(PartibusError):
+    """Another cursor reads the sub-queue alone, so this one can't."""
+
+    def __init__(self, name: str, cursor: str, until_ms: float) -> None:
+        super().__init__(
+            f"'{name}' is read by the cursor {shown(cursor)} alone, until {_moment(until_ms)} unless that is renewed. "
+            "Ask again when its lease has ended, or drop it with partibus cursor drop."
+        )
+        self.args = (name, cursor, until_ms)
+        self.name = name
+        self.cursor = cursor
+        self.until_ms = until_ms
+
+
+class CursorLost(PartibusError):
+    """There is no such cursor (any more), or its exclusive lease has ended."""
+
+    def __init__(self, name: str, cursor: str, reason: str) -> None:
+        super().__init__(f"The cursor {shown(cursor)} of '{name}' can't go on: {reason}. Open it again.")
+        self.args = (name, cursor, reason)
+        self.name = name
+        self.cursor = cursor
+
+
 class TransactionUnknown(PartibusError):
     """No transaction of that id is open on the connection."""
 
@@ -265,6 +310,9 @@ REQUEST_ERRORS: tuple[type[PartibusError], ...] = (
     MessageNotFound,
     SessionLockLost,
     SessionCannotBeLocked,
+    ReadExclusively,
+    CursorHeld,
+    CursorLost,
     TransactionUnknown,
     TransactionRolledBack,
     TransactionTimedOut,

@@ -81,6 +81,14 @@ class SessionHeld(ClientError):
     retriable = True
 
 
+class CursorHeld(ClientError):
+    """Another cursor reads the entity exclusively."""
+
+
+class CursorLost(ClientError):
+    """There is no such cursor, or its exclusive lease has ended."""
+
+
 class Busy(ClientError):
     """Throttled, or a store can't be used right now."""
 
@@ -104,6 +112,8 @@ _BY_CONDITION: dict[str, type[ClientError]] = {
     "com.microsoft:message-lock-lost": LockLost,
     "com.microsoft:session-lock-lost": LockLost,
     "com.microsoft:session-cannot-be-locked": SessionHeld,
+    "partibus:cursor-held": CursorHeld,
+    "partibus:cursor-lost": CursorLost,
     "com.microsoft:server-busy": Busy,
     "com.microsoft:timeout": TimedOut,
     "amqp:connection:forced": ConnectionLost,

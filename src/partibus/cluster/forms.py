@@ -24,7 +24,7 @@ from partibus.partition import commands as c
 from partibus.partition import replies as r
 from partibus.partition.entry import Entry
 from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import EntryRow
+from partibus.partition.ports import EntryRow, FateRow
 
 Form = Any
 """An instance of one of the generated classes."""
@@ -54,6 +54,11 @@ COMMANDS: dict[int, type] = {
     22: c.Inspect,
     23: c.Tick,
     24: c.Forwarded,
+    25: c.ReadRange,
+    26: c.ReadFates,
+    27: c.OpenCursor,
+    28: c.AdvanceCursor,
+    29: c.CloseCursor,
 }
 REPLIES: dict[int, type] = {
     64: r.Accepted,
@@ -79,6 +84,13 @@ REPLIES: dict[int, type] = {
     84: r.Rows,
     85: r.Inspected,
     86: r.Failed,
+    87: r.RangeRead,
+    88: r.FatesRead,
+    89: r.CursorOpened,
+    90: r.CursorHeld,
+    91: r.CursorBusy,
+    92: r.CursorLost,
+    93: r.ReceiveRefused,
 }
 STAYS = frozenset(("planned",))
 """Fields, the last of their class, that the owner of a partition fills in for itself: they do not travel."""
@@ -249,7 +261,8 @@ REPLY_FORMS: Any = Union[tuple(_form_of(value) for value in REPLIES.values())]  
 
 def _fingerprint() -> str:
     """Of everything that a difference between two program versions could lie in."""
-    lines = [f"{_MessageFields} {_EntryFields} {get_type_hints(EntryRow)} {get_type_hints(r.SubqueueInfo)}"]
+    parts = [get_type_hints(part) for part in (EntryRow, FateRow, r.SubqueueInfo, r.CursorInfo)]
+    lines = [f"{_MessageFields} {_EntryFields} {parts}"]
     for tag, value in [(0, PartitionLimits), (0, PartitionOptions), *COMMANDS.items(), *REPLIES.items()]:
         hints = get_type_hints(value)
         lines.append(f"{tag} {value.__name__} {[(field.name, hints[field.name]) for field in fields(value)]}")

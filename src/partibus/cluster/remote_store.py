@@ -55,6 +55,8 @@ _LEAVES_NOTHING = frozenset(
         c.Inspect,
         c.ListSessions,
         c.Peek,
+        c.ReadFates,
+        c.ReadRange,
         c.TakeNumbers,
     )
 )
@@ -183,6 +185,10 @@ class RemoteBroker:
             on_granted = self.leaving.get(number) if known is None else known[0]
             if on_granted is not None:
                 on_granted(reply)
+            return
+        if isinstance(reply, r.ReceiveRefused):
+            if (known := self.receivers.get(reply.receiver)) is not None:
+                known[0](reply)
             return
         asked = self.requests.pop(reply.request, None)
         if asked is not None:

@@ -394,7 +394,7 @@ class _Receiver:
         self.row, self.options, self.kind = row, options, command.kind
         self._reserves = isinstance(command, c.Receive) and command.reserve
 
-    def reply(self, reply: r.Granted | r.SessionEnded | r.Failed) -> None:
+    def reply(self, reply: r.Granted | r.SessionEnded | r.ReceiveRefused | r.Failed) -> None:
         table = self._table
         if isinstance(reply, r.Failed):
             table.receiver_failed(reply)
@@ -402,9 +402,10 @@ class _Receiver:
         if isinstance(reply, r.SessionEnded):
             table.sessions.pop((self.row, reply.lock_id), None)
         elif self.gone or not table.gives:
-            self._take_back(reply)
+            if isinstance(reply, r.Granted):
+                self._take_back(reply)
             return
-        elif self._reserves and reply.entries and self.options is not None:
+        elif isinstance(reply, r.Granted) and self._reserves and reply.entries and self.options is not None:
             positions = [entry.pos for entry in reply.entries]
             table.reservations[self.row, reply.kind, reply.lock_id] = _Reservation(self.options, positions)
         table.reply(reply)

@@ -21,6 +21,10 @@ CONDITIONS: Final[dict[type[PartibusError], tuple[str, int]]] = {
     core.MessageNotFound: ("com.microsoft:message-not-found", 404),
     core.SessionLockLost: ("com.microsoft:session-lock-lost", 410),
     core.SessionCannotBeLocked: ("com.microsoft:session-cannot-be-locked", 410),
+    # The one condition that no client library takes for a passing fault (section 7.1): each raises at once.
+    core.ReadExclusively: ("amqp:not-allowed", 409),
+    core.CursorHeld: ("partibus:cursor-held", 409),
+    core.CursorLost: ("partibus:cursor-lost", 410),
     core.TransactionUnknown: ("amqp:transaction:unknown-id", 400),
     core.TransactionRolledBack: ("amqp:transaction:rollback", 400),
     core.TransactionTimedOut: ("amqp:transaction:timeout", 400),
