@@ -6,6 +6,7 @@ from partibus.message import with_application_properties
 from partibus.partition.entry import Entry
 from partibus.partition.events import Moved, Rewritten
 from partibus.partition.keys import REWRITTEN_BODY, SubqueueKind, body_key
+from partibus.partition.notes import DEAD_LETTER, EXPIRE
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 
@@ -55,6 +56,7 @@ def is_used_up(state: PartitionState, kind: int, entry: Entry) -> bool:
 def dead_letter_used_up(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
     """Move entries that were delivered too often."""
     description = f"Message could not be consumed after {state.options.max_delivery_count} delivery attempts."
+    step.notes.append((DEAD_LETTER, kind, entries, None))
     dead_letter(state, kind, entries, with_reason(MAX_DELIVERIES_REASON, description), step)
 
 
@@ -82,8 +84,10 @@ def is_expired(kind: int, entry: Entry, now_ms: int) -> bool:
 def expire(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
     """Drop entries whose time is over, or dead-letter them where the entity says so."""
     state.tally.expired += len(entries)
+    step.notes.append((EXPIRE, kind, entries, None))
     if state.options.dead_letter_on_expiration:
         reason = with_reason(EXPIRED_REASON, "The message expired and was dead lettered.")
+        step.notes.append((DEAD_LETTER, kind, entries, None))
         dead_letter(state, kind, entries, reason, step)
     else:
         state.remove(kind, entries, step)

@@ -9,6 +9,7 @@ from partibus.partition.dead_letter import dead_letter_used_up, expire, is_expir
 from partibus.partition.lane import Lane
 from partibus.partition.load_requests import DeferredLoad
 from partibus.partition.locks import lock
+from partibus.partition.notes import COMPLETE, DELIVER
 from partibus.partition.ports import EntryRow, EntryState
 from partibus.partition.replies import DeferredGranted, NotFound, SessionLost
 from partibus.partition.state import PartitionState, entry_of
@@ -60,6 +61,7 @@ def deferred_loaded(
     if command.delete:
         state.tally.delivered += len(entries)
         state.tally.completed += len(entries)
+        step.notes += ((DELIVER, command.kind, entries, None), (COMPLETE, command.kind, entries, None))
         state.remove(command.kind, entries, step)
     else:
         lock_id, until_ms = lock(state, lane, sorted(entries, key=lambda entry: entry.pos), now_ms, step)

@@ -11,6 +11,7 @@ from partibus.partition.events import Enqueued, IdsRemembered, NumbersTaken
 from partibus.partition.inbound import new_ones
 from partibus.partition.keys import SubqueueKind, body_key
 from partibus.partition.load_requests import DuplicateLoad, DuplicateScan, SinkLoad
+from partibus.partition.notes import FULL, SEND
 from partibus.partition.outbound import take_transfers
 from partibus.partition.ports import EntryState
 from partibus.partition.publish import publish, schedule
@@ -32,6 +33,8 @@ def enqueue(
         _stand_in_line(state, command, now_ms, step)
         return
     refused = over_quota(state, command)
+    if refused is not None:
+        step.refuse((SEND, SubqueueKind.ACTIVE, FULL, command.messages))
     step.replies.append(refused if refused is not None else store(state, command, now_ms, step, ids))
     if command.sink is not None:
         sinks_of(state).passed()
@@ -81,6 +84,7 @@ def store(
         messages = _without_duplicates(state.duplicates, messages, ids, now_ms, step)
     if state.options.topic:
         state.tally.received += len(messages)
+        step.notes.append((SEND, SubqueueKind.ACTIVE, range(first, first + len(messages)), messages))
         publish(state, command, messages, first, now_ms, step)
         return Accepted(command.request, first, known)
     base = body_key(state.row, 0)
@@ -122,6 +126,7 @@ def store(
         sequence += 1
         total += size
     state.tally.received += len(entries) + len(scheduled)
+    step.notes.append((SEND, SubqueueKind.ACTIVE, entries + scheduled if scheduled else entries, messages))
     if scheduled:
         schedule(state, scheduled, step)
     if entries:

@@ -9,6 +9,7 @@ from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Demand, Lane
 from partibus.partition.lock_table import LockBatch, by_lock
 from partibus.partition.locks import lock
+from partibus.partition.notes import COMPLETE, DELIVER
 from partibus.partition.outbound import barrier, forwards, take_over
 from partibus.partition.replies import Cancelled, Granted
 from partibus.partition.state import PartitionState
@@ -124,6 +125,7 @@ def _grant(
     elif demand.delete:
         state.tally.delivered += len(entries)
         state.tally.completed += len(entries)
+        step.notes += ((DELIVER, lane.kind, entries, None), (COMPLETE, lane.kind, entries, None))
         state.remove(lane.kind, entries, step)
     else:
         lock_id, until_ms = lock(state, lane, entries, now_ms, step)
@@ -145,6 +147,7 @@ def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, ste
     if entries and command.delete:
         state.tally.delivered += len(entries)
         state.tally.completed += len(entries)
+        step.notes += ((DELIVER, kind, entries, None), (COMPLETE, kind, entries, None))
         state.remove(kind, entries, step)
     elif entries:
         entries.sort(key=attrgetter("pos"))

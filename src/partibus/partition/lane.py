@@ -99,6 +99,11 @@ class Lane:
         return self.paged_up_to >= self.tail_from
 
     @property
+    def held(self) -> list[Entry]:
+        """Entries under lock."""
+        return [entry for batch in self.locks for entry in batch.entries.values()]
+
+    @property
     def has_more(self) -> bool:
         """The gap may have entries."""
         return True

@@ -5,6 +5,7 @@ from partibus.partition.entry import Entry
 from partibus.partition.events import LockChanged, Locked
 from partibus.partition.lane import Lane
 from partibus.partition.lock_table import LockBatch
+from partibus.partition.notes import DELIVER, LOCK_EXPIRED, RENEW
 from partibus.partition.put_back import put_back
 from partibus.partition.replies import LocksRenewed, Settled
 from partibus.partition.session_locks import expire_sessions
@@ -16,6 +17,7 @@ from partibus.partition.sweeps import begin_due_sweeps
 def lock(state: PartitionState, lane: Lane, entries: list[Entry], now_ms: int, step: Step) -> tuple[int, int]:
     """Lock entries as one delivery batch, or under the session's lock where they belong to one: (lock id, until ms)."""
     state.tally.delivered += len(entries)
+    step.notes.append((DELIVER, lane.kind, entries, None))
     most = state.options.limits.locked_body_max
     remembered = entries
     if max([entry.size_bytes for entry in entries]) > most:
@@ -47,6 +49,8 @@ def renew_locks(state: PartitionState, command: RenewLocks, now_ms: int, step: S
     if lost:
         step.replies.append(Settled(command.request, lost))
         return
+    renewed = [batch.entries[pos] for batch, (_, pos) in zip(found, command.tokens, strict=True)]
+    step.notes.append((RENEW, command.kind, renewed, None))
     until_ms = now_ms + state.options.lock_duration_ms
     for batch, (_, pos) in zip(found, command.tokens, strict=True):
         lane.locks.renew(batch, [pos], until_ms)
@@ -69,6 +73,7 @@ def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
             entries = batch.over(now_ms)
             if entries:
                 state.tally.locks_expired += len(entries)
+                step.notes.append((LOCK_EXPIRED, kind, entries, None))
                 state.unlock(subqueue, batch, [entry.pos for entry in entries], step, still_covered=True)
                 put_back(state, kind, entries, now_ms, step, counted=True)
     if state.sessions is not None:

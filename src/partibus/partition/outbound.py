@@ -17,6 +17,7 @@ from partibus.partition.events import Enqueued, Moved
 from partibus.partition.keys import REWRITTEN_BODY, SubqueueKind, body_key
 from partibus.partition.lane import Lane
 from partibus.partition.lock_table import by_lock
+from partibus.partition.notes import DEAD_LETTER, FORWARD, SEND
 from partibus.partition.ports import EntryState
 from partibus.partition.replies import Accepted, Done
 from partibus.partition.state import PartitionState
@@ -38,6 +39,7 @@ def take_transfers(state: PartitionState, command: Enqueue, now_ms: int, step: S
         number = state.take_number()
         size = len(message.data)
         entries.append(Entry(number, base | number, number, now_ms, 0, None, now_ms, size, message.data))
+    step.notes.append((SEND, SubqueueKind.TRANSFER, entries, command.messages))
     step.events.append(Enqueued(entries, SubqueueKind.TRANSFER))
     state.arrive(SubqueueKind.TRANSFER, entries, sum([entry.size_bytes for entry in entries]), step)
     return Accepted(command.request, entries[0].sequence)
@@ -87,9 +89,11 @@ def forwarded(state: PartitionState, command: Forwarded, now_ms: int, step: Step
             subqueue.reservations.unlock(reservation, held)
     if command.reason is None:
         state.tally.forwarded += len(entries)
+        step.notes.append((FORWARD, command.kind, entries, None))
         state.remove(command.kind, entries, step)
     else:
         properties = with_reason(command.reason, command.description or "")
+        step.notes.append((DEAD_LETTER, command.kind, entries, None))
         dead_letter(state, command.kind, entries, properties, step, SubqueueKind.TRANSFER_DEAD_LETTER)
     if command.request:
         step.replies.append(Done(command.request))

@@ -17,6 +17,7 @@ from partibus.partition.entry import Entry
 from partibus.partition.events import Enqueued, NumbersTaken, Published, Rewritten
 from partibus.partition.fan_out import Plan, Planned
 from partibus.partition.keys import REWRITTEN_BODY, SHARED_BODY, SubqueueKind, body_key
+from partibus.partition.notes import DEAD_LETTER, SEND
 from partibus.partition.ports import EntryState
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
@@ -165,6 +166,7 @@ def arrive(state: PartitionState, command: Arrive, now_ms: int, step: Step) -> N
         total += size
     state.next_sequence = number
     state.tally.received += len(command.messages)
+    step.notes.append((SEND, SubqueueKind.ACTIVE, entries, command.messages))
     if entries:
         if earliest_ms is not None:
             state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, earliest_ms)
@@ -194,5 +196,6 @@ def _dead(state: PartitionState, message: Message, reason: str, description: str
 
 def _bury(state: PartitionState, dead: list[Entry], step: Step) -> None:
     state.tally.dead_lettered += len(dead)
+    step.notes.append((DEAD_LETTER, SubqueueKind.ACTIVE, dead, None))
     step.events.append(Enqueued(dead, SubqueueKind.DEAD_LETTER, with_bodies=False))
     state.arrive(SubqueueKind.DEAD_LETTER, dead, sum([entry.size_bytes for entry in dead]), step)

@@ -4,6 +4,7 @@ from partibus.partition.commands import Arrive
 from partibus.partition.events import Event
 from partibus.partition.lane import Lane
 from partibus.partition.load_requests import Load
+from partibus.partition.notes import Note, Refusal
 from partibus.partition.replies import Reply
 
 
@@ -14,13 +15,17 @@ class Step:
     them when the handler is done, so no handler needs to know about handing out.
     """
 
-    __slots__ = ("arrivals", "changed", "events", "loads", "replies")
+    __slots__ = ("arrivals", "changed", "events", "loads", "notes", "refusals", "replies")
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.replies: list[Reply] = []
         self.loads: list[Load] = []
         self.changed: dict[Lane, None] = {}
+        self.notes: list[Note] = []
+        """What was done to messages, for who records it (`partibus.partition.notes`)."""
+        self.refusals: list[Refusal] | None = None
+        """What was not done, likewise."""
         self.arrivals: dict[int, Arrive] | None = None
         """Of a topic: what its subscriptions get, by their rows. To be given to them at once, so that all of it is in
         one commit."""
@@ -28,6 +33,12 @@ class Step:
     def change(self, lane: Lane) -> None:
         """Have a lane looked after."""
         self.changed[lane] = None
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Say what was not done."""
+        if self.refusals is None:
+            self.refusals = []
+        self.refusals.append(refusal)
 
     def arriving(self, row: int, ttl_max_ms: int | None) -> Arrive:
         """What a subscription gets; see `arrivals`."""

@@ -12,6 +12,7 @@ from partibus.partition.events import Moved, Updated
 from partibus.partition.fan_out import Planned
 from partibus.partition.lane import Lane
 from partibus.partition.load_requests import DueSweep, Sweep, SweepLoad
+from partibus.partition.notes import DELETE, PURGE
 from partibus.partition.outbound import forwards, to_the_end
 from partibus.partition.ports import DueRows, EntryRow, EntryState
 from partibus.partition.publish import publish_due
@@ -180,6 +181,7 @@ def _cancel(
     if missing:
         step.replies.append(NotFound(sweep.request, sorted(missing)))
         return
+    step.notes.append((DELETE, subqueue.kind, scheduled, None))
     state.remove(subqueue.kind, scheduled, step)
     step.replies.append(Done(sweep.request))
 
@@ -187,6 +189,7 @@ def _cancel(
 def _purge(state: PartitionState, subqueue: Subqueue, sweep: Purge, entries: list[Entry], step: Step) -> None:
     old = [entry for entry in entries if entry.enqueued_ms < sweep.enqueued_before_ms]
     removed = _not_used_up(state, subqueue, _take_waiting(state, subqueue, old, sweep.count), step)
+    step.notes.append((PURGE, subqueue.kind, removed, None))
     state.remove(subqueue.kind, removed, step)
     step.replies.append(Purged(sweep.request, len(removed)))
 

@@ -1,0 +1,56 @@
+"""The columns of the telemetry files: what a broker writes and what jobs read (D28, docs/telemetry.md).
+
+One row per operation on one message, and one per commit. Sampling is by message: of a message that was chosen every row
+is there, and each stands for ``weight`` of its kind.
+"""
+
+from typing import Final, NamedTuple
+
+from partibus.partition.notes import OPERATIONS
+
+
+class TelemetryColumn(NamedTuple):
+    """One column; ``type`` as Spark's DDL spells it."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+COMMIT: Final = "commit"
+"""The one operation that is not about a message."""
+OPS: Final = (*OPERATIONS, COMMIT)
+"""The values of ``op``; those about messages in the order of their numbers between broker and writer."""
+OK: Final = "ok"
+FAILED: Final = "com.microsoft:server-busy"
+"""Outcome of what a commit that failed took back: its clients were told to try again."""
+UNKNOWN: Final = "unknown"
+"""Outcome of what was decided when the broker ended before it heard of the commit."""
+NAMESPACE: Final = "default"
+"""A broker serves one namespace, and clients call it by any host name that leads to it."""
+KEY_MAX: Final = 128
+"""Characters of a key that are written. Its slot is the whole key's."""
+
+COLUMNS: Final = (
+    TelemetryColumn("time", "timestamp", "when it was decided, in ms, by the broker's clock (UTC)"),
+    TelemetryColumn("op", "string", f"what was done: {', '.join(OPS)}"),
+    TelemetryColumn("namespace", "string", f"`{NAMESPACE}`: a broker has one"),
+    TelemetryColumn("entity", "string", "path of the queue, topic or subscription, its sub-queue included"),
+    TelemetryColumn("partition_id", "int", "0 of an entity without partitions"),
+    TelemetryColumn("store", "int", "number of the messaging store"),
+    TelemetryColumn("broker", "string", "which broker did it"),
+    TelemetryColumn("position", "bigint", "place in its sub-queue and partition"),
+    TelemetryColumn("sequence_number", "bigint", "as clients see it"),
+    TelemetryColumn("key", "string", f"session id, else partition key; at most {KEY_MAX} characters"),
+    TelemetryColumn("slot", "int", "0 to 16383: the slot of that key, which decides the partition"),
+    TelemetryColumn("size_bytes", "bigint", "as stored; of a commit, all messages in it"),
+    TelemetryColumn("delivery_count", "int", "deliveries until then, this one included"),
+    TelemetryColumn("dwell_ms", "bigint", "since the message was enqueued; not of `send` and `commit`"),
+    TelemetryColumn("latency_us", "bigint", "from the command to durability; of a commit, what it took"),
+    TelemetryColumn("messages", "int", "1; of a commit, how many messages were enqueued, locked, settled or moved"),
+    TelemetryColumn("outcome", "string", f"`{OK}`, the condition of an error, or `{UNKNOWN}`"),
+    TelemetryColumn("weight", "double", "how many operations the row stands for: 1 / sampling rate"),
+)
+
+DDL: Final = ", ".join(f"{column.name} {column.type}" for column in COLUMNS)
+"""As Spark's readers take it."""
