@@ -8,6 +8,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
+from partibus.partition.notes import Recorder
+
 COMMIT_BUCKETS_S: Final = (0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds of the histogram of commits: a sync of a good disk is a third of the first, a busy one's near 0.01."""
 
@@ -86,9 +88,11 @@ def _no_time() -> float:
 class Meters:
     """All that is counted in one process: entities keep their counts when a store comes, fails or goes."""
 
-    def __init__(self, elapsed_s: Callable[[], float] = _no_time) -> None:
-        """``elapsed_s``: seconds since some moment; without one, all commits take no time."""
+    def __init__(self, elapsed_s: Callable[[], float] = _no_time, recorder: Recorder | None = None) -> None:
+        """``elapsed_s``: seconds since some moment; without one, all commits take no time. ``recorder``: keeps what is
+        done to single messages, if that is wanted."""
         self.elapsed_s = elapsed_s
+        self.recorder = recorder
         self.tallies: dict[int, Tally] = {}
         """By partition row, of the partitions that are or were in use here and are not deleted."""
 
