@@ -198,6 +198,12 @@ class Outbound:
         self.window -= 1
         return not more
 
+    def unsettled_of(self, link: Sender) -> list[object]:
+        """The contexts of a link's deliveries that are not settled, and of those that have not begun to leave."""
+        sent = [context for sender, context in self.unsettled.values() if sender is link]
+        waiting = [one for one in self._waiting if one.link is link and one.delivery_id is None and not one.settled]
+        return sent + [one.context for one in waiting]
+
     def on_flow(self, next_incoming_id: int | None, incoming_window: int, events: list[Event]) -> None:
         """The peer's view of its window [2.5.6]; null means that it has not seen our begin."""
         known = 0 if next_incoming_id is None else next_incoming_id

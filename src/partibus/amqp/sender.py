@@ -93,6 +93,10 @@ class Sender(Link):
         """
         return self.session.outbound.settle(delivery_ids, state, retain)
 
+    def unsettled_contexts(self) -> list[object]:
+        """The contexts of deliveries that were taken unsettled and are not settled yet, sent or not."""
+        return self.session.outbound.unsettled_of(self)
+
     def forget(self) -> None:
         self.flow.available = 0
         self.session.outbound.drop(self)

@@ -92,7 +92,7 @@ REPLIES: dict[int, type] = {
     92: r.CursorLost,
     93: r.ReceiveRefused,
 }
-STAYS = frozenset(("planned",))
+STAYS = frozenset(("planned", "holder"))
 """Fields, the last of their class, that the owner of a partition fills in for itself: they do not travel."""
 _NUMBERS = ("request", "receiver", "accept")
 """Fields that hold a number of the asker's (`partibus.routing.partitions.Numbers`)."""

@@ -7,10 +7,11 @@
 ```
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from partibus.cluster.handshake import Identity
 from partibus.partition.host import Host
 from partibus.partition.ports import Store
 from partibus.partition.runtime import StoreRuntime
@@ -74,18 +75,22 @@ class Stores:
         self._serving = serving
         self._open_store = open_store
         self._make_runtime = make_runtime
-        self.routes = [StoreRoute(name, host.call_soon) for name in names]
+        self.routes = [StoreRoute(name, host.call_soon, host.call_later) for name in names]
         self.runtimes: dict[int, StoreRuntime] = {}
         """Of the stores that this broker owns."""
         self._leads_to: dict[int, Owner] = {}
         """Who owns the stores that others own."""
         self._version = 0
+        self._present: Set[str] = frozenset()
+        """Runs of the brokers that are there."""
 
     def take(self, store_no: int, taken: Callable[[StoreRuntime], None]) -> None:
         """Open a store, off the loop, and have its partitions run here. ``taken`` is called when that was tried: a
         store that can't be opened is owned all the same, its `failure` says why, and opening goes on being tried."""
         runtime = self._make_runtime(store_no, partial(self._open_store, store_no))
         runtime.asker_of = self._serving.asker_of
+        runtime.run = Identity(*self._us).run
+        runtime.is_present = self._is_present
         self.runtimes[store_no] = runtime
 
         def begun() -> None:
@@ -110,11 +115,16 @@ class Stores:
 
         runtime.close(closed)
 
-    def follow(self, version: int, owners: Sequence[Owner | None]) -> None:
-        """The owners by store number, as the supervisor knows them; older news than the last are passed over."""
+    def follow(self, version: int, owners: Sequence[Owner | None], present: Iterable[Owner]) -> None:
+        """The owners by store number, and who is there, as the supervisor knows them; older news than the last are
+        passed over. The sessions of a broker that is there no more are free (D21)."""
         if version <= self._version:
             return
         self._version = version
+        before, self._present = self._present, {Identity(*owner).run for owner in present}
+        if before - self._present:
+            for runtime in list(self.runtimes.values()):
+                runtime.release_gone()
         self._peers.keep({owner for owner in owners if owner is not None and owner != self._us})
         for store_no, owner in enumerate(owners):
             if owner == self._us or store_no in self.runtimes:
@@ -127,6 +137,9 @@ class Stores:
                 self._leads_to[store_no] = owner
                 route.lead_nowhere(f"{self.names[store_no]} has gone to {owner.broker}")
                 self._peers.lead(route, owner, store_no)
+
+    def _is_present(self, run: str) -> bool:
+        return run in self._present or run == Identity(*self._us).run
 
     def facts(self) -> dict[str, Mapping[str, Any]]:
         """By name, of the stores that this broker owns: what status and health show."""

@@ -7,9 +7,10 @@
 ```
 
 A channel is used once. When it is lost, its requests are answered: surely not executed where the question never left
-this process or leaves nothing behind; messages that were sent wait for the next owner, which knows
-(`partibus.cluster.unsure`); of the rest nobody can tell. Its receivers are told, and the routes lead nowhere, until
-somebody who knows the next owner has them lead there.
+this process or leaves nothing behind. Sends, settlements and transactions that were sent wait for the next owner, which
+knows (`partibus.cluster.unsure`); of the rest nobody can tell. What the holders of locks say and was surely not done is
+asked again of that owner. Its receivers are told, and the routes lead nowhere, until somebody who knows the next owner
+has them lead there.
 """
 
 from collections import deque
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 from partibus.cluster.forms import to_form
 from partibus.cluster.outbox import Outbox
-from partibus.cluster.unsure import Unsure
+from partibus.cluster.unsure import Asked, Unsure
 from partibus.cluster.wire import (
     Ask,
     Condition,
@@ -42,7 +43,7 @@ from partibus.partition import replies as r
 from partibus.partition.answers import OnReply
 from partibus.partition.options import PartitionOptions
 from partibus.partition.runtime import OnFound
-from partibus.routing.store_access import StoreRoute
+from partibus.routing.store_access import CAN_WAIT, StoreRoute
 
 _OPTIONS_KEPT_MAX = 4_096
 _LEAVES_NOTHING = frozenset(
@@ -75,8 +76,10 @@ class _Asked(NamedTuple):
     """The number of the batch that took it away; `_NEVER` when that makes no difference."""
     bulk_bytes: int
     """What it takes of the store's room."""
-    recorded: bool = False
-    """Its store keeps word that it was executed."""
+    recorded: type | None = None
+    """Kind of a command of which its store keeps word that it was executed."""
+    again: tuple[int, PartitionOptions, c.Command] | None = None
+    """Row, options and command of what the next owner can be asked."""
 
 
 class _Held(NamedTuple):
@@ -195,7 +198,10 @@ class RemoteBroker:
             if asked.bulk_bytes:
                 asked.store.answered(asked.bulk_bytes)
                 touched[asked.store] = None
-            asked.on_reply(reply)
+            if type(reply) is r.Failed and reply.executed is False and asked.again is not None:
+                asked.store.route.hold(*asked.again, asked.on_reply)
+            else:
+                asked.on_reply(reply)
         elif isinstance(reply, r.Failed) and (known := self.receivers.pop(reply.request, None)) is not None:
             known[0](reply)
 
@@ -220,13 +226,16 @@ class RemoteBroker:
         recalls, self.recalls = self.recalls, {}
         for found in recalls.values():
             found(None)
-        open_questions: dict[StoreRoute, dict[int, OnReply]] = {}
+        open_questions: dict[StoreRoute, dict[int, Asked]] = {}
         for number, asked in requests.items():
             executed = None if asked.batch <= left else False
-            if executed is None and asked.recorded and self._unsure is not None:
-                open_questions.setdefault(asked.store.route, {})[number] = asked.on_reply
-                continue
-            asked.on_reply(r.Failed(number, executed, False, why))
+            if executed is None and asked.recorded is not None and self._unsure is not None:
+                question = Asked(asked.recorded, asked.on_reply, asked.again)
+                open_questions.setdefault(asked.store.route, {})[number] = question
+            elif asked.again is not None and (executed is False or asked.recorded is None):
+                asked.store.route.hold(*asked.again, asked.on_reply)  # of the latter twice is as good as once
+            else:
+                asked.on_reply(r.Failed(number, executed, False, why))
         if self._unsure is not None:
             for route, waiting in open_questions.items():
                 self._unsure.hold(route, self.run, waiting, why)
@@ -303,18 +312,24 @@ class RemoteStore:
             form = to_form(command)
             frame = Ask(self._number, row, broker.encoded(options), holdable, on_reply is not None, form)
             if isinstance(command, c.Enqueue | c.Transact):
-                recorded = type(command) is c.Enqueue
-                self._submit_bulk(command.request, encode_frame(frame), on_reply, recorded=recorded)
+                self._submit_bulk(command.request, encode_frame(frame), on_reply, type(command))
                 return
             batch = _NEVER if type(command) in _LEAVES_NOTHING else broker.outbox.batch
             broker.outbox.put(frame)
         except (ValueError, TypeError) as error:
             self._refuse(command, on_reply, f"a {type(command).__name__} can't be sent to {broker.name}: {error}")
             return
-        if on_reply is not None:
-            broker.requests[r.request_of(command)] = _Asked(on_reply, self, batch, 0)
+        if on_reply is None:
+            return
+        kind = type(command)
+        if kind in CAN_WAIT:
+            recorded = c.Settle if kind is c.Settle else None
+            asked = _Asked(on_reply, self, batch, 0, recorded, (row, options, command))
+        else:
+            asked = _Asked(on_reply, self, batch, 0)
+        broker.requests[r.request_of(command)] = asked
 
-    def _submit_bulk(self, request: int, frame: bytes, on_reply: OnReply | None, *, recorded: bool) -> None:
+    def _submit_bulk(self, request: int, frame: bytes, on_reply: OnReply | None, recorded: type) -> None:
         broker = self._broker
         size_bytes = len(frame)
         if self._held or (self._bulk_bytes and self._bulk_bytes + size_bytes > self._bulk_bytes_max):

@@ -4,7 +4,8 @@ A guest numbers its requests and receivers itself. Here they get a base that no 
 beside those of this broker and of other guests.
 
 When a guest is gone, what only made sense with it goes back at once: its receivers wait no more, its reservations and
-sessions are free. Message locks stay: consumers can settle through another broker (D12, D21).
+sessions are free. Message locks stay: consumers can settle through another broker (D12). While a guest is there it
+keeps its sessions, whoever the owner of a store is: the stored lock names its run (D21).
 """
 
 from collections.abc import Callable, Mapping
@@ -94,7 +95,7 @@ class Guest:
 
     def __init__(self, serving: Serving, outbox: Outbox, base: int, asker: str | None = None) -> None:
         self.outbox = outbox
-        self._asker = asker
+        self.asker = asker
         self.base = base
         self.gone = False
         self._serving = serving
@@ -143,10 +144,10 @@ class Guest:
             self.outbox.put(Recalled(frame.question, None if known is None else dict(known)))
 
         memory = memory_of(self._serving.stores.get(frame.store))
-        if self._asker is None or memory is None:
+        if self.asker is None or memory is None:
             found(None)
         else:
-            memory.find_executed(self._asker, frame.requests, found)
+            memory.find_executed(self.asker, frame.requests, found)
 
     def _table(self, number: int) -> "_Table":
         table = self._tables.get(number)
@@ -278,6 +279,7 @@ class _Table:
             self.store.drop(row, dropped)
 
     def _accept(self, row: int, options: PartitionOptions, command: c.AcceptSession) -> OnReply:
+        command.holder = self.guest.asker or ""
         accepting = self.accepting[command.request] = _Accepting(self, row, options)
         return accepting.reply
 

@@ -286,10 +286,15 @@ class Supervisor:
             self._spawn(self._do(step, self._children[step.broker]))
         self._version += 1
         owners = [self._owner(broker) for broker in self._plan.owners]
-        janitor = min((child.broker for child in self._children.values() if child.joined), default=None)
-        for child in self._children.values():
-            if child.joined:
-                child.channel.tell("owners", version=self._version, owners=owners, janitor=janitor)
+        joined = [child for child in self._children.values() if child.joined]
+        said = {
+            "version": self._version,
+            "owners": owners,
+            "janitor": min((child.broker for child in joined), default=None),
+            "present": [(child.broker, child.incarnation) for child in joined],
+        }
+        for child in joined:
+            child.channel.tell("owners", **said)
         if self._plan.settled:
             self._settled.set()
 

@@ -1,10 +1,13 @@
-"""Messages sent to an owner that was lost before it answered: the next owner says whether they are stored (D15).
+"""What an owner was asked that was lost before it answered: the next one says whether it was done (D15).
 
 ```text
- sent ─▶ owner lost ─▶ hold ─▶ (the store has another owner) ─▶ find_executed ─┬─▶ Accepted
+ sent ─▶ owner lost ─▶ hold ─▶ (the store has another owner) ─▶ find_executed ─┬─▶ its answer, as it would have been
                          └─▶ too late, or the same run of the owner is back ─┐  ├─▶ surely not executed
                                                                              └──┴─▶ nobody can tell
 ```
+
+Of what was surely not executed, a settlement is asked again of that owner: the lock that it is about lives on. Who sent
+is told, and sends elsewhere or again; a transaction is told to its client, who begins it anew.
 
 Each commit that answers requests of another broker stores their numbers, so the next owner, which can open the store
 only when the last one can commit no more, has the truth. It keeps it for a minute: who was not running meanwhile does
@@ -12,10 +15,13 @@ not ask.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from partibus.partition import commands as c
 from partibus.partition import replies as r
 from partibus.partition.answers import OnReply
+from partibus.partition.executed import answer_of
+from partibus.partition.options import PartitionOptions
 from partibus.routing.store_access import StoreRoute, memory_of
 
 WAIT_S = 15.0
@@ -27,6 +33,16 @@ STOOD_STILL_S = 10.0
 """A process whose ticks are so far apart did not run meanwhile. What it asks about may have been forgotten."""
 DISTRUST_S = 60.0
 """After that it does not ask for so long."""
+
+
+class Asked(NamedTuple):
+    """A request that was not answered."""
+
+    kind: type
+    """Of its command."""
+    on_reply: OnReply
+    again: tuple[int, PartitionOptions, c.Command] | None = None
+    """Row, options and command, of what can be asked again."""
 
 
 class Unsure:
@@ -43,7 +59,7 @@ class Unsure:
         self._closed = False
         self._tick()
 
-    def hold(self, route: StoreRoute, lost: str, requests: Mapping[int, OnReply], why: str) -> None:
+    def hold(self, route: StoreRoute, lost: str, requests: Mapping[int, Asked], why: str) -> None:
         """Answer requests that were sent on a way to a store that is lost with ``lost``, a run of its owner."""
         waiting = _Waiting(route, lost, dict(requests), why)
         self._look_at_time()
@@ -99,7 +115,7 @@ class Unsure:
 class _Waiting:
     """Requests of one lost way to one store."""
 
-    def __init__(self, route: StoreRoute, lost: str, requests: dict[int, OnReply], why: str) -> None:
+    def __init__(self, route: StoreRoute, lost: str, requests: dict[int, Asked], why: str) -> None:
         self.route = route
         self.lost = lost
         self.requests = requests
@@ -108,13 +124,23 @@ class _Waiting:
 
     def answer(self, known: Mapping[int, int | None]) -> None:
         requests, self.requests = self.requests, {}
-        for number, on_reply in requests.items():
+        for number, (kind, on_reply, again) in requests.items():
             if number not in known:
                 on_reply(r.Failed(number, None, False, self._why))
-            elif (first := known[number]) is None:
-                on_reply(r.Failed(number, False, False, self._why))
+            elif (note := known[number]) is not None:
+                if again is not None:
+                    self._put_back(*again)
+                on_reply(answer_of(kind, number, note))
+            elif again is not None:
+                self.route.hold(*again, on_reply)
             else:
-                on_reply(r.Accepted(number, first))
+                on_reply(r.Failed(number, False, False, self._why))
+
+    def _put_back(self, row: int, options: PartitionOptions, command: c.Command) -> None:
+        """The holder of a session has said that he has these messages still, not knowing that they went back: he was
+        given the same lock on them again. Elsewhere the lock has ended, and nothing is found."""
+        if isinstance(command, c.Settle) and command.outcome in (c.Outcome.ABANDON, c.Outcome.RELEASE):
+            self.route.submit(row, options, c.Settle(0, command.kind, c.Outcome.RELEASE, command.tokens))
 
     def give_up(self) -> None:
         """Nobody can tell. Idempotent."""

@@ -238,7 +238,8 @@ class Machine:
         owners = owners_of(len(self._places), members)
         on_roster = {one.member.owner for one in self._brokers} | {self._us}
         self._versions += 1
-        self.stores.follow(self._versions, [owner if owner in on_roster else None for owner in owners])
+        present = {member.owner for member in members if member.is_there}
+        self.stores.follow(self._versions, [owner if owner in on_roster else None for owner in owners], present)
         if self._is_leaving:
             return
         steps = steps_of(self._us, len(self._places), members, self.stores.runtimes)
@@ -250,7 +251,6 @@ class Machine:
                 self._take(store_no)
         for store_no in self._failed.keys() - set(steps.take):
             del self._failed[store_no]
-        present = {member.owner for member in members if member.is_there}
         self._lead(min(owner.broker for owner in present) == self._us.broker)
         if not steps.take and not self._opening and all(owner in present for owner in owners):
             reached = all(route.failure is None for route in self.stores.routes)

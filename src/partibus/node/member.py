@@ -192,7 +192,7 @@ class Member:
 
     async def _owners(self, body: Body) -> None:
         owners = [None if owner is None else Owner(*owner) for owner in body["owners"]]
-        self.stores.follow(body["version"], owners)
+        self.stores.follow(body["version"], owners, [Owner(*one) for one in body["present"]])
         janitor = body["janitor"] == self._us.broker
         if janitor and not self._janitor:
             self.front.idle.begin()

@@ -44,7 +44,7 @@ class Answers:
 
     def whose(self, reply: r.Reply) -> OnReply | None:
         """Whom a reply is for; None when nobody is there. A request is answered once."""
-        if type(reply) is r.Granted or type(reply) is r.SessionEnded:
+        if type(reply) is r.Granted or type(reply) is r.SessionEnded or type(reply) is r.ReceiveRefused:
             return self._receivers.get(reply.receiver)
         return self._requests.pop(reply.request, None)  # type: ignore[union-attr]
 
@@ -92,7 +92,16 @@ class Answers:
 def _request_of(command: w.Input | w.Load) -> int:
     """The number of the request that a command is, or that a load was made for; 0: nobody waits."""
     asker: object = command
-    if isinstance(command, w.DeferredLoad | w.ScheduledCount | w.SessionStateLoad | w.SessionListLoad):
+    if isinstance(
+        command,
+        w.DeferredLoad
+        | w.ScheduledCount
+        | w.SessionStateLoad
+        | w.SessionListLoad
+        | w.SessionResume
+        | w.RangeLoad
+        | w.FatesLoad,
+    ):
         asker = command.command
     elif isinstance(command, w.SweepLoad):
         asker = command.sweep

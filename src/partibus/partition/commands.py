@@ -203,8 +203,8 @@ class AcceptSession:
     """None: any that has messages and is held by nobody."""
     wait: bool = True
     resumes: int = 0
-    """The lock id under which the receiver holds the named session already, as far as it knows: it has lost the owner of
-    the partition, or the way there, and goes on with the next one (D21). Answered with `SessionAccepted`, the lock
+    """The lock id under which the receiver holds the named session already, as far as it knows: it has lost the owner
+    of the partition, or the way there, and goes on with the next one (D21). Answered with `SessionAccepted`, the lock
     unchanged, or with `SessionLost`."""
     held: list[int] = field(default_factory=list)
     """With ``resumes``: positions of the messages that it was given and has not settled."""

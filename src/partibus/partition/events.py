@@ -6,8 +6,10 @@ forget its memory and load again (D11). There is no replay: the store holds the 
 
 from dataclasses import dataclass
 
+from partibus.partition.cursors import Cursor
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
+from partibus.partition.ports import Fate
 
 
 @dataclass(slots=True)
@@ -42,10 +44,72 @@ class Locked:
 
 @dataclass(slots=True)
 class Removed:
-    """Entries are finished: completed, received-and-deleted, expired."""
+    """Entries are gone: completed, received-and-deleted, expired."""
 
     kind: int
     entries: list[Entry]
+    fate: Fate | None = None
+    """None: they had not become active yet."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """As `Removed`, but they stay readable for cursors (D14)."""
+
+    kind: int
+    entries: list[Entry]
+    fate: Fate
+
+
+@dataclass(slots=True)
+class Cleared:
+    """Entries that were `Kept` go. Positions ascend; keys of bodies in their order."""
+
+    kind: int
+    positions: list[int]
+    bodies: list[int]
+
+
+@dataclass(slots=True)
+class RetainedCounted:
+    """So many entries, and bytes of them, are `Kept` now."""
+
+    kind: int
+    messages: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class CursorSet:
+    """A cursor is what it is now."""
+
+    kind: int
+    cursor: Cursor
+
+
+@dataclass(slots=True)
+class CursorDropped:
+    """A cursor is gone."""
+
+    kind: int
+    name: str
+
+
+@dataclass(slots=True)
+class FatesLogged:
+    """Messages have left. Flat: number of the line, and the other columns of `partibus.partition.ports.FateRow`."""
+
+    kind: int
+    rows: list[int]
+
+
+@dataclass(slots=True)
+class FatesForgotten:
+    """The lines of the log from one number to another, both included, go."""
+
+    kind: int
+    first: int
+    last: int
 
 
 @dataclass(slots=True)
@@ -88,6 +152,8 @@ class Moved:
     kind: int
     to_kind: int
     pairs: list[tuple[Entry, Entry]]
+    kept: bool = False
+    """Dead-lettered, and as they were they stay readable for cursors; each new one has a body of its own."""
 
 
 @dataclass(slots=True)
@@ -178,6 +244,13 @@ Event = (
     | Published
     | Locked
     | Removed
+    | Kept
+    | Cleared
+    | RetainedCounted
+    | CursorSet
+    | CursorDropped
+    | FatesLogged
+    | FatesForgotten
     | Updated
     | Rewritten
     | LockChanged

@@ -5,10 +5,16 @@ from collections.abc import Iterable
 
 from partibus.partition.entry import Entry
 from partibus.partition.events import (
+    Cleared,
+    CursorDropped,
+    CursorSet,
     Enqueued,
     Event,
+    FatesForgotten,
+    FatesLogged,
     IdsForgotten,
     IdsRemembered,
+    Kept,
     LockChanged,
     Locked,
     MarkRaised,
@@ -16,6 +22,7 @@ from partibus.partition.events import (
     NumbersTaken,
     Published,
     Removed,
+    RetainedCounted,
     Rewritten,
     SessionLocked,
     SessionStateSet,
@@ -27,7 +34,7 @@ from partibus.partition.events import (
     Updated,
 )
 from partibus.partition.keys import SHARED_BODY, entry_key, subqueue_key
-from partibus.partition.ports import BODY_COLUMNS, SessionLockRow, Writes
+from partibus.partition.ports import BODY_COLUMNS, FATE_COLUMNS, FINISHED, Fate, SessionLockRow, Writes
 
 LOCK_SPAN_MAX = 4096
 """Positions that one lock row covers at most: 512 bytes of bitmap. Entries that came back lie anywhere below the rest,
@@ -58,6 +65,9 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
                 waited = waited or event.is_renewed
             case SessionUnlocked():
                 writes.session_locks[partition_row, event.session] = None
+            case Kept():
+                _finish(subqueue_key(partition_row, event.kind), event.entries, event.fate, writes)
+                waited = True
             case _:
                 _record_rare(partition_row, event, writes)
                 waited = True
@@ -98,7 +108,10 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
         case Moved():
             before = [old for old, _ in event.pairs]
             after = [new for _, new in event.pairs]
-            _delete(subqueue_key(partition_row, event.kind), before, writes)
+            if event.kept:
+                _finish(subqueue_key(partition_row, event.kind), before, Fate.DEAD_LETTERED, writes)
+            else:
+                _delete(subqueue_key(partition_row, event.kind), before, writes)
             _insert(subqueue_key(partition_row, event.to_kind), after, writes, with_bodies=False)
         case SessionStateSet():
             writes.session_states[partition_row, event.session] = (event.state, event.updated_ms)
@@ -120,8 +133,37 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
             writes.sink_batches[partition_row, event.sink] = event.batch
         case SinkIdsForgotten():
             writes.forgotten_sink_ids.append((partition_row, event.sink, event.batch, event.most))
+        case Cleared() | RetainedCounted() | CursorSet() | CursorDropped() | FatesLogged() | FatesForgotten():
+            _record_for_cursors(partition_row, event, writes)
         case NumbersTaken():
             pass  # the counters are in every commit
+
+
+def _record_for_cursors(
+    partition_row: int,
+    event: Cleared | RetainedCounted | CursorSet | CursorDropped | FatesLogged | FatesForgotten,
+    writes: Writes,
+) -> None:
+    subqueue = subqueue_key(partition_row, event.kind)
+    match event:
+        case Cleared():
+            base = entry_key(subqueue, 0)
+            writes.deleted_entries += runs([base | pos for pos in event.positions])
+            for first, last in runs(sorted(event.bodies)):
+                _delete_body_range(first, last, writes)
+            writes.operations += len(event.positions)
+        case RetainedCounted():
+            writes.retained[subqueue] = (event.messages, event.size_bytes)
+        case CursorSet():
+            writes.cursors[subqueue, event.cursor.name] = event.cursor.row(subqueue)
+        case CursorDropped():
+            writes.cursors[subqueue, event.name] = None
+        case FatesLogged():
+            rows = event.rows
+            for start in range(0, len(rows), FATE_COLUMNS):
+                writes.fates += (entry_key(subqueue, rows[start]), *rows[start + 1 : start + FATE_COLUMNS])
+        case FatesForgotten():
+            writes.forgotten_fates.append((entry_key(subqueue, event.first), entry_key(subqueue, event.last)))
 
 
 def lock_rows(until_ms: int, positions: list[int]) -> list[tuple[int, int, bytes]]:
@@ -179,6 +221,15 @@ def _insert(subqueue: int, entries: list[Entry], writes: Writes, *, with_bodies:
             size_bytes += entry.size_bytes
     writes.operations += len(entries)
     writes.size_bytes += size_bytes
+
+
+def _finish(subqueue: int, entries: list[Entry], fate: Fate, writes: Writes) -> None:
+    base = entry_key(subqueue, 0)
+    state = FINISHED + fate
+    rows = writes.entry_updates
+    for entry in entries:
+        rows += (base | entry.pos, entry.body, state, entry.delivery_count, None)
+    writes.operations += len(entries)
 
 
 def _delete(subqueue: int, entries: list[Entry], writes: Writes) -> None:

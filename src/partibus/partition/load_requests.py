@@ -7,12 +7,15 @@ from typing import Any
 
 from partibus.partition.commands import (
     AcceptSession,
+    AdvanceCursor,
     CancelScheduled,
     Command,
     GetSessionState,
     Inspect,
     ListSessions,
     Purge,
+    ReadFates,
+    ReadRange,
     ReceiveDeferred,
     SetSessionState,
     Settle,
@@ -60,7 +63,21 @@ class DueSweep:
     until_ms: int
 
 
-Sweep = DueSweep | CancelScheduled | Purge
+@dataclass(slots=True)
+class Consume:
+    """What an exclusive cursor passes is to be completed; the next slice of it."""
+
+    command: AdvanceCursor
+    from_pos: int
+    to_pos: int
+
+    @property
+    def request(self) -> int:
+        """Who asked."""
+        return self.command.request
+
+
+Sweep = DueSweep | CancelScheduled | Purge | Consume
 """What goes over a sub-queue in the store, whatever part of it memory holds: one at a time."""
 
 
@@ -165,6 +182,34 @@ class PeekLoad:
 
 
 @dataclass(slots=True)
+class RangeLoad:
+    """A part of a range for a `ReadRange`, below ``end_pos``: all that is there is durable when the load runs."""
+
+    kind: int
+    command: ReadRange
+    end_pos: int
+
+
+@dataclass(slots=True)
+class FatesLoad:
+    """Lines of the log for a `ReadFates`."""
+
+    command: ReadFates
+
+
+@dataclass(slots=True)
+class ClearLoad:
+    """What a janitor may find to take away: rows of a range, which may be empty, and, from a number on, lines of the
+    log of fates."""
+
+    kind: int
+    from_pos: int
+    to_pos: int
+    fates_from: int | None
+    most: int
+
+
+@dataclass(slots=True)
 class BrowseLoad:
     """Rows for a `Browse`."""
 
@@ -191,6 +236,9 @@ Load = (
     | SinkCount
     | PeekLoad
     | BrowseLoad
+    | RangeLoad
+    | FatesLoad
+    | ClearLoad
 )
 
 

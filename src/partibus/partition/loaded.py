@@ -17,6 +17,7 @@ from partibus.partition.load_requests import (
     PageLoad,
     ScheduledCount,
     SessionListLoad,
+    SessionResume,
     SessionScan,
     SessionStateLoad,
     SinkCount,
@@ -24,9 +25,10 @@ from partibus.partition.load_requests import (
     SweepLoad,
 )
 from partibus.partition.loads import inspected
-from partibus.partition.ports import EntryRow
+from partibus.partition.ports import EntryRow, Fate
 from partibus.partition.replies import Rows, Sessions
 from partibus.partition.session_locks import scanned, state_loaded
+from partibus.partition.session_resume import resumed
 from partibus.partition.settlement import settle, take_bodies
 from partibus.partition.state import PartitionState, entry_of
 from partibus.partition.step import Step
@@ -53,6 +55,8 @@ def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> N
             scanned(state, found)
         case SessionStateLoad():
             state_loaded(state, load, found, now_ms, step)
+        case SessionResume():
+            resumed(state, load, found, now_ms, step)
         case SessionListLoad():
             step.replies.append(Sessions(load.command.request, found))
         case DuplicateLoad():
@@ -113,7 +117,7 @@ def _bodies_loaded(state: PartitionState, load: BodyLoad, bodies: list[bytes | N
             if pos in gone:
                 lost.append(doomed.pop(pos))
         dead_letter_doomed(state, load.kind, step)
-    state.remove(load.kind, lost, step)
+    state.remove(load.kind, lost, Fate.LOST, step)
     step.change(lane)
 
 

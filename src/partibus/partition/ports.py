@@ -249,7 +249,8 @@ class Writes:
         self.inbound_marks: dict[tuple[int, int], int] = {}
         """(partition row, key of the sub-queue that messages came from) -> their highest position there (D15)."""
         self.executed: dict[str, list[int]] = {}
-        """Run of another broker -> flat: number of a request of its that this commit answers, first sequence (D15)."""
+        """Run of another broker -> flat: number of a request of its that this commit answers, and what is to be known
+        of it (`partibus.partition.executed`; D15)."""
         self.executed_ms = 0
         """When, by the owner's clock."""
         self.forgotten_executed_ms: int | None = None
@@ -433,8 +434,8 @@ class Store(Protocol):
         ...
 
     def load_executed(self, asker: str) -> dict[int, int]:
-        """The requests of one run of a broker that commits have answered and that were not forgotten -> first
-        sequence."""
+        """The requests of one run of a broker that commits have answered and that were not forgotten -> what is known
+        of each."""
         ...
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:

@@ -5,9 +5,11 @@ from typing import Any
 from partibus.partition import commands as c
 from partibus.partition import load_requests as w
 from partibus.partition.keys import SubqueueKind, subqueue_key
-from partibus.partition.ports import EntryState, Store
+from partibus.partition.ports import EntryRow, EntryState, FateRow, Store
 
 BROWSE_ENTRIES_MAX = 10_000
+RANGE_ENTRIES_MAX = 16_384
+"""Of one `ReadRange`: some 3 MB of small messages, which a reader decodes at once."""
 
 
 def read(store: Store, row: int, load: w.Load) -> Any:
@@ -52,12 +54,33 @@ def read(store: Store, row: int, load: w.Load) -> Any:
             return store.browse(
                 subqueue_key(row, load.kind), load.from_pos, load.to_pos, BROWSE_ENTRIES_MAX, load.max_bytes
             )
+        case w.RangeLoad():
+            asked = load.command
+            return store.read_range(
+                subqueue_key(row, load.kind), asked.from_pos, load.end_pos, RANGE_ENTRIES_MAX, asked.max_bytes,
+                finished=asked.finished,
+            )  # fmt: skip
+        case w.FatesLoad():
+            most = min(load.command.most, RANGE_ENTRIES_MAX)
+            return store.load_fates(subqueue_key(row, load.command.kind), load.command.from_number, most)
+        case w.ClearLoad():
+            return _read_for_janitor(store, subqueue_key(row, load.kind), load)
 
 
 def _read_for_sweep(store: Store, subqueue: int, load: w.SweepLoad) -> Any:
     sweep = load.sweep
     if isinstance(sweep, w.DueSweep):
         return store.load_due(subqueue, sweep.state, sweep.until_ms, load.max_entries, load.max_bytes)
+    if isinstance(sweep, w.Consume):
+        return store.scan(subqueue, sweep.from_pos, sweep.to_pos, load.max_entries)
     if isinstance(sweep, c.CancelScheduled):
         return store.load_sequences(subqueue, sweep.sequences)
     return store.load_page(subqueue, 0, load.max_entries, load.max_bytes, sweep.session)
+
+
+def _read_for_janitor(
+    store: Store, subqueue: int, load: w.ClearLoad
+) -> tuple[list[tuple[EntryRow, int]], list[FateRow]]:
+    rows = store.scan(subqueue, load.from_pos, load.to_pos, load.most) if load.from_pos < load.to_pos else []
+    fates = [] if load.fates_from is None else store.load_fates(subqueue, load.fates_from, load.most)
+    return rows, fates

@@ -110,6 +110,8 @@ class SessionAccepted:
     session: str
     lock_id: int
     until_ms: int
+    is_stored: bool = False
+    """The lock outlives the owner of the partition: who loses that asks the next one (`AcceptSession.resumes`)."""
 
 
 @dataclass(slots=True)
@@ -351,8 +353,8 @@ Reply = (
 )
 
 
-def request_of(command: Command) -> int:
-    """The number by which somebody waits for the answer to a command; 0: nobody does."""
+def request_of(command: "Command | Reply") -> int:
+    """The number by which somebody waits for the answer to a command, or gets this one; 0: nobody does."""
     return getattr(command, "request", 0)
 
 

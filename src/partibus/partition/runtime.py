@@ -24,6 +24,7 @@ from partibus.partition.backlog import Backlog, needs_room
 from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.commit_schedule import CommitSchedule
 from partibus.partition.deadlines import Deadlines
+from partibus.partition.executed import note_of
 from partibus.partition.fan_out import Subscribers
 from partibus.partition.glance import AT_ONCE, Glance, look
 from partibus.partition.host import Host
@@ -47,8 +48,8 @@ FORGET_MS = 5_000
 AskerOf = Callable[[int], tuple[str, int] | None]
 """The run of another broker that a request is of, and its number there; None: it is this broker's own."""
 OnFound = Callable[[Mapping[int, int | None] | None], None]
-"""Gets, by request: the first sequence counter that it was given, or None when it was surely not executed; what is not
-there can't be told any more. None: the store can't be asked now."""
+"""Gets, by request: what is remembered of it (`partibus.partition.executed`), or None when it was surely not executed;
+what is not there can't be told any more. None: the store can't be asked now."""
 _LEASE_OVER = "the lease has run out, so another broker may have the store"
 _DROPPED_MAX = 100_000
 """Rows that were dropped and are remembered: some MB."""
@@ -76,12 +77,17 @@ class StoreRuntime:
         ``subscribers`` knows the subscriptions of topics. ``meters``: what is counted in this process."""
         self.asker_of: AskerOf | None = None
         """Which requests are another broker's; None while there is no other."""
+        self.run = ""
+        """Of this broker, where several share the stores: session locks name their holders' (D21)."""
+        self.is_present: Callable[[str], bool] = lambda run: run == self.run
+        """Whether a run of a broker is there."""
         self._noting_since_ms = 0
         """When a request of another broker was noted first; 0: none was."""
         self._forgot_ms = 0
         """When requests of other brokers were forgotten last; 0: never."""
         self._meters = meters or Meters()
         self.meter = CommitMeter(self._meters.elapsed_s)
+        self._recorder = None if self._meters.recorder is None else self._meters.recorder.of_store()
         self._forward = forward
         self._topics = Topics(subscribers)
         self._wake = wake
@@ -372,6 +378,18 @@ class StoreRuntime:
         self._queue.wait(self._queue.number, on_dropped, row)
         self._schedule.add(waited_for=True, holdable=True)
 
+    def release_gone(self) -> None:
+        """Brokers have gone: who was connected to them holds no session any more."""
+        for slot in list(self._slots.values()):
+            self._release_gone(slot)
+        self._answers.deliver()
+
+    def _release_gone(self, slot: Slot) -> None:
+        if slot.machine is not None and (sessions := slot.machine.state.sessions) is not None and sessions.resuming:
+            for lock_id, holder in sessions.away():
+                if not self.is_present(holder):
+                    self._handle(slot, c.ReleaseSession(lock_id), True)
+
     def run_due(self) -> None:
         """Let every partition whose deadline has passed run out what is due; the clock's hand moves this one too."""
         self._check_held()
@@ -413,6 +431,11 @@ class StoreRuntime:
         step = machine.handle(command, now_ms)
         if step.events:
             self._record(slot, machine, step, holdable, unconfirmed=_is_unconfirmed(command))
+        if self._recorder is not None:
+            if step.notes:
+                self._recorder.noted(slot.row, step.notes, now_ms, self._queue.number if step.events else 0)
+            if step.refusals is not None:
+                self._recorder.refused(slot.row, step.refusals, now_ms)
         queue = self._queue
         durable = slot.waited <= queue.durable
         if self.asker_of is not None and step.events:
@@ -503,9 +526,10 @@ class StoreRuntime:
     def _note_executed(self, step: Step, asker_of: "AskerOf") -> None:
         """With what another broker asked for goes word that it was done (D15)."""
         for reply in step.replies:
-            if type(reply) is r.Accepted and (known := asker_of(reply.request)) is not None:
+            note = note_of(reply)
+            if note is not None and (known := asker_of(r.request_of(reply))) is not None:
                 asker, number = known
-                self._queue.pending.executed.setdefault(asker, []).extend((number, reply.first_sequence))
+                self._queue.pending.executed.setdefault(asker, []).extend((number, note))
 
     def _date_executed(self, writes: Writes) -> None:
         now_ms = writes.executed_ms = self._clock.now_ms()
@@ -575,6 +599,11 @@ class StoreRuntime:
                 self._fail(result, of_commit=True)
             else:
                 self.meter.committed(writes.operations, writes.size_bytes, result)
+                if self._recorder is not None:
+                    row = next(iter(writes.counters), 0)
+                    self._recorder.committed(
+                        row, queue.number - 1, writes.operations, writes.size_bytes, result, self._clock.now_ms()
+                    )
                 self._committed()
 
         self._host.write(lambda: self.meter.timed(lambda: store.commit(writes)), committed)
@@ -616,6 +645,8 @@ class StoreRuntime:
         self.failure = str(error) or type(error).__name__
         self._release_waiting()  # nothing is in the way of who uses other stores besides
         self._generation += 1
+        if self._recorder is not None:
+            self._recorder.failed()
         committing = self._queue.under_way is not None and not of_commit
         touched, untouched = self._queue.fail()
         self._schedule.begun()
@@ -684,6 +715,8 @@ class StoreRuntime:
             snapshot, sizes = result
             slot.machine = Partition(slot.row, slot.options, snapshot, store.epoch)
             slot.machine.state.tally = self._meters.tally_of(slot.row)
+            slot.machine.state.run = self.run
+            self._release_gone(slot)
             if SubqueueKind.TRANSFER in slot.machine.state.subqueues:
                 self._see_transfers(slot, slot.machine)
             if slot.subscriptions is not None:

@@ -1,4 +1,5 @@
-"""Sessions are accepted, renewed, released, and run out; their state (rows K3, K4).
+"""Sessions are accepted, renewed, released, and run out; their state (rows K3, K4). How one goes on at another owner:
+`session_resume`.
 
 ```text
  accept a name ──────────────────────────────▶ held ──▶ released by its holder: what it was given goes back uncounted
@@ -17,10 +18,11 @@ from partibus.partition.commands import (
     RenewSession,
     SetSessionState,
 )
-from partibus.partition.events import SessionStateSet
+from partibus.partition.events import SessionLocked, SessionStateSet, SessionUnlocked
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
 from partibus.partition.load_requests import SessionListLoad, SessionScan, SessionStateLoad
+from partibus.partition.notes import LOCK_EXPIRED, RELEASE, RENEW
 from partibus.partition.ports import EntryState
 from partibus.partition.put_back import put_back
 from partibus.partition.replies import (
@@ -34,6 +36,7 @@ from partibus.partition.replies import (
     SessionRenewed,
     SessionState,
 )
+from partibus.partition.session_resume import holder_of, look_again, resume_session, take_up
 from partibus.partition.sessions import SCANNED_MAX, Session, Sessions
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
@@ -41,6 +44,9 @@ from partibus.partition.step import Step
 
 def accept_session(state: PartitionState, command: AcceptSession, now_ms: int, step: Step) -> None:
     """Lock the named session at once, or have the machine look for one (`offer`)."""
+    if command.resumes:
+        resume_session(state, command, now_ms, step)
+        return
     sessions = _sessions(state)
     if command.session is None:
         sessions.waiting.append(command)
@@ -70,7 +76,7 @@ def cancel_accept(state: PartitionState, command: CancelAccept, now_ms: int, ste
     else:
         for session in list(sessions.held.values()):
             if session.asked is not None and session.asked.request == command.accept:
-                _close(state, session, step)
+                _close(state, session, now_ms, step)
                 break
     step.replies.append(Done(command.request))
 
@@ -83,6 +89,8 @@ def renew_session(state: PartitionState, command: RenewSession, now_ms: int, ste
         return
     until_ms = now_ms + state.options.lock_duration_ms
     _sessions(state).hold(session, until_ms)
+    step.notes.append((RENEW, SubqueueKind.ACTIVE, session.lane.held, None))
+    _note(session, step, is_renewed=True)
     step.replies.append(SessionRenewed(command.request, until_ms))
 
 
@@ -90,7 +98,8 @@ def release_session(state: PartitionState, command: ReleaseSession, now_ms: int,
     """The holder is gone."""
     session = _sessions(state).by_lock.get(command.session)
     if session is not None:
-        _close(state, session, step)
+        step.notes.append((RELEASE, SubqueueKind.ACTIVE, session.lane.held, None))
+        _close(state, session, now_ms, step)
 
 
 def expire_sessions(state: PartitionState, now_ms: int, step: Step) -> None:
@@ -213,20 +222,34 @@ def _open(state: PartitionState, name: str, asked: AcceptSession | None) -> Sess
 def _grant(state: PartitionState, session: Session, asked: AcceptSession, now_ms: int, step: Step) -> None:
     until_ms = now_ms + state.options.lock_duration_ms
     _sessions(state).grant(session, asked, until_ms)
-    step.replies.append(SessionAccepted(asked.request, session.name, session.lock_id, until_ms))
+    session.holder = holder_of(state, asked)
+    _note(session, step, is_renewed=False)
+    is_stored = bool(session.holder)
+    step.replies.append(SessionAccepted(asked.request, session.name, session.lock_id, until_ms, is_stored))
     step.change(session.lane)
 
 
 def _end(state: PartitionState, session: Session, now_ms: int, step: Step) -> None:
     """The lock has run out."""
-    entries = [entry for batch in session.lane.locks for entry in batch.entries.values()]
-    _close(state, session, step)
+    entries = session.lane.held
+    _close(state, session, now_ms, step)
     state.tally.locks_expired += len(entries)
+    step.notes.append((LOCK_EXPIRED, SubqueueKind.ACTIVE, entries, None))
     put_back(state, SubqueueKind.ACTIVE, entries, now_ms, step, counted=True)
     step.replies.append(SessionEnded(session.receiver, session.lock_id))
 
 
-def _close(state: PartitionState, session: Session, step: Step) -> None:
+def _note(session: Session, step: Step, *, is_renewed: bool) -> None:
+    """Where several brokers share the stores, the next owner is to know who holds the session (D21). A row that is lost
+    with its owner before it was durable costs the holder his session, so nobody waits for it; a renewal is waited for,
+    since the holder relies on the time that he was told."""
+    if session.holder:
+        step.events.append(
+            SessionLocked(session.name, session.lock_id, session.until_ms, session.holder, is_renewed=is_renewed)
+        )
+
+
+def _close(state: PartitionState, session: Session, now_ms: int, step: Step) -> None:
     """Forget a session's lane: the store has what is in it, and the next holder reads it there."""
     sessions = _sessions(state)
     sessions.close(session)
@@ -242,3 +265,8 @@ def _close(state: PartitionState, session: Session, step: Step) -> None:
                 subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
     if not session.lane.is_exhausted:
         sessions.add_candidate(session.name)
+    look_again(state, session, now_ms)
+    if session.holder:
+        step.events.append(SessionUnlocked(session.name))
+    if session.lock_id in sessions.resuming:
+        take_up(state, session, now_ms, step)

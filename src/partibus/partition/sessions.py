@@ -5,18 +5,23 @@ own, and a bounded list of *candidates*: sessions that got messages or lost thei
 store brought. A candidate need not have messages any more, so its first page is read before somebody is told that it is
 his (*probing*).
 
-A session's lock is in memory only: its holder is a link to this process and ends with it.
+With one broker a session's lock is in memory only: its holder is a link to this process and ends with it. Where
+several share the stores it has a row that names the holder's broker (D21). Found there when a partition is loaded, the
+session is *away*: its holder has messages of it, but nobody here knows which, until he comes and says so, or his broker
+is gone, or the lock runs out.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from partibus.limits import PartitionLimits
-from partibus.partition.commands import AcceptSession
+from partibus.partition.commands import AcceptSession, Settle, Transact
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
 from partibus.partition.lock_table import LockBatch
+from partibus.partition.ports import SessionLockRow
 from partibus.partition.step import Step
 
 CANDIDATES_MAX = 4_096
@@ -25,10 +30,31 @@ SCANNED_MAX = 256
 """Names that one scan of the store brings."""
 
 
+class LaneAway(Lane):
+    """Of a session that is away: no page is read, nothing waits, and what comes stays in the store."""
+
+    __slots__ = ("passed_over",)
+
+    def __init__(self, row: SessionLockRow, end_pos: int) -> None:
+        super().__init__(
+            int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=False, session=row.session, holder=row.lock_id
+        )
+        self.loading_page = True
+        self.passed_over = False
+        """Something was due that nobody may touch now."""
+
+    def arrive(self, entries: list[Entry], size_bytes: int, *, window_entries: int, window_bytes: int) -> None:
+        pass
+
+    def waiting(self, entries: Iterable[Entry]) -> list[Entry]:
+        self.passed_over = True
+        return []
+
+
 class Session:
     """A session that is held, or about to be."""
 
-    __slots__ = ("asked", "lane", "lock_id", "name", "receiver", "state", "state_known", "until_ms")
+    __slots__ = ("asked", "holder", "lane", "lock_id", "name", "receiver", "state", "state_known", "until_ms")
 
     def __init__(self, name: str, lock_id: int, end_pos: int, asked: AcceptSession | None, *, edited: bool) -> None:
         self.name = name
@@ -39,9 +65,25 @@ class Session:
         self.asked = asked
         """Who gets it if it has messages; None once it is held."""
         self.receiver = 0
+        self.holder = ""
+        """The run of the holder's broker, where the lock is stored."""
         self.until_ms = 0
         self.state: bytes | None = None
         self.state_known = False
+
+    @classmethod
+    def away(cls, row: SessionLockRow, end_pos: int) -> "Session":
+        """As the store knows it."""
+        session = cls(row.session, row.lock_id, end_pos, None, edited=False)
+        session.lane = LaneAway(row, end_pos)
+        session.holder = row.holder
+        session.until_ms = row.until_ms
+        return session
+
+    @property
+    def is_away(self) -> bool:
+        """Its holder has not come to this owner yet."""
+        return type(self.lane) is LaneAway
 
     def hand_out(self, entries: list[Entry]) -> None:
         """Entries are the holder's, under the session's lock."""
@@ -74,6 +116,7 @@ class Sessions:
         "held",
         "may_have_more",
         "overflowed",
+        "resuming",
         "scanned_to",
         "scanning",
         "waiting",
@@ -97,6 +140,27 @@ class Sessions:
         self._changed: set[str] = set()
         self._draining: set[str] = set()
         self._drained_by = 0
+        self.resuming: dict[int, list[Settle | Transact]] = {}
+        """Lock ids of sessions that are away, or of whose messages the rows are being read -> settlements that wait."""
+
+    def restore(self, rows: Iterable[SessionLockRow], end_pos: int) -> None:
+        """Sessions that were held when the last owner was lost, or gave the partition up."""
+        for row in rows:
+            session = Session.away(row, end_pos)
+            self.open(session)
+            self.hold(session, row.until_ms)
+            self.resuming[row.lock_id] = []
+
+    def must_wait(self, command: Settle | Transact) -> bool:
+        """A settlement came before it is known what the holder of a session has: it is taken up then."""
+        parts = command.commands if isinstance(command, Transact) else (command,)
+        for part in parts:
+            if isinstance(part, Settle):
+                for lock_id, _ in part.tokens:
+                    if lock_id in self.resuming:
+                        self.resuming[lock_id].append(command)
+                        return True
+        return False
 
     def find(self, lock_id: int, now_ms: int) -> Session | None:
         """The session held under a lock id, while the lock holds."""
@@ -182,6 +246,18 @@ class Sessions:
         session.receiver = asked.receiver
         self._receivers[asked.receiver] = session
         self.hold(session, until_ms)
+
+    def follow(self, session: Session, receiver: int) -> None:
+        """The holder is another receiver now."""
+        if self._receivers.get(session.receiver) is session:
+            del self._receivers[session.receiver]
+        session.receiver = receiver
+        self._receivers[receiver] = session
+
+    def away(self) -> list[tuple[int, str]]:
+        """(lock id, run of the holder's broker) of the sessions that are."""
+        sessions = [self.by_lock[lock_id] for lock_id in self.resuming]
+        return [(session.lock_id, session.holder) for session in sessions if session.is_away]
 
     def hold(self, session: Session, until_ms: int) -> None:
         """Set the end of a session's lock."""

@@ -10,15 +10,28 @@ from partibus.partition.lane import Lane
 from partibus.partition.load_requests import BodyLoad
 from partibus.partition.loads import body_load
 from partibus.partition.lock_table import LockBatch, by_lock
-from partibus.partition.ports import EntryState
+from partibus.partition.notes import ABANDON, COMPLETE, DEAD_LETTER_HELD, DEFER, LOCK_LOST, RELEASE
+from partibus.partition.ports import EntryState, Fate
 from partibus.partition.put_back import put_back
 from partibus.partition.replies import Settled
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 
+_OPERATIONS = {
+    Outcome.COMPLETE: COMPLETE,
+    Outcome.ABANDON: ABANDON,
+    Outcome.RELEASE: RELEASE,
+    Outcome.DEAD_LETTER: DEAD_LETTER_HELD,
+    Outcome.DEFER: DEFER,
+}
+"""As notes have them."""
+
 
 def settle(state: PartitionState, command: Settle, now_ms: int, step: Step) -> None:
     """Apply an outcome to what is still under lock; the reply names the tokens whose lock has ended."""
+    sessions = state.sessions
+    if sessions is not None and sessions.resuming and sessions.must_wait(command):
+        return
     missing = bodies_missing(state, command, now_ms)
     if missing:
         step.loads.append(body_load(command.kind, missing, then=command))
@@ -35,9 +48,10 @@ def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: 
     for lane, batch, positions in held:
         settled += [batch.entries[pos] for pos in positions]
         state.unlock(lane, batch, positions, step, still_covered=not gone)
+    step.notes.append((_OPERATIONS[outcome], kind, settled, None))
     if outcome is Outcome.COMPLETE:
         state.tally.completed += len(settled)
-        state.remove(kind, settled, step)
+        state.remove(kind, settled, Fate.COMPLETED, step)
     elif outcome is Outcome.DEAD_LETTER:
         dead_letter(state, kind, settled, _with_reason(command), step)
     elif settled:
@@ -53,7 +67,10 @@ def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: 
             delay_ms = (command.delay_ms or None) if counted else 0
             rewritten = bool(command.properties)
             put_back(state, kind, settled, now_ms, step, counted=counted, delay_ms=delay_ms, rewritten=rewritten)
-    step.replies.append(Settled(command.request, _lost(command, held)))
+    lost = _lost(command, held)
+    if lost:
+        step.refuse((_OPERATIONS[outcome], kind, LOCK_LOST, [command.tokens[index][1] for index in lost]))
+    step.replies.append(Settled(command.request, lost))
 
 
 def lost_tokens(state: PartitionState, command: Settle, now_ms: int) -> list[int]:
@@ -84,7 +101,7 @@ def take_bodies(state: PartitionState, load: BodyLoad, found: dict[int, bytes], 
             bodyless = [entry for entry in waiting if entry.data is None and entry.pos in load.positions]
             if bodyless:
                 state.unlock(lane, batch, [entry.pos for entry in bodyless], step, still_covered=False)
-                state.remove(command.kind, bodyless, step)
+                state.remove(command.kind, bodyless, Fate.LOST, step)
 
 
 def _held(state: PartitionState, command: Settle, now_ms: int) -> list[tuple[Lane, LockBatch, list[int]]]:

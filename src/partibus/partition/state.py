@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from partibus.message import ttl_of, with_application_properties
+from partibus.partition.cursors import restored_cursors
 from partibus.partition.duplicates import DuplicateIds
 from partibus.partition.entry import Entry
 from partibus.partition.events import LockChanged, Removed, Rewritten, Unlocked
@@ -12,7 +13,8 @@ from partibus.partition.lane import Lane
 from partibus.partition.lock_table import LockBatch
 from partibus.partition.meters import Tally
 from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import EntryRow, EntryState, LockBatchRow, Snapshot
+from partibus.partition.ports import EntryRow, EntryState, Fate, LockBatchRow, Snapshot
+from partibus.partition.retention import keep
 from partibus.partition.sessions import Sessions
 from partibus.partition.sink import Sinks
 from partibus.partition.step import Step
@@ -33,6 +35,7 @@ class PartitionState:
 
     __slots__ = (
         "activated_ms",
+        "closed",
         "duplicates",
         "inbound_marks",
         "next_number",
@@ -40,6 +43,7 @@ class PartitionState:
         "next_sequence",
         "options",
         "row",
+        "run",
         "session_state_bytes",
         "sessions",
         "sinks",
@@ -64,11 +68,14 @@ class PartitionState:
         """When a scheduled message became active last, since the partition was loaded; 0: none did."""
         self.inbound_marks = dict(snapshot.inbound_marks) if snapshot else {}
         """Key of a sub-queue that forwards to this partition -> the highest position there that has come (D15)."""
+        self.closed = 0
+        """Bit ``1 << kind`` is set for each sub-queue that hands nothing out now (`partibus.partition.exclusive`)."""
         self.subqueues: dict[int, Subqueue] = _Subqueues()
         kinds = [int(SubqueueKind.ACTIVE), int(SubqueueKind.DEAD_LETTER)]
+        cursors = restored_cursors(snapshot.cursors, snapshot.retained) if snapshot else {}
         if snapshot:
             rare = (SubqueueKind.TRANSFER_DEAD_LETTER, SubqueueKind.TRANSFER)
-            kinds += [int(kind) for kind in rare if subqueue_key(row, kind) in snapshot.counts]
+            kinds += [int(kind) for kind in rare if subqueue_key(row, kind) in snapshot.counts or kind in cursors]
         for kind in kinds:
             key = subqueue_key(row, kind)
             counts = snapshot.counts.get(key) if snapshot else None
@@ -80,6 +87,10 @@ class PartitionState:
                 end_pos=self.next_sequence if kind == SubqueueKind.ACTIVE else self.next_number,
                 next_due={state: due_ms for (subqueue, state), due_ms in due if subqueue == key},
             )
+        for kind, found in cursors.items():
+            self.subqueues[kind].cursors = found
+            if found.exclusive is not None:
+                self.closed |= 1 << kind
         self.sessions: Sessions | None = None
         """Of an entity that requires sessions."""
         if options.requires_session:
@@ -93,8 +104,12 @@ class PartitionState:
         """From the first row of one on."""
         self.subscriptions: Subscriptions | None = Subscriptions() if options.topic else None
         """Of a topic."""
+        self.run = ""
+        """Of the owner, where several brokers share the stores; set by the runtime."""
         if snapshot:
             self._restore_locks(snapshot)
+            if self.sessions is not None:
+                self.sessions.restore(snapshot.session_locks, self.next_sequence)
 
     @property
     def size_bytes(self) -> int:
@@ -137,6 +152,10 @@ class PartitionState:
             subqueue.end_pos = subqueue.tail_from = entries[-1].pos + 1
             subqueue.paged_up_to = 0
             return
+        if self.closed >> kind & 1 and subqueue.is_read_alone:  # who reads alone reads the store
+            subqueue.end_pos = subqueue.tail_from = entries[-1].pos + 1
+            subqueue.paged_up_to = 0
+            return
         subqueue.arrive(entries, size_bytes, window_entries=limits.window_entries, window_bytes=limits.window_bytes)
         step.change(subqueue)
 
@@ -148,11 +167,17 @@ class PartitionState:
         if subqueue.claimed:
             subqueue.claimed.difference_update([entry.sequence for entry in entries])
 
-    def remove(self, kind: int, entries: list[Entry], step: Step) -> None:
-        """Entries are finished."""
+    def remove(self, kind: int, entries: list[Entry], fate: Fate | None, step: Step) -> None:
+        """Entries are finished. ``fate`` is None for those that had not become active yet: no cursor has to do with
+        them."""
         if entries:
             self.leave(kind, entries)
-            step.events.append(Removed(kind, entries))
+            subqueue = self.subqueues[kind]
+            if subqueue.cursors is not None and fate is not None:
+                entries = keep(subqueue, entries, fate, step, self.take_number)
+                if not entries:
+                    return
+            step.events.append(Removed(kind, entries, fate))
 
     def rewrite(self, kind: int, entries: list[Entry], properties: Mapping[str, object], step: Step) -> None:
         """Set application properties of entries, whose bodies are there."""

@@ -19,6 +19,9 @@ def transact(
 ) -> None:
     """Do all or nothing, now or when the bodies that it needs are there. ``ids``: those of its messages, on an entity
     with duplicate detection."""
+    sessions = state.sessions
+    if sessions is not None and sessions.resuming and sessions.must_wait(command):
+        return
     for part in command.commands:
         missing = bodies_missing(state, part, now_ms) if isinstance(part, Settle) else []
         if missing:

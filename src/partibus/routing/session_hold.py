@@ -11,7 +11,7 @@ from partibus.routing.partitions import Numbers, PartitionHandle
 class SessionHold:
     """Made with the request for it; ``session``, ``lock_id`` and ``until_ms`` are true from `accepted` on."""
 
-    __slots__ = ("_listener", "_request", "lock_id", "partition", "receiver", "session", "until_ms")
+    __slots__ = ("_listener", "_request", "is_stored", "lock_id", "partition", "receiver", "session", "until_ms")
 
     def __init__(self, partition: PartitionHandle, numbers: Numbers) -> None:
         self.partition = partition
@@ -19,6 +19,8 @@ class SessionHold:
         self.session = ""
         self.lock_id = 0
         self.until_ms = 0
+        self.is_stored = False
+        """The next owner of the partition knows of it, too."""
         self._request = numbers.next()
         self._listener: OnReply | None = None
 
@@ -39,12 +41,20 @@ class SessionHold:
     def accepted(self, reply: SessionAccepted) -> None:
         """The partition has locked a session for this receiver."""
         self.session, self.lock_id, self.until_ms = reply.session, reply.lock_id, reply.until_ms
+        self.is_stored = reply.is_stored
 
     # -- holding -----------------------------------------------------------------------------------------------------
 
     def listen(self, listener: OnReply) -> None:
         """Say where the session's messages and its end go."""
         self._listener = listener
+
+    def resume(self, held: list[int], on_reply: OnReply) -> None:
+        """Its partition has another owner, or was out of reach: go on with the session there. ``held``: positions of
+        the messages that the holder has. The answer may come before this returns."""
+        self.partition.register(self.receiver, self._tell)
+        command = AcceptSession(self._request, self.receiver, self.session, resumes=self.lock_id, held=held)
+        self.partition.submit(command, on_reply)
 
     def release(self) -> None:
         """The holder is gone: what was handed out goes back to its place, uncounted."""

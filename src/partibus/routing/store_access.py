@@ -5,16 +5,36 @@
                         │      ─▶ a peer's connection  the store is another broker's
                         └─ nobody yet: refused, retriably; told when somebody has it
 ```
+
+Who holds a message or a session goes on with it at the next owner (D21): what he says meanwhile waits for that, so long
+as a take-over takes, instead of being refused.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from partibus.partition.answers import OnReply
-from partibus.partition.commands import Command, LockReserved, Receive
+from partibus.partition.commands import (
+    Command,
+    LockReserved,
+    Receive,
+    ReleaseSession,
+    RenewLocks,
+    RenewSession,
+    Settle,
+)
+from partibus.partition.host import Timer
 from partibus.partition.options import PartitionOptions
 from partibus.partition.replies import Failed, refused
 from partibus.partition.runtime import OnFound
+
+CAN_WAIT: frozenset[type] = frozenset((Settle, RenewLocks, RenewSession, ReleaseSession))
+"""What makes sense only of locks that outlive the owner. Sends do not wait: they go elsewhere, or are the client's to
+repeat, which counts the time."""
+WAIT_MS = 15_000.0
+"""So long for the next owner: a take-over takes less (D21)."""
+WAITING_MAX = 10_000
+TRIES_MAX = 5
 
 
 class StoreAccess(Protocol):
@@ -85,17 +105,51 @@ def memory_of(access: object) -> Remembers | None:
     return access if isinstance(access, Remembers) else None
 
 
+class _Again:
+    """Who gets the answer to something that was asked before."""
+
+    __slots__ = ("on_reply", "tries")
+
+    def __init__(self, on_reply: OnReply) -> None:
+        self.on_reply = on_reply
+        self.tries = 1
+
+    def __call__(self, reply: Any) -> None:
+        self.on_reply(reply)
+
+
 class StoreRoute:
     """The way to one store, which may change: a `StoreAccess` that everybody keeps while owners come and go.
 
-    ``call_soon`` runs a call when what is being handled now has been.
+    ``call_soon`` runs a call when what is being handled now has been; ``call_later`` after so many ms, without which
+    nothing waits.
     """
 
-    __slots__ = ("_access", "_call_soon", "_receivers", "_waiting", "_why_not", "name")
+    __slots__ = (
+        "_access",
+        "_call_later",
+        "_call_soon",
+        "_held",
+        "_receivers",
+        "_timer",
+        "_waiting",
+        "_why_not",
+        "name",
+    )
 
-    def __init__(self, name: str, call_soon: Callable[[Callable[[], None]], Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        call_soon: Callable[[Callable[[], None]], Any],
+        call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
+    ) -> None:
         self.name = name
         self._call_soon = call_soon
+        self._call_later = call_later
+        self._held: list[tuple[int, PartitionOptions, Command, OnReply | None]] = []
+        """For the next owner."""
+        self._timer: Timer | None = None
+        """Until they have waited too long."""
         self._access: StoreAccess | None = None
         self._why_not = f"{name} has no owner yet"
         self._waiting: list[Callable[[], None]] = []
@@ -131,8 +185,44 @@ class StoreRoute:
         receivers, self._receivers = self._receivers, {}
         for receiver, on_granted in receivers.items():
             on_granted(Failed(receiver, False, False, why))
+        self._give_up_held()
         waiting, self._waiting = self._waiting, []
         return waiting
+
+    def hold(self, row: int, options: PartitionOptions, command: Command, on_reply: OnReply | None) -> None:
+        """Ask for something that was surely not done, or that may be done twice, as soon as the store can be used."""
+        if type(on_reply) is _Again:
+            on_reply.tries += 1
+        elif on_reply is not None:
+            on_reply = _Again(on_reply)
+        if (
+            self._call_later is None
+            or len(self._held) >= WAITING_MAX
+            or (type(on_reply) is _Again and on_reply.tries > TRIES_MAX)
+        ):
+            if on_reply is not None:
+                on_reply(refused(command, self.failure or "it was refused again and again"))
+            return
+        self._held.append((row, options, command, on_reply))
+        if len(self._held) == 1:
+            self._timer = self._call_later(WAIT_MS, self._give_up_held)
+            self.when_usable(self._ask_again)
+
+    def _ask_again(self) -> None:
+        for row, options, command, on_reply in self._take_held():
+            self.submit(row, options, command, on_reply)
+
+    def _give_up_held(self) -> None:
+        for _, _, command, on_reply in self._take_held():
+            if on_reply is not None:
+                on_reply(refused(command, self.failure or "its owner could not do it in time"))
+
+    def _take_held(self) -> list[tuple[int, PartitionOptions, Command, OnReply | None]]:
+        held, self._held = self._held, []
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        return held
 
     @property
     def access(self) -> StoreAccess | None:
@@ -162,6 +252,8 @@ class StoreRoute:
             on_granted = self._receivers.pop(command.receiver, None)
             if on_granted is not None:
                 on_granted(Failed(command.receiver, False, False, self._why_not))
+        elif type(command) in CAN_WAIT and self._call_later is not None:
+            self.hold(row, options, command, on_reply)
         elif on_reply is not None:
             on_reply(refused(command, self._why_not))
 

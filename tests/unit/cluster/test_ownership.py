@@ -196,26 +196,26 @@ def test_one_that_can_not_be_opened_can_be_given_up(world: World) -> None:
 
 def test_ways_lead_to_whom_the_supervisor_names(world: World) -> None:
     world.take(0)
-    world.stores.follow(1, [US, OTHER, None])
+    world.stores.follow(1, [US, OTHER, None], [])
     assert world.led == [(*OTHER, 1)]
     assert world.present == [{tuple(OTHER)}]
-    world.stores.follow(2, [US, OTHER, THIRD])
+    world.stores.follow(2, [US, OTHER, THIRD], [])
     assert world.led == [(*OTHER, 1), (*THIRD, 2)]
-    world.stores.follow(3, [US, THIRD, THIRD])
+    world.stores.follow(3, [US, THIRD, THIRD], [])
     assert world.led[2:] == [(*THIRD, 1)]
-    world.stores.follow(2, [OTHER, OTHER, OTHER])
+    world.stores.follow(2, [OTHER, OTHER, OTHER], [])
     assert len(world.led) == 3, "older news change nothing"
 
 
 def test_another_run_of_the_same_broker_is_another_owner(world: World) -> None:
-    world.stores.follow(1, [OTHER, None, None])
-    world.stores.follow(2, [Owner("broker-1", "run-d"), None, None])
+    world.stores.follow(1, [OTHER, None, None], [])
+    world.stores.follow(2, [Owner("broker-1", "run-d"), None, None], [])
     assert world.led == [(*OTHER, 0), ("broker-1", "run-d", 0)]
 
 
 def test_what_is_being_taken_or_given_is_not_led_away_by_news(world: World) -> None:
     runtime = world.take(0)
-    world.stores.follow(1, [None, None, None])
+    world.stores.follow(1, [None, None, None], [])
     assert world.stores.routes[0].access is runtime
 
 

@@ -1,7 +1,7 @@
 """A link on which a client receives from a sub-queue of an entity."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from partibus.amqp import AmqpError, Disposed, Received, Rejected, Sender, TransactionalState
@@ -92,6 +92,14 @@ class OutgoingLink:
     def unsettled(self) -> int:
         """Messages that the client was given and holds."""
         return self._unsettled
+
+    def held_positions(self) -> list[int]:
+        """Of the messages under lock that the client was given, or is about to be, and whose settlement has no answer.
+        Of one partition: a session's; in order."""
+        if self._delete:
+            return []
+        contexts: Iterable[Context] = self._link.unsettled_contexts()  # type: ignore[assignment]
+        return sorted({context[2] for context in contexts} | {item[2][2] for item in self._held})
 
     # -- credit ------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@
               └─ held by somebody else ─▶ refused at once
 ```
 
-A session's lock goes with its link: whatever ends the link frees the session.
+A session's lock goes with its link: whatever ends the link frees the session. The loss of the broker that owns the
+session's partition does not, where others take over: the link stays, and its client notices a pause at most (D21).
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +28,7 @@ from partibus.partition.host import Timer
 from partibus.partition.keys import SubqueueKind
 from partibus.routing import receive
 from partibus.routing.session_hold import SessionHold
-from partibus.routing.session_source import SessionSource
+from partibus.routing.session_source import Resuming, SessionSource
 from partibus.routing.transactions import Transactions
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
@@ -108,6 +109,7 @@ class SessionLink:
         self._flush = flush
         self._held_back = held_back
         self._completions = completions
+        self._call_later = call_later
         self._delete = delete
         self._hold: SessionHold | None = None
         self._outgoing: OutgoingLink | None = None
@@ -192,7 +194,11 @@ class SessionLink:
             delete=self._delete,
             on_granted=on_granted,
             on_failed=lost,
+            resuming=Resuming(self._call_later, self._held),
         )
+
+    def _held(self) -> list[int]:
+        return [] if self._outgoing is None else self._outgoing.held_positions()
 
     def _forget_hold(self) -> None:
         if self._hold is not None:
