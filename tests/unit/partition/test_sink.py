@@ -1,0 +1,261 @@
+"""Rows of a sink are stored once, and their ids go when they can't come again (row D5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from partibus.message import Message, pack
+from partibus.partition import commands as c
+from partibus.partition import replies as r
+from partibus.partition.commands import SINK_ENDS
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.options import PartitionOptions
+from partibus.partition.sink import TRIM_IDS, TRIM_PAUSE_MS
+from tests.unit.partition.one_partition import ROW, OnePartition
+
+pytestmark = pytest.mark.row("D5")
+SINK = 5
+
+
+def row_id(number: int) -> bytes:
+    return number.to_bytes(16)
+
+
+def message(number: int) -> Message:
+    text = str(number).encode()
+    return Message(pack(rest=b"\x00\x53\x75\xa0" + bytes([len(text)]) + text), message_id=str(number))
+
+
+def put(partition: OnePartition, request: int, *numbers: int, sink: int = SINK) -> None:
+    ids = [row_id(number) for number in numbers]
+    partition.give(c.Enqueue(request, [message(number) for number in numbers], sink=(sink, ids)))
+
+
+def commit(partition: OnePartition, batch: int, sink: int = SINK) -> None:
+    partition.settle_down()  # a batch is committed when its rows are accepted
+    partition.give(c.CommitSink(900_000, sink, batch))
+    partition.settle_down()
+    while (deadline_ms := partition.machine.next_deadline_ms()) is not None:
+        partition.now_ms = max(partition.now_ms, deadline_ms)
+        partition.give(c.Tick())
+        partition.settle_down()
+    assert partition.replies.pop(900_000) == r.Done(900_000)
+
+
+def stored(partition: OnePartition) -> list[int]:
+    partition.settle_down()
+    partition.give(c.Browse(990_000, SubqueueKind.ACTIVE, 0, 1 << 40, 1 << 30))
+    partition.settle_down()
+    rows = partition.replies.pop(990_000)
+    assert isinstance(rows, r.Rows)
+    return [int(row.data[26:]) for row in rows.rows]
+
+
+def kept(partition: OnePartition, *numbers: int, sink: int = SINK) -> set[int]:
+    ids = [row_id(number) for number in numbers]
+    return {int.from_bytes(item) for item in partition.store.find_sink_ids(ROW, sink, ids)}
+
+
+def accepted(partition: OnePartition, request: int) -> r.Accepted:
+    reply = partition.replies[request]
+    assert isinstance(reply, r.Accepted)
+    return reply
+
+
+def test_row_that_was_stored_is_dropped_and_counted() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10, 11)
+    partition.settle_down()
+    put(partition, 2, 11, 12)
+    assert stored(partition) == [10, 11, 12]
+    assert [accepted(partition, 1).duplicates, accepted(partition, 2).duplicates] == [0, 1]
+
+
+def test_rows_of_attempts_that_overlap_are_stored_once() -> None:
+    """The second comes before anybody knows what became of the first."""
+    partition = OnePartition()
+    for request in (1, 2, 3):
+        put(partition, request, 10, 11, 12)
+    assert stored(partition) == [10, 11, 12]
+    assert accepted(partition, 3).duplicates == 3
+
+
+def test_id_twice_in_one_command_is_one_row() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10, 10)
+    assert stored(partition) == [10]
+
+
+def test_reply_to_a_repeated_row_waits_until_the_row_is_durable() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10)
+    put(partition, 2, 10)
+    while partition.run_load():
+        pass
+    assert 2 not in partition.replies
+    partition.commit()
+    assert accepted(partition, 2).duplicates == 1
+
+
+def test_rows_of_a_lost_commit_are_new() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10)
+    while partition.run_load():
+        pass
+    partition.crash()
+    put(partition, 2, 10)
+    assert stored(partition) == [10]
+    assert accepted(partition, 2).duplicates == 0
+
+
+def test_rows_are_known_after_a_restart() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10)
+    partition.settle_down()
+    partition.crash()
+    put(partition, 2, 10, 11)
+    assert stored(partition) == [10, 11]
+
+
+def test_sinks_do_not_know_each_other() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10)
+    put(partition, 2, 10, sink=6)
+    put(partition, 3, 10)
+    assert stored(partition) == [10, 10]
+
+
+def test_batch_may_be_repeated_until_the_one_behind_it_is_committed() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10)
+    commit(partition, 0)
+    put(partition, 2, 10)  # a driver that was lost does not know that it has committed
+    put(partition, 3, 20)
+    commit(partition, 1)
+    assert kept(partition, 10, 20) == {20}
+    assert stored(partition) == [10, 20]
+
+
+def test_commit_that_comes_again_or_late_changes_nothing() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10)
+    commit(partition, 0)
+    put(partition, 2, 20)
+    commit(partition, 0)
+    assert kept(partition, 10, 20) == {10, 20}
+    commit(partition, 1)
+    commit(partition, 0)
+    assert kept(partition, 10, 20) == {20}
+
+
+def test_commits_are_known_after_a_restart() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10)
+    commit(partition, 3)
+    partition.crash()
+    put(partition, 2, 20)
+    commit(partition, 3)
+    assert kept(partition, 10, 20) == {10, 20}
+    commit(partition, 4)
+    assert kept(partition, 10, 20) == {20}
+
+
+def test_numbers_of_batches_may_have_gaps() -> None:
+    partition = OnePartition()
+    for batch in (0, 7, 9):
+        put(partition, batch + 1, batch)
+        commit(partition, batch)
+    assert kept(partition, 0, 7, 9) == {9}
+
+
+def test_sink_that_ends_leaves_nothing() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10)
+    commit(partition, SINK_ENDS)
+    assert kept(partition, 10) == set()
+    snapshot = partition.store.load_partition(ROW)
+    assert snapshot is not None
+    assert not snapshot.sinks
+
+
+def test_ids_go_in_slices() -> None:
+    partition = OnePartition()
+    numbers = range(TRIM_IDS + 500)
+    put(partition, 1, *numbers)
+    partition.settle_down()
+    partition.give(c.CommitSink(2, SINK, 0))
+    partition.give(c.CommitSink(3, SINK, 1))
+    partition.settle_down()
+    left = []
+    while (deadline_ms := partition.machine.next_deadline_ms()) is not None:
+        partition.now_ms = max(partition.now_ms, deadline_ms)
+        partition.give(c.Tick())
+        partition.settle_down()
+        left.append(len(kept(partition, *numbers)))
+    assert left == [500, 0]
+    assert partition.now_ms == 1_000_000 + TRIM_PAUSE_MS
+
+
+def test_commands_of_one_line_are_asked_about_together_and_keep_their_order() -> None:
+    partition = OnePartition()
+    put(partition, 1, 1)
+    for request in range(2, 50):
+        put(partition, request, request)
+    loads = 0
+    while partition.run_load():
+        loads += 1
+    assert loads <= 2
+    assert stored(partition) == list(range(1, 50))
+
+
+def test_memory_keeps_no_ids_when_nothing_waits() -> None:
+    partition = OnePartition()
+    put(partition, 1, *range(100))
+    partition.settle_down()
+    sinks = partition.machine.state.sinks
+    assert sinks is not None
+    assert not sinks._known
+
+
+def test_full_partition_refuses_and_takes_the_rows_later() -> None:
+    partition = OnePartition(PartitionOptions(size_bytes_max=1))
+    put(partition, 1, 10)
+    put(partition, 2, 11)
+    partition.settle_down()
+    assert isinstance(partition.replies[2], r.Refused)
+    partition.machine.follow(PartitionOptions(size_bytes_max=1_000))
+    put(partition, 3, 11)
+    assert stored(partition) == [10, 11]
+
+
+def test_entity_that_detects_duplicates_knows_rows_by_both_names() -> None:
+    partition = OnePartition(PartitionOptions(duplicate_window_ms=20_000))
+    for request in (1, 2):
+        put(partition, request, 10, 11)
+    put(partition, 3, 11, 12)
+    partition.settle_down()
+    partition.give(c.Enqueue(4, [message(12), message(13)]))
+    assert stored(partition) == [10, 11, 12, 13]
+    partition.now_ms += 100_000  # out of the window, and still known as a row
+    put(partition, 5, 10, 14)
+    assert stored(partition) == [10, 11, 12, 13, 14]
+    assert accepted(partition, 5).duplicates == 1
+
+
+def test_dropped_row_is_no_new_id_of_the_window() -> None:
+    partition = OnePartition(PartitionOptions(duplicate_window_ms=20_000))
+    put(partition, 1, 10)
+    partition.settle_down()
+    partition.now_ms += 100_000
+    put(partition, 2, 10, 11)
+    partition.settle_down()
+    partition.give(c.Enqueue(3, [message(10)]))
+    assert stored(partition) == [10, 11, 10]
+
+
+def test_ascending_rows_are_dropped_up_to_the_mark_and_counted() -> None:
+    partition = OnePartition()
+    partition.give(c.Enqueue(1, [message(1), message(2)], origin=(-9, [1, 2])))
+    partition.give(c.Enqueue(2, [message(2), message(3)], origin=(-9, [2, 3])))
+    assert stored(partition) == [1, 2, 3]
+    assert accepted(partition, 2).duplicates == 1
