@@ -17,7 +17,7 @@ NUMBERS_SHOWN_MAX = 5
 """Sequence numbers that an error text lists."""
 
 
-def _moment(at_ms: float) -> str:
+def moment(at_ms: float) -> str:
     """A time of the broker's clock for people."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
 
@@ -177,7 +177,7 @@ class ReadExclusively(PartibusError):
 
     def __init__(self, name: str, cursor: str, until_ms: float) -> None:
         super().__init__(
-            f"'{name}' is read by the cursor {shown(cursor)} alone, until {_moment(until_ms)} unless that is renewed: "
+            f"'{name}' is read by the cursor {shown(cursor)} alone, until {moment(until_ms)} unless that is renewed: "
             "nobody receives from it meanwhile. Receive when the cursor's reader has ended, or take its lease away with "
             "partibus cursor drop."
         )
@@ -192,7 +192,7 @@ class CursorHeld(PartibusError):
 
     def __init__(self, name: str, cursor: str, until_ms: float) -> None:
         super().__init__(
-            f"'{name}' is read by the cursor {shown(cursor)} alone, until {_moment(until_ms)} unless that is renewed. "
+            f"'{name}' is read by the cursor {shown(cursor)} alone, until {moment(until_ms)} unless that is renewed. "
             "Ask again when its lease has ended, or drop it with partibus cursor drop."
         )
         self.args = (name, cursor, until_ms)

@@ -34,7 +34,7 @@ from partibus.partition.commands import CancelReceive, Command, Enqueue, Forward
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.options import PartitionOptions
-from partibus.partition.replies import Accepted, Failed, Granted
+from partibus.partition.replies import Accepted, Failed, Granted, ReceiveRefused
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import COUNTER_BITS
 from partibus.routing.store_access import StoreAccess
@@ -166,7 +166,7 @@ class Pump:
             size_bytes = max(1, WINDOW_BYTES - self._bytes)
             self._submit(Receive(self._source.kind, self._receiver, room, size_bytes, forward=True))
 
-    def _told(self, receiver: int, reply: Granted | Failed) -> None:
+    def _told(self, receiver: int, reply: Granted | ReceiveRefused | Failed) -> None:
         if not self._alive or receiver != self._receiver:
             return
         if isinstance(reply, Failed):
@@ -176,8 +176,26 @@ class Pump:
             else:
                 self._on_lost()
             return
+        if isinstance(reply, ReceiveRefused):
+            self._wait_for_reader(receiver)
+            return
         self._asked = 0 if reply.ended else self._asked - len(reply.entries)
         self._take(reply)
+
+    def _wait_for_reader(self, receiver: int) -> None:
+        """A cursor reads the source alone. What is held has gone back; what is sent by now is dropped by its mark when
+        it comes again. The lease may be renewed any number of times, so ask now and then."""
+        if self._stopped is not None:
+            self._see_stopped()
+            return
+        for way in self._ways.values():
+            way.waiting, way.messages = [], []
+
+        def again() -> None:
+            if self._alive and receiver == self._receiver and self._stopped is None:
+                self._begin_again()
+
+        self._call_later(RETRY_MS_MAX, again)
 
     def _take(self, granted: Granted) -> None:
         entries = granted.entries

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+from partibus.errors import PartibusError
 from partibus.partition.replies import Granted
 from partibus.routing.partitions import PartitionHandle
-from partibus.routing.receive import OnGranted
+from partibus.routing.receive import OnFailed, OnGranted
 
 
 class CachedSource:
@@ -15,6 +16,7 @@ class CachedSource:
         "_cut_off",
         "_handing_out",
         "_leave",
+        "_on_failed",
         "_on_granted",
         "_on_stopped",
         "_pump",
@@ -28,11 +30,13 @@ class CachedSource:
         pump: Callable[[], None],
         leave: Callable[["CachedSource"], None],
         on_granted: OnGranted,
+        on_failed: OnFailed,
         *,
         delete: bool,
     ) -> None:
         self._pump = pump
         self._leave = leave
+        self._on_failed = on_failed
         self._on_granted = on_granted
         self._on_stopped: Callable[[], None] | None = None
         self._handing_out = 0
@@ -87,6 +91,12 @@ class CachedSource:
         """The owner's store failed before it answered: others may have as much."""
         self._end(count, missing=count)
         self._tell_stopped()
+
+    def refused(self, error: PartibusError) -> None:
+        """Nobody receives from the sub-queue now."""
+        if not self._closed:
+            self.wanted = 0
+            self._on_failed(error)
 
     def _end(self, count: int, missing: int) -> None:
         self._handing_out -= count

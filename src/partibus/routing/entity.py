@@ -78,8 +78,8 @@ class EntityRoute:
 
     def source(self, kind: int, *, delete: bool, on_granted: OnGranted, on_failed: OnFailed) -> Source:
         """Where a receiver gets messages of a sub-queue: the partition itself, or this front end's cache in front of
-        several (D10). ``on_failed`` tells that nothing will come any more; of several partitions one is always left
-        to wait for."""
+        several (D10). ``on_failed`` tells that nothing will come any more. Of several partitions whose stores are away
+        one is always left to wait for: there it tells of an exclusive reader only."""
         if not self.partitioned:
             return DirectSource(
                 self.name,
@@ -93,6 +93,6 @@ class EntityRoute:
         cache = self._caches.get(kind)
         if cache is None:
             cache = self._caches[kind] = FrontEndCache(
-                self.partitions, kind, self.numbers, lock_kept=self._lock_kept, call_idle=self._call_idle
+                self.name, self.partitions, kind, self.numbers, lock_kept=self._lock_kept, call_idle=self._call_idle
             )
-        return cache.source(delete=delete, on_granted=on_granted)
+        return cache.source(delete=delete, on_granted=on_granted, on_failed=on_failed)

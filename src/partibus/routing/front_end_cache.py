@@ -12,7 +12,7 @@ such locks can run out unseen; ``lock_kept`` restores that for who tests against
 
 Partitions take turns. Every eighth hand-out goes to the one whose oldest kept message is the oldest of all, so that a
 partition with little traffic is not starved by busy ones. A partition whose store fails is passed over until it is
-back.
+back. One that has an exclusive reader refuses: all have, or will have, so every receiver is told.
 
 Beside other front ends, what is kept goes back as soon as nobody has asked this one for a while (``call_idle``): their
 receivers may be hungry, and would otherwise wait until the reservations lapse.
@@ -26,10 +26,10 @@ from typing import Any
 
 from partibus.partition.commands import CancelReceive, LockReserved, LockToken, Outcome, Receive, ReturnReserved, Settle
 from partibus.partition.entry import Entry
-from partibus.partition.replies import Failed, Granted
+from partibus.partition.replies import Failed, Granted, ReceiveRefused
 from partibus.routing.cached_source import CachedSource
-from partibus.routing.partitions import Numbers, PartitionHandle
-from partibus.routing.receive import OnGranted
+from partibus.routing.partitions import Numbers, PartitionHandle, error_of
+from partibus.routing.receive import OnFailed, OnGranted
 
 ASK_MAX = 256
 """Messages that one partition is asked to reserve at a time."""
@@ -74,6 +74,7 @@ class FrontEndCache:
 
     def __init__(
         self,
+        entity: str,
         partitions: list[PartitionHandle],
         kind: int,
         numbers: Numbers,
@@ -84,6 +85,7 @@ class FrontEndCache:
         """``call_idle``: where there are other front ends. Locked messages are kept in spite of them, as the service
         does it."""
         self._call_idle = None if lock_kept else call_idle
+        self._entity = entity
         self._idle_since: int | None = None
         """Hand-outs until the look at whether anybody asks; None: nobody looks."""
         self._kind = kind
@@ -97,9 +99,9 @@ class FrontEndCache:
         for kept in self._kept:
             self._register(kept)
 
-    def source(self, *, delete: bool, on_granted: OnGranted) -> CachedSource:
-        """A new receiver."""
-        source = CachedSource(self.pump, self._leave, on_granted, delete=delete)
+    def source(self, *, delete: bool, on_granted: OnGranted, on_failed: OnFailed) -> CachedSource:
+        """A new receiver. ``on_failed`` tells that somebody else reads the sub-queue alone (`ReadExclusively`)."""
+        source = CachedSource(self.pump, self._leave, on_granted, on_failed, delete=delete)
         self._sources.append(source)
         return source
 
@@ -240,6 +242,18 @@ class FrontEndCache:
         else:
             kept.partition.submit(ReturnReserved(self._kind, tokens))
 
+    def _refuse(self, kept: _Kept, refused: ReceiveRefused) -> None:
+        """A cursor reads the sub-queue alone: what is kept of it is void, and receivers wait for nothing."""
+        kept.asked = 0
+        kept.entries.clear()
+        self.give_back()
+        told = list(self._sources)
+        for source in told:
+            source.wanted = 0
+        error = error_of(refused, self._entity)
+        for source in told:
+            source.refused(error)
+
     # -- answers -----------------------------------------------------------------------------------------------------
 
     def _register(self, kept: _Kept) -> None:
@@ -254,6 +268,9 @@ class FrontEndCache:
                     self._give_back(kept)
                 self._await(kept)
                 return
+            if isinstance(reply, ReceiveRefused):
+                self._refuse(kept, reply)
+                return
             granted: Granted = reply
             kept.asked = 0 if granted.ended else max(0, kept.asked - len(granted.entries))
             kept.entries.extend([(granted.lock_id, granted.until_ms, entry) for entry in granted.entries])
@@ -266,6 +283,9 @@ class FrontEndCache:
                 for source, count in failed:
                     source.failed(count)
                 self.pump()
+                return
+            if isinstance(reply, ReceiveRefused):
+                self._refuse(kept, reply)
                 return
             source, count = kept.handing_out.popleft()
             source.granted(kept.partition, reply, count)

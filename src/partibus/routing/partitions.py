@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreUnavailable
+from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, ReadExclusively, StoreUnavailable
 from partibus.partition.answers import OnReply
 from partibus.partition.commands import Command, Inspect, Tick
 from partibus.partition.options import PartitionOptions
-from partibus.partition.replies import Failed, Refused
+from partibus.partition.replies import CursorHeld, Failed, ReceiveRefused, Refused
 from partibus.routing.store_access import StoreAccess
 
 
@@ -68,7 +68,8 @@ class PartitionHandle:
         self._store.submit(self.row, self.options, command, on_reply, holdable=more and self.batched)
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
-        """Say where `Granted` for a receiver goes; a `Failed` there ends the receiver."""
+        """Say where `Granted` for a receiver goes; a `Failed` there ends the receiver, after a `ReceiveRefused` it
+        waits for nothing."""
         self.receivers[receiver] = on_granted
         self._store.register(receiver, on_granted)
 
@@ -103,8 +104,12 @@ class Numbers:
         return next(self._count)
 
 
-def error_of(reply: Failed | Refused, entity: str) -> PartibusError:
+def error_of(reply: Failed | Refused | CursorHeld | ReceiveRefused, entity: str) -> PartibusError:
     """What a front end tells its client when a partition could not do it."""
+    if isinstance(reply, ReceiveRefused):
+        return ReadExclusively(entity, reply.cursor, reply.until_ms)
+    if isinstance(reply, CursorHeld):
+        return ReadExclusively(entity, reply.name, reply.until_ms)
     if isinstance(reply, Refused):
         return QuotaExceeded(
             f"A partition of '{entity}' with {reply.size_bytes} bytes",

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from partibus.errors import PartibusError
 from partibus.partition.commands import CancelReceive, Receive
-from partibus.partition.replies import Failed, Granted
+from partibus.partition.replies import Failed, Granted, ReceiveRefused
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 
 OnGranted = Callable[[PartitionHandle, Granted], None]
@@ -56,7 +56,7 @@ class DirectSource:
         partition.register(self._receiver, self._reply)
 
     def _reply(self, reply: Any) -> None:
-        if isinstance(reply, Failed):
+        if isinstance(reply, Failed | ReceiveRefused):
             self._on_failed(error_of(reply, self._entity))
         else:
             self._on_granted(self._partition, reply)

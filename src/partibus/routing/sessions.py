@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 from partibus.errors import PartibusError, SessionCannotBeLocked, StoreUnavailable, Timeout
-from partibus.partition.replies import Failed, SessionAccepted
-from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.partition.replies import CursorHeld, Failed, ReceiveRefused, SessionAccepted
+from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.slots import partition_for_key
 
@@ -115,6 +115,13 @@ class SessionDesk:
                     hold.release()
                 else:
                     search.end(hold)
+            elif wanted and isinstance(reply, CursorHeld | ReceiveRefused):
+                hold.forget()
+                # Other partitions are read by the same cursor: nobody waits any more, so they are asked no more.
+                waiting, self._waiting = self._waiting, {}
+                for search in waiting:
+                    search.end(error_of(reply, self.entity))
+                self._balance()
             elif wanted:
                 hold.forget()
                 self._await(index)
@@ -205,8 +212,11 @@ class SessionSearch:
             self._denied(reply)
 
     def _denied(self, reply: Any) -> None:
-        """A session has one partition (rows K2, K3); the next one may come from another."""
-        if self._session is None:
+        """A session has one partition (rows K2, K3); the next one may come from another. A cursor that reads one alone
+        reads all."""
+        if isinstance(reply, CursorHeld | ReceiveRefused):
+            self.end(error_of(reply, self._desk.entity))
+        elif self._session is None:
             self._ask_next()
         elif isinstance(reply, Failed):
             # Whatever became of the request: what was locked in memory went with the store.

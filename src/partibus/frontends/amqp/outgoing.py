@@ -12,6 +12,7 @@ from partibus.errors import (
     EntityNotFound,
     MessageLockLost,
     PartibusError,
+    ReadExclusively,
     SessionLockLost,
 )
 from partibus.frontends.amqp.completions import Completions
@@ -42,7 +43,8 @@ class OutgoingLink:
     """Asks for what the client's credit allows, sends what is granted, settles what the client says.
 
     ``make_source`` says where the messages come from; None: the sub-queue, for whoever asks. A source that fails with
-    `SessionLockLost` ends the link with it. ``lost`` is the answer to a settlement without its lock.
+    `SessionLockLost` or `ReadExclusively` ends the link with it. ``lost`` is the answer to a settlement without its
+    lock.
     """
 
     def __init__(
@@ -214,7 +216,8 @@ class OutgoingLink:
                 self._held_back.wait(self)
 
     def _on_failed(self, error: PartibusError) -> None:
-        self._end(amqp_error(error) if isinstance(error, SessionLockLost) else AmqpError(DETACH_FORCED, str(error)))
+        is_told = isinstance(error, SessionLockLost | ReadExclusively)
+        self._end(amqp_error(error) if is_told else AmqpError(DETACH_FORCED, str(error)))
 
     def _end(self, error: AmqpError) -> None:
         self._link.detach(error)

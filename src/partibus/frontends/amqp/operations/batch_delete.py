@@ -15,7 +15,7 @@ from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
 from partibus.frontends.amqp.operations.spread import ask_all
 from partibus.frontends.amqp.operations.status import failure, no_content, success
 from partibus.partition.commands import Purge
-from partibus.partition.replies import Failed
+from partibus.partition.replies import CursorHeld, Failed
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.slots import partition_for_key
 
@@ -64,7 +64,7 @@ class _Deletion:
         asked = dict(zip(partitions, _shares(count, len(partitions)), strict=False))
 
         def answered(replies: list[Any]) -> None:
-            failed = [reply for reply in replies if isinstance(reply, Failed)]
+            failed = [reply for reply in replies if isinstance(reply, Failed | CursorHeld)]
             if failed:
                 self._request.respond(failure(error_of(failed[0], self._request.entity.queue.name)))
                 return
