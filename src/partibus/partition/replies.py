@@ -276,6 +276,7 @@ class CursorInfo:
     epoch: int
     until_ms: int
     moved_ms: int
+    bound_bytes: int = 0
 
 
 @dataclass(slots=True)
