@@ -44,6 +44,11 @@ _SUFFIX = {
 }
 
 
+def subqueue_path(entity_path: str, kind: int) -> str:
+    """The canonical address of a sub-queue."""
+    return entity_path + _SUFFIX[Subqueue(kind)]
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """A parsed address.

@@ -15,6 +15,7 @@ from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.placement import Placement
 from partibus.namespace.policies import check_not_fixed, policy_path, regenerated, with_policy, without
 from partibus.namespace.properties import changed_options, options_of, replaced_options
+from partibus.routing.arrivals import Arrivals
 from partibus.routing.detour import CallLater
 from partibus.routing.entity import EntityRoute
 from partibus.routing.front_end_cache import CallIdle
@@ -169,7 +170,7 @@ class Broker:
         call_later: CallLater | None = None,
     ) -> None:
         """``stores``: the ways to all stores by name, in the order of their numbers. ``call_later`` is needed for
-        rehearsals, and beside other brokers."""
+        rehearsals, for who waits for messages without receiving them, and beside other brokers."""
         self._call_idle: CallIdle | None = None
         if call_later is not None and announce is not nobody_else:
             self._call_idle = lambda call: call_later(limits.cache_idle_ms, call)
@@ -194,6 +195,8 @@ class Broker:
         self.rehearsals = Rehearsals(self._store_names, self._places, call_later)
         """Losses on purpose."""
         self.rehearsals.on_changed = lambda rules: self._spread({"rehearsals": to_plain(rules)})
+        self.arrivals = Arrivals(call_later)
+        """Readers by range that wait for messages."""
         access.follow("", namespace.policies)
         for queue in namespace:
             if queue.policies:

@@ -42,7 +42,8 @@ def end_of(inspected: Inspected, kind: int) -> int:
 class Arrivals:
     """Of all entities, as one broker sees them."""
 
-    def __init__(self, call_later: CallLater) -> None:
+    def __init__(self, call_later: CallLater | None) -> None:
+        """Without timers nobody waits: the time is over at once."""
         self._call_later = call_later
         self._watched: dict[tuple[EntityRoute, int], _Watch] = {}
         self.partitions = 0
@@ -55,12 +56,13 @@ class Arrivals:
         has none) or the time is over; or with why a partition can't say."""
 
         def looked(found: list[Inspected]) -> None:
-            if timeout_ms <= 0 or has_come(found, kind, positions):
+            call_later = self._call_later
+            if call_later is None or timeout_ms <= 0 or has_come(found, kind, positions):
                 on_arrived(found)
                 return
             watch = self._watched.get((route, kind))
             if watch is None:
-                watch = self._watched[route, kind] = _Watch(self, route, kind, self._call_later, found)
+                watch = self._watched[route, kind] = _Watch(self, route, kind, call_later, found)
                 self.partitions += len(route.partitions)
             watch.add(_Waiter(positions, on_arrived), timeout_ms)
 

@@ -49,6 +49,7 @@ from partibus.node.options import partition_options
 from partibus.partition.fan_out import FanOut
 from partibus.partition.ports import Store, StoreError, Writes
 from partibus.partition.runtime import StoreRuntime
+from partibus.routing.arrivals import Arrivals
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.simulated_host import SimulatedHost, Timeline
@@ -125,6 +126,7 @@ class World:
         self.numbers = Numbers()
         self.access = AccessPolicies(POLICIES)
         self.broker = Broker(self.namespace, self.access, self.timeline, self.numbers, self.limits, self._handle)
+        self.broker.arrivals = Arrivals(self.timeline.call_later)
         self.broker.wall_clock = self.wall_clock = ManualClock(NOW_S * 1000)
         self.clients: list[Client] = []
         self._ids = 0

@@ -56,6 +56,17 @@ def boolean(body: Mapping[object, object], name: str) -> bool:
     return bool(value)
 
 
+def by_partition(body: Mapping[object, object], name: str, partitions: int, least: int, most: int) -> dict[int, int]:
+    """A map of partition ids to whole numbers from ``least`` to ``most``; empty where there is none. Raises
+    `ArgumentError`."""
+    found: dict[int, int] = {}
+    for key, value in mapping(body, name).items():
+        if not isinstance(key, int) or isinstance(key, bool) or not 0 <= key < partitions:
+            raise ArgumentError(name, key, f"a map by partition ids from 0 to {partitions - 1}")
+        found[int(key)] = integer({name: value}, name, least, most)
+    return found
+
+
 def mapping(body: Mapping[object, object], name: str) -> Mapping[object, object]:
     """A map; empty where there is none. Raises `ArgumentError`."""
     value = body.get(name)

@@ -1,45 +1,24 @@
-"""`partibus:partitions` and `partibus:browse`: read an entity by partition and position, without locks.
+"""`partibus:browse`: read an entity by partition and position, without locks, as messages are delivered.
 
-Operations of our own, for readers that want everything in parallel: one request, one large answer (the Spark source).
+An operation of our own. The one of `partibus.frontends.amqp.operations.ranges` is faster: readers encode.
 """
 
 from typing import Any
 
-from partibus.amqp.codec.types import Array, Int
+from partibus.amqp.codec.types import Array
 from partibus.errors import ArgumentError
 from partibus.frontends.amqp.egress import encode_row, encoder_for
 from partibus.frontends.amqp.operations.arguments import integer
 from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.status import failure, success
 from partibus.partition.commands import Browse
-from partibus.partition.keys import POSITION_MAX, SubqueueKind
-from partibus.partition.replies import Failed, Inspected
-from partibus.routing.inspect import inspect_all
+from partibus.partition.keys import POSITION_MAX
+from partibus.partition.replies import Failed
 from partibus.routing.partitions import error_of
 
-PARTITIONS = "partibus:partitions"
 BROWSE = "partibus:browse"
 BROWSE_BYTES_MAX = 8 << 20
 LONG = 0x81
-
-
-def partitions(request: EntityRequest) -> None:
-    """Reply with the range of positions and the number of messages of every partition."""
-    entity, kind, respond = request.entity, request.kind, request.respond
-
-    def inspected(found: list[Inspected]) -> None:
-        rows = [
-            {
-                "partition-id": Int(index),
-                "first-position": 0,
-                "end-position": one.end_pos if kind == SubqueueKind.ACTIVE else one.end_number,
-                "messages": one.subqueues[kind].messages,
-            }
-            for index, one in enumerate(found)
-        ]
-        respond(success({"partitions": rows}))
-
-    inspect_all(entity.route, inspected, lambda reply: respond(failure(error_of(reply, entity.queue.name))))
 
 
 def browse(request: EntityRequest) -> None:

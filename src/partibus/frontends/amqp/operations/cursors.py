@@ -1,0 +1,167 @@
+"""`partibus:open-cursor`, `advance-cursor`, `close-cursor` and `cursors`: named readers of a sub-queue (D14).
+
+Operations of our own, under the Listen right: who may receive messages may keep them, and may complete them.
+"""
+
+from collections.abc import Callable
+
+from partibus.amqp.codec.types import Int
+from partibus.errors import ArgumentError, PartibusError
+from partibus.frontends.amqp.operations.arguments import boolean, by_partition, integer, text
+from partibus.frontends.amqp.operations.ranges import check_readable
+from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.frontends.amqp.operations.status import failure, success
+from partibus.partition.commands import EARLIEST, LATEST
+from partibus.partition.keys import POSITION_MAX
+from partibus.partition.replies import CursorInfo, CursorOpened, Inspected
+from partibus.routing.arrivals import end_of
+from partibus.routing.cursors import OpenAll, advance_all, close_all
+from partibus.routing.inspect import inspect_all
+from partibus.routing.partitions import error_of
+
+OPEN = "partibus:open-cursor"
+ADVANCE = "partibus:advance-cursor"
+CLOSE = "partibus:close-cursor"
+LIST = "partibus:cursors"
+NAME_MAX = 128
+"""Characters."""
+BOUND_BYTES = 1 << 30
+BOUND_BYTES_MAX = 1 << 50
+LEASE_MAX_MS = 3_600_000
+"""Receivers wait for so long when a reader is gone for good."""
+_NUMBER_MAX = (1 << 63) - 1
+_STARTS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+def open_cursor(request: EntityRequest) -> None:
+    """Make a cursor in every partition, or find it; reply with where it stands."""
+    check_readable(request)
+    arguments, route = request.arguments, request.entity.route
+    OpenAll(
+        route,
+        request.kind,
+        _name(request),
+        _start(request),
+        by_partition(arguments, "epochs", len(route.partitions), 0, _NUMBER_MAX),
+        lambda answer: _respond(request, answer),
+        fates=boolean(arguments, "fates"),
+        bound_bytes=integer(arguments, "bound-bytes", 0, BOUND_BYTES_MAX, BOUND_BYTES),
+        lease_ms=integer(arguments, "lease-ms", 0, LEASE_MAX_MS, 0),
+        revoke=boolean(arguments, "revoke"),
+    ).start()
+
+
+def advance_cursor(request: EntityRequest) -> None:
+    """Reply with where the cursor stands in the partitions that were named, once that is durable."""
+    check_readable(request)
+    arguments, route = request.arguments, request.entity.route
+    count = len(route.partitions)
+    advance_all(
+        route,
+        request.kind,
+        _name(request),
+        by_partition(arguments, "positions", count, 0, POSITION_MAX + 1),
+        by_partition(arguments, "fate-positions", count, 0, _NUMBER_MAX),
+        by_partition(arguments, "epochs", count, 0, _NUMBER_MAX),
+        lambda answer: _respond(request, answer),
+    )
+
+
+def close_cursor(request: EntityRequest) -> None:
+    """End a cursor's exclusive lease, or drop the cursor."""
+    check_readable(request)
+    arguments, route = request.arguments, request.entity.route
+
+    def closed(error: PartibusError | None) -> None:
+        request.respond(success() if error is None else failure(error))
+
+    epochs = by_partition(arguments, "epochs", len(route.partitions), 0, _NUMBER_MAX)
+    close_all(route, request.kind, _name(request), epochs, closed, drop=boolean(arguments, "drop"))
+
+
+def cursors(request: EntityRequest) -> None:
+    """Reply with the cursors of the sub-queue, by name, and where each stands in the partitions that know it."""
+    check_readable(request)
+    entity, respond, clock = request.entity, request.respond, request.connection.broker.clock
+
+    def inspected(found: list[Inspected]) -> None:
+        named: dict[str, list[dict[object, object]]] = {}
+        for index, one in enumerate(found):
+            for cursor in one.cursors:
+                if cursor.kind == request.kind:
+                    named.setdefault(cursor.name, []).append(_partition(index, cursor, one))
+        rows = [_cursor(name, request.kind, partitions) for name, partitions in sorted(named.items())]
+        respond(success({"cursors": rows, "now-ms": int(clock.now_ms())}))
+
+    inspect_all(entity.route, inspected, lambda failed: respond(failure(error_of(failed, entity.queue.name))))
+
+
+def _cursor(name: str, kind: int, partitions: list[dict[object, object]]) -> dict[object, object]:
+    def total(key: str) -> int:
+        return sum(value for one in partitions if isinstance(value := one[key], int))
+
+    return {
+        "name": name,
+        "kind": Int(kind),
+        "partitions": partitions,
+        "retained": total("retained"),
+        "retained-bytes": total("retained-bytes"),
+    }
+
+
+def _partition(index: int, cursor: CursorInfo, inspected: Inspected) -> dict[object, object]:
+    retained, retained_bytes = inspected.retained.get(cursor.kind, (0, 0))
+    return {
+        "partition-id": Int(index),
+        "epoch": cursor.epoch,
+        "until": cursor.until_ms,
+        "position": cursor.position,
+        "fate-position": cursor.fate_position,
+        "complete-from": cursor.complete_from,
+        "moved": cursor.moved_ms,
+        "end-position": end_of(inspected, cursor.kind),
+        "bound-bytes": cursor.bound_bytes,
+        "retained": retained,
+        "retained-bytes": retained_bytes,
+    }
+
+
+def _respond(request: EntityRequest, answer: dict[int, CursorOpened] | PartibusError) -> None:
+    if isinstance(answer, PartibusError):
+        request.respond(failure(answer))
+        return
+    rows: list[dict[object, object]] = [
+        {
+            "partition-id": Int(index),
+            "epoch": one.epoch,
+            "until": one.until_ms,
+            "position": one.position,
+            "fate-position": one.fate_position,
+            "complete-from": one.complete_from,
+            "end-position": one.end_pos,
+        }
+        for index, one in sorted(answer.items())
+    ]
+    request.respond(success({"cursors": rows}))
+
+
+def _name(request: EntityRequest) -> str:
+    name = text(request.arguments, "name")
+    if not 1 <= len(name) <= NAME_MAX or not name.isprintable():
+        raise ArgumentError("name", name, f"from 1 to {NAME_MAX} printable characters")
+    return name
+
+
+def _start(request: EntityRequest) -> Callable[[int], int]:
+    """Where a new cursor begins in a partition; one that its map does not name begins at the earliest message."""
+    value = request.arguments.get("start")
+    if isinstance(value, dict):
+        count = len(request.entity.route.partitions)
+        positions = by_partition(request.arguments, "start", count, 0, POSITION_MAX + 1)
+        return lambda index: positions.get(index, EARLIEST)
+    if value is None:
+        return lambda _: EARLIEST
+    start = _STARTS.get(value) if isinstance(value, str) else None
+    if start is None:
+        raise ArgumentError("start", value, "earliest, latest, or a map of positions by partition id")
+    return lambda _: start

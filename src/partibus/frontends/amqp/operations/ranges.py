@@ -1,0 +1,151 @@
+"""`partibus:partitions`, `partibus:wait`, `partibus:read-range` and `partibus:read-fates`: an entity by partition and
+position, without locks.
+
+Operations of our own, for readers that want everything in parallel: one request, one large answer, which leaves as the
+store packed it (`partibus.partition.ports.RangeFrame`).
+"""
+
+from typing import Any
+
+from partibus.amqp.codec.types import Array, Int
+from partibus.errors import ArgumentError, InvalidOperation
+from partibus.frontends.amqp.operations.arguments import boolean, by_partition, integer, optional_text, text
+from partibus.frontends.amqp.operations.browse import BROWSE_BYTES_MAX
+from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.frontends.amqp.operations.status import failure, success
+from partibus.namespace.addresses import subqueue_path
+from partibus.namespace.entities import EntityKind
+from partibus.partition.commands import ReadFates, ReadRange
+from partibus.partition.keys import POSITION_MAX
+from partibus.partition.ports import FateRow
+from partibus.partition.replies import Failed, FatesRead, Inspected, RangeRead
+from partibus.routing.arrivals import end_of
+from partibus.routing.cursors import cursor_error
+from partibus.routing.inspect import inspect_all
+from partibus.routing.partitions import PartitionHandle, error_of
+
+PARTITIONS = "partibus:partitions"
+WAIT = "partibus:wait"
+READ_RANGE = "partibus:read-range"
+READ_FATES = "partibus:read-fates"
+WAIT_MAX_MS = 25_000
+"""Below the time after which clients and what is between them and a broker take a silent request for lost."""
+FATES_MAX = 50_000
+"""Lines in one answer: some 40 bytes each."""
+LONG = 0x81
+_MAP_VERSION = 1
+"""No partition of these entities ever comes or goes."""
+
+
+def partitions(request: EntityRequest) -> None:
+    """Reply with the range of positions and the number of messages of every partition."""
+    name, respond = request.entity.queue.name, request.respond
+    inspect_all(
+        request.entity.route,
+        lambda found: respond(success(_map(request, found))),
+        lambda failed: respond(failure(error_of(failed, name))),
+    )
+
+
+def wait(request: EntityRequest) -> None:
+    """As `partitions`, as soon as the end of one is above the ``positions`` of the request, or its time is over."""
+    check_readable(request)
+    entity, kind = request.entity, request.kind
+    positions = by_partition(request.arguments, "positions", len(entity.route.partitions), 0, POSITION_MAX)
+    timeout_ms = min(integer(request.arguments, "timeout-ms", 0, 1 << 31, 0), WAIT_MAX_MS)
+
+    def arrived(found: list[Inspected] | Failed) -> None:
+        if isinstance(found, Failed):
+            request.respond(failure(error_of(found, entity.queue.name)))
+        else:
+            request.respond(success(_map(request, found)))
+
+    request.connection.broker.arrivals.wait(entity.route, kind, positions, timeout_ms, arrived)
+
+
+def _map(request: EntityRequest, found: list[Inspected]) -> dict[object, object]:
+    queue, kind = request.entity.queue, request.kind
+    rows: list[dict[object, object]] = []
+    for index, one in enumerate(found):
+        retained, retained_bytes = one.retained.get(kind, (0, 0))
+        rows.append(
+            {
+                "partition-id": Int(index),
+                "first-position": 0,
+                "end-position": end_of(one, kind),
+                "messages": one.subqueues[kind].messages,
+                "retained": retained,
+                "retained-bytes": retained_bytes,
+            }
+        )
+    return {
+        "entity": subqueue_path(queue.name, kind),
+        # An entity's number is not used again in its namespace; two namespaces do not make one in the same millisecond.
+        "entity-id": f"{queue.entity_id}-{queue.created_ms}" + (f"-{kind}" if kind else ""),
+        "map-version": Int(_MAP_VERSION),
+        "partitions": rows,
+    }
+
+
+def read_range(request: EntityRequest) -> None:
+    """Reply with the first part of a range: ``count`` messages in a ``frame``, and where to go on."""
+    check_readable(request)
+    entity, arguments, respond = request.entity, request.arguments, request.respond
+    partition = partition_of(request)
+    start = integer(arguments, "from-position", 0, POSITION_MAX)
+    end = integer(arguments, "to-position", 0, POSITION_MAX + 1)
+    if end < start:
+        raise ArgumentError("to-position", end, f"at least from-position, {start}")
+    size_bytes = min(integer(arguments, "max-bytes", 1, 1 << 31, BROWSE_BYTES_MAX), BROWSE_BYTES_MAX)
+    cursor = optional_text(arguments, "cursor")
+
+    def answered(reply: Any) -> None:
+        if not isinstance(reply, RangeRead):
+            respond(failure(cursor_error(reply, entity.queue.name, cursor or "")))
+            return
+        respond(
+            success(
+                {
+                    "count": reply.count,
+                    "next-position": reply.next_pos,
+                    "complete-from": reply.complete_from,
+                    "frame": reply.data,
+                }
+            )
+        )
+
+    number, is_finished = entity.route.numbers.next(), boolean(arguments, "finished")
+    partition.submit(ReadRange(number, request.kind, start, end, size_bytes, is_finished, cursor), answered)
+
+
+def read_fates(request: EntityRequest) -> None:
+    """Reply with lines of the log of fates, in parallel arrays."""
+    check_readable(request)
+    entity, arguments, respond = request.entity, request.arguments, request.respond
+    partition = partition_of(request)
+    cursor = text(arguments, "cursor")
+    start = integer(arguments, "from-number", 0, (1 << 63) - 1)
+    most = min(integer(arguments, "most", 1, 1 << 31, FATES_MAX), FATES_MAX)
+
+    def answered(reply: Any) -> None:
+        if isinstance(reply, FatesRead):
+            columns = list(zip(*reply.rows, strict=True)) or [()] * len(FateRow._fields)
+            names = ("numbers", "positions", "sequences", "fates", "times", "delivery-counts")
+            respond(success({name: Array(LONG, list(column)) for name, column in zip(names, columns, strict=True)}))
+        else:
+            respond(failure(cursor_error(reply, entity.queue.name, cursor)))
+
+    partition.submit(ReadFates(entity.route.numbers.next(), request.kind, cursor, start, most), answered)
+
+
+def check_readable(request: EntityRequest) -> None:
+    """Raises `InvalidOperation` for a topic: its messages are in its subscriptions."""
+    queue = request.entity.queue
+    if queue.kind is EntityKind.TOPIC:
+        raise InvalidOperation(f"'{queue.name}' is a topic. Read one of its subscriptions.")
+
+
+def partition_of(request: EntityRequest) -> PartitionHandle:
+    """The partition that a request names. Raises `ArgumentError`."""
+    found = request.entity.route.partitions
+    return found[integer(request.arguments, "partition-id", 0, len(found) - 1)]
