@@ -29,6 +29,11 @@ class Management:
         self._requester = requester
         self._timeout_s = timeout_s
 
+    @property
+    def request_bytes_max(self) -> int | None:
+        """The largest request that the node takes; None where it did not say."""
+        return self._requester.message_bytes_max
+
     def request(self, operation: str, body: Mapping[str, object], timeout_s: float | None = None) -> dict[str, object]:
         """One operation; the reply's body, {} where it has none. Raises the error that the broker answered with."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s

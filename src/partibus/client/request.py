@@ -45,6 +45,11 @@ class Requester(LinkOwner):
         driver.await_open(self._sender, self, timeout_s)
         driver.await_open(self._receiver, self, timeout_s)
 
+    @property
+    def message_bytes_max(self) -> int | None:
+        """The largest request that the node takes; None where it did not say."""
+        return self._sender.remote_max_message_size or None
+
     def ask(self, properties: Mapping[str, object], body: object, timeout_s: float, what: str) -> Reply:
         """One request. Raises `TimedOut`, why the request was refused, or why the node is gone."""
         self.check()

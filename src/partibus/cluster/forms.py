@@ -59,6 +59,7 @@ COMMANDS: dict[int, type] = {
     27: c.OpenCursor,
     28: c.AdvanceCursor,
     29: c.CloseCursor,
+    30: c.CommitSink,
 }
 REPLIES: dict[int, type] = {
     64: r.Accepted,

@@ -1,0 +1,122 @@
+"""`partibus:sink` and `partibus:commit-sink`: store rows of a job, each once however often it is sent (row D5).
+
+Operations of our own, for writers like Spark. One request brings many messages, and is answered when all of them are
+durable. An error says that some may not be; the same request again stores what is missing, unless rows are not named.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from partibus.amqp.codec.types import Int
+from partibus.errors import ArgumentError, InvalidOperation, PartibusError
+from partibus.frontends.amqp.operations.arguments import integer, items
+from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.frontends.amqp.operations.status import failure, success
+from partibus.message import Message
+from partibus.partition.commands import SINK_ENDS
+from partibus.partition.keys import SubqueueKind
+from partibus.routing.send import send
+from partibus.routing.sinks import ID_BYTES, commit_sink, put_by_id, put_by_position
+
+PUT: Final = "partibus:sink"
+COMMIT: Final = "partibus:commit-sink"
+MESSAGES_MAX: Final = 10_000
+_KEY_MAX: Final = (1 << 63) - 1
+
+
+def put(request: EntityRequest) -> None:
+    """Reply with how many rows were ``accepted`` now, and how many were ``duplicates``: stored before."""
+    arguments, route, respond = request.arguments, request.entity.route, request.respond
+    _check(request)
+    sink = _sink(arguments)
+    messages = _messages(request)
+    count = len(messages)
+
+    def answered(result: int | PartibusError) -> None:
+        if isinstance(result, PartibusError):
+            respond(failure(result))
+        else:
+            respond(success({"accepted": Int(count - result), "duplicates": Int(result)}))
+
+    send_rows: Callable[[], None]
+    if arguments.get("source") is not None:
+        source = integer(arguments, "source", -_KEY_MAX, -1)
+        send_rows = partial(put_by_position, route, messages, source, _positions(arguments, count), answered)
+    elif arguments.get("ids") is not None:
+        send_rows = partial(put_by_id, route, messages, sink, _ids(arguments, count), answered)
+    else:
+        send_rows = partial(send, route, [messages], lambda errors: answered(errors[0] or 0 if errors else 0))
+
+    def go_on() -> None:
+        """The writer waits while the stores have more to do than they should (D24)."""
+        if route.overloaded:
+            route.when_relieved(go_on)
+        else:
+            send_rows()
+
+    go_on()
+
+
+def commit(request: EntityRequest) -> None:
+    """Reply when every partition knows that the batch is committed."""
+    arguments, respond = request.arguments, request.respond
+    _check(request)
+
+    def done(error: PartibusError | None) -> None:
+        respond(success({}) if error is None else failure(error))
+
+    commit_sink(request.entity.route, _sink(arguments), integer(arguments, "batch", 0, SINK_ENDS), done)
+
+
+def _check(request: EntityRequest) -> None:
+    if request.kind != SubqueueKind.ACTIVE:
+        raise InvalidOperation(f"Nobody can send to a sub-queue of '{request.entity.queue.name}'. Send to the queue.")
+    request.entity.check_send()
+
+
+def _sink(arguments: Mapping[object, object]) -> int:
+    return integer(arguments, "sink", -_KEY_MAX, _KEY_MAX)
+
+
+def _messages(request: EntityRequest) -> list[Message]:
+    found: list[Message] = []
+    message_of, queue = request.connection.ingress.message_of, request.entity.queue
+    for index, payload in enumerate(items(request.arguments, "messages", "messages", MESSAGES_MAX)):
+        if not isinstance(payload, bytes):
+            raise ArgumentError("messages", f"{payload!r} at {index}", "a list of encoded messages")
+        try:
+            found.append(message_of(payload, queue))
+        except PartibusError as error:
+            error.message = f"Message {index} of the request: {error.message}"
+            raise
+    return found
+
+
+def _positions(arguments: Mapping[object, object], count: int) -> list[int]:
+    name = "positions"
+    found: list[int] = []
+    before = 0  # no message has that position
+    for value in items(arguments, name, name, MESSAGES_MAX):
+        if not isinstance(value, int) or isinstance(value, bool) or value <= before:
+            raise ArgumentError(name, value, f"longs that rise, here one above {before}")
+        before = int(value)
+        found.append(before)
+    _check_count(name, len(found), count)
+    return found
+
+
+def _ids(arguments: Mapping[object, object], count: int) -> list[bytes]:
+    name = "ids"
+    found: list[bytes] = []
+    for value in items(arguments, name, name, MESSAGES_MAX):
+        if not isinstance(value, bytes) or len(value) != ID_BYTES:
+            raise ArgumentError(name, value, f"binaries of {ID_BYTES} bytes")
+        found.append(value)
+    _check_count(name, len(found), count)
+    return found
+
+
+def _check_count(name: str, found: int, messages: int) -> None:
+    if found != messages:
+        raise ArgumentError(name, f"{found} of them", f"one for each of the {messages} messages")
