@@ -22,6 +22,7 @@ COMMANDS = {
     "clock": Lazy("partibus.cli.clock", "clock", "Show or move the clock of a broker."),
     "bench": Lazy("partibus.cli.bench", "bench", "Measure a broker."),
     "demo": Lazy("partibus.cli.demo", "demo", "Real flights through the broker, Spark over its partitions, a report."),
+    "pipeline": Lazy("partibus.cli.pipeline", "pipeline", "Bulk work on messages and telemetry, with Spark."),
     "doctor": Lazy("partibus.cli.doctor", "doctor", "Check what this machine has and how fast its disk is."),
 }
 

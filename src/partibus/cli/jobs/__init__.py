@@ -1,0 +1,1 @@
+"""`partibus pipeline`: one file per job, with its options; what it does is in `partibus.pipeline`."""

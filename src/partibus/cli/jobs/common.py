@@ -1,0 +1,101 @@
+"""What all jobs have in common: options, and what a missing library is called."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from partibus.cli.output import note
+from partibus.cli.types import duration, moment
+from partibus.errors import Unsupported
+
+if TYPE_CHECKING:
+    from partibus.pipeline.job import JobOptions
+
+FOUND: Final = 3
+"""Exit code of a job that was done and found what should not be."""
+
+Command = Callable[..., Any]
+
+
+def _pair(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for name, equals, _value in pairs:
+        if not name or not equals:
+            raise click.BadParameter(f"{name!r} is not of the form spark.name=value")
+    return {name: value for name, _equals, value in pairs}
+
+
+def time_option(_: click.Context, __: click.Parameter, value: str | None) -> datetime | None:
+    """A time, or how long ago: `2h` is two hours before now."""
+    if value is None:
+        return None
+    try:
+        return datetime.now(UTC) - timedelta(milliseconds=duration(value))
+    except click.BadParameter:
+        return datetime.fromtimestamp(moment(value) / 1000, UTC)
+
+
+def job_options(*, changes: bool = False) -> Callable[[Command], Command]:
+    """Add the options that every job has; they arrive as one argument ``options``. ``changes``: the job changes
+    something, so it has a dry run."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapped(
+            *args: Any,
+            master: str | None,
+            conf: dict[str, str],
+            json_path: Path | None,
+            report: Path | None,
+            **rest: Any,
+        ) -> Any:
+            try:
+                from partibus.pipeline.job import JobOptions
+            except ModuleNotFoundError as error:
+                raise Unsupported(
+                    f"A job without {error.name}", "Install it with what it needs: pip install 'partibus[spark]'."
+                ) from error
+            options = JobOptions(master, conf, json_path, report, rest.pop("dry_run", False))
+            return command(*args, options=options, **rest)
+
+        decorated: Command = wrapped
+        for option in reversed(_options(changes)):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+def _options(changes: bool) -> list[Callable[[Command], Command]]:
+    path = click.Path(dir_okay=False, path_type=Path)
+    return [
+        click.option(
+            "--master",
+            help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://... Without it: what spark-submit "
+            "says, else all cores of this machine.",
+        ),
+        click.option(
+            "--conf", multiple=True, metavar="NAME=VALUE", callback=_pair, help="A setting of Spark; repeatable."
+        ),
+        click.option(
+            "--json", "json_path", type=path, metavar="PATH", help="Write the result there; - is standard output."
+        ),
+        click.option("--report", type=path, metavar="PATH", help="Write an HTML page with plots there."),
+        *([click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")] if changes else []),
+    ]
+
+
+def is_quiet(options: JobOptions) -> bool:
+    """Whether standard output belongs to the result."""
+    return str(options.json) == "-"
+
+
+def say_report(options: JobOptions) -> None:
+    if options.report is not None:
+        note(f"report   {options.report}")

@@ -1,0 +1,21 @@
+"""`partibus pipeline`: the table of its jobs."""
+
+import click
+
+from partibus.cli.lazy import Lazy, LazyGroup
+
+JOBS = {
+    "telemetry": Lazy("partibus.cli.jobs.telemetry", "telemetry", "Say how a broker was used, from its telemetry."),
+}
+
+
+@click.group(
+    cls=LazyGroup, lazy=JOBS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+def pipeline() -> None:
+    """Bulk work on messages and telemetry, with Spark.
+
+    Each job runs on this machine, or with --master on a cluster; spark-submit can start it, too. It prints what it
+    found, and writes it as JSON (--json) and as a page with plots (--report). Exit codes: 0 done, 1 could not be done,
+    2 called wrongly, 3 done and something was found that should not be.
+    """

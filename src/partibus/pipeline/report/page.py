@@ -1,0 +1,141 @@
+"""A page: headline, verdict, figures in tiles, sections of tables and plots.
+
+Blocks are HTML. Whatever comes from outside goes through `text` on its way into one.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+_CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
+
+
+class Verdict(NamedTuple):
+    """The one sentence that answers what the reader came for."""
+
+    good: bool | None
+    """None: neither good nor bad."""
+    word: str
+    sentence: str
+
+
+class Section(NamedTuple):
+    """A part of the page under a headline."""
+
+    title: str
+    blocks: Sequence[str]
+
+
+class Page(NamedTuple):
+    """A page before it is HTML. ``title``, ``lead`` and tiles are plain text."""
+
+    title: str
+    lead: str
+    sections: Sequence[Section]
+    verdict: Verdict | None = None
+    tiles: Sequence[tuple[str, str]] = ()
+    """Figure and what it is."""
+
+
+def render(page: Page) -> str:
+    """The file's text."""
+    tiles = "".join(f"<div><b>{escape(figure)}</b><span>{escape(what)}</span></div>" for figure, what in page.tiles)
+    sections = "".join(
+        f"<section><h2>{escape(section.title)}</h2>{''.join(section.blocks)}</section>" for section in page.sections
+    )
+    tiles = f'<div class="figures">{tiles}</div>' if tiles else ""
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(page.title)}</title><style>{_CSS}</style></head><body><main>"
+        f"<header><h1>{escape(page.title)}</h1><p>{escape(page.lead)}</p></header>"
+        f"{_verdict(page.verdict)}{tiles}{sections}"
+        f"<footer>Written by partibus, {made}. Times are UTC.</footer></main></body></html>\n"
+    )
+
+
+def text(value: object) -> str:
+    """Anything as HTML."""
+    return escape(str(value))
+
+
+def code(value: object) -> str:
+    """A name from outside."""
+    return f"<code>{escape(str(value))}</code>"
+
+
+def paragraph(sentences: str) -> str:
+    """Plain text as a paragraph."""
+    return f"<p>{escape(sentences)}</p>"
+
+
+def figure(svg: str, caption: str = "") -> str:
+    """A plot, and what to see in it."""
+    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f"<figure>{svg}{below}</figure>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[int] = ()) -> str:
+    """A table; cells are HTML, heads are plain text, columns in ``numeric`` are set flush right."""
+    right = set(numeric)
+
+    def row(tag: str, cells: Iterable[str]) -> str:
+        classes = (' class="n"' if place in right else "" for place in range(len(head)))
+        return "".join(f"<{tag}{class_}>{cell}</{tag}>" for class_, cell in zip(classes, cells, strict=True))
+
+    body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
+    return (
+        f'<div class="wide"><table><thead><tr>{row("th", map(escape, head))}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def folded(summary: str, *blocks: str) -> str:
+    """Blocks that are shown on demand."""
+    return f"<details><summary>{escape(summary)}</summary>{''.join(blocks)}</details>"
+
+
+def beside(*blocks: str) -> str:
+    """Blocks next to each other where there is room."""
+    return f'<div class="side">{"".join(f"<div>{block}</div>" for block in blocks)}</div>'
+
+
+def mark(good: bool) -> str:
+    return '<span class="ok">✓</span>' if good else '<span class="bad">✗</span>'
+
+
+def number(value: float) -> str:
+    """`12,345`; three digits when it is small."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """`12.3 %`; nothing that is there is shown as 0."""
+    return "< 0.1 %" if 0 < share < 0.001 else f"{share:.1%}".replace("%", " %")
+
+
+def size(size_bytes: float) -> str:
+    """`1.5 MB`, in powers of ten."""
+    for unit, power in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= power:
+            return f"{size_bytes / power:.1f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def time_of_us(value_us: float) -> str:
+    """`1.2 ms`."""
+    for unit, power in (("s", 1e6), ("ms", 1e3)):
+        if value_us >= power:
+            return f"{value_us / power:.3g} {unit}"
+    return f"{value_us:.3g} µs"
+
+
+def _verdict(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return ""
+    kind = "" if verdict.good is None else " ok" if verdict.good else " bad"
+    return f'<p class="verdict{kind}"><b>{escape(verdict.word)}</b> {escape(verdict.sentence)}</p>'

@@ -1,0 +1,61 @@
+"""The broker's telemetry as a table: one row per operation on one message, one per commit (D28, docs/pipeline.md).
+
+Sampling is by message, and a row stands for ``weight`` of its kind: whatever counts messages sums weights.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from partibus.pipeline.errors import JobError
+
+SCHEMA = (
+    "time timestamp, op string, namespace string, entity string, partition_id int, store int, broker string, "
+    "position bigint, sequence_number bigint, key string, slot int, size_bytes bigint, delivery_count int, "
+    "dwell_ms bigint, latency_us bigint, messages int, outcome string, weight double"
+)
+OK = "ok"
+"""The outcome of what was done; any other is the condition of the error."""
+COMMIT = "commit"
+"""The one operation that is not about a message."""
+
+
+def read_rows(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """The rows of telemetry directories or files. Raises `JobError` when there are none."""
+    try:
+        return spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(*paths)
+    except AnalysisException as error:
+        raise JobError(
+            f"no telemetry at {', '.join(paths)}: {error.getCondition() or error}. Give the directory that the broker "
+            "writes to (`partibus serve --telemetry sampled --telemetry-dir DIR`); the first file takes some seconds."
+        ) from None
+
+
+def follow_rows(spark: SparkSession, path: str, files_max: int) -> DataFrame:
+    """The rows as a stream, file by file as the broker finishes them, at most ``files_max`` in one batch."""
+    reader = spark.readStream.schema(SCHEMA).option("recursiveFileLookup", "true")
+    return reader.option("maxFilesPerTrigger", files_max).parquet(path)
+
+
+def within(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
+    """Rows of ``since`` <= time < ``until``; None is open."""
+    if since is not None:
+        rows = rows.where(sf.col("time") >= sf.lit(since))
+    return rows if until is None else rows.where(sf.col("time") < sf.lit(until))
+
+
+def of_entities(rows: DataFrame, entities: Sequence[str]) -> DataFrame:
+    """Rows of the named entities, of any case, and of commits, which are of all; of everything when none is named."""
+    if not entities:
+        return rows
+    named = sf.lower("entity").isin([entity.lower() for entity in entities])
+    return rows.where(named | (sf.col("op") == COMMIT))
+
+
+def counted(condition: Column | None = None) -> Column:
+    """How many messages rows stand for, those that meet the condition."""
+    weight = sf.coalesce(sf.col("weight"), sf.lit(1.0)) * sf.coalesce(sf.col("messages"), sf.lit(1))
+    return sf.sum(weight if condition is None else sf.when(condition, weight).otherwise(0.0))

@@ -1,0 +1,48 @@
+"""The Spark session of a job: its own on a laptop, the one that `spark-submit` has prepared on a cluster."""
+
+import os
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from partibus.spark.session import DEFAULTS, make_session, silence_query_context
+
+_LOCAL: Mapping[str, str] = {
+    # Tables are small after the first step: more shuffle partitions would only add tasks. A cluster sets its own.
+    "spark.sql.shuffle.partitions": str(max(4, 2 * (os.cpu_count() or 2))),
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+_ALWAYS: Mapping[str, str] = {
+    # A broker removes the oldest telemetry while a job reads.
+    "spark.sql.files.ignoreMissingFiles": "true",
+}
+
+
+def is_submitted() -> bool:
+    """Whether `spark-submit` runs this process: it has started the JVM already and knows the master."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def job_session(name: str, master: str | None, config: Mapping[str, str]) -> SparkSession:
+    """A session. Without ``master``: what `spark-submit` says, else all cores of this machine. ``config`` wins over
+    everything, and what `spark-submit` was given over what is chosen here."""
+    silence_query_context()
+    if is_submitted():
+        builder = SparkSession.builder.appName(name)
+        if master is not None:
+            builder = builder.master(master)
+        for key, value in {**_fixed(), **_ALWAYS, **config}.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+    else:
+        local = _LOCAL if master is None or master.startswith("local") else {}
+        session = make_session(name, master or "local[*]", {**local, **_ALWAYS, **config})
+        session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _fixed() -> dict[str, str]:
+    """Of the settings of any session, those that results and secrets depend on."""
+    return {key: value for key, value in DEFAULTS.items() if key != "spark.ui.enabled"}

@@ -1,0 +1,274 @@
+"""What the broker's telemetry says: rates, latencies, ages, redeliveries and refusals, per entity, partition and key.
+
+`rollup` adds rows up; here the sums are asked, the same way after a batch and while a stream goes on. What comes back
+is plain values in the shape that docs/pipeline.md promises of the result.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from math import ceil
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import functions as sf
+
+from partibus.pipeline.histogram import spread
+from partibus.pipeline.rollup import DWELL, ENTITY, LATENCY, Rollup
+from partibus.pipeline.rows import COMMIT, OK
+from partibus.pipeline.skew import skew
+
+SERIES_POINTS_MAX: Final = 240
+"""Points of a curve: more than a page of a report can show makes nothing clearer."""
+THROTTLED: Final = ("com.microsoft:server-busy", "amqp:resource-limit-exceeded")
+"""Outcomes that ask the client to slow down, or say that something is full."""
+
+_PEAK: Final = {"sent": "sent_most", "delivered": "delivered_most", "completed": "completed_most"}
+
+Values = dict[str, Any]
+Name = tuple[str, str]
+"""Namespace and entity."""
+Histogram = dict[int, float]
+"""Bucket -> messages."""
+
+_COUNTED: Final = {
+    "sent": "send",
+    "delivered": "deliver",
+    "completed": "complete",
+    "abandoned": "abandon",
+    "released": "release",
+    "dead_lettered": "dead_letter",
+    "deferred": "defer",
+    "expired": "expire",
+    "locks_expired": "lock_expired",
+    "forwarded": "forward",
+}
+"""Name in the result -> operation."""
+
+
+def summarize(rollup: Rollup, *, entities_max: int, keys_max: int) -> Values:
+    """The result of the job. ``entities_max``: of so many entities, the busiest ones, everything is told; ``keys_max``:
+    so many keys of each."""
+    every, names = _totals(rollup.activity, entities_max)
+    if not every["rows"]:
+        return {**every, "entities": [], "commits": None, "series": [], "latency_series": []}
+    busy = sf.broadcast(rollup.activity.sparkSession.createDataFrame(names, "namespace string, entity string"))
+    picked = Rollup(*(table.join(busy, [*ENTITY], "left_semi") for table in rollup))
+    step = _step(every["seconds"], 1)
+    series = _series(picked.activity, step)
+    entities = _entities(picked.activity, every["seconds"], _peaks(series))
+    _add_timing(entities, picked.timing)
+    if every["commits"]:
+        every["commits"]["duration_us"] = _commit_durations(rollup.timing)
+    _add_keys(entities, picked.keys, keys_max)
+    return {
+        **every,
+        "entities": list(entities.values()),
+        "step_seconds": step,
+        "series": [{name: value for name, value in point.items() if name not in _PEAK.values()} for point in series],
+        "latency_series": _over_time(rollup.timing, _step(every["seconds"], 60)),
+    }
+
+
+def _totals(activity: DataFrame, most: int) -> tuple[Values, list[Name]]:
+    """What all rows say together, and the names of the ``most`` busiest entities."""
+    about_messages = sf.col("op") != COMMIT
+    sums = activity.groupingSets([[sf.col("namespace"), sf.col("entity")], []], "namespace", "entity").agg(
+        (sf.grouping_id() > 0).alias("all"),
+        sf.min("second").alias("first"),
+        sf.max("second").alias("last"),
+        sf.sum("rows").alias("rows"),
+        *(
+            sf.sum(sf.when(about_messages if of_messages else ~about_messages, sf.col(name)).otherwise(0)).alias(alias)
+            for name, of_messages, alias in (
+                ("operations", True, "operations"),
+                ("rows", True, "told"),
+                ("operations", False, "commits"),
+                ("messages", False, "committed"),
+            )
+        ),
+    )
+    count = sf.count_if(~sf.col("all") & (sf.col("operations") > 0)).over(Window.partitionBy())
+    first = sums.withColumn("entities", count).sort(sf.desc("all"), sf.desc("operations"), *ENTITY).limit(most + 1)
+    every, *rows = first.collect()
+    if not every["rows"]:
+        return {"rows": 0}, []
+    seconds = every["last"] - every["first"] + 1
+    names = [(row["namespace"], row["entity"]) for row in rows if row["operations"] > 0]
+    return {
+        "from": _iso(every["first"]),
+        "to": _iso(every["last"] + 1),
+        "seconds": seconds,
+        "rows": every["rows"],
+        "operations": round(every["operations"]),
+        "sampled_share": every["told"] / every["operations"] if every["operations"] else 1.0,
+        "entity_count": every["entities"],
+        "entities_left_out": every["entities"] - len(names),
+        "commits": {
+            "count": round(every["commits"]),
+            "per_second": every["commits"] / seconds,
+            "messages_per_commit": every["committed"] / every["commits"],
+        }
+        if every["commits"]
+        else None,
+    }, names
+
+
+def _entities(activity: DataFrame, seconds: float, peaks: Mapping[Name, Values]) -> dict[Name, Values]:
+    """Counts, rates and partitions of each, the busiest first."""
+    sums = activity.groupBy(*ENTITY, "partition_id", "op", "outcome").agg(
+        *(sf.sum(name).alias(name) for name in ("messages", "bytes", "redeliveries"))
+    )
+    found: dict[Name, list[Row]] = defaultdict(list)
+    for row in sums.collect():
+        found[row["namespace"], row["entity"]].append(row)
+    entities = {name: _entity(name, rows, seconds, peaks[name]) for name, rows in found.items()}
+    return dict(sorted(entities.items(), key=lambda item: (-item[1]["sent"] - item[1]["delivered"], item[0])))
+
+
+def _entity(name: Name, rows: list[Row], seconds: float, peaks: Values) -> Values:
+    partitions: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["partition_id"] is not None:
+            partitions[row["partition_id"]].append(row)
+    counts = _counts(rows)
+    loads = [
+        {"partition": number, **_counts(partitions[number]), LATENCY: {}, DWELL: {}} for number in sorted(partitions)
+    ]
+    return {
+        "namespace": name[0],
+        "entity": name[1],
+        **counts,
+        "redelivery_share": counts["redelivered"] / counts["delivered"] if counts["delivered"] else 0.0,
+        "per_second": {key: {"mean": counts[key] / seconds, "peak": peaks[key]} for key in _PEAK},
+        "skew": {key: skew([load[key] for load in loads])._asdict() for key in ("sent", "delivered") if loads},
+        "partitions": loads,
+        LATENCY: {},
+        DWELL: {},
+        "keys": [],
+        "key_count": 0,
+    }
+
+
+def _counts(rows: Iterable[Row]) -> Values:
+    """Messages by what was done with them; and what was not done, by the reason."""
+    done: dict[str, float] = defaultdict(float)
+    refused: dict[str, float] = defaultdict(float)
+    sent_bytes = redelivered = 0.0
+    for row in rows:
+        if row["outcome"] != OK:
+            refused[row["outcome"]] += row["messages"]
+            continue
+        done[row["op"]] += row["messages"]
+        redelivered += row["redeliveries"]
+        if row["op"] == "send":
+            sent_bytes += row["bytes"]
+    return {
+        **{name: round(done[op]) for name, op in _COUNTED.items()},
+        "redelivered": round(redelivered),
+        "sent_bytes": round(sent_bytes),
+        "throttled": round(sum(refused[outcome] for outcome in THROTTLED if outcome in refused)),
+        "refused": {outcome: round(refused[outcome]) for outcome in sorted(refused)},
+    }
+
+
+def _peaks(series: list[Values]) -> dict[Name, Values]:
+    """The most messages of one second, per entity."""
+    peaks: dict[Name, Values] = defaultdict(lambda: dict.fromkeys(_PEAK, 0))
+    for point in series:
+        mine = peaks[point["namespace"], point["entity"]]
+        for name, column in _PEAK.items():
+            mine[name] = max(mine[name], round(point[column]))
+    return peaks
+
+
+def _add_timing(entities: dict[Name, Values], timing: DataFrame) -> None:
+    """Percentiles by operation, of the entities and of their partitions."""
+    whole: dict[tuple[Name, str, str], Histogram] = defaultdict(lambda: defaultdict(float))
+    parts: dict[tuple[Name, int, str, str], Histogram] = defaultdict(lambda: defaultdict(float))
+    for row in _histograms(timing, *ENTITY, "partition_id", "op", "measure").collect():
+        name, bucket, messages = (row["namespace"], row["entity"]), row["bucket"], row["messages"]
+        whole[name, row["measure"], row["op"]][bucket] += messages
+        parts[name, row["partition_id"], row["measure"], row["op"]][bucket] += messages
+    for (name, measure, op), histogram in whole.items():
+        entities[name][measure][op] = spread(histogram)
+    loads = {(name, load["partition"]): load for name, entity in entities.items() for load in entity["partitions"]}
+    for (name, partition, measure, op), histogram in parts.items():
+        if (name, partition) in loads:
+            loads[name, partition][measure][op] = spread(histogram)
+
+
+def _over_time(timing: DataFrame, step: int) -> list[Values]:
+    """Of all entities together: what sends, completions and commits took, and how old messages were at delivery."""
+    shown = timing.where(
+        ((sf.col("measure") == LATENCY) & sf.col("op").isin("send", "complete", COMMIT))
+        | ((sf.col("measure") == DWELL) & (sf.col("op") == "deliver"))
+    )
+    steps = shown.withColumn("at", sf.floor(sf.col("minute") / step) * step)
+    found: dict[tuple[int, str, str], Histogram] = defaultdict(dict)
+    for row in _histograms(steps, "at", "op", "measure").collect():
+        found[row["at"], row["op"], row["measure"]][row["bucket"]] = row["messages"]
+    return [
+        {"at": at, "op": op, "measure": measure, **spread(found[at, op, measure])} for at, op, measure in sorted(found)
+    ]
+
+
+def _commit_durations(points: DataFrame) -> Values | None:
+    rows = _histograms(points.where(sf.col("op") == COMMIT), "op").collect()
+    return spread({row["bucket"]: row["messages"] for row in rows}) if rows else None
+
+
+def _histograms(timing: DataFrame, *by: str) -> DataFrame:
+    return timing.groupBy(*by, "bucket").agg(sf.sum("messages").alias("messages"))
+
+
+def _add_keys(entities: dict[Name, Values], keys: DataFrame, keys_max: int) -> None:
+    """The keys with most messages, and how many keys there are."""
+    per_key = keys.groupBy(*ENTITY, "key", "others").agg(
+        *(sf.sum(name).alias(name) for name in ("sent", "bytes", "deliveries", "redeliveries")),
+        sf.array_sort(sf.array_distinct(sf.array(sf.min("partition_id"), sf.max("partition_id")))).alias("partitions"),
+    )
+    whole = Window.partitionBy(*ENTITY)
+    order = whole.orderBy("others", sf.desc(sf.col("sent") + sf.col("deliveries")), "key")
+    ranked = per_key.select(
+        "*", sf.row_number().over(order).alias("rank"), sf.count_if(~sf.col("others")).over(whole).alias("n")
+    )
+    for row in ranked.where((sf.col("rank") <= keys_max) & ~sf.col("others")).sort("rank").collect():
+        entity = entities[row["namespace"], row["entity"]]
+        entity["key_count"] = row["n"]
+        entity["keys"].append({
+            "key": row["key"],
+            "sent": round(row["sent"]),
+            "share": row["sent"] / entity["sent"] if entity["sent"] else 0.0,
+            "bytes": round(row["bytes"]),
+            "delivered": round(row["deliveries"]),
+            "redelivered": round(row["redeliveries"]),
+            "partitions": row["partitions"],
+        })  # fmt: skip
+
+
+def _step(seconds: float, grain: int) -> int:
+    """Seconds from one point of a curve to the next, a multiple of the table's grain."""
+    return grain * max(1, ceil(seconds / grain / SERIES_POINTS_MAX))
+
+
+def _series(activity: DataFrame, step: int) -> list[Values]:
+    """Messages per second over time and entity: the mean of each ``step`` seconds, and the most of one second."""
+    done = sf.col("outcome") == OK
+    seconds = activity.groupBy(*ENTITY, "second").agg(
+        *(
+            sf.sum(sf.when(done & (sf.col("op") == _COUNTED[name]), sf.col("messages")).otherwise(0.0)).alias(name)
+            for name in _PEAK
+        ),
+        sf.sum("redeliveries").alias("redelivered"),
+        sf.sum(sf.when(~done, sf.col("messages")).otherwise(0.0)).alias("refused"),
+    )
+    series = seconds.groupBy((sf.floor(sf.col("second") / step) * step).alias("at"), *ENTITY).agg(
+        *((sf.sum(name) / step).alias(name) for name in (*_PEAK, "redelivered", "refused")),
+        *(sf.max(name).alias(peak) for name, peak in _PEAK.items()),
+    )
+    return [row.asDict() for row in series.sort("at", *ENTITY).collect()]
+
+
+def _iso(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()

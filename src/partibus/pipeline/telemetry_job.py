@@ -1,0 +1,79 @@
+"""The job `telemetry`: rows or a stream of rows in, result and page out."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.errors import StreamingQueryException
+
+from partibus.pipeline import follow as stream
+from partibus.pipeline.errors import JobError
+from partibus.pipeline.job import Job
+from partibus.pipeline.rollup import Rollup, roll_up
+from partibus.pipeline.rows import follow_rows, of_entities, read_rows, within
+from partibus.pipeline.telemetry import summarize
+from partibus.pipeline.telemetry_page import telemetry_page
+
+Values = dict[str, Any]
+
+
+class Want(NamedTuple):
+    """What is asked for."""
+
+    paths: Sequence[str]
+    entities: Sequence[str] = ()
+    """Empty: all."""
+    since: datetime | None = None
+    until: datetime | None = None
+    entities_max: int = 20
+    keys_max: int = 10
+    out: str | None = None
+
+
+def run(job: Job, want: Want) -> Values:
+    """The result of what is there now."""
+    spark = job.spark
+    rows = of_entities(within(read_rows(spark, want.paths), want.since, want.until), want.entities)
+    kept = Rollup(*(table.persist(StorageLevel.MEMORY_AND_DISK) for table in roll_up(rows)))
+    try:
+        for name, table in zip(Rollup._fields, kept, strict=True):
+            with job.step(f"add up {name}"):
+                job.watched(table.count)
+            if want.out is not None:
+                path = str(PurePosixPath(stream.tables(want.out), name))
+                table.write.mode("overwrite").parquet(path)
+        return _finish(job, kept, want)
+    finally:
+        for table in kept:
+            table.unpersist()
+
+
+def follow(job: Job, want: Want, every_seconds: float, once: bool, show: Callable[[Values], None]) -> None:
+    """Add up what comes, and tell after every batch, until interrupted; ``once``: until nothing is new."""
+    assert want.out is not None
+    out, spark = want.out, job.spark
+    rows = of_entities(
+        within(follow_rows(spark, want.paths[0], stream.FILES_MAX), want.since, want.until), want.entities
+    )
+    asked: list[int] = []
+    query = stream.start(rows, out, trigger_seconds=every_seconds, once=once, after=asked.append)
+    try:
+        while query.isActive:
+            query.awaitTermination(1)
+            if asked and query.isActive:
+                asked.clear()
+                show(_finish(job, stream.read(spark, out), want))
+    except StreamingQueryException as error:
+        raise JobError(f"the stream over {want.paths[0]} ended: {error}") from error
+    finally:
+        query.stop()
+    show(_finish(job, stream.read(spark, out), want))
+
+
+def _finish(job: Job, rollup: Rollup, want: Want) -> Values:
+    with job.step("ask the sums"):
+        found = job.watched(lambda: summarize(rollup, entities_max=want.entities_max, keys_max=want.keys_max))
+    job.finish(found, page=telemetry_page)
+    return found
