@@ -5,8 +5,13 @@ from pathlib import Path
 
 import click
 
+from partibus.cli.types import byte_size, duration
+from partibus.namespace.durations import MS_PER_SECOND
+
 AMQPS_PORT = 5671
 HTTPS_PORT = 5343
+ROLL_MIN_MS = 100
+"""More files in a second are no use to anybody, and each is synced."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
 
 
@@ -107,6 +112,39 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     help="Lock the messages that a front end caches for partitioned queues, as the service does.",
 )
 @click.option(
+    "--telemetry",
+    type=click.Choice(["off", "sampled", "full"]),
+    default="off",
+    show_default=True,
+    help="Which messages' operations leave rows in Parquet files (docs/telemetry.md).",
+)
+@click.option(
+    "--telemetry-sample",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=0.01,
+    show_default=True,
+    help="With --telemetry sampled: the share of the messages.",
+)
+@click.option(
+    "--telemetry-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where these files go; without, telemetry in the data directory.",
+)
+@click.option(
+    "--telemetry-bytes",
+    type=byte_size,
+    default="1g",
+    show_default=True,
+    help="How large all these files together may become; the oldest go.",
+)
+@click.option(
+    "--telemetry-roll",
+    type=duration,
+    default="10s",
+    show_default=True,
+    help="How long rows are gathered for one file.",
+)
+@click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="JSON with ports, process id and connection string, written when the broker is ready.",
@@ -137,6 +175,11 @@ def serve(
     cluster_certificate: Path | None,
     cluster_certificate_key: Path | None,
     cluster_secret: Path | None,
+    telemetry: str,
+    telemetry_sample: float,
+    telemetry_dir: Path | None,
+    telemetry_bytes: int,
+    telemetry_roll: int,
     ready_file: Path | None,
 ) -> None:
     """Run a broker, or several, until SIGTERM or SIGINT.
@@ -146,6 +189,7 @@ def serve(
     from partibus.limits import Limits
     from partibus.node.main import serve as serve_node
     from partibus.node.settings import ClusterSettings, Settings
+    from partibus.telemetry.settings import BYTES_MIN, TelemetrySettings
 
     if certificate_key is not None and certificate is None:
         raise click.UsageError("--certificate-key needs --certificate")
@@ -164,6 +208,10 @@ def serve(
         raise click.UsageError("--broker-name and --cluster-... need --catalog")
     if not _NAME.fullmatch(broker_name):
         raise click.UsageError("--broker-name is 1 to 60 letters, digits, dots, - and _")
+    if telemetry_bytes < BYTES_MIN:
+        raise click.UsageError(f"--telemetry-bytes is {telemetry_bytes}: give at least {BYTES_MIN} (1m)")
+    if telemetry_roll < ROLL_MIN_MS:
+        raise click.UsageError(f"--telemetry-roll is {telemetry_roll} ms: give at least {ROLL_MIN_MS} ms")
     settings = Settings(
         data=data,
         brokers=brokers,
@@ -182,5 +230,8 @@ def serve(
         catalog=catalog,
         cluster=cluster,
         limits=Limits(cache_locks=lock_cached),
+        telemetry=TelemetrySettings(
+            telemetry, telemetry_sample, telemetry_dir, telemetry_bytes, telemetry_roll / MS_PER_SECOND
+        ),
     )
     ctx.exit(serve_node(settings))

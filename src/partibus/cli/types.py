@@ -17,6 +17,8 @@ from partibus.namespace.durations import (
 
 _NUMBER = r"[0-9]{1,10}(?:\.[0-9]{1,3})?"
 _SECONDS = re.compile(_NUMBER)
+_BYTES = re.compile(rf"({_NUMBER})([kmgt]?)(?:i?b)?")
+_BYTE_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _UNITS_MS = {"ms": 1, "s": MS_PER_SECOND, "m": MS_PER_MINUTE, "h": MS_PER_HOUR, "d": MS_PER_DAY}
 _PART = rf"({_NUMBER})(ms|s|m|h|d)"
 _PARTS = re.compile(rf"(?:{_PART})+")
@@ -41,6 +43,14 @@ def duration(value: str) -> int:
 def duration_or_never(value: str) -> int:
     """A `duration`, or `never` for no limit."""
     return UNLIMITED_MS if value == "never" else duration(value)
+
+
+def byte_size(value: str) -> int:
+    """A number of bytes: `4096`, `512k`, `64m`, `1.5g`, `2t`; a unit is 1024 of the one before."""
+    match = _BYTES.fullmatch(value.lower())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no size: give bytes (4096) or a number with a unit k, m, g, t (512m)")
+    return round(float(match[1]) * _BYTE_UNITS[match[2] or "b"])
 
 
 def moment(value: str) -> int:

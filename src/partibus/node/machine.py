@@ -18,7 +18,6 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import perf_counter
 from typing import Any
 
 from partibus.clock import SystemClock
@@ -40,8 +39,8 @@ from partibus.node.metrics import Measurements
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
 from partibus.node.stored_time import stored_time
+from partibus.node.telemetry import Telemetry
 from partibus.node.tls import make_context, prepare_certificate
-from partibus.partition.meters import Meters
 from partibus.partition.ports import Store
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.opening import Opener
@@ -100,7 +99,8 @@ class Machine:
         self._outbound.verify_mode = ssl.CERT_NONE  # the handshake proves whose certificate it is (ADR 0006)
         names = [place.store_id for place in self._places]
         self._hosts = StoreHosts(loop)
-        self._meters = Meters(perf_counter)
+        self._telemetry = Telemetry(settings, *self._us, loop)
+        self._meters = self._telemetry.meters
         self._openers: dict[int, Opener] = {}
         self._just_opened: dict[int, Store] = {}
         """Until the runtime asks for it."""
@@ -140,6 +140,7 @@ class Machine:
             self,
             self._meters,
         )
+        self._telemetry.begin(self._front.namespace)
         if settings.config is not None:
             self._front.namespace.apply(read_config_json(settings.config))
         if (rehearsals := self._registry.rehearsals()) is not None:
@@ -201,6 +202,7 @@ class Machine:
             self._server.close()
         self._peers.close()
         self._hosts.stop()
+        self._telemetry.close()
         self._front.close()
         self._lock.release()
 

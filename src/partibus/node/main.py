@@ -17,6 +17,7 @@ from partibus.node.joining import refuse_if_joined
 from partibus.node.node import Node
 from partibus.node.settings import Settings
 from partibus.partition.ports import StoreError
+from partibus.telemetry.settings import check
 
 
 class _Service(Protocol):
@@ -42,6 +43,7 @@ def serve(settings: Settings) -> int:
 
 
 def _service_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> _Service:
+    check(settings.telemetry)
     if settings.catalog is not None:
         from partibus.node.machine import Machine
 

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import uvloop
@@ -36,7 +35,7 @@ from partibus.node.host import StoreHosts
 from partibus.node.metrics import Measurements
 from partibus.node.settings import Ports, settings_from_plain
 from partibus.node.stored_time import stored_time
-from partibus.partition.meters import Meters
+from partibus.node.telemetry import Telemetry
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.opening import Opener, StorePlace
@@ -110,7 +109,8 @@ class Member:
         now_ms = body["now_ms"]
         self._clock: Clock = SystemClock() if now_ms is None else ManualClock(now_ms)
         self._hosts = StoreHosts(self._loop)
-        self._meters = Meters(perf_counter)
+        self._telemetry = Telemetry(settings, *self._us, self._loop)
+        self._meters = self._telemetry.meters
         names = body["store_names"]
         places = [StorePlace(*place) for place in body["store_places"]]
         check_time = stored_time(self._clock, self._time_jumped, self._loop)
@@ -140,6 +140,7 @@ class Member:
             self._meters,
         )
         self.front.broker.follow(body["changes"])
+        self._telemetry.begin(self.front.namespace)
         self._made = True
 
     def _time_jumped(self) -> None:
@@ -180,6 +181,7 @@ class Member:
             if self._sockets is not None:
                 self._sockets.close()
             self._hosts.stop()
+            self._telemetry.close()
             self.front.close()
         self._loop.call_soon(self.ended.set)
 

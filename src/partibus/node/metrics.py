@@ -52,7 +52,8 @@ class Measuring:
 
     async def measure(self, brokers: int = 1) -> dict[str, Any]:
         """``clients``, ``process``, ``stores`` that this broker owns, ``peers`` (bytes that wait for other brokers'
-        stores), ``entities`` with messages, and how many were ``left_out``. ``brokers``: so many share the room."""
+        stores), ``telemetry`` (rows recorded, and those of them that were dropped), ``entities`` with messages, and how
+        many were ``left_out``. ``brokers``: so many share the room."""
         await self._count()
         entities, left_out = self._entities(BYTES_MAX // max(1, brokers))
         return {
@@ -68,6 +69,7 @@ class Measuring:
                 for name, access in self._stores.items()
                 if (waiting := getattr(_behind(access), "unanswered_bytes", None)) is not None
             },
+            "telemetry": self._telemetry(),
             "entities": entities,
             "left_out": left_out,
         }
@@ -87,6 +89,10 @@ class Measuring:
                 is_limited = any(place.store_no in away_numbers for place in found.partitions)
                 entities[name] = EntityFacts(found.kind.value, not is_limited)
         return Snapshot(status, measured, entities, kinds)
+
+    def _telemetry(self) -> tuple[int, int]:
+        recorder = self._meters.recorder
+        return (0, 0) if recorder is None else (recorder.rows, recorder.dropped)
 
     def _runtimes(self) -> dict[str, StoreRuntime]:
         behind = {name: _behind(access) for name, access in self._stores.items()}

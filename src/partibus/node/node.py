@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import Iterable, Mapping
 from secrets import token_hex
-from time import perf_counter
 from typing import Any
 
 from partibus.clock import Clock, ManualClock, SystemClock
@@ -19,9 +18,9 @@ from partibus.node.metrics import Measurements
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
 from partibus.node.stored_time import stored_time
+from partibus.node.telemetry import Telemetry
 from partibus.node.tls import prepare_certificate
 from partibus.partition.fan_out import FanOut
-from partibus.partition.meters import Meters
 from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.opening import Opener, StorePlace, find_stores, open_each
@@ -52,7 +51,8 @@ class Node:
         if len(failures) == len(opened):
             raise failures[0]
         self._hosts = StoreHosts(loop)
-        self._meters = Meters(perf_counter)
+        self._telemetry = Telemetry(settings, BROKER, self._owner.incarnation, loop)
+        self._meters = self._telemetry.meters
         self.runtimes = [
             self._runtime(place, opener, store)
             for place, opener, store in zip(self._places, openers, opened, strict=True)
@@ -71,6 +71,7 @@ class Node:
             self,
             self._meters,
         )
+        self._telemetry.begin(self._front.namespace)
         if settings.config is not None:
             self._front.namespace.apply(read_config_json(settings.config))
         for store_no, runtime in enumerate(self.runtimes):
@@ -98,6 +99,7 @@ class Node:
         await self._front.drain()
         await asyncio.gather(*(self._closed(runtime) for runtime in self.runtimes))
         self._hosts.stop()
+        self._telemetry.close()
         self._front.close()
         self._lock.release()
 

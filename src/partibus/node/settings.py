@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from partibus.limits import Limits
+from partibus.telemetry.settings import TelemetrySettings
 
 
 class Ports(NamedTuple):
@@ -66,6 +67,7 @@ class Settings:
     machines' (ADR 0009)."""
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     limits: Limits = field(default_factory=Limits)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
 
     @property
     def ports(self) -> Ports:

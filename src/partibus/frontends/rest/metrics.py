@@ -103,7 +103,11 @@ def _of_brokers(snapshot: Snapshot) -> Iterator[Metric]:
     peers = _gauge(
         "broker_unanswered_bytes", "Messages sent to a store of another broker, or held back.", "broker", "store"
     )
+    rows = _counter("telemetry_rows", "Rows of telemetry that were recorded.", "broker")
+    dropped = _counter("telemetry_dropped", "Of those: that did not get into a file.", "broker")
     for broker, measured in snapshot.measured.items():
+        rows.add_metric([broker], measured["telemetry"][0])
+        dropped.add_metric([broker], measured["telemetry"][1])
         for name, family in of_clients.items():
             family.add_metric([broker], measured["clients"][name])
         cpu.add_metric([broker], measured["process"]["cpu_seconds"])
@@ -111,7 +115,7 @@ def _of_brokers(snapshot: Snapshot) -> Iterator[Metric]:
         left_out.add_metric([broker], measured["left_out"])
         for store, size_bytes in measured["peers"].items():
             peers.add_metric([broker, store], size_bytes)
-    yield from (*of_clients.values(), cpu, resident, left_out, peers)
+    yield from (*of_clients.values(), cpu, resident, left_out, peers, rows, dropped)
 
 
 def _of_stores(snapshot: Snapshot) -> Iterator[Metric]:

@@ -1,0 +1,250 @@
+"""Packs what the runtimes of a process do into bytes, batch by batch (D28).
+
+This runs within every command, so it makes no object per message: each column of a batch is one pass over its entries.
+Sampling is by message: a hash of the sequence counter and the partition, which is the same for every operation on it.
+The multiplier is that of Fibonacci hashing, so that of neighbouring counters evenly many are chosen.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+import msgspec
+
+from partibus.message import Message
+from partibus.partition.entry import Entry
+from partibus.partition.notes import DONE, HELD, SEND, Note, Refusal
+from partibus.partition.ports import EntryState
+from partibus.telemetry.layout import (
+    BATCH,
+    BATCH_HEAD,
+    COMMIT,
+    COMMIT_HEAD,
+    FAILED,
+    FAILED_HEAD,
+    LENGTH,
+    NAME,
+    NAME_HEAD,
+    NO_POSITION,
+    NOT_DURABLE,
+)
+
+CHUNK_BYTES = 256 << 10
+"""So much goes to the writer at once; what is less waits for the feed's timer."""
+_MULTIPLIER = 0x9E3779B1
+_ROW_MULTIPLIER = 0x85EBCA6B
+_MASK = 0xFFFFFFFF
+
+
+class Place(NamedTuple):
+    """Of a partition row."""
+
+    entity: str
+    """Path; empty when it is not known any more."""
+    partition: int
+    store: int
+
+
+class PackedRecorder:
+    """See `partibus.partition.notes.Recorder`. The feed takes what it has packed."""
+
+    def __init__(self, sample: float | None) -> None:
+        """``sample``: the share of messages that is recorded; None: all."""
+        self.rows = 0
+        self.dropped = 0
+        self.place_of: Callable[[int], Place] = lambda row: Place("", 0, 0)
+        """Where a partition row belongs."""
+        self.on_begun: Callable[[], None] = lambda: None
+        """Called when there is something to take after there was nothing."""
+        self.on_full: Callable[[], None] = lambda: None
+        """Called when there is a chunk."""
+        self.threshold = None if sample is None else max(1, round(sample * (_MASK + 1)))
+        """Hashes below this are recorded."""
+        self.buffer = bytearray()
+        self.buffered_rows = 0
+        self.named: dict[int, bytes] = {}
+        """Names that the writer was told, as records, by partition row."""
+        self._runtimes = 0
+
+    def of_store(self) -> "PackedStoreRecorder":
+        """See `partibus.partition.notes.Recorder`."""
+        self._runtimes += 1
+        return PackedStoreRecorder(self, self._runtimes)
+
+    def take(self) -> tuple[bytes, int]:
+        """What was packed since this was called last, as a chunk, and how many rows it has."""
+        chunk = LENGTH.pack(len(self.buffer)) + self.buffer
+        rows, self.buffered_rows = self.buffered_rows, 0
+        self.buffer.clear()
+        return chunk, rows
+
+    def names(self) -> bytes:
+        """A chunk for a writer that knows nothing yet."""
+        told = b"".join(self.named.values())
+        return LENGTH.pack(len(told)) + told
+
+    def put(self, record: bytes, rows: int) -> None:
+        """Add a record, or several."""
+        buffer = self.buffer
+        if not buffer:
+            self.on_begun()
+        buffer += record
+        self.buffered_rows += rows
+        self.rows += rows
+        if len(buffer) >= CHUNK_BYTES:
+            self.on_full()
+
+    def name(self, row: int) -> None:
+        """Tell the writer where a row belongs."""
+        document = msgspec.json.encode(self.place_of(row))
+        record = self.named[row] = NAME_HEAD.pack(NAME, row, len(document)) + document
+        self.put(record, 0)
+
+
+class PackedStoreRecorder:
+    """See `partibus.partition.notes.StoreRecorder`."""
+
+    __slots__ = ("_all", "_refused", "_runtime", "_threshold")
+
+    def __init__(self, recorder: PackedRecorder, runtime: int) -> None:
+        self._all = recorder
+        self._runtime = runtime
+        self._threshold = recorder.threshold
+        self._refused = 0
+        """Sends that were refused so far: such a message has no number."""
+
+    def noted(self, row: int, notes: list[Note], now_ms: int, commit: int) -> None:
+        """See `partibus.partition.notes.StoreRecorder`."""
+        threshold = self._threshold
+        for operation, kind, entries, messages in notes:
+            if not entries:
+                continue
+            if type(entries) is range:
+                self._published(row, entries, messages or (), now_ms, commit)
+                continue
+            chosen: Any = entries
+            if threshold is not None:
+                salt = row * _ROW_MULTIPLIER
+                chosen = [e for e in chosen if e.sequence * _MULTIPLIER + salt & _MASK < threshold]
+                if not chosen:
+                    continue
+            columns = [e.pos for e in chosen]
+            columns += [e.size_bytes for e in chosen]
+            keys = b""
+            if operation == SEND:
+                if messages is not None:
+                    keys = _keys_of(chosen, messages)
+            else:
+                columns += [e.enqueued_ms for e in chosen]
+                if operation in HELD:
+                    columns += [e.delivery_count + 1 for e in chosen]
+                else:
+                    columns += [e.delivery_count for e in chosen]
+                if chosen[0].session is not None:
+                    keys = _joined([e.session or "" for e in chosen])
+            if kind:
+                columns += [e.sequence for e in chosen]
+            self._put(row, operation, kind, DONE, len(chosen), columns, keys, now_ms, commit)
+
+    def refused(self, row: int, refusals: list[Refusal], now_ms: int) -> None:
+        """See `partibus.partition.notes.StoreRecorder`."""
+        threshold = self._threshold
+        for operation, kind, outcome, what in refusals:
+            positions: list[int] = []
+            sizes: list[int] = []
+            keys: list[str] = []
+            for one in what:
+                if isinstance(one, Message):
+                    self._refused += 1
+                    number, size = self._refused, len(one.data)
+                else:
+                    number, size = one, 0
+                if threshold is not None and number * _MULTIPLIER + row * _ROW_MULTIPLIER & _MASK >= threshold:
+                    continue
+                positions.append(NO_POSITION if isinstance(one, Message) else number)
+                sizes.append(size)
+                keys.append(_key_of(one) if isinstance(one, Message) else "")
+            if positions:
+                columns = positions + sizes
+                if operation != SEND:
+                    columns += [now_ms] * len(positions) + [0] * len(positions)
+                if kind:
+                    columns += [NO_POSITION] * len(positions)
+                self._put(row, operation, kind, outcome, len(positions), columns, _joined(keys), now_ms, NOT_DURABLE)
+
+    def committed(self, row: int, commit: int, operations: int, size_bytes: int, seconds: float, now_ms: int) -> None:
+        """See `partibus.partition.notes.StoreRecorder`."""
+        recorder = self._all
+        if row and row not in recorder.named:
+            recorder.name(row)
+        recorder.put(
+            COMMIT_HEAD.pack(
+                COMMIT, self._runtime, row, commit, now_ms, perf_counter_ns() // 1000, round(seconds * 1e6), operations,
+                size_bytes,
+            ),
+            1,
+        )  # fmt: skip
+
+    def failed(self) -> None:
+        """See `partibus.partition.notes.StoreRecorder`."""
+        self._all.put(FAILED_HEAD.pack(FAILED, self._runtime), 0)
+
+    def _published(
+        self, row: int, numbers: range, messages: Sequence[Message | None], now_ms: int, commit: int
+    ) -> None:
+        """At a topic there are no entries. None stands for a duplicate."""
+        threshold = self._threshold
+        salt = row * _ROW_MULTIPLIER
+        chosen = [
+            (number, message)
+            for number, message in zip(numbers, messages, strict=True)
+            if message is not None and (threshold is None or number * _MULTIPLIER + salt & _MASK < threshold)
+        ]
+        if chosen:
+            columns = [number for number, _ in chosen] + [len(message.data) for _, message in chosen]
+            keys = _joined([_key_of(message) for _, message in chosen])
+            self._put(row, SEND, 0, DONE, len(chosen), columns, keys, now_ms, commit)
+
+    def _put(
+        self,
+        row: int,
+        operation: int,
+        kind: int,
+        outcome: int,
+        count: int,
+        columns: list[int],
+        keys: bytes,
+        now_ms: int,
+        commit: int,
+    ) -> None:
+        recorder = self._all
+        if row not in recorder.named:
+            recorder.name(row)
+        head = BATCH_HEAD.pack(
+            BATCH, operation, kind, outcome, self._runtime, row, count, len(keys), now_ms, perf_counter_ns() // 1000,
+            commit,
+        )  # fmt: skip
+        recorder.put(head + array("q", columns).tobytes() + keys, count)
+
+
+def _key_of(message: Message) -> str:
+    return message.session_id or message.partition_key or ""
+
+
+def _keys_of(entries: list[Entry], messages: Sequence[Message | None]) -> bytes:
+    """Of the messages that entries were made of. Scheduled entries come after the others, in whatever order those of
+    the messages are."""
+    if len(entries) == len(messages) and entries[-1].state != EntryState.SCHEDULED and None not in messages:
+        return _joined([m.session_id or m.partition_key or "" for m in messages])  # type: ignore[union-attr]
+    by_data = {id(message.data): _key_of(message) for message in messages if message is not None}
+    return _joined([by_data.get(id(entry.data), "") for entry in entries])
+
+
+def _joined(keys: list[str]) -> bytes:
+    if not any(keys):
+        return b""
+    text = "\0".join(keys)
+    if text.count("\0") != len(keys) - 1:
+        text = "\0".join([key.replace("\0", "\ufffd") for key in keys])
+    return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,174 @@
+"""Rows of telemetry as an Arrow table with the columns of `schema`."""
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from partibus.partition.notes import DONE, FULL, LOCK_LOST, OPERATIONS, SEND
+from partibus.telemetry.chunks import COMMIT_FAILED, COMMIT_UNKNOWN, NO_LATENCY, Keys, Place, Rows, shown
+from partibus.telemetry.layout import NO_POSITION
+from partibus.telemetry.schema import COLUMNS, COMMIT, FAILED, NAMESPACE, OK, UNKNOWN
+
+SUBQUEUES: Final = ("", "/$DeadLetterQueue", "/$Transfer/$DeadLetterQueue", "/$Transfer")
+"""Behind the entity's path, by kind of sub-queue; the last is of messages that are sent through the entity."""
+OUTCOMES: Final = {
+    DONE: OK,
+    FULL: "amqp:resource-limit-exceeded",
+    LOCK_LOST: "com.microsoft:message-lock-lost",
+    COMMIT_FAILED: FAILED,
+    COMMIT_UNKNOWN: UNKNOWN,
+}
+_TYPES: Final = {
+    "timestamp": pa.timestamp("us", "UTC"),
+    "string": pa.dictionary(pa.int32(), pa.string()),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+}
+_NULL: Final = -1
+_OPS: Final = (*OPERATIONS, COMMIT)
+_PARTITION_SHIFT: Final = 48
+_NOWHERE: Final = Place("", 0, 0)
+
+
+class Tables:
+    """Makes tables of one broker's rows."""
+
+    def __init__(self, broker: str, weight: float) -> None:
+        """``weight``: of each row but those of commits, all of which are recorded."""
+        self._broker = broker
+        self._weight = weight
+        self._keys = Keys()
+
+    def make(self, rows: Rows, places: Mapping[int, Place]) -> pa.Table:
+        """All rows, batch by batch, then the commits."""
+        words, keys = _Words(), _Words()
+        columns = self._of_batches(rows, places, words, keys)
+        if rows.commits:
+            of_commits = self._of_commits(rows, places, words)
+            columns = {name: np.concatenate((values, of_commits[name])) for name, values in columns.items()}
+        return pa.table(
+            [
+                _array(columns[column.name], _TYPES[column.type], keys if column.name == "key" else words)
+                for column in COLUMNS
+            ],
+            names=[column.name for column in COLUMNS],
+        )
+
+    def _of_batches(
+        self, rows: Rows, places: Mapping[int, Place], words: "_Words", key_words: "_Words"
+    ) -> dict[str, Any]:
+        batches = rows.batches
+        counts = np.array([batch.size for batch in batches], np.int64)
+        total = int(counts.sum())
+        zeros = np.zeros(int(counts.max(initial=0)), np.int64)
+        positions, sizes, sequences, enqueued, deliveries = [], [], [], [], []
+        for batch in batches:
+            count, columns = batch.size, batch.columns
+            positions.append(columns[:count])
+            sizes.append(columns[count : 2 * count])
+            if batch.operation == SEND:
+                enqueued.append(zeros[:count])
+                deliveries.append(zeros[:count])
+            else:
+                enqueued.append(columns[2 * count : 3 * count])
+                deliveries.append(columns[3 * count : 4 * count])
+            sequences.append(columns[-count:] if batch.kind else positions[-1])
+
+        def repeated(values: list[int]) -> Any:
+            return np.repeat(np.array(values, np.int64), counts)
+
+        found = [places.get(batch.row, _NOWHERE) for batch in batches]
+        now_ms = repeated([batch.now_ms for batch in batches])
+        is_send = repeated([batch.operation == SEND for batch in batches]).astype(bool)
+        position, sequence = _joined(positions), _joined(sequences)
+        keys, slots = self._keys_of(rows, sequences, total, key_words)
+        partitions = [place.partition for place in found]
+        return {
+            "time": now_ms * 1000,
+            "op": repeated([words.number(_OPS[batch.operation]) for batch in batches]),
+            "namespace": np.full(total, words.number(NAMESPACE)),
+            "entity": repeated(
+                [
+                    words.number(place.entity + SUBQUEUES[batch.kind])
+                    for place, batch in zip(found, batches, strict=True)
+                ]
+            ),
+            "partition_id": repeated(partitions),
+            "store": repeated([place.store for place in found]),
+            "broker": np.full(total, words.number(self._broker)),
+            "position": position,
+            "sequence_number": np.where(
+                sequence == NO_POSITION, _NULL, sequence | repeated(partitions) << _PARTITION_SHIFT
+            ),
+            "key": keys,
+            "slot": slots,
+            "size_bytes": _joined(sizes),
+            "delivery_count": _joined(deliveries),
+            "dwell_ms": np.where(is_send, _NULL, np.maximum(now_ms - _joined(enqueued), 0)),
+            "latency_us": np.where((latency := repeated(rows.latencies_us)) == NO_LATENCY, _NULL, latency),
+            "messages": np.ones(total, np.int64),
+            "outcome": repeated([words.number(OUTCOMES[outcome]) for outcome in rows.outcomes]),
+            "weight": np.full(total, self._weight),
+        }
+
+    def _keys_of(self, rows: Rows, sequences: list[Any], total: int, words: "_Words") -> tuple[Any, Any]:
+        of_batches = [
+            self._keys.of(batch, numbers.tolist()) for batch, numbers in zip(rows.batches, sequences, strict=True)
+        ]
+        keys = list(chain.from_iterable(of_batches))
+        distinct = [key for key in dict.fromkeys(keys) if key is not None]
+        if not distinct:
+            return np.full(total, _NULL), np.full(total, _NULL)
+        numbers: dict[str | None, int] = {None: _NULL} | {key: words.number(shown(key)) for key in distinct}
+        slots: dict[str | None, int] = {None: _NULL} | {key: self._keys.slot(key) for key in distinct}
+        return np.array([numbers[key] for key in keys], np.int64), np.array([slots[key] for key in keys], np.int64)
+
+    def _of_commits(self, rows: Rows, places: Mapping[int, Place], words: "_Words") -> dict[str, Any]:
+        commits = rows.commits
+        total = len(commits)
+        columns = {column.name: np.full(total, _NULL) for column in COLUMNS}
+        return columns | {
+            "time": np.array([commit.now_ms * 1000 for commit in commits]),
+            "op": np.full(total, words.number(COMMIT)),
+            "namespace": np.full(total, words.number(NAMESPACE)),
+            "store": np.array([places[commit.row].store if commit.row in places else _NULL for commit in commits]),
+            "broker": np.full(total, words.number(self._broker)),
+            "size_bytes": np.array([commit.size_bytes for commit in commits]),
+            "latency_us": np.array([commit.took_us for commit in commits]),
+            "messages": np.array([commit.operations for commit in commits]),
+            "outcome": np.full(total, words.number(OK)),
+            "weight": np.ones(total),
+        }
+
+
+class _Words:
+    """Texts and their numbers in a dictionary of a table. Keys have one of their own: a file has the whole dictionary
+    with each column that uses it."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, word: str) -> int:
+        return self._numbers.setdefault(word, len(self._numbers))
+
+    @property
+    def array(self) -> pa.Array:
+        return pa.array(list(self._numbers), pa.string())
+
+
+def _joined(columns: list[Any]) -> Any:
+    return np.concatenate(columns) if columns else np.zeros(0, np.int64)
+
+
+def _array(values: Any, kind: pa.DataType, words: _Words) -> pa.Array:
+    """No number here is below 0, so that `_NULL` can stand for none."""
+    if pa.types.is_floating(kind):
+        return pa.array(values, kind)
+    mask = values == _NULL
+    if pa.types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(pa.array(values.astype(np.int32), mask=mask), words.array)
+    return pa.array(values, pa.int64(), mask=mask).cast(kind)

@@ -1,0 +1,134 @@
+"""The process that writes a broker's telemetry: reads chunks from a socket until it ends, then writes what is left.
+
+Signals do not end it, so that a broker that is stopped, or killed, leaves whole files: the end of the socket does.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+
+from partibus.telemetry.chunks import Reader
+from partibus.telemetry.files import Files
+from partibus.telemetry.layout import LENGTH, REPORT
+from partibus.telemetry.table import Tables
+
+ROWS_MAX = 1 << 19
+"""In a file: some 20 MB, of which a Spark task reads one or two; 100 MB here while they gather."""
+ROWS_MIN = 1 << 12
+_ROW_BYTES = 40
+"""Of a file: what a row takes, keys of some length included. A file has an eighth of the bound at most."""
+_READ_BYTES = 1 << 18
+_NICENESS = 10
+"""The broker goes first."""
+
+
+class Writer:
+    """Gathers rows and writes them, file by file."""
+
+    def __init__(self, told: dict[str, Any], run: str, end: socket.socket) -> None:
+        """``run``: of this process; ``end``: where to report."""
+        self._reader = Reader()
+        self._tables = Tables(told["broker"], told["weight"])
+        self._roll_s = told["roll_s"]
+        self._rows_max = max(ROWS_MIN, min(ROWS_MAX, told["max_bytes"] // 8 // _ROW_BYTES))
+        self._files = Files(Path(told["folder"]), run, told["max_bytes"])
+        self._end = end
+        self._since_s: float | None = None
+        """When the first row came that is not in a file."""
+        self._written = self._lost = 0
+        self._failure = ""
+
+    @property
+    def wait_s(self) -> float | None:
+        """Until the next file is due; None: there is nothing to write."""
+        return None if self._since_s is None else max(0.0, self._since_s + self._roll_s - monotonic())
+
+    def take(self, chunk: bytes) -> None:
+        """Read a chunk; write a file if one is full."""
+        self._reader.read(chunk)
+        if self._since_s is None and self._reader.rows.count:
+            self._since_s = monotonic()
+        if self._reader.rows.count >= self._rows_max:
+            self.write()
+
+    def write(self) -> None:
+        """Write what is ready, if anything is, and report."""
+        self._since_s = None
+        rows = self._reader.take()
+        if not rows.count:
+            return
+        try:
+            self._files.write(self._tables.make(rows, self._reader.places))
+        except (OSError, pa.ArrowException) as error:
+            self._lost += rows.count
+            if not self._failure:
+                print(f"partibus: telemetry can't be written, rows are lost: {error}", file=sys.stderr, flush=True)
+            self._failure = str(error)
+        else:
+            self._written += rows.count
+            self._failure = ""
+        with suppress(OSError):  # the broker was killed
+            self._end.sendall(REPORT.pack(self._written, self._lost))
+
+    def finish(self) -> None:
+        """Write everything."""
+        self._reader.end()
+        self.write()
+
+
+def run(end: socket.socket, told: dict[str, Any], name: str) -> None:
+    """Until the socket ends."""
+    writer = Writer(told, name, end)
+    buffer = bytearray()
+    while True:
+        end.settimeout(None if (wait_s := writer.wait_s) is None else wait_s or 0.001)
+        try:
+            said = end.recv(_READ_BYTES)
+        except TimeoutError:
+            writer.write()
+            continue
+        except OSError:
+            said = b""
+        if not said:
+            break
+        buffer += said
+        at = 0
+        while len(buffer) - at >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(buffer, at)
+            if len(buffer) - at - LENGTH.size < length:
+                break
+            at += LENGTH.size
+            writer.take(bytes(buffer[at : at + length]))
+            at += length
+        del buffer[:at]
+        if writer.wait_s == 0:
+            writer.write()
+    end.settimeout(None)
+    writer.finish()
+
+
+def main() -> None:
+    """Arguments: the number of a file descriptor, what the feed has to tell as JSON, which start of the run it is."""
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
+    os.nice(_NICENESS)
+    pa.set_cpu_count(1)
+    number, document, start = sys.argv[1:]
+    told = json.loads(document)
+    try:
+        run(socket.socket(fileno=int(number)), told, f"{told['broker']}-{told['run']}-{start}")
+    except OSError as error:
+        print(f"partibus: telemetry can't be written: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
