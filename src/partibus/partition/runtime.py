@@ -716,7 +716,9 @@ class StoreRuntime:
             slot.machine = Partition(slot.row, slot.options, snapshot, store.epoch)
             slot.machine.state.tally = self._meters.tally_of(slot.row)
             slot.machine.state.run = self.run
-            self._release_gone(slot)
+            if slot.machine.state.sessions is not None:
+                slot.machine.state.sessions.await_holders(self._clock.now_ms())
+                self._release_gone(slot)
             if SubqueueKind.TRANSFER in slot.machine.state.subqueues:
                 self._see_transfers(slot, slot.machine)
             if slot.subscriptions is not None:

@@ -114,6 +114,7 @@ def _come_back(state: PartitionState, session: Session, command: AcceptSession, 
     session.lane.locks = deferred  # asked for by number since the partition was loaded
     session.lane.above.update(command.held)
     session.lane.above.update(pos for pos, entry in subqueue.doomed.items() if entry.session == session.name)
+    session.away_until_ms = 0
     sessions.follow(session, command.receiver)
     if command.held:
         step.loads.append(SessionResume(command, command.held[:ROWS_MAX]))

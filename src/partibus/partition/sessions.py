@@ -30,6 +30,11 @@ SCANNED_MAX = 256
 """Names that one scan of the store brings."""
 
 
+AWAY_MS = 20_000
+"""So long the holder of a session that is away has to come: longer than he tries to. That he was given it may be news
+to him: the owner was lost before it could say so."""
+
+
 class LaneAway(Lane):
     """Of a session that is away: no page is read, nothing waits, and what comes stays in the store."""
 
@@ -54,7 +59,18 @@ class LaneAway(Lane):
 class Session:
     """A session that is held, or about to be."""
 
-    __slots__ = ("asked", "holder", "lane", "lock_id", "name", "receiver", "state", "state_known", "until_ms")
+    __slots__ = (
+        "asked",
+        "away_until_ms",
+        "holder",
+        "lane",
+        "lock_id",
+        "name",
+        "receiver",
+        "state",
+        "state_known",
+        "until_ms",
+    )
 
     def __init__(self, name: str, lock_id: int, end_pos: int, asked: AcceptSession | None, *, edited: bool) -> None:
         self.name = name
@@ -68,6 +84,8 @@ class Session:
         self.holder = ""
         """The run of the holder's broker, where the lock is stored."""
         self.until_ms = 0
+        self.away_until_ms = 0
+        """If its holder has not come by then it is free; 0: he is here."""
         self.state: bytes | None = None
         self.state_known = False
 
@@ -150,6 +168,13 @@ class Sessions:
             self.open(session)
             self.hold(session, row.until_ms)
             self.resuming[row.lock_id] = []
+
+    def await_holders(self, now_ms: int) -> None:
+        """The partition was loaded now."""
+        for lock_id in self.resuming:
+            session = self.by_lock[lock_id]
+            session.away_until_ms = now_ms + AWAY_MS
+            heappush(self._deadlines, (session.away_until_ms, lock_id))
 
     def must_wait(self, command: Settle | Transact) -> bool:
         """A settlement came before it is known what the holder of a session has: it is taken up then."""
@@ -277,7 +302,7 @@ class Sessions:
         while deadlines:
             until_ms, lock_id = deadlines[0]
             session = self.by_lock.get(lock_id)
-            if session is not None and session.until_ms == until_ms:
+            if session is not None and until_ms in (session.until_ms, session.away_until_ms):
                 return until_ms
             heappop(deadlines)
         return None
