@@ -9,11 +9,13 @@ from partibus.partition.ports import (
     BODY_COLUMNS,
     DUPLICATE_COLUMNS,
     ENTRY_COLUMNS,
+    FATE_COLUMNS,
     UPDATE_COLUMNS,
     Writes,
     executed_rows,
 )
 from partibus.store.sqlite.duplicates import forget_duplicates
+from partibus.store.sqlite.sinks import forget_sink_ids, remember_sink_ids
 from partibus.store.sqlite.sql import execute_keys, execute_rows, statement
 
 COUNTER_COLUMNS = 4
@@ -22,6 +24,9 @@ LOCK_COLUMNS = 4
 MARK_COLUMNS = 3
 EXECUTED_COLUMNS = 3
 SESSION_COLUMNS = 2
+SESSION_LOCK_COLUMNS = 5
+SINK_COLUMNS = 3
+CURSOR_COLUMNS = 10
 SESSION_STATE_COLUMNS = 4
 
 _LISTED_RANGE_MAX = 16
@@ -58,6 +63,12 @@ def apply_writes(writes: Writes, connection: Connection) -> None:
     if writes.executed:
         executed = [column for row in executed_rows(writes) for column in row]
         execute_rows(connection, "insert_executed", EXECUTED_COLUMNS, executed)
+    if writes.cursors or writes.retained or writes.fates or writes.forgotten_fates:
+        _apply_readers(connection, writes)
+    if writes.sink_ids or writes.sink_batches or writes.forgotten_sink_ids:
+        _apply_sinks(connection, writes)
+    if writes.session_locks:
+        _apply_session_locks(connection, writes)
     execute_keys(connection, "delete_lock_batches", writes.deleted_locks)
     if writes.lock_batches:
         lock_rows = [column for key, rows in writes.lock_batches.items() for row in rows for column in (key, *row)]
@@ -91,6 +102,33 @@ def _set_session_states(connection: Connection, states: dict[tuple[int, str], tu
     execute_rows(connection, "insert_session_states", SESSION_STATE_COLUMNS, rows)
 
 
+def _apply_readers(connection: Connection, writes: Writes) -> None:
+    for (subqueue, name), cursor in writes.cursors.items():
+        if cursor is None:
+            connection.execute(statement("delete_cursor"), (subqueue, name))
+    cursors = [column for cursor in writes.cursors.values() if cursor is not None for column in cursor]
+    execute_rows(connection, "replace_cursors", CURSOR_COLUMNS, cursors)
+    execute_rows(connection, "replace_retained", COUNT_COLUMNS, _flat(writes.retained))
+    execute_rows(connection, "insert_fates", FATE_COLUMNS, writes.fates)
+    for bounds in writes.forgotten_fates:
+        connection.execute(statement("delete_fate_range"), bounds)
+
+
+def _apply_sinks(connection: Connection, writes: Writes) -> None:
+    remember_sink_ids(connection, writes.sink_ids)
+    batches = [column for place, batch in writes.sink_batches.items() for column in (*place, batch)]
+    execute_rows(connection, "replace_sink_batches", SINK_COLUMNS, batches)
+    for forgotten in writes.forgotten_sink_ids:
+        forget_sink_ids(connection, *forgotten)
+
+
+def _apply_session_locks(connection: Connection, writes: Writes) -> None:
+    free = [column for place, lock in writes.session_locks.items() if lock is None for column in place]
+    execute_rows(connection, "delete_session_locks", SESSION_COLUMNS, free)
+    held = [column for (row, _), lock in writes.session_locks.items() if lock is not None for column in (row, *lock)]
+    execute_rows(connection, "replace_session_locks", SESSION_LOCK_COLUMNS, held)
+
+
 def last_updates(flat: list[int | None]) -> list[int | None]:
     """One row per entry, the last: UPDATE ... FROM takes any one of several rows that match."""
     keys = flat[::UPDATE_COLUMNS]
@@ -117,6 +155,10 @@ def _drop_partition(connection: Connection, partition_row: int) -> None:
     connection.execute(statement("delete_subqueue_range"), (first, following - 1))
     connection.execute(statement("delete_lock_range"), (entry_key(first, 0), entry_key(following, 0) - 1))
     connection.execute(statement("delete_inbound_marks"), (partition_row,))
+    connection.execute(statement("delete_cursor_range"), (first, following - 1))
+    connection.execute(statement("delete_retained_range"), (first, following - 1))
+    connection.execute(statement("delete_sinks"), (partition_row,))
+    connection.execute(statement("delete_all_session_locks"), (partition_row,))
     connection.execute(statement("insert_dropped_partition"), (partition_row,))
 
 
@@ -143,6 +185,8 @@ def sweep_partition(partition_row: int, rows: int, connection: Connection) -> bo
     states = (partition_row, rows, SWEPT_STATE_BYTES)
     swept += connection.execute(statement("delete_some_session_states"), states).rowcount
     swept += forget_duplicates(connection, partition_row, _BUCKET_MAX, rows)
+    swept += connection.execute(statement("delete_some_fates"), entries).rowcount
+    swept += connection.execute(statement("delete_some_sink_ids"), (partition_row, rows)).rowcount
     if swept == 0:
         connection.execute(statement("delete_dropped_partition"), (partition_row,))
     return swept == 0

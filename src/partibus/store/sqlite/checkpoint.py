@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from threading import Lock, Thread
 
-from partibus.partition.ports import DUPLICATE_COLUMNS, ENTRY_COLUMNS, Writes
+from partibus.partition.ports import DUPLICATE_COLUMNS, ENTRY_COLUMNS, SINK_ID_COLUMNS, Writes
 from partibus.store.sqlite.connection import PAGE_BYTES, connect
 from partibus.store.sqlite.settings import KIB, StoreSettings
 
@@ -91,8 +91,15 @@ def estimate_appended_bytes(writes: Writes) -> int:
         _PAGES_PER_COMMIT * PAGE_BYTES
         + sum(map(len, writes.bodies[1::2]))  # type: ignore[arg-type]  # every second column is the message
         + sum(len(state) for state, _ in writes.session_states.values() if state is not None)
-        + _BYTES_PER_COLUMN * len(writes.entries)
-        + _BYTES_PER_NAME * (len(sessions) - sessions.count(None) + len(writes.duplicate_ids) // DUPLICATE_COLUMNS)
+        + _BYTES_PER_COLUMN * (len(writes.entries) + len(writes.fates))
+        + _BYTES_PER_NAME
+        * (
+            len(sessions)
+            - sessions.count(None)
+            + len(writes.duplicate_ids) // DUPLICATE_COLUMNS
+            + len(writes.sink_ids) // SINK_ID_COLUMNS
+            + len(writes.session_locks)
+        )
         + KIB * sum(last - first + 1 for first, last in writes.deleted_bodies)
     )
 

@@ -9,7 +9,7 @@ PAGE_BYTES = 16_384
 """Fifteen 1 KB messages to a page (D13)."""
 
 _CACHED_STATEMENTS = 256
-"""Of the sqlite3 module, per connection: nine forms for each of nine multi-row statements, and the single ones."""
+"""Of the sqlite3 module, per connection: nine forms for each of some multi-row statements, and the single ones."""
 
 
 def connect(path: Path, cache_bytes: int, settings: StoreSettings, *, pragmas: str = "") -> sqlite3.Connection:

@@ -9,7 +9,7 @@ from typing import Self
 from partibus.partition.keys import POSITION_MAX, subqueue_key
 from partibus.partition.ports import EntryRow
 from partibus.store.sqlite.failure import refused, store_error
-from partibus.store.sqlite.reader import read_range
+from partibus.store.sqlite.reader import browse
 from partibus.store.sqlite.sql import FORMAT_VERSION, statement
 
 PAGE_ENTRIES = 500
@@ -46,7 +46,7 @@ class StoreCopy:
         subqueue = subqueue_key(partition_row, kind)
         while True:
             try:
-                rows = read_range(self._connection, subqueue, from_pos, POSITION_MAX + 1, PAGE_ENTRIES, PAGE_BYTES_MAX)
+                rows = browse(self._connection, subqueue, from_pos, POSITION_MAX + 1, PAGE_ENTRIES, PAGE_BYTES_MAX)
             except sqlite3.Error as error:
                 raise store_error(error, self._path, "reading the copy", executed=False) from error
             if not rows:

@@ -11,12 +11,24 @@ from contextlib import contextmanager
 from sqlite3 import Connection
 
 from partibus.partition.keys import POSITION_BITS, POSITION_MAX, SubqueueKind, entry_key, kind_of, subqueue_key
-from partibus.partition.ports import DueRows, EntryRow, LockBatchRow, Snapshot, SubqueueCounts, executed_requests
+from partibus.partition.ports import (
+    CursorRow,
+    DueRows,
+    EntryRow,
+    LockBatchRow,
+    SessionLockRow,
+    Snapshot,
+    SubqueueCounts,
+    executed_requests,
+)
 from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 
-_SEARCHED_MAX = 16_384
+SEARCHED_MAX = 16_384
 """Positions that one statement searches for active entries: some 3 ms, which keeps read transactions far below the 50
 ms of D13 when a million scheduled or deferred entries stand before the first active one."""
+
+_STRETCHES_MAX = 8
+"""So many in one transaction."""
 
 _INTEGER_MAX = (1 << 63) - 1
 """Largest integer that SQLite takes; a client may ask for any sequence number."""
@@ -26,7 +38,7 @@ def read_page(
     connection: Connection, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
 ) -> list[EntryRow]:
     """Active entries from a position on; see `partibus.partition.ports.Store.load_page`."""
-    keys = _key_range(subqueue, from_pos, POSITION_MAX)
+    keys = key_range(subqueue, from_pos, POSITION_MAX)
     if session is not None:
         if keys is None:
             return []
@@ -34,23 +46,51 @@ def read_page(
         return _entry_rows(connection, statement("select_session_page"), parameters)
     while keys is not None and max_entries > 0:
         first, end = keys
-        last = min(first + _SEARCHED_MAX, end)
+        last = min(first + SEARCHED_MAX, end)
         rows = _entry_rows(connection, statement("select_page"), (first, last, max_entries, max_bytes))
         if rows:
             return rows
-        following = connection.execute(statement("select_next_key"), (last + 1, end)).fetchall()
-        keys = (following[0][0], end) if following else None
+        keys = keys_behind(connection, last, end)
     return []
 
 
-def read_range(
+def browse(
     connection: Connection, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int
 ) -> list[EntryRow]:
-    """Entries in any state with ``from_pos <= pos < to_pos``."""
-    keys = _key_range(subqueue, from_pos, to_pos - 1)
-    if keys is None:
-        return []
-    return _entry_rows(connection, statement("browse_entries"), (*keys, max(0, max_entries), max_bytes))
+    """Entries in any state with ``from_pos <= pos < to_pos``. What has left may stand before and between them by the
+    million, so that it goes by stretches, some of them in a transaction, until there is something to answer."""
+    rows: list[EntryRow] = []
+    keys = key_range(subqueue, from_pos, to_pos - 1) if max_entries > 0 else None
+    while keys is not None and not rows:
+        with one_view(connection):
+            rows, keys = _stretches(connection, *keys, max_entries, max_bytes)
+    return rows
+
+
+def _stretches(
+    connection: Connection, first: int, end: int, max_entries: int, max_bytes: int
+) -> tuple[list[EntryRow], tuple[int, int] | None]:
+    """Entries of a few stretches, and where the next one begins unless there is none."""
+    rows: list[EntryRow] = []
+    for _ in range(_STRETCHES_MAX):
+        last = min(first + SEARCHED_MAX, end)
+        bounds = (first, last, max_entries - len(rows), max_bytes)
+        page = _entry_rows(connection, statement("browse_entries"), bounds)
+        if rows and page and len(page[0].data) > max_bytes:
+            break
+        rows += page
+        max_bytes -= sum(len(row.data) for row in page)
+        if len(rows) == max_entries:
+            break
+        following: tuple[int, int] | None
+        if page and (page_end := entry_key(first >> POSITION_BITS, page[-1].pos)) < last:
+            following = (page_end + 1, end)
+        else:
+            following = keys_behind(connection, last, end)
+        if following is None:
+            return rows, None
+        first, _ = following
+    return rows, (first, end)
 
 
 def read_from_sequence(
@@ -69,7 +109,7 @@ def read_from_sequence(
             return _entry_rows(connection, statement("peek_by_sequence"), (subqueue, first, *bounds))
         return _entry_rows(connection, statement("peek_session_by_sequence"), (subqueue, session, first, *bounds))
     if session is None:
-        return read_range(connection, subqueue, first, POSITION_MAX + 1, max_entries, max_bytes)
+        return browse(connection, subqueue, first, POSITION_MAX + 1, max_entries, max_bytes)
     if first > POSITION_MAX:
         return []
     return _entry_rows(connection, statement("peek_session"), (subqueue, session, entry_key(subqueue, first), *bounds))
@@ -80,7 +120,7 @@ def read_due(
 ) -> DueRows:
     """Entries whose time has come; see `partibus.partition.ports.Store.load_due`."""
     parameters = (subqueue, state, min(until_ms, _INTEGER_MAX), max(0, max_entries), max_bytes)
-    with _one_view(connection):
+    with one_view(connection):
         rows = _entry_rows(connection, statement("select_due"), parameters)
         last = (rows[-1].due_ms, entry_key(subqueue, rows[-1].pos)) if rows else (-_INTEGER_MAX, 0)
         ((next_due_ms,),) = connection.execute(statement("select_next_due"), (subqueue, state, *last)).fetchall()
@@ -139,7 +179,7 @@ def read_bodies(connection: Connection, keys: Sequence[int]) -> list[bytes | Non
 
 def read_partition(connection: Connection, partition_row: int) -> Snapshot | None:
     """Durable state of a partition."""
-    with _one_view(connection):
+    with one_view(connection):
         return _snapshot(connection, partition_row)
 
 
@@ -153,7 +193,7 @@ def read_sizes(connection: Connection, partition_rows: Sequence[int]) -> dict[in
 
 
 @contextmanager
-def _one_view(connection: Connection) -> Iterator[None]:
+def one_view(connection: Connection) -> Iterator[None]:
     """All statements see the same commit."""
     connection.execute("BEGIN")
     try:
@@ -185,7 +225,24 @@ def _snapshot(connection: Connection, partition_row: int) -> Snapshot | None:
     next_sequence, next_number, session_state_bytes = partition
     locked_entries = [locked[key] for key in sorted(locked)]
     marks = dict(connection.execute(statement("select_inbound_marks"), (partition_row,)).fetchall())
-    return Snapshot(next_sequence, next_number, session_state_bytes, counts, batches, locked_entries, next_due, marks)
+    (cursors,) = connection.execute(statement("select_cursors"), (first, last)).fetchone()
+    retained = connection.execute(statement("select_retained"), (first, last)).fetchall()
+    sinks = connection.execute(statement("select_sinks"), (partition_row,)).fetchall()
+    (session_locks,) = connection.execute(statement("select_session_locks"), (partition_row,)).fetchone()
+    return Snapshot(
+        next_sequence,
+        next_number,
+        session_state_bytes,
+        counts,
+        batches,
+        locked_entries,
+        next_due,
+        marks,
+        cursors=tuple(map(CursorRow._make, json.loads(cursors))),
+        retained={key: SubqueueCounts(messages, size_bytes) for key, messages, size_bytes in retained},
+        sinks=dict(sinks),
+        session_locks=tuple(map(SessionLockRow._make, json.loads(session_locks))),
+    )
 
 
 def _locked_entries(connection: Connection, batch: LockBatchRow) -> Iterator[tuple[int, tuple[int, EntryRow, int]]]:
@@ -198,10 +255,16 @@ def _locked_entries(connection: Connection, batch: LockBatchRow) -> Iterator[tup
             yield key, (batch.subqueue, EntryRow._make((key & POSITION_MAX, *columns, b"")), size)
 
 
-def _key_range(subqueue: int, first_pos: int, last_pos: int) -> tuple[int, int] | None:
+def key_range(subqueue: int, first_pos: int, last_pos: int) -> tuple[int, int] | None:
     """Keys of the positions that exist between two that anybody may have asked for; None when there are none."""
     first, last = max(0, first_pos), min(last_pos, POSITION_MAX)
     return None if first > last else (entry_key(subqueue, first), entry_key(subqueue, last))
+
+
+def keys_behind(connection: Connection, last: int, end: int) -> tuple[int, int] | None:
+    """Where a search goes on behind a stretch: at the next entry in any state; None at the end of the range."""
+    following = last < end and connection.execute(statement("select_next_key"), (last + 1, end)).fetchone()
+    return (following[0], end) if following else None
 
 
 def _entry_rows(connection: Connection, sql: str, parameters: Sequence[int | str]) -> list[EntryRow]:

@@ -1,6 +1,6 @@
 """One SQLite file as a messaging store.
 
-Layout: ``ddl/0003.sql``, keys as in `partibus.partition.keys`. Beside ``store-00.db`` lie SQLite's ``-wal`` and
+Layout: ``ddl/0004.sql``, keys as in `partibus.partition.keys`. Beside ``store-00.db`` lie SQLite's ``-wal`` and
 ``-shm``, ``store-00.lock`` (`owner`) and ``store-00.ballast`` (`ballast`).
 
 Sync points: each commit syncs the write-ahead log before `commit` returns; a checkpoint syncs log and database. So a
@@ -20,8 +20,19 @@ from threading import Lock
 from typing import Self, TypeVar
 
 from partibus.partition.keys import KIND_BITS, POSITION_BITS
-from partibus.partition.ports import BODY_COLUMNS, DueRows, EntryRow, Snapshot, StoreFull, SubqueueCounts, Writes
-from partibus.store.sqlite import creation, duplicates, migration, reader, sessions
+from partibus.partition.ports import (
+    BODY_COLUMNS,
+    DueRows,
+    EntryRow,
+    FateRow,
+    RangeFrame,
+    Snapshot,
+    StoreFull,
+    SubqueueCounts,
+    Writes,
+)
+from partibus.store.frames import pack
+from partibus.store.sqlite import creation, duplicates, migration, ranges, reader, sessions, sinks
 from partibus.store.sqlite.apply import apply_writes, sets_session_state, sweep_partition
 from partibus.store.sqlite.ballast import free_bytes
 from partibus.store.sqlite.checkpoint import Checkpoints, checkpoint, estimate_appended_bytes
@@ -262,9 +273,31 @@ class SQLiteStore:
 
     def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
         """See the port."""
-        return self._load(
-            subqueue >> KIND_BITS, [], reader.read_range, subqueue, from_pos, to_pos, max_entries, max_bytes
-        )
+        return self._load(subqueue >> KIND_BITS, [], reader.browse, subqueue, from_pos, to_pos, max_entries, max_bytes)
+
+    def read_range(
+        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
+    ) -> RangeFrame:
+        """See the port."""
+        read = partial(ranges.read_range, finished=finished)
+        nothing = pack([], to_pos)
+        return self._load(subqueue >> KIND_BITS, nothing, read, subqueue, from_pos, to_pos, max_entries, max_bytes)
+
+    def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
+        """See the port."""
+        return self._load(subqueue >> KIND_BITS, [], ranges.scan, subqueue, from_pos, to_pos, max_entries)
+
+    def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+        """See the port."""
+        return self._load(subqueue >> KIND_BITS, [], ranges.read_fates, subqueue, from_number, max_rows)
+
+    def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
+        """See the port."""
+        return self._load(partition_row, set(), sinks.find_sink_ids, partition_row, sink, ids)
+
+    def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
+        """See the port."""
+        return self._load(partition_row, 0, sinks.count_sink_ids, partition_row, sink, batch)
 
     def wait_until_swept(self) -> None:
         """Until the rows of dropped partitions are gone from the file as well (they are hidden at once)."""

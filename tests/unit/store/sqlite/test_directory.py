@@ -10,6 +10,7 @@ import pytest
 
 from partibus.partition.ports import StoreError
 from partibus.store.sqlite import Owner, SQLiteStore, close_stores, lock_data_directory, open_stores
+from partibus.store.sqlite.sql import FORMAT_VERSION
 from tests.contract.stores import enqueued, positions
 from tests.unit.store.sqlite.places import SETTINGS, US, rewrite
 
@@ -65,7 +66,7 @@ def test_one_store_that_fails_closes_the_others(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="format version 9") as caught:
             opened(tmp_path)
         assert str(damaged) in str(caught.value)
-    rewrite(damaged, "UPDATE meta SET format_version = 3")
+    rewrite(damaged, f"UPDATE meta SET format_version = {FORMAT_VERSION}")
     close_stores(opened(tmp_path))
 
 

@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 from partibus.partition.keys import body_key, entry_key
-from partibus.partition.ports import EntryRow, EntryState, LockBatchRow, StoreError, SubqueueCounts, Writes
+from partibus.partition.ports import (
+    FINISHED,
+    CursorRow,
+    EntryRow,
+    EntryState,
+    Fate,
+    FateRow,
+    LockBatchRow,
+    StoreError,
+    SubqueueCounts,
+    Writes,
+)
 from partibus.store.sqlite import SQLiteStore, migration
 from partibus.store.sqlite.connection import PAGE_BYTES
 from partibus.store.sqlite.migration import copy_path
@@ -112,18 +123,39 @@ def test_an_old_store_is_opened_with_all_its_rows_and_goes_on(tmp_path: Path) ->
     store.close()
 
 
-def test_a_store_of_the_format_before_is_opened_with_all_its_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", range(2, FORMAT_VERSION))
+def test_a_store_of_a_format_in_between_is_opened_with_all_its_rows(tmp_path: Path, version: int) -> None:
     path = tmp_path / "store-00.db"
     write_version_1(path)
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(";".join(migration_script(1)))
-        connection.execute("UPDATE meta SET format_version = 2")
+        for older in range(1, version):
+            connection.executescript(";".join(migration_script(older)))
+        connection.execute("UPDATE meta SET format_version = ?", (version,))
         connection.commit()
     store = open_store(tmp_path)
     assert_migrated(store)
+    assert_keeps_cursors(store)
     store.close()
     assert version_of(path) == FORMAT_VERSION
-    assert version_of(copy_path(path)) == 2
+    assert version_of(copy_path(path)) == version
+
+
+def assert_keeps_cursors(store: SQLiteStore) -> None:
+    """What version 4 brought works in a file that was migrated: also in the index that it made anew."""
+    cursor = CursorRow(DEAD_LETTERS, "reader", 0, 0, 0, 1, 2, 3, 4, 5)
+    writes = Writes()
+    writes.cursors[DEAD_LETTERS, "reader"] = cursor
+    writes.retained[DEAD_LETTERS] = (1, 5)
+    writes.entry_updates += [entry_key(DEAD_LETTERS, 1), body_key(PARTITION, 0), FINISHED + Fate.COMPLETED, 10, None]
+    writes.fates += [entry_key(DEAD_LETTERS, 3), 1, 77, Fate.COMPLETED, 4_000, 10]
+    store.commit(writes)
+    snapshot = store.load_partition(PARTITION)
+    assert snapshot is not None
+    assert (snapshot.cursors, snapshot.retained) == ((cursor,), {DEAD_LETTERS: SubqueueCounts(1, 5)})
+    assert store.peek(DEAD_LETTERS, 0, 9, 999) == []
+    assert store.load_sequences(DEAD_LETTERS, [77]) == []
+    assert store.read_range(DEAD_LETTERS, 0, 99, 9, 999, finished=True).data.endswith(b"00000")
+    assert store.load_fates(DEAD_LETTERS, 0, 9) == [FateRow(3, 1, 77, Fate.COMPLETED, 4_000, 10)]
 
 
 def test_what_is_still_in_the_log_of_a_killed_broker_is_migrated_and_in_the_copy(tmp_path: Path) -> None:
@@ -147,9 +179,9 @@ def test_the_copy_is_the_old_store_and_can_be_put_back(tmp_path: Path) -> None:
     path = tmp_path / "store-00.db"
     write_version_1(path)
     open_store(tmp_path).close()
-    kept = tmp_path / "store-00.before-format-3.copy"
+    kept = tmp_path / "store-00.before-format-4.copy"
     assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "store-00.ballast", "store-00.before-format-3.copy", "store-00.db", "store-00.lock",
+        "store-00.ballast", "store-00.before-format-4.copy", "store-00.db", "store-00.lock",
     ]  # fmt: skip
     assert version_of(kept) == 1
     path.unlink()
@@ -181,7 +213,7 @@ def test_a_copy_of_an_earlier_attempt_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "store-00.db"
     write_version_1(path)
     copy_path(path).write_bytes(b"older")
-    copy_path(path).with_name("store-00.before-format-3.copy.new").write_bytes(b"half")
+    copy_path(path).with_name("store-00.before-format-4.copy.new").write_bytes(b"half")
     store = open_store(tmp_path)
     assert_migrated(store)
     store.close()
@@ -195,7 +227,7 @@ def test_without_room_for_a_copy_nothing_changes_and_the_error_says_how_much_it_
     before = path.read_bytes()
     with pytest.raises(StoreError) as caught:
         SQLiteStore.open(path, store_id="store-00", owner=US, settings=SETTINGS, free=lambda _: 1 << 20)
-    for word in (str(path), "format version 1", "store-00.before-format-3.copy", "takes 2 MiB", "1 MiB", "start again"):
+    for word in (str(path), "format version 1", "store-00.before-format-4.copy", "takes 2 MiB", "1 MiB", "start again"):
         assert word in str(caught.value)
     assert caught.value.executed is False
     assert path.read_bytes() == before
@@ -227,7 +259,7 @@ def test_a_disk_that_fails_in_the_change_leaves_the_old_format(tmp_path: Path, m
 
 
 def assert_migration_fails(path: Path) -> None:
-    with pytest.raises(StoreError, match="migration from format version 1 to 3 failed") as caught:
+    with pytest.raises(StoreError, match="migration from format version 1 to 4 failed") as caught:
         open_store(path.parent)
     assert caught.value.executed is False
     assert str(path) in str(caught.value)
@@ -361,4 +393,4 @@ def test_a_process_killed_in_the_migration_leaves_one_format_or_the_other(tmp_pa
     store.close()
     assert version_of(path) == FORMAT_VERSION
     assert version_of(copy_path(path)) == 1
-    assert os.listdir(tmp_path).count("store-00.before-format-3.copy.new") == 0
+    assert os.listdir(tmp_path).count("store-00.before-format-4.copy.new") == 0

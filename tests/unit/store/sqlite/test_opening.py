@@ -9,6 +9,7 @@ import pytest
 
 from partibus.partition.ports import StoreError
 from partibus.store.sqlite import writer
+from partibus.store.sqlite.sql import FORMAT_VERSION
 from tests.contract.stores import QUEUE, enqueued, positions
 from tests.unit.store.sqlite.places import SETTINGS, open_store, rewrite, unprivileged_directory
 
@@ -93,11 +94,13 @@ def test_a_damaged_page_is_found_when_it_is_used(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_refused_and_kept(tmp_path: Path) -> None:
     path = filled(tmp_path)
-    rewrite(path, "UPDATE meta SET format_version = 4")
+    rewrite(path, f"UPDATE meta SET format_version = {FORMAT_VERSION + 1}")
     before = path.read_bytes()
-    assert_refused(tmp_path, "format version 4", "knows 1 to 3", "install a version")
+    assert_refused(
+        tmp_path, f"format version {FORMAT_VERSION + 1}", f"knows 1 to {FORMAT_VERSION}", "install a version"
+    )
     assert path.read_bytes() == before
-    rewrite(path, "UPDATE meta SET format_version = 3")
+    rewrite(path, f"UPDATE meta SET format_version = {FORMAT_VERSION}")
     store = open_store(tmp_path)
     assert positions(store) == [1, 2, 3]
     store.close()
@@ -146,7 +149,7 @@ def test_a_read_only_file_is_refused_and_keeps_its_messages() -> None:
 
 def test_a_refused_opening_does_not_keep_the_lock(tmp_path: Path) -> None:
     path = filled(tmp_path)
-    rewrite(path, "UPDATE meta SET format_version = 4")
+    rewrite(path, f"UPDATE meta SET format_version = {FORMAT_VERSION + 1}")
     assert_refused(tmp_path)
     assert_refused(tmp_path, "format version")
 

@@ -1,4 +1,4 @@
--- Entries in any state with their messages in order of position, as one row; see select_page.
+-- Entries in any state but those that have left, with their messages in order of position, as one row; see select_page.
 SELECT
     json_group_array(json_array(entry.key, entry.body, entry.sequence, entry.enqueued_ms, entry.state,
                                 entry.delivery_count, entry.session, entry.due_ms, page.size)),
@@ -9,7 +9,7 @@ FROM (
         FROM (
             SELECT entry.key, length(body.data) AS size
             FROM entry CROSS JOIN body ON body.key = entry.body
-            WHERE entry.key BETWEEN ? AND ?
+            WHERE entry.key BETWEEN ? AND ? AND entry.state < 16
             ORDER BY entry.key LIMIT ?
         )
         WINDOW in_order AS (ORDER BY key ROWS UNBOUNDED PRECEDING)

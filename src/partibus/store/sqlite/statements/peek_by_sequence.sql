@@ -1,5 +1,5 @@
 -- Entries in any state with their messages in order of sequence number, as one row; see select_page. For the
--- sub-queues where position and sequence number differ; the condition on the kind bits lets the partial index serve.
+-- sub-queues where position and sequence number differ; the conditions on kind bits and state let the partial index serve.
 SELECT
     json_group_array(json_array(entry.key, entry.body, entry.sequence, entry.enqueued_ms, entry.state,
                                 entry.delivery_count, entry.session, entry.due_ms, page.size)),
@@ -10,7 +10,7 @@ FROM (
         FROM (
             SELECT entry.key, entry.sequence, length(body.data) AS size
             FROM entry CROSS JOIN body ON body.key = entry.body
-            WHERE ((entry.key >> 40) & 3) <> 0 AND entry.key >> 40 = ? AND entry.sequence >= ?
+            WHERE ((entry.key >> 40) & 3) <> 0 AND entry.state < 16 AND entry.key >> 40 = ? AND entry.sequence >= ?
             ORDER BY entry.sequence LIMIT ?
         )
         WINDOW in_order AS (ORDER BY sequence, key ROWS UNBOUNDED PRECEDING)

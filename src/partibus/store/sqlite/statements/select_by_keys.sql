@@ -4,4 +4,4 @@ SELECT
                                 entry.delivery_count, entry.session, entry.due_ms, length(body.data))),
     CAST(group_concat(body.data, '') AS BLOB)
 FROM entry CROSS JOIN body ON body.key = entry.body
-WHERE entry.key IN (?)
+WHERE entry.key IN (?) AND entry.state < 16

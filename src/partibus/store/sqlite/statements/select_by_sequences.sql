@@ -5,4 +5,4 @@ SELECT
                                 entry.delivery_count, entry.session, entry.due_ms, length(body.data))),
     CAST(group_concat(body.data, '') AS BLOB)
 FROM entry INDEXED BY entry_by_sequence CROSS JOIN body ON body.key = entry.body
-WHERE ((entry.key >> 40) & 3) <> 0 AND entry.key >> 40 = ?1 AND entry.sequence IN (?)
+WHERE ((entry.key >> 40) & 3) <> 0 AND entry.state < 16 AND entry.key >> 40 = ?1 AND entry.sequence IN (?)

@@ -3,6 +3,6 @@ SELECT json_group_array(json_array(key, body, sequence, enqueued_ms, state, deli
 FROM (
     SELECT entry.*, length(body.data) AS size
     FROM entry CROSS JOIN body ON body.key = entry.body
-    WHERE entry.key BETWEEN ? AND ?
+    WHERE entry.key BETWEEN ? AND ? AND entry.state < 16
     ORDER BY entry.key
 )

@@ -1,0 +1,50 @@
+"""What sinks have stored, in a store's file: ids looked up, counted, noted, forgotten."""
+
+import json
+from collections.abc import Sequence
+from sqlite3 import Connection
+
+from partibus.partition.ports import SINK_ID_COLUMNS
+from partibus.store.sqlite.sql import execute_rows, in_list_form, padded_keys, statement
+
+
+def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
+    """See `partibus.partition.ports.Store.find_sink_ids`."""
+    found: set[bytes] = set()
+    for chunk in padded_keys(ids):
+        form = in_list_form("find_sink_ids", len(chunk))
+        (listed,) = connection.execute(form, (partition_row, sink, *chunk)).fetchone()
+        found.update(map(bytes.fromhex, json.loads(listed)))
+    return found
+
+
+def count_sink_ids(connection: Connection, partition_row: int, sink: int, batch: int) -> int:
+    """See `partibus.partition.ports.Store.count_sink_ids`."""
+    ((count,),) = connection.execute(statement("count_sink_ids"), (partition_row, sink, batch)).fetchall()
+    return int(count)
+
+
+def remember_sink_ids(connection: Connection, flat: Sequence[int | bytes]) -> None:
+    """Note ids, each with one batch: that of its last row here, whatever it had before."""
+    columns = [iter(flat)] * SINK_ID_COLUMNS
+    sinks: dict[tuple[int, int], dict[bytes, int]] = {}
+    for partition_row, sink, row_id, batch in zip(*columns, strict=True):
+        sinks.setdefault((partition_row, sink), {})[row_id] = batch
+    for place, batches in sinks.items():
+        (listed,) = connection.execute(statement("select_sink_batches"), place).fetchone()
+        for other in json.loads(listed):
+            for chunk in padded_keys([row_id for row_id, batch in batches.items() if batch != other]):
+                connection.execute(in_list_form("delete_sink_ids", len(chunk)), (*place, other, *chunk))
+        rows = [column for row_id, batch in batches.items() for column in (*place, batch, row_id)]
+        execute_rows(connection, "replace_sink_ids", SINK_ID_COLUMNS, rows)
+
+
+def forget_sink_ids(connection: Connection, partition_row: int, sink: int, batch: int, most: int) -> None:
+    """Delete up to ``most`` ids of that batch and earlier ones, the first in order."""
+    if most <= 0:
+        return
+    bound = connection.execute(statement("select_sink_bound"), (partition_row, sink, batch, most)).fetchone()
+    if bound is None:
+        connection.execute(statement("delete_sink_ids_to"), (partition_row, sink, batch))
+    else:
+        connection.execute(statement("delete_sink_ids_before"), (partition_row, sink, *bound))

@@ -1,0 +1,1 @@
+SELECT count(*) FROM sink_id WHERE partition_row = ? AND sink = ? AND batch <= ?

@@ -1,0 +1,1 @@
+DELETE FROM session_lock WHERE partition_row = ?

@@ -1,0 +1,1 @@
+DELETE FROM cursor WHERE subqueue BETWEEN ? AND ?

@@ -1,0 +1,1 @@
+DELETE FROM fate WHERE key BETWEEN ? AND ?

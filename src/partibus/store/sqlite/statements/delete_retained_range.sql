@@ -1,0 +1,1 @@
+DELETE FROM retained WHERE key BETWEEN ? AND ?

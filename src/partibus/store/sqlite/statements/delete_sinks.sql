@@ -1,0 +1,1 @@
+DELETE FROM sink_batch WHERE partition_row = ?

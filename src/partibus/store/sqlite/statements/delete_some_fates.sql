@@ -1,0 +1,1 @@
+DELETE FROM fate WHERE key IN (SELECT key FROM fate WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?)

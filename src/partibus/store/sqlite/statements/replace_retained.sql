@@ -1,0 +1,2 @@
+REPLACE INTO retained (key, messages, bytes)
+SELECT * FROM (VALUES (?, ?, ?)) LIMIT ?

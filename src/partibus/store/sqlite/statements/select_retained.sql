@@ -1,0 +1,1 @@
+SELECT key, messages, bytes FROM retained WHERE key BETWEEN ? AND ?
