@@ -20,7 +20,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from partibus.pipeline.histogram import bucket_of
-from partibus.pipeline.rows import COMMIT, OK, counted
+from partibus.pipeline.rows import counted
+from partibus.telemetry.schema import COMMIT, OK
 
 KEYS_MAX = 10_000
 """Keys of one micro-batch that a stream keeps by name, the busiest ones; the others are one row without a name."""
@@ -44,7 +45,7 @@ class Rollup(NamedTuple):
 
 
 def roll_up(rows: DataFrame, keys_max: int | None = None) -> Rollup:
-    """Add up rows of `rows.SCHEMA`. With ``keys_max`` only so many keys are kept by name."""
+    """Add up rows of `telemetry.schema`. With ``keys_max`` only so many keys are kept by name."""
     keys = key_table(rows)
     return Rollup(activity_table(rows), timing_table(rows), keys if keys_max is None else busiest(keys, keys_max))
 

@@ -1,4 +1,4 @@
-"""The broker's telemetry as a table: one row per operation on one message, one per commit (D28, docs/pipeline.md).
+"""The broker's telemetry as a table (D28, `partibus.telemetry.schema`).
 
 Sampling is by message, and a row stands for ``weight`` of its kind: whatever counts messages sums weights.
 """
@@ -11,22 +11,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from partibus.pipeline.errors import JobError
-
-SCHEMA = (
-    "time timestamp, op string, namespace string, entity string, partition_id int, store int, broker string, "
-    "position bigint, sequence_number bigint, key string, slot int, size_bytes bigint, delivery_count int, "
-    "dwell_ms bigint, latency_us bigint, messages int, outcome string, weight double"
-)
-OK = "ok"
-"""The outcome of what was done; any other is the condition of the error."""
-COMMIT = "commit"
-"""The one operation that is not about a message."""
+from partibus.telemetry.schema import COMMIT, DDL
 
 
 def read_rows(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """The rows of telemetry directories or files. Raises `JobError` when there are none."""
     try:
-        return spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(*paths)
+        return spark.read.schema(DDL).option("recursiveFileLookup", "true").parquet(*paths)
     except AnalysisException as error:
         raise JobError(
             f"no telemetry at {', '.join(paths)}: {error.getCondition() or error}. Give the directory that the broker "
@@ -36,7 +27,7 @@ def read_rows(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 def follow_rows(spark: SparkSession, path: str, files_max: int) -> DataFrame:
     """The rows as a stream, file by file as the broker finishes them, at most ``files_max`` in one batch."""
-    reader = spark.readStream.schema(SCHEMA).option("recursiveFileLookup", "true")
+    reader = spark.readStream.schema(DDL).option("recursiveFileLookup", "true")
     return reader.option("maxFilesPerTrigger", files_max).parquet(path)
 
 

@@ -12,9 +12,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegerType
 
-from partibus.pipeline.rows import SCHEMA
 from partibus.pipeline.slots import slot_of
 from partibus.routing.slots import SLOT_COUNT
+from partibus.telemetry.schema import DDL
 
 START = "2026-01-01 00:00:00"
 
@@ -56,7 +56,7 @@ def messages(spark: SparkSession, shape: Shape) -> DataFrame:
 
 
 def telemetry(spark: SparkSession, shape: Shape) -> DataFrame:
-    """Rows of `rows.SCHEMA`, in no order."""
+    """Rows of `telemetry.schema`, in no order."""
     again = _chance(shape, 5) < 1 / 50
     refused = _chance(shape, 6) < 1 / 500
     first_ms = sf.floor(2 + 60 * sf.pow(_chance(shape, 7), 4))
@@ -94,7 +94,7 @@ def telemetry(spark: SparkSession, shape: Shape) -> DataFrame:
         sf.lit(1).alias("messages"),
         sf.col("one.outcome").alias("outcome"),
         sf.lit(1.0).alias("weight"),
-    ).to(spark.createDataFrame([], SCHEMA).schema)
+    ).to(spark.createDataFrame([], DDL).schema)
 
 
 def _operation(op: str, after_ms: Column, delivery_count: Column, latency_us: Column, outcome: str = "ok") -> Column:

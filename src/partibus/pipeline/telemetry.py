@@ -15,8 +15,8 @@ from pyspark.sql import functions as sf
 
 from partibus.pipeline.histogram import spread
 from partibus.pipeline.rollup import DWELL, ENTITY, LATENCY, Rollup
-from partibus.pipeline.rows import COMMIT, OK
 from partibus.pipeline.skew import skew
+from partibus.telemetry.schema import COMMIT, OK
 
 SERIES_POINTS_MAX: Final = 240
 """Points of a curve: more than a page of a report can show makes nothing clearer."""

@@ -98,12 +98,13 @@ def _over_time(found: Values) -> list[str]:
     for row in found["series"]:
         for name in names:
             points[row["at"]][name] += row[name]
-    times = sorted(points)
+    # The last step has just begun when rows end.
+    times = sorted(points)[: -1 if len(points) > 3 else None]
     curves = {name: (times, [points[at][name] for at in times]) for name in names}
     troubles = {name: curves.pop(name) for name in ("redelivered", "refused")}
     each: dict[str, tuple[list[float], list[float]]] = {}
     for entity in found["entities"][:CURVES_MAX]:
-        rows = [row for row in found["series"] if row["entity"] == entity["entity"]]
+        rows = [row for row in found["series"] if row["entity"] == entity["entity"] and row["at"] in times]
         each[entity["entity"]] = [row["at"] for row in rows], [row["sent"] for row in rows]
     return [
         figure(

@@ -189,7 +189,7 @@ def _level(axes: Axes, level: float, name: str) -> None:
 
 def _time_axis(axes: Axes, times: Sequence[float]) -> None:
     span = max(times, default=0) - min(times, default=0)
-    form = "%H:%M:%S" if span < 600 else "%H:%M" if span < 86_400 * 2 else "%m-%d %H:%M"
+    form = "%H:%M:%S" if span < 3600 else "%H:%M" if span < 86_400 * 2 else "%m-%d %H:%M"
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 1.2, 1.8, 2, 3, 3.6, 6, 7.2, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: datetime.fromtimestamp(at, UTC).strftime(form)))
 
