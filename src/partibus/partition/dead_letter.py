@@ -1,12 +1,16 @@
 """From any sub-queue to the dead-letter sub-queue: by a receiver, after too many deliveries, by expiry."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 
 from partibus.message import with_application_properties
+from partibus.partition.cursors import NOWHERE
 from partibus.partition.entry import Entry
-from partibus.partition.events import Moved, Rewritten
+from partibus.partition.events import Moved, Published, Rewritten
 from partibus.partition.keys import REWRITTEN_BODY, SubqueueKind, body_key
 from partibus.partition.notes import DEAD_LETTER, EXPIRE
+from partibus.partition.ports import Fate
+from partibus.partition.retention import count_kept, log
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 
@@ -27,24 +31,42 @@ def dead_letter(
     if not entries:
         return
     state.leave(kind, entries)
+    subqueue = state.subqueues[kind]
+    keep_from = NOWHERE if subqueue.cursors is None else subqueue.cursors.keep_from
     pairs = []
+    kept = []
     rewritten = []
+    copies: list[int | bytes] = []
     for old in entries:
         assert old.data is not None, "callers read the body first"
         number = state.take_number()
         body, data = old.body, old.data
         if properties:
-            body = body_key(state.row, REWRITTEN_BODY | number)
             data = with_application_properties(data, properties)
+        if properties or old.pos >= keep_from:
+            body = body_key(state.row, REWRITTEN_BODY | number)
         new = Entry(number, body, old.sequence, old.enqueued_ms, old.delivery_count, old.session, None, len(data), data)
+        if old.pos >= keep_from:  # the old one stays readable, with the body that it had
+            kept.append((old, new))
+            copies += (body, data)
+            continue
         pairs.append((old, new))
         if properties:
             rewritten.append((old.body, new))
     if rewritten:
         step.events.append(Rewritten(rewritten))
-    state.tally.dead_lettered += len(pairs)
-    step.events.append(Moved(kind, to_kind, pairs))
-    moved = [new for _, new in pairs]
+    state.tally.dead_lettered += len(entries)
+    if pairs:
+        step.events.append(Moved(kind, to_kind, pairs))
+    if kept:
+        step.events.append(Published(copies, are_new=False))
+        step.events.append(Moved(kind, to_kind, kept, kept=True))
+        count_kept(subqueue, [old for old, _ in kept], step)
+    if subqueue.cursors is not None:
+        log(subqueue, entries, Fate.DEAD_LETTERED, step, state.take_number)
+    moved = [new for _, new in (pairs + kept if kept else pairs)]
+    if pairs and kept:
+        moved.sort(key=attrgetter("pos"))
     state.arrive(to_kind, moved, sum([entry.size_bytes for entry in moved]), step)
 
 
@@ -90,7 +112,7 @@ def expire(state: PartitionState, kind: int, entries: list[Entry], step: Step) -
         step.notes.append((DEAD_LETTER, kind, entries, None))
         dead_letter(state, kind, entries, reason, step)
     else:
-        state.remove(kind, entries, step)
+        state.remove(kind, entries, Fate.EXPIRED, step)
 
 
 def with_reason(reason: str, description: str) -> dict[str, object]:

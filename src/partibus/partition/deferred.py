@@ -5,13 +5,15 @@ number is *claimed*, so that nobody else gets it and no row that was read meanwh
 """
 
 from partibus.partition.commands import ReceiveDeferred
+from partibus.partition.cursor_answers import held_by
 from partibus.partition.dead_letter import dead_letter_used_up, expire, is_expired, is_used_up
 from partibus.partition.lane import Lane
 from partibus.partition.load_requests import DeferredLoad
 from partibus.partition.locks import lock
 from partibus.partition.notes import COMPLETE, DELIVER
-from partibus.partition.ports import EntryRow, EntryState
+from partibus.partition.ports import EntryRow, EntryState, Fate
 from partibus.partition.replies import DeferredGranted, NotFound, SessionLost
+from partibus.partition.retention import cursors_of
 from partibus.partition.state import PartitionState, entry_of
 from partibus.partition.step import Step
 
@@ -35,6 +37,10 @@ def deferred_loaded(
 ) -> None:
     """Lock or remove what was asked for, if all of it is there."""
     subqueue = state.subqueues[command.kind]
+    if state.closed >> command.kind & 1:  # since it was asked for
+        subqueue.claimed.difference_update(command.sequences)
+        step.replies.append(held_by(cursors_of(subqueue), command.request))
+        return
     lane = _lane(state, command, now_ms)
     found = {
         row.sequence: row
@@ -62,7 +68,7 @@ def deferred_loaded(
         state.tally.delivered += len(entries)
         state.tally.completed += len(entries)
         step.notes += ((DELIVER, command.kind, entries, None), (COMPLETE, command.kind, entries, None))
-        state.remove(command.kind, entries, step)
+        state.remove(command.kind, entries, Fate.RECEIVED_AND_DELETED, step)
     else:
         lock_id, until_ms = lock(state, lane, sorted(entries, key=lambda entry: entry.pos), now_ms, step)
     step.replies.append(DeferredGranted(command.request, lock_id, until_ms, entries))

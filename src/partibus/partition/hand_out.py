@@ -11,6 +11,7 @@ from partibus.partition.lock_table import LockBatch, by_lock
 from partibus.partition.locks import lock
 from partibus.partition.notes import COMPLETE, DELIVER
 from partibus.partition.outbound import barrier, forwards, take_over
+from partibus.partition.ports import Fate
 from partibus.partition.replies import Cancelled, Granted
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
@@ -57,6 +58,8 @@ def cancel_receive(state: PartitionState, command: CancelReceive, now_ms: int, s
 
 def serve(state: PartitionState, lane: Lane, now_ms: int, step: Step) -> None:
     """Hand out what is ready to who waits, an even share for each in turn."""
+    if state.closed >> lane.kind & 1:
+        return
     demands = lane.demands
     while demands:
         if not lane.ready and lane.tail and lane.in_memory:
@@ -126,7 +129,7 @@ def _grant(
         state.tally.delivered += len(entries)
         state.tally.completed += len(entries)
         step.notes += ((DELIVER, lane.kind, entries, None), (COMPLETE, lane.kind, entries, None))
-        state.remove(lane.kind, entries, step)
+        state.remove(lane.kind, entries, Fate.RECEIVED_AND_DELETED, step)
     else:
         lock_id, until_ms = lock(state, lane, entries, now_ms, step)
     step.replies.append(
@@ -148,7 +151,7 @@ def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, ste
         state.tally.delivered += len(entries)
         state.tally.completed += len(entries)
         step.notes += ((DELIVER, kind, entries, None), (COMPLETE, kind, entries, None))
-        state.remove(kind, entries, step)
+        state.remove(kind, entries, Fate.RECEIVED_AND_DELETED, step)
     elif entries:
         entries.sort(key=attrgetter("pos"))
         lock_id, until_ms = lock(state, state.subqueues[kind], entries, now_ms, step)

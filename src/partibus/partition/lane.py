@@ -43,6 +43,7 @@ class Lane:
 
     __slots__ = (
         "above",
+        "bodies_stale",
         "demands",
         "edited",
         "end_pos",
@@ -52,6 +53,7 @@ class Lane:
         "loading_bodies",
         "loading_page",
         "locks",
+        "page_stale",
         "paged_up_to",
         "ready",
         "reservations",
@@ -92,6 +94,10 @@ class Lane:
         """The next page has to see everything that was written: the gap was changed."""
         self.loading_page = False
         self.loading_bodies = False
+        self.page_stale = False
+        """The page that is being read is of before `forget`."""
+        self.bodies_stale = False
+        """Likewise the bodies."""
 
     @property
     def in_memory(self) -> bool:
@@ -134,6 +140,20 @@ class Lane:
             oldest = tail.popleft()
             self.tail_bytes -= oldest.size_bytes
             self.tail_from = oldest.pos + 1
+
+    def forget(self, *, is_empty: bool) -> None:
+        """Let go of everything that waits or is reserved: the store has it, and the next page sees all that was written
+        until now. ``is_empty``: there is none to come."""
+        self.ready = ReadyQueue()
+        self.reservations = LockTable()
+        self.tail.clear()
+        self.tail_bytes = 0
+        self.above.clear()
+        self.tail_from = self.end_pos
+        self.paged_up_to = self.end_pos if is_empty else 0
+        self.edited = True
+        self.page_stale = self.loading_page
+        self.bodies_stale = self.loading_bodies
 
     def page_in(self, entries: list[Entry], up_to: int) -> None:
         """Take in a page; everything below ``up_to`` is in memory now."""

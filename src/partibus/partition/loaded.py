@@ -3,6 +3,7 @@
 from typing import Any
 
 from partibus.partition.commands import Settle, Transact
+from partibus.partition.cursor_commands import fates_loaded, range_loaded
 from partibus.partition.dead_letter import dead_letter_doomed
 from partibus.partition.deferred import deferred_loaded
 from partibus.partition.enqueue import duplicates_found, duplicates_scanned, screen, sink_ids_found, sinks_of
@@ -10,11 +11,14 @@ from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
 from partibus.partition.load_requests import (
     BodyLoad,
+    ClearLoad,
     DeferredLoad,
     DuplicateLoad,
     DuplicateScan,
+    FatesLoad,
     Loaded,
     PageLoad,
+    RangeLoad,
     ScheduledCount,
     SessionListLoad,
     SessionResume,
@@ -27,6 +31,7 @@ from partibus.partition.load_requests import (
 from partibus.partition.loads import inspected
 from partibus.partition.ports import EntryRow, Fate
 from partibus.partition.replies import Rows, Sessions
+from partibus.partition.retention import clear
 from partibus.partition.session_locks import scanned, state_loaded
 from partibus.partition.session_resume import resumed
 from partibus.partition.settlement import settle, take_bodies
@@ -67,6 +72,12 @@ def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> N
             sink_ids_found(state, load, found, now_ms, step)
         case SinkCount():
             sinks_of(state).counted(load, found, now_ms)
+        case RangeLoad():
+            range_loaded(state, load, found, step)
+        case FatesLoad():
+            fates_loaded(load.command, found, step)
+        case ClearLoad():
+            clear(state.subqueues[load.kind], load, found, step)
         case _:
             step.replies.append(Rows(load.request, found))
 
@@ -86,6 +97,10 @@ def _page_loaded(state: PartitionState, load: PageLoad, rows: list[EntryRow], st
     if lane is None:
         return
     lane.loading_page = False
+    if lane.page_stale:
+        lane.page_stale = False
+        step.change(lane)
+        return
     entries = [entry_of(row, row.data, len(row.data)) for row in rows]
     lane.page_in(entries, rows[-1].pos + 1 if rows else load.end_pos)
     step.change(lane)
@@ -104,6 +119,10 @@ def _bodies_loaded(state: PartitionState, load: BodyLoad, bodies: list[bytes | N
     if lane is None:
         return
     lane.loading_bodies = False
+    if lane.bodies_stale:
+        lane.bodies_stale = False
+        step.change(lane)
+        return
     for entry in lane.ready.bodyless(len(lane.ready)):
         if entry.pos in found:
             lane.ready.attach_body(entry, found[entry.pos])

@@ -3,6 +3,7 @@
 from itertools import accumulate
 
 from partibus.partition.commands import Browse, Inspect, Peek, Settle, Transact
+from partibus.partition.cursor_answers import cursor_infos
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
@@ -15,6 +16,10 @@ from partibus.partition.step import Step
 
 def read_ahead(state: PartitionState, lane: Lane, step: Step) -> None:
     """Ask for the next page when what is ready runs low, and for bodies that stand in the way."""
+    if state.closed >> lane.kind & 1:
+        if lane.doomed_waiting:
+            _load_bodies(state, lane, step)
+        return
     limits = state.options.limits
     ready = lane.ready
     head = ready.head()
@@ -115,10 +120,16 @@ def inspected(state: PartitionState, command: Inspect, scheduled: int) -> Inspec
     return Inspected(
         command.request,
         state.next_sequence,
-        state.next_number,
+        max(subqueue.end_pos for kind, subqueue in state.subqueues.items() if kind != SubqueueKind.ACTIVE),
         infos,
         has_scheduled,
         state.activated_ms,
         scheduled,
         subscriptions_bytes,
+        cursor_infos(state),
+        {
+            kind: (subqueue.cursors.retained, subqueue.cursors.retained_bytes)
+            for kind, subqueue in state.subqueues.items()
+            if subqueue.cursors is not None
+        },
     )

@@ -8,6 +8,7 @@ from partibus.partition.lock_table import LockBatch
 from partibus.partition.notes import DELIVER, LOCK_EXPIRED, RENEW
 from partibus.partition.put_back import put_back
 from partibus.partition.replies import LocksRenewed, Settled
+from partibus.partition.retention import begin_clearing
 from partibus.partition.session_locks import expire_sessions
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
@@ -82,4 +83,7 @@ def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
         state.duplicates.trim(now_ms, step)
     if state.sinks is not None:
         state.sinks.trim(now_ms, step)
+    for subqueue in state.subqueues.values():
+        if subqueue.cursors is not None and subqueue.cursors.unbegun:
+            begin_clearing(subqueue, step)
     begin_due_sweeps(state, now_ms, step)

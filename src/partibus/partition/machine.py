@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable
 
 from partibus.partition import commands as c
 from partibus.partition import load_requests as w
+from partibus.partition.cursor_commands import advance_cursor, close_cursor, open_cursor, read_fates, read_range
 from partibus.partition.deferred import receive_deferred
 from partibus.partition.enqueue import commit_sink, enqueue, next_screened, screen, take_numbers
+from partibus.partition.exclusive import end_leases, refuses
 from partibus.partition.hand_out import cancel_receive, lock_reserved, receive, return_reserved, serve
 from partibus.partition.keys import subqueue_key
 from partibus.partition.loaded import loaded
@@ -64,6 +66,11 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     c.Transact: transact,
     c.Peek: peek,
     c.Browse: browse,
+    c.ReadRange: read_range,
+    c.ReadFates: read_fates,
+    c.OpenCursor: open_cursor,
+    c.AdvanceCursor: advance_cursor,
+    c.CloseCursor: close_cursor,
     c.CommitSink: commit_sink,
     c.Inspect: inspect,
     c.Tick: tick,
@@ -82,9 +89,13 @@ class Partition:
 
     def handle(self, command: w.Input, now_ms: int) -> Step:
         """Apply one command at one moment."""
-        step = Step()
+        step = Step(now_ms)
         state = self.state
-        if state.duplicates is None:
+        if state.closed:
+            end_leases(state, now_ms, step)
+        if state.closed and refuses(state, command, step):
+            pass
+        elif state.duplicates is None:
             _HANDLERS[type(command)](state, command, now_ms, step)
         else:
             self._screen(command, now_ms, step)
@@ -96,7 +107,7 @@ class Partition:
                         look_after_probe(state, lane, now_ms, step)
                     serve(state, lane, now_ms, step)
                     read_ahead(state, lane, step)
-            if state.sessions is None or not state.sessions.waiting or not offer(state, step):
+            if state.sessions is None or not state.sessions.waiting or state.closed & 1 or not offer(state, step):
                 return step
 
     def _screen(self, command: w.Input, now_ms: int, step: Step) -> None:
@@ -124,6 +135,8 @@ class Partition:
             for deadline in (subqueue.locks.next_deadline_ms(), subqueue.reservations.next_deadline_ms()):
                 if deadline is not None and deadline < earliest:
                     earliest = deadline
+            if subqueue.cursors is not None and (deadline := subqueue.cursors.next_deadline_ms()) is not None:
+                earliest = min(earliest, deadline)
             if subqueue.next_due:
                 earliest = min(earliest, *subqueue.next_due.values())
         for others in (state.sessions, state.duplicates, state.sinks):

@@ -18,7 +18,7 @@ from partibus.partition.keys import REWRITTEN_BODY, SubqueueKind, body_key
 from partibus.partition.lane import Lane
 from partibus.partition.lock_table import by_lock
 from partibus.partition.notes import DEAD_LETTER, FORWARD, SEND
-from partibus.partition.ports import EntryState
+from partibus.partition.ports import EntryState, Fate
 from partibus.partition.replies import Accepted, Done
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
@@ -90,7 +90,7 @@ def forwarded(state: PartitionState, command: Forwarded, now_ms: int, step: Step
     if command.reason is None:
         state.tally.forwarded += len(entries)
         step.notes.append((FORWARD, command.kind, entries, None))
-        state.remove(command.kind, entries, step)
+        state.remove(command.kind, entries, Fate.FORWARDED, step)
     else:
         properties = with_reason(command.reason, command.description or "")
         step.notes.append((DEAD_LETTER, command.kind, entries, None))

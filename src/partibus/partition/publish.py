@@ -81,7 +81,7 @@ def publish_due(state: PartitionState, entries: list[Entry], planned: Planned | 
     if bodies:
         # Were they refused for lack of room, the store would fail again and again: they are due.
         step.events.append(Published(bodies, are_new=False))
-    state.remove(SubqueueKind.ACTIVE, entries, step)
+    state.remove(SubqueueKind.ACTIVE, entries, None, step)
 
 
 def schedule(state: PartitionState, entries: list[Entry], step: Step) -> None:

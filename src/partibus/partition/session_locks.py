@@ -26,8 +26,10 @@ from partibus.partition.notes import LOCK_EXPIRED, RELEASE, RENEW
 from partibus.partition.ports import EntryState
 from partibus.partition.put_back import put_back
 from partibus.partition.replies import (
+    CursorHeld,
     Done,
     NoSession,
+    ReceiveRefused,
     Refused,
     SessionAccepted,
     SessionEnded,
@@ -202,6 +204,29 @@ def look_after_probe(state: PartitionState, lane: Lane, now_ms: int, step: Step)
     elif lane.in_memory:
         sessions.waiting.appendleft(session.asked)
         sessions.close(session)
+
+
+def stop_probing(state: PartitionState) -> None:
+    """Who would have got a session waits again."""
+    sessions = _sessions(state)
+    for session in [session for session in sessions.held.values() if session.asked is not None]:
+        assert session.asked is not None, "probed"
+        sessions.waiting.appendleft(session.asked)
+        sessions.close(session)
+        sessions.add_candidate(session.name)
+
+
+def revoke_sessions(state: PartitionState, cursor: str, until_ms: int, now_ms: int, step: Step) -> None:
+    """A cursor reads alone until then: sessions end, and who waits for one is told."""
+    sessions = _sessions(state)
+    stop_probing(state)
+    for asked in sessions.waiting:
+        step.replies.append(CursorHeld(asked.request, cursor, until_ms))
+    sessions.waiting.clear()
+    for session in list(sessions.held.values()):
+        step.replies.append(ReceiveRefused(session.receiver, SubqueueKind.ACTIVE, cursor, until_ms))
+        _close(state, session, now_ms, step)
+        step.replies.append(SessionEnded(session.receiver, session.lock_id))
 
 
 def _sessions(state: PartitionState) -> Sessions:

@@ -50,10 +50,14 @@ class Slot:
     def needed_by(self, load: w.Load, durable: int) -> int:
         """The commit that has to be durable before a load can run.
 
-        A page only needs the entries below its end: those of a backlog are durable for long, however busy its senders
-        are. Who looks at everything is to see the end of what nobody waited for, too.
+        A page, or a range, only needs the entries below its end: those of a backlog are durable for long, however busy
+        its senders are. Who looks at everything is to see the end of what nobody waited for, too. The log of fates only
+        grows: any beginning of it will do.
         """
-        if isinstance(load, w.PageLoad) and load.kind == SubqueueKind.ACTIVE and not load.edited:
+        if isinstance(load, w.FatesLoad):
+            return 0
+        below_end = isinstance(load, w.RangeLoad) or (isinstance(load, w.PageLoad) and not load.edited)
+        if isinstance(load, w.PageLoad | w.RangeLoad) and below_end and load.kind == SubqueueKind.ACTIVE:
             while len(self.ends) > 1 and next(islice(self.ends, 1, None)) <= durable:
                 del self.ends[next(iter(self.ends))]
             return next((number for number, end in self.ends.items() if end >= load.end_pos), 0)

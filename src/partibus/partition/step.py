@@ -15,9 +15,11 @@ class Step:
     them when the handler is done, so no handler needs to know about handing out.
     """
 
-    __slots__ = ("arrivals", "changed", "events", "loads", "notes", "refusals", "replies")
+    __slots__ = ("arrivals", "changed", "events", "loads", "notes", "now_ms", "refusals", "replies")
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: int = 0) -> None:
+        self.now_ms = now_ms
+        """When the command came."""
         self.events: list[Event] = []
         self.replies: list[Reply] = []
         self.loads: list[Load] = []

@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from partibus.partition.cursors import Cursors
 from partibus.partition.entry import Entry
 from partibus.partition.lane import Lane
 from partibus.partition.load_requests import DueSweep, Sweep
@@ -19,12 +20,14 @@ class Subqueue(Lane):
 
     __slots__ = (
         "claimed",
+        "cursors",
         "doomed",
         "messages",
         "next_due",
         "of_sessions",
         "released",
         "size_bytes",
+        "stale",
         "sweep",
         "sweeps",
     )
@@ -40,18 +43,27 @@ class Subqueue(Lane):
         """Entries to be dead-lettered as soon as their body is read again."""
         self.claimed: set[int] = set()
         """Sequence counters of deferred entries that somebody holds or has asked for."""
+        self.cursors: Cursors | None = None
+        """Its named readers, if it has some or something is left of them."""
         self.next_due = next_due
         """State -> when the first entry in it is due; nothing is due before."""
         self.sweep: Sweep | None = None
         """The sweep whose rows are being read."""
         self.sweeps: deque[Sweep] = deque()
         """Those that wait for their turn."""
+        self.stale = False
+        """What memory knew beside the rows that `sweep` reads is forgotten: they have to be read again."""
         self.released: set[str] = set()
         """Sessions released since `sweep` began, or with messages used up since: what it read of them may be gone."""
 
     @property
     def has_more(self) -> bool:
         return self.messages > 0 and not self.of_sessions
+
+    @property
+    def is_read_alone(self) -> bool:
+        """A cursor reads it exclusively."""
+        return self.cursors is not None and self.cursors.exclusive is not None
 
     @property
     def doomed_waiting(self) -> list[Entry]:

@@ -5,18 +5,25 @@ One sweep at a time and sub-queue, each in bounded slices: its rows are read, th
 (who is locked, who has been handed out since), then the rest is done. The next sweep reads when that is durable.
 """
 
+from typing import Any
+
 from partibus.partition.commands import CancelScheduled, Purge
+from partibus.partition.consuming import SLICE_ENTRIES as CONSUMED_ENTRIES
+from partibus.partition.consuming import consumed, from_here
+from partibus.partition.cursor_answers import held_by
+from partibus.partition.cursors import NOWHERE
 from partibus.partition.dead_letter import dead_letter_used_up, expire, is_used_up
 from partibus.partition.entry import Entry
 from partibus.partition.events import Moved, Updated
 from partibus.partition.fan_out import Planned
 from partibus.partition.lane import Lane
-from partibus.partition.load_requests import DueSweep, Sweep, SweepLoad
+from partibus.partition.load_requests import Consume, DueSweep, Sweep, SweepLoad
 from partibus.partition.notes import DELETE, PURGE
 from partibus.partition.outbound import forwards, to_the_end
-from partibus.partition.ports import DueRows, EntryRow, EntryState
+from partibus.partition.ports import DueRows, EntryRow, EntryState, Fate
 from partibus.partition.publish import publish_due
 from partibus.partition.replies import Done, NotFound, Purged
+from partibus.partition.retention import cursors_of
 from partibus.partition.state import PartitionState, entry_of
 from partibus.partition.step import Step
 from partibus.partition.subqueue import Subqueue
@@ -34,23 +41,23 @@ def begin_due_sweeps(state: PartitionState, now_ms: int, step: Step) -> None:
                 if entry_state == EntryState.ACTIVE and forwards(state, subqueue.kind):
                     continue  # on their way: their time runs where they arrive
                 if entry_state != EntryState.DEFERRED:  # those wait for whoever asks for them
-                    _add(state, subqueue, DueSweep(entry_state, now_ms), step)
+                    add_sweep(state, subqueue, DueSweep(entry_state, now_ms), step)
 
 
 def cancel_scheduled(state: PartitionState, command: CancelScheduled, now_ms: int, step: Step) -> None:
     """Answered when the rows are there."""
-    _add(state, state.subqueues[command.kind], command, step)
+    add_sweep(state, state.subqueues[command.kind], command, step)
 
 
 def purge(state: PartitionState, command: Purge, now_ms: int, step: Step) -> None:
     """Answered when the rows are there."""
-    _add(state, state.subqueues[command.kind], command, step)
+    add_sweep(state, state.subqueues[command.kind], command, step)
 
 
 def swept(
     state: PartitionState,
     load: SweepLoad,
-    found: DueRows | list[EntryRow],
+    found: DueRows | list[EntryRow] | list[tuple[EntryRow, int]],
     now_ms: int,
     step: Step,
     planned: Planned | None = None,
@@ -58,7 +65,16 @@ def swept(
     """The rows of a sweep came. ``planned``: who gets them, at a topic."""
     subqueue = state.subqueues[load.kind]
     sweep = load.sweep
-    rows = found.rows if isinstance(found, DueRows) else found
+    if subqueue.stale or isinstance(sweep, Consume):
+        is_over = not subqueue.stale and _consumed(state, subqueue, sweep, found, now_ms, step)
+        subqueue.stale = False
+        subqueue.sweep = None
+        subqueue.released.clear()
+        if not is_over:
+            subqueue.sweeps.appendleft(sweep)
+        _begin(state, subqueue, step)
+        return
+    rows: Any = found.rows if isinstance(found, DueRows) else found
     entries = [entry_of(row, row.data, len(row.data)) for row in rows]
     if isinstance(sweep, CancelScheduled):
         _cancel(state, subqueue, sweep, entries, step)
@@ -81,21 +97,30 @@ def swept(
         elif forwards(state, subqueue.kind):
             to_the_end(state, subqueue, entries, step)
         else:
-            _return(state, subqueue, entries, step)
+            _return(state, subqueue, _not_passed(state, subqueue, entries, step), step)
     subqueue.sweep = None
     subqueue.released.clear()
     _begin(state, subqueue, step)
 
 
-def _add(state: PartitionState, subqueue: Subqueue, sweep: Sweep, step: Step) -> None:
+def add_sweep(state: PartitionState, subqueue: Subqueue, sweep: Sweep, step: Step) -> None:
+    """Have a sweep made when those before it are done."""
     subqueue.sweeps.append(sweep)
     _begin(state, subqueue, step)
 
 
 def _begin(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
-    if subqueue.sweep is not None or not subqueue.sweeps:
+    if subqueue.sweep is not None:
+        return
+    while subqueue.sweeps and isinstance(subqueue.sweeps[0], Purge) and subqueue.is_read_alone:
+        step.replies.append(held_by(cursors_of(subqueue), subqueue.sweeps.popleft().request))  # type: ignore[union-attr]
+    if not subqueue.sweeps:
         return
     sweep = subqueue.sweep = subqueue.sweeps.popleft()
+    if isinstance(sweep, Consume):
+        from_here(subqueue, sweep)
+        step.loads.append(SweepLoad(subqueue.kind, sweep, CONSUMED_ENTRIES, 0))
+        return
     count = SLICE_ENTRIES
     size_bytes = SLICE_BYTES
     if isinstance(sweep, Purge):
@@ -182,15 +207,20 @@ def _cancel(
         step.replies.append(NotFound(sweep.request, sorted(missing)))
         return
     step.notes.append((DELETE, subqueue.kind, scheduled, None))
-    state.remove(subqueue.kind, scheduled, step)
+    state.remove(subqueue.kind, scheduled, None, step)
     step.replies.append(Done(sweep.request))
+
+
+def _consumed(state: PartitionState, subqueue: Subqueue, sweep: Sweep, rows: Any, now_ms: int, step: Step) -> bool:
+    assert isinstance(sweep, Consume), "asked of no other"
+    return consumed(state, subqueue, sweep, rows, now_ms, step)
 
 
 def _purge(state: PartitionState, subqueue: Subqueue, sweep: Purge, entries: list[Entry], step: Step) -> None:
     old = [entry for entry in entries if entry.enqueued_ms < sweep.enqueued_before_ms]
     removed = _not_used_up(state, subqueue, _take_waiting(state, subqueue, old, sweep.count), step)
     step.notes.append((PURGE, subqueue.kind, removed, None))
-    state.remove(subqueue.kind, removed, step)
+    state.remove(subqueue.kind, removed, Fate.PURGED, step)
     step.replies.append(Purged(sweep.request, len(removed)))
 
 
@@ -212,6 +242,17 @@ def _activate(state: PartitionState, subqueue: Subqueue, entries: list[Entry], n
     step.events.append(Moved(subqueue.kind, subqueue.kind, pairs))
     active = [new for _, new in pairs]
     state.arrive(subqueue.kind, active, sum([entry.size_bytes for entry in active]), step)
+
+
+def _not_passed(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> list[Entry]:
+    """Those that may go back to their place. To go unread past a cursor that completes, they must not; so the others
+    get a place at the end (`exclusive`)."""
+    cursors = subqueue.cursors
+    if cursors is None:
+        return entries
+    passed_to = NOWHERE if cursors.exclusive is not None else cursors.passed_to
+    to_the_end(state, subqueue, [entry for entry in entries if entry.pos < passed_to], step)
+    return [entry for entry in entries if entry.pos >= passed_to]
 
 
 def _return(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> None:
