@@ -178,8 +178,8 @@ class ReadExclusively(PartibusError):
     def __init__(self, name: str, cursor: str, until_ms: float) -> None:
         super().__init__(
             f"'{name}' is read by the cursor {shown(cursor)} alone, until {moment(until_ms)} unless that is renewed: "
-            "nobody receives from it meanwhile. Receive when the cursor's reader has ended, or take its lease away with "
-            "partibus cursor drop."
+            "nobody receives from it meanwhile. Receive when the cursor's reader has ended, or end it with partibus "
+            "cursor drop."
         )
         self.args = (name, cursor, until_ms)
         self.name = name
@@ -205,7 +205,7 @@ class CursorLost(PartibusError):
     """There is no such cursor (any more), or its exclusive lease has ended."""
 
     def __init__(self, name: str, cursor: str, reason: str) -> None:
-        super().__init__(f"The cursor {shown(cursor)} of '{name}' can't go on: {reason}. Open it again.")
+        super().__init__(f"Nothing was done for the cursor {shown(cursor)} of '{name}': {reason}.")
         self.args = (name, cursor, reason)
         self.name = name
         self.cursor = cursor

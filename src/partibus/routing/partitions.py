@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, ReadExclusively, StoreUnavailable
+from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, ReadExclusively, ServerBusy, StoreUnavailable
 from partibus.partition.answers import OnReply
 from partibus.partition.commands import Command, Inspect, Tick
 from partibus.partition.options import PartitionOptions
@@ -109,7 +109,12 @@ def error_of(reply: Failed | Refused | CursorHeld | ReceiveRefused, entity: str)
     if isinstance(reply, ReceiveRefused):
         return ReadExclusively(entity, reply.cursor, reply.until_ms)
     if isinstance(reply, CursorHeld):
-        return ReadExclusively(entity, reply.name, reply.until_ms)
+        if reply.name:
+            return ReadExclusively(entity, reply.name, reply.until_ms)
+        return ServerBusy(
+            f"'{entity}' hands nothing out for a moment: a cursor waits for the end of locks, to read it alone. Wait "
+            "10 seconds and try again."
+        )
     if isinstance(reply, Refused):
         return QuotaExceeded(
             f"A partition of '{entity}' with {reply.size_bytes} bytes",
