@@ -33,6 +33,11 @@ _WAS_DEAD_LETTER = 8
 _HOP = 16
 _HOPS = 7 * _HOP
 """Entities that have forwarded it. If there are any, its annotations have the sequence number at the first of them."""
+
+# For readers of whole ranges, who get stored forms as they are:
+FORM_VERSION = _VERSION
+HAS_TTL, WAS_DEAD_LETTER, HOPS = _HAS_TTL, _WAS_DEAD_LETTER, _HOPS
+
 _APPLICATION_PROPERTIES = b"\x00\x53\x74"
 _DESCRIPTOR_BYTES = 3
 DEFAULT_PRIORITY = 4

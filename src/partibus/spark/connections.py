@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from partibus.spark.options import Options
-from partibus.spark.ports import BrowseClient, OpenClient
+from partibus.spark.ports import OpenClient, RangeReader
 
 IDLE_MAX = 4
 """Idle connections per process. A job reads one or two queues; a notebook that walks through many must not keep all."""
 
-_idle: dict[tuple[OpenClient, str, str], BrowseClient] = {}
+_idle: dict[tuple[OpenClient, str, str], RangeReader] = {}
 
 
 @contextmanager
-def borrowed_client(options: Options, open_client: OpenClient, *, fresh: bool = False) -> Iterator[BrowseClient]:
+def borrowed_client(options: Options, open_client: OpenClient, *, fresh: bool = False) -> Iterator[RangeReader]:
     """An open client for one use; ``fresh`` passes over the cache, after a kept connection turned out to be dead."""
     key = (open_client, options.connection, options.entity)
     kept = _idle.pop(key, None)
@@ -40,7 +40,7 @@ def close_idle() -> None:
         client.close()
 
 
-def _give_back(key: tuple[OpenClient, str, str], client: BrowseClient) -> None:
+def _give_back(key: tuple[OpenClient, str, str], client: RangeReader) -> None:
     before = _idle.pop(key, None)
     if before is not None:
         before.close()

@@ -16,6 +16,14 @@ class PlanError(SparkSourceError):
     """The broker did not answer what the entity holds: raised on the driver, before any task starts."""
 
 
+class OffsetError(PlanError):
+    """A checkpoint does not fit what is read."""
+
+
+class DataLossError(SparkSourceError):
+    """Messages are gone that the query should have read."""
+
+
 class ReadError(SparkSourceError):
     """A task could not read its range."""
 

@@ -1,14 +1,15 @@
-"""Which task reads what: pure functions over the positions that the broker's partitions hold.
+"""Which task reads what, and how much a micro-batch takes: pure functions over positions.
 
-The ranges are asked for once, when a query is planned; what arrives later belongs to a later query. Positions, not
-sequence numbers, are counted: a dead-lettered message keeps its number but gets a new position (D14).
+Positions, not sequence numbers, are counted: a dead-lettered message keeps its number but gets a new position (D14).
+They have gaps, so that they bound the number of messages and do not give it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from partibus.client.browse import PartitionRange
+Positions = Mapping[int, int]
+"""A position by partition id."""
 
 
 class Split(NamedTuple):
@@ -22,13 +23,14 @@ class Split(NamedTuple):
         return f"partition {self.partition_id}, positions [{self.first_pos}, {self.end_pos})"
 
 
-def plan_splits(ranges: Iterable[PartitionRange], positions_per_task: int | None = None) -> list[Split]:
+def plan_splits(start: Positions, end: Positions, positions_max: int | None = None) -> list[Split]:
     """One split per broker partition in order of partition id, empty ones included, so that Spark's partition number
-    is the broker's; with ``positions_per_task``, a longer partition becomes several splits of nearly equal length."""
+    is the broker's; with ``positions_max``, a longer partition becomes several splits of nearly equal length. A
+    partition that has no start is read from 0: it has come since."""
     splits: list[Split] = []
-    for partition in sorted(ranges):
-        bounds = _cut(partition.first_pos, partition.end_pos, positions_per_task)
-        splits += (Split(partition.partition_id, low, high) for low, high in pairwise(bounds))
+    for partition_id, end_pos in sorted(end.items()):
+        bounds = _cut(start.get(partition_id, 0), end_pos, positions_max)
+        splits += (Split(partition_id, low, high) for low, high in pairwise(bounds))
     return splits
 
 
@@ -37,3 +39,52 @@ def _cut(first: int, end: int, step_max: int | None) -> list[int]:
     length = max(end - first, 0)
     pieces = max(-(-length // step_max), 1) if step_max else 1
     return [first + length * piece // pieces for piece in range(pieces + 1)]
+
+
+def admit(start: Positions, end: Positions, positions_max: int | None) -> dict[int, int]:
+    """The end of a micro-batch that takes at most ``positions_max`` positions of what is between; no partition goes
+    back, also not one that ``end`` does not know (any more)."""
+    behind = {partition_id: max(pos - start.get(partition_id, 0), 0) for partition_id, pos in end.items()}
+    taken = behind if positions_max is None else share(behind, positions_max, sum(start.values()))
+    return dict(start) | {partition_id: start.get(partition_id, 0) + count for partition_id, count in taken.items()}
+
+
+def share(wanted: Mapping[int, int], most: int, turn: int = 0) -> dict[int, int]:
+    """``most`` dealt out over who wants some: nobody gets more than wanted, and who gets less than wanted gets as much
+    as any other, give or take one. Who is given that one depends on ``turn``, so that with less than one for each
+    nobody waits for ever."""
+    given = dict.fromkeys(wanted, 0)
+    left = most
+    unserved = sorted(partition_id for partition_id, count in wanted.items() if count)
+    while left and unserved:
+        each = left // len(unserved)
+        if each == 0:
+            first = turn % len(unserved)
+            for partition_id in (unserved[first:] + unserved[:first])[:left]:
+                given[partition_id] += 1
+            break
+        for partition_id in unserved:
+            count = min(each, wanted[partition_id] - given[partition_id])
+            given[partition_id] += count
+            left -= count
+        unserved = [partition_id for partition_id in unserved if given[partition_id] < wanted[partition_id]]
+    return given
+
+
+def admit_bytes(
+    start: Positions, end: Positions, bytes_max: int, bytes_per_position: Mapping[int, float]
+) -> dict[int, int]:
+    """As `admit`, by bytes: ``bytes_per_position`` is what a position is expected to hold. A micro-batch takes one
+    position at least."""
+    sizes = {partition_id: max(bytes_per_position.get(partition_id, 0.0), 1.0) for partition_id in end}
+    behind = {partition_id: max(pos - start.get(partition_id, 0), 0) for partition_id, pos in end.items()}
+    wanted = {partition_id: int(count * sizes[partition_id]) for partition_id, count in behind.items()}
+    if sum(wanted.values()) <= bytes_max:
+        return admit(start, end, None)
+    given = share(wanted, bytes_max)
+    taken = {
+        partition_id: min(int(given[partition_id] / sizes[partition_id]), behind[partition_id]) for partition_id in end
+    }
+    if not any(taken.values()):
+        taken = share(behind, 1, sum(start.values()))
+    return dict(start) | {partition_id: start.get(partition_id, 0) + count for partition_id, count in taken.items()}

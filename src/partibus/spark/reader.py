@@ -1,98 +1,163 @@
-"""Planning a read and reading one split, without Spark: what a data source class hands on to.
+"""Planning a batch and reading one split, without Spark: what a data source class hands on to.
 
 A split is read by position, and read again it gives the same messages less those that consumers have finished
-meanwhile. Browsing locks nothing and pins nothing, so rows that vanish between plan and read, or between two reads,
-are no error.
+meanwhile, unless a cursor keeps them. Browsing locks nothing and changes nothing.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from partibus.amqp.errors import DecodeError
-from partibus.client.browse import BrowsedMessage
-from partibus.client.errors import AccessDenied, ClientError, EntityDisabled, NotFound
+from partibus.client.errors import AccessDenied, ClientError, CursorHeld, CursorLost, EntityDisabled, NotFound
+from partibus.client.ranges import CursorState, Frame, PartitionMap
 from partibus.spark.connections import borrowed_client
-from partibus.spark.decoding import decode_columns
-from partibus.spark.errors import PlanError, ReadError
+from partibus.spark.decoding import Origin, decode_columns
+from partibus.spark.errors import DataLossError, PlanError, ReadError
 from partibus.spark.options import Options
+from partibus.spark.patience import Patience, may_pass
 from partibus.spark.planning import Split, plan_splits
-from partibus.spark.ports import OpenClient
-
-BATCH_BYTES_MAX = 64 << 20
-"""Payload in one record batch. The bound on rows is none on bytes (a message may have 100 MB), and an Arrow binary
-column ends at 2 GiB."""
-
-ATTEMPTS = 2
-"""Connections that one split may use up: a kept one may have died while it was idle. More patience is Spark's part,
-which retries tasks (on a cluster; `local[n]` does not)."""
+from partibus.spark.ports import OpenClient, RangeReader
+from partibus.spark.positions import resolve
+from partibus.spark.schema import ACTIVE
+from partibus.spark.stored import Rows, rows_of
 
 _WAYS_OUT: dict[type[Exception], str] = {
     AccessDenied: "the key in option 'connection' must be right and have the Listen right",
     NotFound: "option 'entity' must name what exists; `partibus entity list` shows it",
     EntityDisabled: "set the entity's Status to Active to read it",
+    CursorHeld: "wait until that reader has ended, or end it; `partibus cursor list` shows who reads",
+    CursorLost: "`partibus cursor list` shows the cursors there are; option 'cursor' must name one of them",
     OSError: "option 'connection' must name a broker that runs and that this machine reaches",
 }
 
 
-def plan(options: Options, open_client: OpenClient) -> list[Split]:
-    """Ask the broker what every partition holds now, and deal it out. Raises `PlanError`."""
+class Task(NamedTuple):
+    """What Spark hands to a task."""
+
+    split: Split
+    entity_id: str
+
+
+def plan(options: Options, open_client: OpenClient) -> list[Task]:
+    """Ask the broker what every partition holds now, and deal it out. Raises `PlanError`, `OptionError`."""
     try:
         with borrowed_client(options, open_client, fresh=True) as client:
-            return plan_splits(client.partitions(), options.positions_per_task)
+            found = client.map()
+            start = starting_positions(options, client, found)
+            end = resolve(
+                "endingPositions",
+                options.ending,
+                found,
+                client,
+                finished=options.cursor is not None,
+                is_sub_queue=options.dead_letter_source is not None,
+            )
+            if options.cursor is not None:
+                start = begin_at(options, open_or_find(options, client, start))
     except (ClientError, OSError) as error:
-        raise PlanError(f"cannot read {options.where}: {error}; {_way_out(error)}") from error
+        raise plan_error(options, error) from error
+    return [Task(split, found.entity_id) for split in plan_splits(start, end, options.messages_per_split)]
 
 
-def read_split(split: Split, options: Options, schema: pa.Schema, open_client: OpenClient) -> Iterator[pa.RecordBatch]:
-    """Record batches with exactly the columns of ``schema``. Raises `ReadError`."""
-    pages = _pages(split, options, open_client)
-    for messages in rebatch(pages, options.rows_per_batch, BATCH_BYTES_MAX):
+def starting_positions(options: Options, client: RangeReader, found: PartitionMap) -> dict[int, int]:
+    """As option `startingPositions` says."""
+    return resolve(
+        "startingPositions",
+        options.starting,
+        found,
+        client,
+        finished=options.cursor is not None,
+        is_sub_queue=options.dead_letter_source is not None,
+    )
+
+
+def open_or_find(options: Options, client: RangeReader, start: Mapping[int, int]) -> Mapping[int, CursorState]:
+    """The browsing cursor, which keeps what is above it from now on."""
+    assert options.cursor is not None, "asked for a cursor without a name"
+    return client.open_cursor(options.cursor, start=start, bound_bytes=options.cursor_bytes)
+
+
+def begin_at(options: Options, states: Mapping[int, CursorState]) -> dict[int, int]:
+    """Where a cursor stands. Raises `DataLossError` where it can't have everything that is behind it."""
+    for partition_id, state in states.items():
+        if options.keeps_all and state.complete_from > state.position:
+            raise data_loss(options, partition_id, state.position, state.complete_from)
+    return {partition_id: state.position for partition_id, state in states.items()}
+
+
+def data_loss(options: Options, partition_id: int, position: int, complete_from: int) -> DataLossError:
+    """The bound on what is kept for the cursor was reached."""
+    return DataLossError(
+        f"messages of partition {partition_id} of {options.where} between the positions {position} and {complete_from} "
+        f"are gone: cursor {options.cursor!r} may keep {options.cursor_bytes:,} bytes of finished ones, which was not "
+        "enough. Raise option 'cursorBytes' and read more often; to go on with what is left set option "
+        "'failOnDataLoss' to 'false'"
+    )
+
+
+def plan_error(options: Options, error: ClientError | OSError) -> PlanError:
+    """For what went wrong on the driver."""
+    return PlanError(f"cannot read {options.where}: {error}; {_way_out(error)}")
+
+
+def read_task(task: Task, options: Options, schema: pa.Schema, open_client: OpenClient) -> Iterator[pa.RecordBatch]:
+    """Record batches with exactly the columns of ``schema``. Raises `ReadError`, `DataLossError`."""
+    split = task.split
+    origin = Origin(split.partition_id, task.entity_id, options.dead_letter_source)
+    for frame in _frames(split, options, open_client):
         try:
-            batch = decode_columns(messages, split.partition_id, schema)
+            rows = rows_of(frame)
+            if options.consumes:
+                # A commit completes the active ones: the others are nobody's, or come again at another position.
+                rows = rows.chosen(np.flatnonzero(rows.states == ACTIVE))
+            for part in _parts(rows, options.rows_per_batch):
+                yield decode_columns(part, origin, schema)
         except DecodeError as error:
             raise ReadError(f"{split} of {options.where} holds what is no message: {error}") from error
-        yield batch
 
 
-def rebatch(pages: Iterable[Sequence[BrowsedMessage]], rows_max: int, bytes_max: int) -> Iterator[list[BrowsedMessage]]:
-    """The same messages in lists of ``rows_max``, shorter where ``bytes_max`` of payload is reached; the last one is
-    what remains. No list is empty."""
-    rows: list[BrowsedMessage] = []
-    size = 0
-    for page in pages:
-        for message in page:
-            rows.append(message)
-            size += len(message.payload)
-            if len(rows) == rows_max or size >= bytes_max:
-                yield rows
-                rows, size = [], 0
-    if rows:
-        yield rows
+def _parts(rows: Rows, rows_max: int) -> Iterator[Rows]:
+    """Pieces of nearly equal length; none is empty."""
+    count = len(rows)
+    pieces = -(-count // rows_max)
+    for piece in range(pieces):
+        yield rows.chosen(slice(count * piece // pieces, count * (piece + 1) // pieces))
 
 
-def _pages(split: Split, options: Options, open_client: OpenClient) -> Iterator[Sequence[BrowsedMessage]]:
-    """The pages of a split; goes on behind the last one when a connection is lost."""
+def _frames(split: Split, options: Options, open_client: OpenClient) -> Iterator[Frame]:
+    """The frames of a split; goes on behind the last one when a connection is lost."""
     next_pos = split.first_pos
-    for attempt in range(1, ATTEMPTS + 1):
+    patience = Patience(options.outage_timeout_ms)
+    cursor = None if options.consumes else options.cursor
+    fresh = False
+    while True:
         try:
-            with borrowed_client(options, open_client, fresh=attempt > 1) as client:
-                for page in client.read(split.partition_id, next_pos, split.end_pos, options.bytes_per_fetch):
-                    if page:
-                        next_pos = page[-1].position + 1
-                        yield page
+            with borrowed_client(options, open_client, fresh=fresh) as client:
+                for frame in client.read(
+                    split.partition_id,
+                    next_pos,
+                    split.end_pos,
+                    options.bytes_per_fetch,
+                    finished=cursor is not None,
+                    cursor=cursor,
+                ):
+                    if options.keeps_all and frame.complete_from > next_pos and cursor is not None:
+                        raise data_loss(options, split.partition_id, next_pos, frame.complete_from)
+                    next_pos = frame.next_pos
+                    patience.forget()
+                    yield frame
             return
         except (ClientError, OSError) as error:
-            if attempt == ATTEMPTS or not _may_pass(error):
+            if patience.has_ended(error):
                 raise ReadError(
                     f"reading {split} of {options.where} stopped at position {next_pos}: {error}; {_way_out(error)}"
                 ) from error
-
-
-def _may_pass(error: ClientError | OSError) -> bool:
-    return error.retriable if isinstance(error, ClientError) else True
+            fresh = True
 
 
 def _way_out(error: ClientError | OSError) -> str:
     found = (words for kind, words in _WAYS_OUT.items() if isinstance(error, kind))
-    return next(found, "reading it again may succeed" if _may_pass(error) else "the broker's log says more")
+    return next(found, "reading it again may succeed" if may_pass(error) else "the broker's log says more")

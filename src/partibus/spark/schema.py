@@ -5,10 +5,30 @@ decoded. Types can't be changed on the way in: cast in Spark, where the rules fo
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from partibus.spark.errors import OptionError
+
+BODY_VALUE = "value"
+"""Column of the decoded body, with ``bodyFormat=json``."""
+
+STATES = {
+    0: "active",
+    1: "deferred",
+    2: "scheduled",
+    3: "delayed",
+    # What a cursor keeps of messages that have left: 16 and the fate (`partibus.partition.ports`).
+    16: "completed",
+    17: "received_and_deleted",
+    18: "dead_lettered",
+    19: "expired",
+    20: "purged",
+    21: "forwarded",
+    22: "consumed",
+    23: "lost",
+}
+ACTIVE = 0
 
 
 class Column(NamedTuple):
@@ -18,6 +38,8 @@ class Column(NamedTuple):
     type: str
     """As Spark's DDL spells it; ``simpleString()`` of the data type gives the same."""
     doc: str
+    from_sections: bool = False
+    """It takes the sections that the sender wrote, besides the body: not there with ``includeProperties=false``."""
 
 
 COLUMNS = (
@@ -27,50 +49,88 @@ COLUMNS = (
         "The data sections joined; for a value or sequence body its AMQP encoding, constructors included.",
     ),
     Column("body_type", "string", "`data`, `value` or `sequence`: how to read `body`."),
-    Column("content_type", "string", "From the sender."),
-    Column("content_encoding", "string", "From the sender."),
-    Column("message_id", "string", "Text of the id; a number in decimal, a uuid with dashes, bytes in base64."),
-    Column("session_id", "string", "The message session (AMQP group-id)."),
-    Column("partition_key", "string", "From the sender; null when there was none."),
+    Column("content_type", "string", "From the sender.", True),
+    Column("content_encoding", "string", "From the sender.", True),
+    Column("message_id", "string", "Text of the id; a number in decimal, a uuid with dashes, bytes in base64.", True),
+    Column("session_id", "string", "The message session (AMQP group-id).", True),
+    Column("partition_key", "string", "From the sender; null when there was none.", True),
+    Column("entity_id", "string", "Names the entity as long as it exists; one made anew under its name has another."),
     Column("partition_id", "int", "The broker's partition that holds the message, from 0."),
-    Column("position", "bigint", "Place in the partition's sub-queue: rises with arrival, has gaps."),
+    Column(
+        "position",
+        "bigint",
+        "Place in the partition's sub-queue: rises with arrival, has gaps. With the two before: a message's address.",
+    ),
     Column("sequence_number", "bigint", "As clients see it: partition id in the top 16 bits, a counter below."),
-    Column("enqueued_sequence_number", "bigint", "The number at the first entity, for a forwarded message; else 0."),
+    Column(
+        "enqueued_sequence_number", "bigint", "The number at the first entity, for a forwarded message; else 0.", True
+    ),
     Column("enqueued_time", "timestamp", "When the broker accepted the message; UTC."),
-    Column("scheduled_enqueue_time", "timestamp", "When the sender wanted it to appear; UTC."),
+    Column("scheduled_enqueue_time", "timestamp", "When the sender wanted it to appear; UTC.", True),
     Column("expires_at", "timestamp", "`enqueued_time` plus `time_to_live_ms`; null: never."),
     Column("time_to_live_ms", "bigint", "As stored; null: none."),
     Column("delivery_count", "int", "Earlier deliveries that were not successful."),
-    Column("state", "string", "`active`, `deferred` or `scheduled`."),
-    Column("dead_letter_reason", "string", "Why the message is in a dead-letter queue."),
-    Column("dead_letter_error_description", "string", "The words of whoever dead-lettered it."),
-    Column("dead_letter_source", "string", "The entity it was dead-lettered from."),
-    Column("correlation_id", "string", "Text, as `message_id`."),
-    Column("subject", "string", "From the sender; also called label."),
-    Column("to", "string", "From the sender."),
-    Column("reply_to", "string", "From the sender."),
-    Column("reply_to_session_id", "string", "From the sender (AMQP reply-to-group-id)."),
-    Column("via_partition_key", "string", "The partition key at the entity that the message came through."),
-    Column("application_properties", "map<string,string>", "Every application property as text; null values are null."),
-    Column("application_property_types", "map<string,string>", "The AMQP type of each application property."),
+    Column("state", "string", "`active`, `deferred` or `delayed`; with a cursor also how it left: see below."),
+    Column("dead_letter_reason", "string", "Why the message is in a dead-letter queue.", True),
+    Column("dead_letter_error_description", "string", "The words of whoever dead-lettered it.", True),
+    Column("dead_letter_source", "string", "The entity it was dead-lettered from.", True),
+    Column("correlation_id", "string", "Text, as `message_id`.", True),
+    Column("subject", "string", "From the sender; also called label.", True),
+    Column("to", "string", "From the sender.", True),
+    Column("reply_to", "string", "From the sender.", True),
+    Column("reply_to_session_id", "string", "From the sender (AMQP reply-to-group-id).", True),
+    Column("via_partition_key", "string", "The partition key at the entity that the message came through.", True),
+    Column(
+        "application_properties",
+        "map<string,string>",
+        "Every application property as text; null values are null.",
+        True,
+    ),
+    Column("application_property_types", "map<string,string>", "The AMQP type of each application property.", True),
 )
 
 TYPE_OF = {column.name: column.type for column in COLUMNS}
-DDL = ", ".join(f"`{column.name}` {column.type}" for column in COLUMNS)
 
 
-def check_subset(asked: Mapping[str, str]) -> None:
-    """Refuse columns that there are not, and other types than ours. ``asked``: name -> Spark type, as in `Column`.
+def table_ddl(*, include_body: bool = True, include_properties: bool = True, body_schema: str = "") -> str:
+    """The schema of the table that a query gets which asks for no other. ``body_schema``: of JSON bodies, as DDL."""
+    left_out = set() if include_body else {"body", "body_type"}
+    if not include_properties:
+        left_out |= {column.name for column in COLUMNS if column.from_sections}
+    columns = [f"`{column.name}` {column.type}" for column in COLUMNS if column.name not in left_out]
+    if body_schema:
+        columns.append(f"`{BODY_VALUE}` struct<{body_schema}>")
+    return ", ".join(columns)
 
-    Raises `OptionError`.
+
+DDL = table_ddl()
+
+
+def check_subset(asked: Mapping[str, str], *, decoded: bool = False) -> None:
+    """Refuse columns that there are not, and other types than ours. ``asked``: name -> Spark type, as in `Column`;
+    ``decoded``: bodies are, so that `BODY_VALUE` may be any struct. Raises `OptionError`.
     """
     for name, type_ in asked.items():
-        if name not in TYPE_OF:
-            close = difflib.get_close_matches(name.lower(), TYPE_OF, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(TYPE_OF)}"
-            raise OptionError(f"the schema asks for column {name!r}, which a queue does not have; {hint}")
-        if type_ != TYPE_OF[name]:
+        if name == BODY_VALUE:
+            _check_value(type_, decoded)
+        elif name not in TYPE_OF:
+            raise OptionError(
+                f"the schema asks for column {name!r}, which a queue does not have; {_hint(name, TYPE_OF)}"
+            )
+        elif type_ != TYPE_OF[name]:
             raise OptionError(
                 f"the schema asks for column {name!r} as {type_}; it is {TYPE_OF[name]}: "
                 f"read it so and cast it, col({name!r}).cast({type_!r})"
             )
+
+
+def _check_value(type_: str, decoded: bool) -> None:
+    if not decoded:
+        raise OptionError(f"the schema asks for column {BODY_VALUE!r}, which takes option 'bodyFormat' to be 'json'")
+    if not type_.startswith("struct<"):
+        raise OptionError(f"the schema asks for column {BODY_VALUE!r} as {type_}; a JSON document is a struct")
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known)}"

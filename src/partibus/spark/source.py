@@ -2,52 +2,93 @@
 
 The one file that follows the engine's versions. What it knows of them: batches must equal ``to_arrow_schema(schema,
 timezone="UTC")`` to the letter, `partitions` must return a list, and a reader class with `pushFilters` makes every
-read fail unless a session option is on, so there is none. Importing it is cheap and needs no pyarrow, because Spark
-imports it to learn the source's name, in sessions too that read something else.
+read fail unless a session option is on, so only who asks for it gets one. Importing it is cheap and needs no pyarrow,
+because Spark imports it to learn the source's name, in sessions too that read something else.
 """
 
-from collections.abc import Iterator, MutableMapping
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
-from partibus.client.browse import browse
+from partibus.client.ranges import open_ranges
 from partibus.spark.options import Options
-from partibus.spark.ports import BrowseClient, OpenClient
-from partibus.spark.schema import DDL, check_subset
+from partibus.spark.ports import OpenClient, RangeReader
+from partibus.spark.schema import check_subset, table_ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from partibus.spark.stream import StreamPlanner
 
-def open_browse_client(connection: str, entity: str) -> BrowseClient:
+
+def open_range_client(connection: str, entity: str) -> RangeReader:
     """The real client."""
-    return browse(connection, entity)
+    return open_ranges(connection, entity)
 
 
 class PartibusSource(DataSource):
-    """``spark.read.format("partibus")``. Options are checked when the source is made, which Spark does in `load`."""
+    """``spark.read.format("partibus")`` and ``spark.readStream``. Options are checked when Spark asks for the schema,
+    which it does in `load`."""
 
-    open_client: ClassVar[OpenClient] = staticmethod(open_browse_client)
+    open_client: ClassVar[OpenClient] = staticmethod(open_range_client)
     """What a test replaces in a subclass."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._options = Options.parse(options)
 
     @classmethod
     def name(cls) -> str:
         return "partibus"
 
     def schema(self) -> str:
-        return DDL
+        options = Options.parse(self._given)
+        return table_ddl(
+            include_body=options.include_body,
+            include_properties=options.include_properties,
+            body_schema=options.body_schema,
+        )
 
     def reader(self, schema: StructType) -> "SplitReader":
-        from pyspark.sql.pandas.types import to_arrow_schema
+        options = Options.parse(self._given)
+        options.check_batch()
+        kind = PushingReader if options.pushdown else SplitReader
+        return kind(options, _arrow(schema, options), type(self).open_client)
 
-        check_subset({field.name: field.dataType.simpleString() for field in schema.fields})
-        return SplitReader(self._options, to_arrow_schema(schema, timezone="UTC"), type(self).open_client)
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802 (PySpark's name)
+        options = Options.parse(self._given)
+        options.check_stream(self._given)
+        return StreamReader(options, _arrow(schema, options), type(self).open_client)
+
+    @property
+    def _given(self) -> MutableMapping[str, str]:
+        given: MutableMapping[str, str] = self.options
+        return given
+
+
+def _arrow(schema: StructType, options: Options) -> "pa.Schema":
+    """The columns that are asked for, in Arrow's words. Raises `OptionError`."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    decoded = bool(options.body_schema)
+    check_subset({field.name: field.dataType.simpleString() for field in schema.fields}, decoded=decoded)
+    found = to_arrow_schema(schema, timezone="UTC")
+    if decoded:
+        from partibus.spark.json_bodies import check_value
+
+        check_value(found)
+    return found
 
 
 class SplitReader(DataSourceReader):
@@ -61,9 +102,77 @@ class SplitReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         from partibus.spark.reader import plan
 
-        return [InputPartition(split) for split in plan(self._options, self._open_client)]
+        return [InputPartition(task) for task in plan(self._options, self._open_client)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        from partibus.spark.reader import read_split
+        from partibus.spark.reader import read_task
 
-        return read_split(partition.value, self._options, self._schema, self._open_client)
+        return read_task(partition.value, self._options, self._schema, self._open_client)
+
+
+class PushingReader(SplitReader):
+    """Reads only what filters on partition and position leave."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        from partibus.spark.pushdown import Pushed
+
+        self._pushed = Pushed()
+        return [one for one in filters if not self._pushed.take(one)]
+
+    def partitions(self) -> list[InputPartition]:
+        pushed = getattr(self, "_pushed", None)
+        tasks = super().partitions()
+        return tasks if pushed is None else [InputPartition(task) for task in pushed.narrow(t.value for t in tasks)]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in Spark's planner process; tasks get copies, which have no planner."""
+
+    def __init__(self, options: Options, schema: "pa.Schema", open_client: OpenClient) -> None:
+        self._options = options
+        self._schema = schema
+        self._open_client = open_client
+        self._made: StreamPlanner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_made": None}
+
+    @property
+    def _planner(self) -> "StreamPlanner":
+        if self._made is None:
+            from partibus.spark.stream import StreamPlanner
+
+            self._made = StreamPlanner(self._options, self._open_client)
+        return self._made
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._planner.initial_offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.max_messages is not None:
+            return ReadMaxRows(self._options.max_messages)
+        return ReadAllAvailable() if self._options.max_bytes is None else ReadMaxBytes(self._options.max_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._planner.prepare_available_now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return self._planner.latest_offset(start, limited=not isinstance(limit, ReadAllAvailable))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._planner.report_latest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [InputPartition(task) for task in self._planner.tasks(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        from partibus.spark.reader import read_task
+
+        return read_task(partition.value, self._options, self._schema, self._open_client)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._planner.commit(end)
+
+    def stop(self) -> None:
+        if self._made is not None:
+            self._made.stop()

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from partibus.client.browse import BrowsedMessage, PartitionRange
 from partibus.spark import connections
 from partibus.spark.connections import IDLE_MAX, borrowed_client, close_idle
 from partibus.spark.options import Options
+from tests.spark.simulated import SimulatedClient, connection_string
 
 opened: list[Client] = []
 
 
-class Client:
+class Client(SimulatedClient):
     def __init__(self, connection: str, entity: str) -> None:
         self.entity = entity
         self.closed = False
         opened.append(self)
-
-    def partitions(self) -> list[PartitionRange]:
-        return []
-
-    def read(self, partition_id: int, from_pos: int, to_pos: int, max_bytes: int = 0) -> Iterator[list[BrowsedMessage]]:
-        return iter(())
 
     def close(self) -> None:
         self.closed = True
@@ -39,7 +34,7 @@ def _nothing_open() -> Iterator[None]:
 
 
 def options(entity: str = "q") -> Options:
-    return Options(connection="c", entity=entity, rows_per_batch=1, bytes_per_fetch=1, positions_per_task=None)
+    return Options(connection_string(Path("nowhere")), entity)
 
 
 def use(entity: str = "q", *, fresh: bool = False) -> Client:

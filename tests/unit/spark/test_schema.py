@@ -8,7 +8,7 @@ import pytest
 
 from partibus.spark.decoding import COLUMN_READERS
 from partibus.spark.errors import OptionError
-from partibus.spark.schema import COLUMNS, check_subset
+from partibus.spark.schema import COLUMNS, check_subset, table_ddl
 
 
 def test_every_column_has_a_reader_and_every_reader_a_column() -> None:
@@ -31,6 +31,22 @@ def test_other_type_is_refused_with_the_cast_to_write() -> None:
         OptionError, match=r"as string; it is binary: read it so and cast it, col\('body'\)\.cast\('string'\)"
     ):
         check_subset({"body": "string"})
+
+
+def test_decoded_bodies_are_a_struct_of_any_columns() -> None:
+    check_subset({"value": "struct<id:bigint>"}, decoded=True)
+    with pytest.raises(OptionError, match="column 'value', which takes option 'bodyFormat' to be 'json'"):
+        check_subset({"value": "struct<id:bigint>"})
+    with pytest.raises(OptionError, match="column 'value' as string; a JSON document is a struct"):
+        check_subset({"value": "string"}, decoded=True)
+
+
+def test_columns_can_be_left_out_in_groups() -> None:
+    assert table_ddl(include_properties=False, include_body=False, body_schema="id long") == (
+        "`entity_id` string, `partition_id` int, `position` bigint, `sequence_number` bigint, "
+        "`enqueued_time` timestamp, `expires_at` timestamp, `time_to_live_ms` bigint, `delivery_count` int, "
+        "`state` string, `value` struct<id long>"
+    )
 
 
 def test_every_column_is_documented() -> None:

@@ -1,0 +1,59 @@
+"""Bodies that are JSON documents, as a struct column: the option ``bodyFormat=json``.
+
+Arrow's reader parses a whole batch. When it refuses one, the batch is halved until the documents that are to blame
+stand alone; they become null, as Spark's `from_json` does it. A document that lacks a field, or has null for it, has
+null there; fields that the schema does not name are passed over.
+"""
+
+import io
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json
+
+from partibus.spark.errors import OptionError
+from partibus.spark.schema import BODY_VALUE
+
+_READ = pa.json.ReadOptions(use_threads=False, block_size=1 << 30)
+_NEWLINES = bytes.maketrans(b"\r\n", b"  ")
+"""Between values they mean nothing, and within one they may not be."""
+
+
+def check_value(schema: pa.Schema) -> None:
+    """Raises `OptionError` when the column of the documents has a type that JSON is not read as."""
+    if BODY_VALUE not in schema.names:
+        return
+    try:
+        _parse([b"{}"], schema.field(BODY_VALUE).type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise OptionError(
+            f"option 'bodySchema' has a type that is not read from JSON: {error}; take string, and cast it in Spark"
+        ) from None
+
+
+def decode_json(bodies: pa.Array, type_: pa.StructType) -> pa.Array:
+    """A struct for each body; null where it is no JSON document of that shape."""
+    documents = [body.translate(_NEWLINES).strip() for body in bodies.to_pylist()]
+    return pa.concat_arrays(_parsed(documents, type_)).cast(type_) if documents else pa.array([], type_)
+
+
+def _parsed(documents: list[bytes], type_: pa.StructType) -> list[pa.Array]:
+    try:
+        return [_parse(documents, type_)]
+    except pa.ArrowInvalid:
+        if len(documents) == 1:
+            return [pa.nulls(1, type_)]
+    half = len(documents) // 2
+    return _parsed(documents[:half], type_) + _parsed(documents[half:], type_)
+
+
+def _parse(documents: list[bytes], type_: Any) -> pa.Array:
+    """Raises `ArrowInvalid` unless each is one document."""
+    options = pa.json.ParseOptions(explicit_schema=pa.schema(list(type_)), unexpected_field_behavior="ignore")
+    # Arrow skips empty lines and reads two documents in one: that all are one shows in their number.
+    if not all(document.startswith(b"{") for document in documents):
+        raise pa.ArrowInvalid("not an object")
+    table = pa.json.read_json(io.BytesIO(b"\n".join(documents)), _READ, options)
+    if table.num_rows != len(documents):
+        raise pa.ArrowInvalid(f"{table.num_rows} documents in {len(documents)} bodies")
+    return table.to_struct_array().combine_chunks().cast(type_)

@@ -1,0 +1,108 @@
+"""Where a read begins and ends, as the options ``startingPositions`` and ``endingPositions`` say it.
+
+```text
+earliest | latest
+2026-01-31T12:00:00Z                       the first message that was enqueued then or later
+{"0": 17, "1": -1}                         a position by partition; -2: earliest, -1: latest
+{"sequenceNumbers": {"0": 17, "3": 844424930131970}}    likewise, with the partition on top of the number or without it
+```
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from partibus.client.ranges import PartitionMap
+from partibus.spark.errors import OptionError, PlanError
+from partibus.spark.ports import RangeReader
+
+EARLIEST, LATEST = "earliest", "latest"
+_SEQUENCE_NUMBERS = "sequenceNumbers"
+_EARLIEST, _LATEST = -2, -1
+_COUNTER = (1 << 48) - 1
+"""Part of a sequence number that is not the partition's id."""
+_FORMS = 'earliest, latest, a time as "2026-01-31T12:00:00Z", or JSON as {"0": 17, "1": -1}'
+
+
+class Bound(NamedTuple):
+    """One of the two, checked as far as it can be without the broker."""
+
+    word: str = EARLIEST
+    """What counts for partitions that are not named."""
+    time: datetime | None = None
+    positions: Mapping[int, int] = {}
+    sequence_numbers: bool = False
+    """`positions` are counters of sequence numbers, which positions are the same as in the active sub-queue alone."""
+
+
+def parse_bound(option: str, text: str, otherwise: str = EARLIEST) -> Bound:
+    """Raises `OptionError`. ``otherwise``: as `Bound.word`, where only some partitions are named."""
+    stripped = text.strip()
+    if stripped.lower() in (EARLIEST, LATEST):
+        return Bound(stripped.lower())
+    if stripped.startswith("{"):
+        try:
+            found = json.loads(stripped)
+        except json.JSONDecodeError as error:
+            raise OptionError(f"option {option!r} is no JSON: {error}; it may be {_FORMS}") from None
+        by_number = list(found) == [_SEQUENCE_NUMBERS] and isinstance(found[_SEQUENCE_NUMBERS], dict)
+        positions = found[_SEQUENCE_NUMBERS] if by_number else found
+        checked = dict(_position(option, partition, position, by_number) for partition, position in positions.items())
+        return Bound(otherwise, positions=checked, sequence_numbers=by_number)
+    try:
+        time = datetime.fromisoformat(stripped)
+    except ValueError:
+        raise OptionError(f"option {option!r} is {text!r}; it may be {_FORMS}") from None
+    return Bound(otherwise, time.replace(tzinfo=UTC) if time.tzinfo is None else time)
+
+
+def _position(option: str, partition: str, position: Any, by_number: bool) -> tuple[int, int]:
+    if not partition.isdecimal():
+        raise OptionError(f"option {option!r} has the partition {partition!r}; partitions are numbers from 0")
+    if not isinstance(position, int) or isinstance(position, bool) or position < _EARLIEST:
+        raise OptionError(
+            f"option {option!r} has {position!r} for partition {partition}; "
+            f"a position is a whole number from 0, or {_LATEST} for latest, {_EARLIEST} for earliest"
+        )
+    if by_number and position >> 48 not in (-1, 0, int(partition)):
+        raise OptionError(
+            f"option {option!r} has the sequence number {position} for partition {partition}, "
+            f"but it is of partition {position >> 48}"
+        )
+    return int(partition), position & _COUNTER if by_number and position > 0 else position
+
+
+def resolve(
+    option: str, bound: Bound, found: PartitionMap, client: RangeReader, *, finished: bool, is_sub_queue: bool
+) -> dict[int, int]:
+    """The position in every partition. ``finished``: as of `RangeReader.read`. Raises `OptionError` for a partition
+    that there is not, `PlanError` for a position past the end."""
+    if bound.time is not None:
+        return dict(client.find_positions(bound.time, finished=finished))
+    if bound.sequence_numbers and is_sub_queue:
+        raise OptionError(
+            f"option {option!r} gives sequence numbers, which are in no order in a dead-letter queue; "
+            "give positions or a time"
+        )
+    ranges = {one.partition_id: one for one in found.partitions}
+    for partition_id in bound.positions:
+        if partition_id not in ranges:
+            raise OptionError(
+                f"option {option!r} names partition {partition_id}; {found.entity!r} has {_listed(list(ranges))}"
+            )
+    resolved: dict[int, int] = {}
+    for partition_id, one in ranges.items():
+        otherwise = _EARLIEST if bound.word == EARLIEST else _LATEST
+        position = bound.positions.get(partition_id, otherwise)
+        if position > one.end_pos:
+            raise PlanError(
+                f"option {option!r} has position {position} for partition {partition_id} of {found.entity!r}, "
+                f"which ends at {one.end_pos}: there is nothing there yet; use -1 for latest"
+            )
+        resolved[partition_id] = {_EARLIEST: one.first_pos, _LATEST: one.end_pos}.get(position, position)
+    return resolved
+
+
+def _listed(partitions: list[int]) -> str:
+    return f"partition {partitions[0]} only" if len(partitions) == 1 else f"partitions 0 to {max(partitions)}"

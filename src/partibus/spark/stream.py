@@ -1,0 +1,197 @@
+"""What a stream does on the driver, without Spark: offsets, admission, cursors, commits.
+
+One `StreamPlanner` lives in Spark's planner process for a run of a query; tasks need none of it. Spark tells what is
+committed one micro-batch late and never of the last one (`partibus.spark.tail`), may plan a batch again after a restart
+without asking for an offset first, and takes any exception as the end of the query, so that what may pass is waited out
+here.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from partibus.client.errors import ClientError
+from partibus.client.ranges import CursorState, PartitionMap
+from partibus.spark.errors import DataLossError
+from partibus.spark.lease import Lease
+from partibus.spark.offsets import Offset
+from partibus.spark.options import Options
+from partibus.spark.patience import Patience
+from partibus.spark.planning import Positions, admit, admit_bytes, plan_splits
+from partibus.spark.ports import OpenClient, RangeReader
+from partibus.spark.reader import Task, begin_at, open_or_find, plan_error, starting_positions
+
+_log = logging.getLogger(__name__)
+_SAMPLE_BYTES = 64 << 10
+"""Of each partition's next messages, to learn their size."""
+_COMMIT_PATIENCE_MS = 5_000
+"""A commit that fails is made up for by the next one."""
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+class StreamPlanner:
+    """Offsets go in and out as Spark keeps them: JSON."""
+
+    def __init__(self, options: Options, open_client: OpenClient) -> None:
+        self._options = options
+        self._open_client = open_client
+        self._client: RangeReader | None = None
+        self._lease: Lease | None = None
+        self._cursor_version: int | None = None
+        """Of the partition map for which the cursor was opened in this run."""
+        self._target: PartitionMap | None = None
+        """Where a run over what is there now ends."""
+        self._seen: PartitionMap | None = None
+
+    # -- what Spark asks -------------------------------------------------------------------------------
+
+    def initial_offset(self) -> Json:
+        """Of a query that has no checkpoint. Raises `PlanError`, `OptionError`, `DataLossError`."""
+        found = self._ask(lambda client: client.map())
+        start = self._ask(lambda client: starting_positions(self._options, client, found))
+        if self._options.cursor is not None:
+            start = begin_at(self._options, self._open_cursor(start))
+            self._cursor_version = found.version
+        return Offset(found.entity_id, found.version, start).to_json()
+
+    def prepare_available_now(self) -> None:
+        """From now on nothing counts that comes later."""
+        self._target = self._ask(lambda client: client.map())
+
+    def latest_offset(self, start_json: Json, *, limited: bool) -> Json:
+        """How far the next micro-batch goes; waits a while for something new. Raises as `initial_offset`."""
+        start = Offset.from_json(start_json)
+        self._begin(start)
+        found = self._target or self._look(start.positions)
+        self._seen = found
+        start.check_entity(found, self._options.where)
+        self._begin(start._replace(map_version=found.version))
+        ends = {one.partition_id: one.end_pos for one in found.partitions}
+        positions = self._admit(start.positions, ends) if limited else admit(start.positions, ends, None)
+        return Offset(found.entity_id, found.version, positions).to_json()
+
+    def report_latest(self) -> Json | None:
+        """What there is, as far as it was seen: for the progress of the query."""
+        found = self._seen
+        if found is None:
+            return None
+        return Offset(
+            found.entity_id, found.version, {one.partition_id: one.end_pos for one in found.partitions}
+        ).to_json()
+
+    def tasks(self, start_json: Json, end_json: Json) -> list[Task]:
+        """What the tasks of a micro-batch read. Raises as `initial_offset`."""
+        start, end = Offset.from_json(start_json), Offset.from_json(end_json)
+        self._begin(start)
+        splits = plan_splits(start.positions, end.positions, self._options.messages_per_split)
+        return [Task(split, end.entity_id) for split in splits if split.first_pos < split.end_pos]
+
+    def commit(self, end_json: Json) -> None:
+        """The sink has everything below. Raises nothing: a failure is logged, and the next commit makes up for it."""
+        name = self._options.cursor
+        if name is None:
+            return
+        positions = Offset.from_json(end_json).positions
+        try:
+            epochs = self._lease.epochs if self._lease is not None else None
+            self._ask(
+                lambda client: client.advance_cursor(name, positions, epochs=epochs),
+                Patience(_COMMIT_PATIENCE_MS),
+            )
+        except Exception as error:  # noqa: BLE001 (whatever it is: the query goes on)
+            _log.warning("cursor %s of %s stays behind the query for now: %s", name, self._options.where, error)
+
+    def stop(self) -> None:
+        """Best effort: Spark does not call it when a query is stopped as usual."""
+        if self._lease is not None:
+            self._lease.end()
+        self._drop_client()
+
+    # -- the cursor ------------------------------------------------------------------------------------
+
+    def _begin(self, start: Offset) -> None:
+        """Have the cursor stand below what is read next: after a restart, and where partitions have come."""
+        if self._lease is not None:
+            _ = self._lease.epochs  # Raises if it is lost.
+        if self._options.cursor is None or (self._cursor_version or -1) >= start.map_version:
+            return
+        found = self._ask(lambda client: client.map())
+        start.check_entity(found, self._options.where)
+        if self._cursor_version is None and not self._options.consumes and self._options.keeps_all:
+            self._check_cursor_is_there()
+        for partition_id, state in self._open_cursor(start.positions).items():
+            position = start.positions.get(partition_id, 0)
+            if self._options.keeps_all and max(state.position, state.complete_from) > position:
+                raise DataLossError(
+                    f"cursor {self._options.cursor!r} stands at position {state.position} of partition {partition_id} "
+                    f"of {self._options.where} and has everything from {state.complete_from} on, but the checkpoint "
+                    f"goes on at {position}. It was moved by somebody else, or its bound was reached: give each query "
+                    "a cursor of its own and enough 'cursorBytes'; to go on with what is left set option "
+                    "'failOnDataLoss' to 'false'"
+                )
+        self._cursor_version = start.map_version
+
+    def _check_cursor_is_there(self) -> None:
+        """Raises `DataLossError` when somebody has dropped it since the checkpoint was written."""
+        name = self._options.cursor
+        if not any(cursor.name == name for cursor in self._ask(lambda client: client.cursors())):
+            raise DataLossError(
+                f"the checkpoint goes on, but {self._options.where} has no cursor {name!r} any more: what consumers "
+                "have finished meanwhile is gone. Set option 'failOnDataLoss' to 'false' to go on with what is left "
+                "(the cursor is made again), or begin with a new checkpointLocation"
+            )
+
+    def _open_cursor(self, start: Positions) -> Mapping[int, CursorState]:
+        if not self._options.consumes:
+            return self._ask(lambda client: open_or_find(self._options, client, start))
+        lease = self._lease = self._lease or Lease(self._options, self._open_client)
+        return self._ask(lambda client: lease.take(client, start))
+
+    # -- admission -------------------------------------------------------------------------------------
+
+    def _look(self, positions: Positions) -> PartitionMap:
+        timeout_s = self._options.poll_timeout_ms / 1000
+        if not timeout_s:
+            return self._ask(lambda client: client.map())
+        return self._ask(lambda client: client.wait(positions, timeout_s))
+
+    def _admit(self, start: Positions, ends: Positions) -> dict[int, int]:
+        admitted = admit(start, ends, self._options.max_messages)
+        if self._options.max_bytes is None:
+            return admitted
+        sizes = {
+            partition_id: self._bytes_per_position(partition_id, start.get(partition_id, 0), end)
+            for partition_id, end in admitted.items()
+            if end > start.get(partition_id, 0)
+        }
+        return admit_bytes(start, admitted, self._options.max_bytes, sizes)
+
+    def _bytes_per_position(self, partition_id: int, start: int, end: int) -> float:
+        keeps = self._options.cursor is not None and not self._options.consumes
+        frame = self._ask(
+            lambda client: next(client.read(partition_id, start, end, _SAMPLE_BYTES, finished=keeps), None)
+        )
+        return 0.0 if frame is None else frame.data.nbytes / (frame.next_pos - start)
+
+    # -- the connection --------------------------------------------------------------------------------
+
+    def _ask(self, act: Callable[[RangeReader], T], patience: Patience | None = None) -> T:
+        """An answer of the broker; waits while it is away. Raises `PlanError`."""
+        patience = patience or Patience(self._options.outage_timeout_ms)
+        while True:
+            try:
+                if self._client is None:
+                    self._client = self._open_client(self._options.connection, self._options.entity)
+                return act(self._client)
+            except (ClientError, OSError) as error:
+                self._drop_client()
+                if patience.has_ended(error):
+                    raise plan_error(self._options, error) from error
+                _log.info("waiting for %s: %s", self._options.where, error)
+
+    def _drop_client(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
