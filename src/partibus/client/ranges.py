@@ -39,7 +39,7 @@ class PartitionRange(NamedTuple):
     first_pos: int
     """No message is below it."""
     end_pos: int
-    """Exclusive: the position that the next message will get, at the least."""
+    """Exclusive: the position that the next message will get, at the least; 1 where nothing ever came."""
     messages: int
     """Messages in the sub-queue; fewer than positions where some are gone."""
     retained: int = 0
@@ -172,7 +172,7 @@ class RangeClient:
             left_s = max(0.0, min(end_s - time.monotonic(), WAIT_MAX_S))
             body = {"positions": _by_partition(positions), "timeout-ms": Int(int(left_s * 1000))}
             found = _map(self._request("partibus:wait", body, left_s + _ANSWER_S))
-            is_new = any(one.end_pos > positions.get(one.partition_id, 0) for one in found.partitions)
+            is_new = any(one.end_pos > max(1, positions.get(one.partition_id, 0)) for one in found.partitions)
             if is_new or time.monotonic() >= end_s:
                 return found
 

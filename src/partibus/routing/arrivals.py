@@ -75,8 +75,8 @@ class Arrivals:
 
 
 def has_come(found: list[Inspected], kind: int, positions: Mapping[int, int]) -> bool:
-    """One of the partitions has more than that."""
-    return any(end_of(one, kind) > positions.get(index, 0) for index, one in enumerate(found))
+    """One of the partitions has more than that. Where nothing ever came the end is 1."""
+    return any(end_of(one, kind) > max(1, positions.get(index, 0)) for index, one in enumerate(found))
 
 
 class _Watch:
