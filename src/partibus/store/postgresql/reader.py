@@ -12,12 +12,27 @@ from partibus.partition.keys import (
     entry_key,
     kind_of,
 )
-from partibus.partition.ports import DueRows, EntryRow, LockBatchRow, Snapshot, SubqueueCounts, executed_requests
+from partibus.partition.ports import (
+    FINISHED,
+    CursorRow,
+    DueRows,
+    EntryRow,
+    FateRow,
+    LockBatchRow,
+    RangeFrame,
+    SessionLockRow,
+    Snapshot,
+    SubqueueCounts,
+    executed_requests,
+)
+from partibus.store.frames import PackedRows
 from partibus.store.postgresql.bigints import Bigints
 from partibus.store.postgresql.connection import Connection
 from partibus.store.postgresql.sql import page_statement, statement
 
 _BIGINT_MAX = (1 << 63) - 1
+
+_STATE_END = 1 << 8
 
 Parameters = dict[str, Any]
 
@@ -134,9 +149,14 @@ def load_partition(connection: Connection, partition_row: int) -> Snapshot | Non
                 ("locked_entries", keys),
                 ("first_due", keys),
                 ("inbound_marks", {"partition_row": partition_row}),
+                ("cursors", keys),
+                ("retained", keys),
+                ("sinks", {"partition_row": partition_row}),
+                ("session_locks", {"partition_row": partition_row}),
             )
         ]
-        partition, counts, batches, locked, first_due, marks = [cursor.fetchall() for cursor in found]
+        partition, counts, batches, locked, first_due, marks, *others = [cursor.fetchall() for cursor in found]
+    cursors, retained, sinks, session_locks = others
     if not partition:
         return None
     next_sequence, next_number, session_state_bytes = partition[0]
@@ -149,6 +169,13 @@ def load_partition(connection: Connection, partition_row: int) -> Snapshot | Non
         [_locked_entry(row) for row in locked],
         {(subqueue, state): due_ms for subqueue, state, due_ms in first_due},
         dict(marks),
+        cursors=tuple(CursorRow(subqueue, name.decode(), *columns) for subqueue, name, *columns in cursors),
+        retained={key: SubqueueCounts(messages, size_bytes) for key, messages, size_bytes in retained},
+        sinks=dict(sinks),
+        session_locks=tuple(
+            SessionLockRow(session.decode(), lock_id, until_ms, holder.decode())
+            for session, lock_id, until_ms, holder in session_locks
+        ),
     )
 
 
@@ -203,6 +230,64 @@ def scan_duplicates(
     bucket, message_id = after
     parameters = {"partition_row": partition_row, "bucket": bucket, "id": message_id, "most": max(0, max_ids)}
     return _rows(connection, statement("scan_duplicates"), parameters)
+
+
+def read_range(
+    connection: Connection,
+    subqueue: int,
+    from_pos: int,
+    to_pos: int,
+    max_entries: int,
+    max_bytes: int,
+    *,
+    finished: bool,
+) -> RangeFrame:
+    """See `partibus.partition.ports.Store.read_range`."""
+    keys = _key_range(subqueue, from_pos, to_pos - 1)
+    if keys is None:
+        return PackedRows().frame(b"", to_pos)
+    bounds = _bounds(max_entries, max_bytes) | {"states": _STATE_END if finished else FINISHED}
+    ((fitting, found, columns, messages),) = _rows(connection, statement("range"), keys | bounds)
+    if not fitting:
+        return PackedRows().frame(b"", to_pos if max_entries > 0 else from_pos)
+    rows = PackedRows(columns)
+    is_all = fitting == found < max_entries
+    return rows.frame(messages, to_pos if is_all else rows.last_pos + 1)
+
+
+def scan(
+    connection: Connection, subqueue: int, from_pos: int, to_pos: int, max_entries: int
+) -> list[tuple[EntryRow, int]]:
+    """See `partibus.partition.ports.Store.scan`."""
+    keys = _key_range(subqueue, from_pos, to_pos - 1)
+    if keys is None:
+        return []
+    rows = _rows(connection, statement("scan"), keys | {"most": max(0, max_entries)})
+    entries = _entry_rows([(*columns, b"") for *columns, _ in rows])
+    return [(entry, row[-1]) for entry, row in zip(entries, rows, strict=True)]
+
+
+def load_fates(connection: Connection, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+    """See `partibus.partition.ports.Store.load_fates`."""
+    keys = _key_range(subqueue, from_number, POSITION_MAX)
+    if keys is None:
+        return []
+    return [FateRow._make(row) for row in _rows(connection, statement("fates"), keys | {"most": max(0, max_rows)})]
+
+
+def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
+    """See `partibus.partition.ports.Store.find_sink_ids`."""
+    if not ids:
+        return set()
+    parameters = {"partition_row": partition_row, "sink": sink, "ids": list(ids)}
+    return {row_id for (row_id,) in _rows(connection, statement("find_sink_ids"), parameters)}
+
+
+def count_sink_ids(connection: Connection, partition_row: int, sink: int, batch: int) -> int:
+    """See `partibus.partition.ports.Store.count_sink_ids`."""
+    parameters = {"partition_row": partition_row, "sink": sink, "batch": batch}
+    ((count,),) = _rows(connection, statement("count_sink_ids"), parameters)
+    return int(count)
 
 
 def _key_range(subqueue: int, first_pos: int, last_pos: int) -> Parameters | None:

@@ -8,7 +8,14 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
 
-from partibus.partition.ports import DUPLICATE_COLUMNS, ENTRY_COLUMNS, UPDATE_COLUMNS, Writes, executed_rows
+from partibus.partition.ports import (
+    DUPLICATE_COLUMNS,
+    ENTRY_COLUMNS,
+    SINK_ID_COLUMNS,
+    UPDATE_COLUMNS,
+    Writes,
+    executed_rows,
+)
 from partibus.store.postgresql.bigints import Bigints
 
 NO_TIME = -(1 << 63)
@@ -50,6 +57,9 @@ def commit_parameters(writes: Writes) -> dict[str, Any]:
     locks, lock_data = _locks(writes)
     answered, answered_data = _answered(writes)
     forgotten_ms = writes.forgotten_executed_ms
+    cursors, gone_cursors, cursor_data = _cursors(writes)
+    sink_ids, sink_id_data = _sink_ids(writes.sink_ids)
+    session_locks, session_lock_data = _session_locks(writes)
     return {
         "now_ms": writes.now_ms,
         "partitions": _flat((row, *counters) for row, counters in writes.counters.items()),
@@ -69,6 +79,18 @@ def commit_parameters(writes: Writes) -> dict[str, Any]:
         "answered": answered,
         "answered_data": answered_data,
         "forgotten_before": NO_TIME if forgotten_ms is None else forgotten_ms,
+        "cursors": cursors,
+        "gone_cursors": gone_cursors,
+        "cursor_data": cursor_data,
+        "kept": _flat((key, *counts) for key, counts in writes.retained.items()),
+        "fates": Bigints(writes.fates),
+        "gone_fates": _flat(writes.forgotten_fates),
+        "sink_ids": sink_ids,
+        "sink_id_data": sink_id_data,
+        "sink_batches": _flat((*place, batch) for place, batch in writes.sink_batches.items()),
+        "gone_sink_ids": _flat((*place, max(0, most)) for *place, most in writes.forgotten_sink_ids),
+        "session_locks": session_locks,
+        "session_lock_data": session_lock_data,
         "unlocked": Bigints(writes.deleted_locks),
         "locks": locks,
         "lock_data": lock_data,
@@ -145,6 +167,47 @@ def _answered(writes: Writes) -> tuple[Bigints, bytes]:
     blob = _Blob()
     rows = [(*blob.add(asker.encode()), at_ms, *blob.add(part)) for asker, at_ms, part in executed_rows(writes)]
     return _flat(rows), blob.joined()
+
+
+def _cursors(writes: Writes) -> tuple[Bigints, Bigints, bytes]:
+    """Those that are written, those that go, and the names of both."""
+    if not writes.cursors:
+        return _NOTHING, _NOTHING, b""
+    blob = _Blob()
+    written: list[int] = []
+    gone: list[int] = []
+    for (subqueue, name), cursor in writes.cursors.items():
+        place = blob.add(name.encode())
+        if cursor is None:
+            gone += (subqueue, *place)
+        else:
+            written += (subqueue, *place, *cursor[2:])
+    return Bigints(written), Bigints(gone), blob.joined()
+
+
+def _sink_ids(flat: list[Any]) -> tuple[Bigints, bytes]:
+    """One row per id, with the last batch."""
+    if not flat:
+        return _NOTHING, b""
+    columns = [iter(flat)] * SINK_ID_COLUMNS
+    last = {(row, sink, row_id): batch for row, sink, row_id, batch in zip(*columns, strict=True)}
+    blob = _Blob()
+    rows = [(row, sink, *blob.add(row_id), batch) for (row, sink, row_id), batch in last.items()]
+    return _flat(rows), blob.joined()
+
+
+def _session_locks(writes: Writes) -> tuple[Bigints, bytes]:
+    if not writes.session_locks:
+        return _NOTHING, b""
+    blob = _Blob()
+    numbers: list[int] = []
+    for (row, session), lock in writes.session_locks.items():
+        name = blob.add(session.encode())
+        if lock is None:
+            numbers += (row, *name, 0, 0, 0, 0)
+        else:
+            numbers += (row, *name, lock.lock_id, lock.until_ms, *blob.add(lock.holder.encode()))
+    return Bigints(numbers), blob.joined()
 
 
 def _locks(writes: Writes) -> tuple[Bigints, bytes]:

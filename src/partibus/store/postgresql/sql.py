@@ -3,7 +3,7 @@
 from functools import cache
 from importlib.resources import files
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 OLDEST_VERSION = 1
 """What `creation.migrate` begins with."""
 

@@ -1,6 +1,6 @@
 """One schema of a PostgreSQL database as a messaging store.
 
-Layout: ``ddl/0002.sql``, keys as in `partibus.partition.keys`. The same tables as in SQLite's stores; what differs is
+Layout: ``ddl/0003.sql``, keys as in `partibus.partition.keys`. The same tables as in SQLite's stores; what differs is
 what the database differs in.
 
 Sync points: a commit is one statement and one transaction (``ddl/apply_writes.sql``); when `commit` returns, the server
@@ -20,7 +20,18 @@ from typing import Self, TypeVar
 import psycopg
 
 from partibus.partition.keys import KIND_BITS, POSITION_BITS
-from partibus.partition.ports import DueRows, EntryRow, Snapshot, StoreError, StoreFull, SubqueueCounts, Writes
+from partibus.partition.ports import (
+    DueRows,
+    EntryRow,
+    FateRow,
+    RangeFrame,
+    Snapshot,
+    StoreError,
+    StoreFull,
+    SubqueueCounts,
+    Writes,
+)
+from partibus.store.frames import pack
 from partibus.store.owner import Owner
 from partibus.store.postgresql import reader
 from partibus.store.postgresql.address import Address
@@ -295,6 +306,44 @@ class PostgreSQLStore:
             subqueue >> KIND_BITS,
             [],
             lambda connection: reader.browse(connection, subqueue, from_pos, to_pos, max_entries, max_bytes),
+        )
+
+    def read_range(
+        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
+    ) -> RangeFrame:
+        """See the port."""
+        return self._load(
+            subqueue >> KIND_BITS,
+            pack([], to_pos),
+            lambda connection: reader.read_range(
+                connection, subqueue, from_pos, to_pos, max_entries, max_bytes, finished=finished
+            ),
+        )
+
+    def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
+        """See the port."""
+        return self._load(
+            subqueue >> KIND_BITS,
+            [],
+            lambda connection: reader.scan(connection, subqueue, from_pos, to_pos, max_entries),
+        )
+
+    def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+        """See the port."""
+        return self._load(
+            subqueue >> KIND_BITS, [], lambda connection: reader.load_fates(connection, subqueue, from_number, max_rows)
+        )
+
+    def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
+        """See the port."""
+        return self._load(
+            partition_row, set(), lambda connection: reader.find_sink_ids(connection, partition_row, sink, ids)
+        )
+
+    def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
+        """See the port."""
+        return self._load(
+            partition_row, 0, lambda connection: reader.count_sink_ids(connection, partition_row, sink, batch)
         )
 
     def wait_until_swept(self) -> None:

@@ -75,15 +75,16 @@ def test_a_newer_format_is_refused_and_left_as_it_was() -> None:
     address = new_address()
     open_store(address).close()
     sql(address, "UPDATE meta SET format_version = 99")
-    with pytest.raises(StoreError, match="has format version 99, this partibus knows 1 to 2; install a version"):
+    with pytest.raises(StoreError, match="has format version 99, this partibus knows 1 to 3; install a version"):
         open_store(address)
     assert sql(address, "SELECT epoch FROM owner") == ["1"]
 
 
-def test_an_older_format_is_migrated_and_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", range(1, store_sql.FORMAT_VERSION))
+def test_an_older_format_is_migrated_and_keeps_its_rows(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
     address = new_address()
     with monkeypatch.context() as before:
-        before.setattr(creation, "FORMAT_VERSION", 1)
+        before.setattr(creation, "FORMAT_VERSION", version)
         creation.make_store(address, Identity("store-00", ""), 0)
     for pos in (1, 2):
         entry, body = entry_key(QUEUE, pos), body_key(PARTITION, pos)
@@ -93,6 +94,7 @@ def test_an_older_format_is_migrated_and_keeps_its_rows(monkeypatch: pytest.Monk
     assert positions(store) == [1, 2]
     writes = enqueued(3)
     writes.inbound_marks[PARTITION, 7] = 9
+    writes.retained[QUEUE] = (1, 5)
     store.commit(writes)
     store.close()
     new = new_address()
@@ -102,18 +104,18 @@ def test_an_older_format_is_migrated_and_keeps_its_rows(monkeypatch: pytest.Monk
         "ORDER BY indexname"
     )
     assert sql(address, described) == sql(new, described)
-    assert sql(address, "SELECT format_version, pos FROM meta, inbound_mark") == ["2|9"]
+    assert sql(address, "SELECT format_version, pos, messages FROM meta, inbound_mark, retained") == ["3|9|1"]
 
 
 def test_a_migration_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     address = new_address()
     open_store(address).close()
-    monkeypatch.setattr(creation, "FORMAT_VERSION", 4)
-    scripts = {2: "CREATE TABLE made ()", 3: "SELECT 1/0"}
+    monkeypatch.setattr(creation, "FORMAT_VERSION", 5)
+    scripts = {3: "CREATE TABLE made ()", 4: "SELECT 1/0"}
     monkeypatch.setattr(creation, "migration_script", scripts.__getitem__)
     with pytest.raises(StoreError, match="division by zero"):
         open_store(address)
-    assert sql(address, "SELECT format_version, to_regclass('made') FROM meta") == ["2|"]
+    assert sql(address, "SELECT format_version, to_regclass('made') FROM meta") == ["3|"]
 
 
 def test_another_stores_place_and_another_clusters_store() -> None:

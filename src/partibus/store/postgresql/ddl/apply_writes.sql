@@ -15,6 +15,9 @@ CREATE OR REPLACE FUNCTION apply_writes(
     forgotten bigint[],
     marks bigint[],
     answered bigint[], answered_data bytea, forgotten_before bigint,
+    cursors bigint[], gone_cursors bigint[], cursor_data bytea, kept bigint[], fates bigint[], gone_fates bigint[],
+    sink_ids bigint[], sink_id_data bytea, sink_batches bigint[], gone_sink_ids bigint[],
+    session_locks bigint[], session_lock_data bytea,
     unlocked bigint[], locks bigint[], lock_data bytea,
     gone_entries bigint[], gone_bodies bigint[], gone_shared_bodies bigint[],
     dropped bigint[]
@@ -129,6 +132,86 @@ BEGIN
         FROM generate_series(1, cardinality(answered), 5) AS n;
     END IF;
 
+    IF cardinality(gone_cursors) > 0 THEN
+        DELETE FROM cursor USING generate_series(1, cardinality(gone_cursors), 3) AS n
+        WHERE subqueue = gone_cursors[n]
+            AND name = substring(cursor_data FROM gone_cursors[n + 1]::integer FOR gone_cursors[n + 2]::integer);
+    END IF;
+    IF cardinality(cursors) > 0 THEN
+        -- sub-queue, name (first, length), the other columns
+        INSERT INTO cursor (subqueue, name, position, fate_position, complete_from, bound_bytes, created_ms, moved_ms,
+            epoch, until_ms)
+        SELECT cursors[n], substring(cursor_data FROM cursors[n + 1]::integer FOR cursors[n + 2]::integer),
+            cursors[n + 3], cursors[n + 4], cursors[n + 5], cursors[n + 6], cursors[n + 7], cursors[n + 8],
+            cursors[n + 9], cursors[n + 10]
+        FROM generate_series(1, cardinality(cursors), 11) AS n
+        ON CONFLICT (subqueue, name) DO UPDATE SET
+            position = excluded.position, fate_position = excluded.fate_position,
+            complete_from = excluded.complete_from, bound_bytes = excluded.bound_bytes,
+            created_ms = excluded.created_ms, moved_ms = excluded.moved_ms, epoch = excluded.epoch,
+            until_ms = excluded.until_ms;
+    END IF;
+    IF cardinality(kept) > 0 THEN
+        INSERT INTO retained (key, messages, bytes)
+        SELECT kept[n], kept[n + 1], kept[n + 2] FROM generate_series(1, cardinality(kept), 3) AS n
+        ON CONFLICT (key) DO UPDATE SET messages = excluded.messages, bytes = excluded.bytes;
+    END IF;
+    IF cardinality(fates) > 0 THEN
+        INSERT INTO fate (key, pos, sequence, fate, at_ms, delivery_count)
+        SELECT fates[n], fates[n + 1], fates[n + 2], fates[n + 3], fates[n + 4], fates[n + 5]
+        FROM generate_series(1, cardinality(fates), 6) AS n;
+    END IF;
+    IF cardinality(gone_fates) > 0 THEN
+        DELETE FROM fate USING generate_series(1, cardinality(gone_fates), 2) AS n
+        WHERE key BETWEEN gone_fates[n] AND gone_fates[n + 1];
+    END IF;
+
+    IF cardinality(sink_ids) > 0 THEN
+        -- partition row, sink, id (first, length), batch
+        INSERT INTO sink_id (partition_row, sink, id, batch)
+        SELECT sink_ids[n], sink_ids[n + 1],
+            substring(sink_id_data FROM sink_ids[n + 2]::integer FOR sink_ids[n + 3]::integer), sink_ids[n + 4]
+        FROM generate_series(1, cardinality(sink_ids), 5) AS n
+        ON CONFLICT (partition_row, sink, id) DO UPDATE SET batch = excluded.batch;
+    END IF;
+    IF cardinality(sink_batches) > 0 THEN
+        INSERT INTO sink_batch (partition_row, sink, batch)
+        SELECT sink_batches[n], sink_batches[n + 1], sink_batches[n + 2]
+        FROM generate_series(1, cardinality(sink_batches), 3) AS n
+        ON CONFLICT (partition_row, sink) DO UPDATE SET batch = excluded.batch;
+    END IF;
+    IF cardinality(gone_sink_ids) > 0 THEN
+        FOR at IN 1 .. cardinality(gone_sink_ids) BY 4 LOOP
+            DELETE FROM sink_id WHERE ctid = ANY (ARRAY(
+                SELECT ctid FROM sink_id
+                WHERE partition_row = gone_sink_ids[at] AND sink = gone_sink_ids[at + 1]
+                    AND batch <= gone_sink_ids[at + 2]
+                ORDER BY batch, id LIMIT gone_sink_ids[at + 3]
+            ));
+        END LOOP;
+    END IF;
+
+    IF cardinality(session_locks) > 0 THEN
+        -- partition row, session (first, length), lock id, time, holder (first, length)
+        DELETE FROM session_lock USING (
+            SELECT session_locks[n] AS partition_row,
+                substring(session_lock_data FROM session_locks[n + 1]::integer
+                          FOR session_locks[n + 2]::integer) AS session
+            FROM generate_series(1, cardinality(session_locks), 7) AS n
+            WHERE session_locks[n + 5] = 0
+        ) AS free
+        WHERE session_lock.partition_row = free.partition_row AND session_lock.session = free.session;
+        INSERT INTO session_lock (partition_row, session, lock_id, until_ms, holder)
+        SELECT session_locks[n],
+            substring(session_lock_data FROM session_locks[n + 1]::integer FOR session_locks[n + 2]::integer),
+            session_locks[n + 3], session_locks[n + 4],
+            substring(session_lock_data FROM session_locks[n + 5]::integer FOR session_locks[n + 6]::integer)
+        FROM generate_series(1, cardinality(session_locks), 7) AS n
+        WHERE session_locks[n + 5] > 0
+        ON CONFLICT (partition_row, session) DO UPDATE SET
+            lock_id = excluded.lock_id, until_ms = excluded.until_ms, holder = excluded.holder;
+    END IF;
+
     IF cardinality(unlocked) > 0 THEN
         DELETE FROM lock_batch WHERE lock_key = ANY (unlocked);
     END IF;
@@ -162,6 +245,10 @@ BEGIN
         DELETE FROM lock_batch USING unnest(dropped) AS gone
         WHERE lock_key BETWEEN gone << 42 AND (gone << 42) + ((1::bigint << 42) - 1);
         DELETE FROM inbound_mark WHERE partition_row = ANY (dropped);
+        DELETE FROM cursor USING unnest(dropped) AS gone WHERE subqueue BETWEEN gone << 2 AND ((gone + 1) << 2) - 1;
+        DELETE FROM retained USING unnest(dropped) AS gone WHERE key BETWEEN gone << 2 AND ((gone + 1) << 2) - 1;
+        DELETE FROM sink_batch WHERE partition_row = ANY (dropped);
+        DELETE FROM session_lock WHERE partition_row = ANY (dropped);
         INSERT INTO dropped_partition (partition_row) SELECT DISTINCT unnest(dropped) ON CONFLICT DO NOTHING;
     END IF;
 END

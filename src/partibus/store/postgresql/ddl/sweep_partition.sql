@@ -35,6 +35,14 @@ BEGIN
     DELETE FROM duplicate_id WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM duplicate_id WHERE partition_row = gone ORDER BY bucket, id LIMIT most));
     GET DIAGNOSTICS found_rows = ROW_COUNT;
+    swept := swept + found_rows;
+    DELETE FROM fate WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM fate WHERE key BETWEEN first AND last ORDER BY key LIMIT most));
+    GET DIAGNOSTICS found_rows = ROW_COUNT;
+    swept := swept + found_rows;
+    DELETE FROM sink_id WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM sink_id WHERE partition_row = gone ORDER BY sink, id LIMIT most));
+    GET DIAGNOSTICS found_rows = ROW_COUNT;
     IF swept + found_rows > 0 THEN
         RETURN false;
     END IF;

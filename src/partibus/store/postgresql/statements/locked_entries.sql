@@ -5,7 +5,7 @@ SELECT DISTINCT ON (entry.key) entry.key, entry.body, entry.sequence, entry.enqu
 FROM lock_batch
 CROSS JOIN LATERAL (
     SELECT * FROM entry
-    WHERE entry.key BETWEEN ((lock_key >> 40) << 40) + first_pos
+    WHERE entry.state < 16 AND entry.key BETWEEN ((lock_key >> 40) << 40) + first_pos
         AND ((lock_key >> 40) << 40) + least(first_pos + 8 * octet_length(bitmap) - 1, 1099511627775)
 ) AS entry
 JOIN body ON body.key = entry.body
