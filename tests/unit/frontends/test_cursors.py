@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from partibus.amqp import ACCEPTED, Delivery, Receiver, Sender, Source
+from partibus.amqp import ACCEPTED, Delivery, Modified, Receiver, Sender, Source
 from partibus.amqp.codec.types import Int, Symbol
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
 from partibus.client.ranges import Frame, unpack_frame
@@ -302,7 +302,7 @@ class TestCursors:
         client = world.client()
         filled(world, client, 40, EnablePartitioning=True)
         opened(client, "b", bound_bytes=1_000)
-        opened(client, "a", start="latest", **{"lease-ms": Int(60_000)})
+        opened(client, "a", start="latest", **LEASE)
         answer = ask(client, "q", "cursors")
         assert 0 <= world.timeline.now_ms() - answer["now-ms"] < 1_000
         a, b = answer["cursors"]
@@ -371,7 +371,7 @@ class TestAnExclusiveReader:
         filled(world, client, EnablePartitioning=partitioned)
         receiver = client.receiver("q")
         held = client.receive(receiver, 1)
-        status, condition, text = refusal(client, "q", "open-cursor", name="c", **{"lease-ms": Int(60_000)})
+        status, condition, text = refusal(client, "q", "open-cursor", name="c", **LEASE)
         assert (status, condition) == (503, "com.microsoft:server-busy")
         assert text.startswith("1 messages of 'q' are under lock")
         complete(client, held)  # the link may be gone: partitions without locks are the cursor's already
@@ -400,7 +400,7 @@ class TestAnExclusiveReader:
         assert client.receive(receiver, 5) == []
         world.wait(20_000)
         assert len(client.receive(client.receiver("q"), 5)) == 3
-        refused = refusal(client, "q", "open-cursor", name="c", epochs=epochs_of(states), **{"lease-ms": Int(60_000)})
+        refused = refusal(client, "q", "open-cursor", name="c", epochs=epochs_of(states), **LEASE)
         assert refused[:2] == (410, "partibus:cursor-lost")
 
     def test_what_the_others_gave_goes_back_when_one_refuses(self, world: World, partitioned: bool) -> None:
@@ -413,6 +413,66 @@ class TestAnExclusiveReader:
                 partition = world.broker.entity("q").route.partitions[index]
                 partition.submit(CloseCursor(world.numbers.next(), 0, "other", epoch), lambda _: None)
             world.wait()
-        assert refusal(client, "q", "open-cursor", name="c", **{"lease-ms": Int(60_000)})[1] == "partibus:cursor-held"
+        assert refusal(client, "q", "open-cursor", name="c", **LEASE)[1] == "partibus:cursor-held"
         (c,) = [one for one in ask(client, "q", "cursors")["cursors"] if one["name"] == "c"] or [{"partitions": []}]
         assert all(one["epoch"] == 0 for one in c["partitions"])
+
+
+@pytest.mark.row("D3")
+@pytest.mark.parametrize("partitioned", [False, True])
+class TestAnExclusiveReaderOfSessions:
+    def test_who_holds_a_session_loses_it_by_name(self, world: World, partitioned: bool) -> None:
+        client = world.client()
+        world.queue("q", RequiresSession=True, EnablePartitioning=partitioned)
+        link = session_receiver(client, "s")
+        link.grant(5)
+        world.wait()
+        assert refusal(client, "q", "open-cursor", name="c", **LEASE)[1] == "com.microsoft:server-busy"
+        opened(client, revoke=True, **LEASE)
+        assert client.refusal(link).condition in ("amqp:not-allowed", "com.microsoft:session-lock-lost")
+
+    @pytest.mark.parametrize("session", ["s", None], ids=["named", "next"])
+    def test_who_wants_one_is_refused(self, world: World, partitioned: bool, session: str | None) -> None:
+        client = world.client()
+        world.queue("q", RequiresSession=True, EnablePartitioning=partitioned)
+        waits = session_receiver(client, None)
+        opened(client, **LEASE)
+        assert client.refusal(waits).condition == "amqp:not-allowed"
+        comes = session_receiver(client, session)
+        assert client.refusal(comes).condition == "amqp:not-allowed"
+        assert "read by the cursor 'c' alone" in str(client.refusal(comes).description)
+        world.wait(65_000)
+        assert session_receiver(client, "s").is_open, "the lease is over"
+
+
+def session_receiver(client: Client, session: str | None) -> Receiver:
+    """Attached, refused or waiting by now."""
+    return client.receiver("q", source=Source("q", filter={Symbol("com.microsoft:session-filter"): session}))
+
+
+@pytest.mark.row("D3")
+class TestOtherWaysToMessages:
+    def test_deferred_ones_and_purges_are_refused(self, world: World) -> None:
+        client = world.client()
+        filled(world, client)
+        receiver = client.receiver("q")
+        held = client.receive(receiver, 1)
+        client.settle(receiver, held, Modified(undeliverable_here=True))
+        opened(client, **LEASE)
+        numbers = {"sequence-numbers": node_requests.longs([1])}
+        for operation, body in (
+            ("receive-by-sequence-number", numbers),
+            ("batch-delete-messages", {"message-count": Int(1)}),
+        ):
+            status, condition, text = node_requests.refusal(client, "q", operation, body)
+            assert (status, condition) == (409, "amqp:not-allowed"), operation
+            assert "read by the cursor 'c' alone" in text
+
+    def test_the_dead_letters_of_a_queue_are_another_sub_queue(self, world: World) -> None:
+        client = world.client()
+        filled(world, client)
+        opened(client, address="q/$deadletterqueue", **LEASE)
+        assert len(client.receive(client.receiver("q"), 5)) == 3
+        dead = client.receiver("q/$deadletterqueue")
+        assert client.receive(dead, 5) == []
+        assert client.refusal(dead).condition == "amqp:not-allowed"
