@@ -53,7 +53,10 @@ def summarize(rollup: Rollup, *, entities_max: int, keys_max: int) -> Values:
     if not every["rows"]:
         return {**every, "entities": [], "commits": None, "series": [], "latency_series": []}
     busy = sf.broadcast(rollup.activity.sparkSession.createDataFrame(names, "namespace string, entity string"))
-    picked = Rollup(*(table.join(busy, [*ENTITY], "left_semi") for table in rollup))
+    of_messages = rollup._replace(
+        activity=rollup.activity.where(sf.col("op") != COMMIT), timing=rollup.timing.where(sf.col("op") != COMMIT)
+    )
+    picked = Rollup(*(table.join(busy, [*ENTITY], "left_semi") for table in of_messages))
     step = _step(every["seconds"], 1)
     series = _series(picked.activity, step)
     entities = _entities(picked.activity, every["seconds"], _peaks(series))

@@ -124,7 +124,7 @@ def curve(
     title: str, heading: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str,
     levels: Mapping[str, float],
 ) -> str:  # fmt: skip
-    """Curves over numbers, with dots, and named levels."""
+    """Curves over numbers, with dots, both axes in powers of two; and named levels."""
     with matplotlib.rc_context(_STYLE):
         shape = Figure(figsize=(WIDTH, 2.7), layout="constrained")
         axes = shape.subplots()
@@ -139,7 +139,9 @@ def curve(
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        axes.set_ylim(bottom=0)
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.minorticks_off()
         axes.grid(visible=True)
         if len(curves) > 1:
             axes.legend(loc="best", fontsize=8)

@@ -1,0 +1,170 @@
+"""Which partition carries how much, now and with other partitions: plain arithmetic over the loads of slots (D7).
+
+A key's slot does not depend on the number of partitions, so with the load of every slot the load of every partition of
+any other division follows exactly; messages without a key spread evenly. What sampling leaves uncertain is said beside
+each prediction.
+
+A *run* is the slots that one partition owns, next to each other. `plan` splits runs whose load is over a limit, where
+that helps, and merges neighbours that are both cold.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from math import sqrt
+from typing import NamedTuple
+
+from partibus.pipeline.skew import Skew, skew
+from partibus.routing.slots import SLOT_COUNT, partition_for_slot
+
+COUNT_MAX = 1024
+"""Partitions that an entity is tried with when its number is worked out."""
+USEFUL = 0.9
+"""A split must leave the larger part at most so much of the whole: else it moves the problem."""
+MERGE = 0.5
+"""Neighbours are merged when both together are at most so much of the limit, far from being split again."""
+
+
+class Run(NamedTuple):
+    """The slots of one partition, end exclusive."""
+
+    partition: int
+    first: int
+    end: int
+
+
+class Prediction(NamedTuple):
+    """How a load would spread."""
+
+    partitions: int
+    shares: list[float]
+    skew: Skew
+    largest_share: float
+    effective_partitions: float
+    """1 / largest share: so many times what one partition carries is what all carry before the busiest is full."""
+    error: float
+    """What the largest share may be off, plus or minus, with 95 % confidence; 0 where every message is known."""
+
+
+class Split(NamedTuple):
+    """One partition becomes two; the new one takes the slots from ``at`` on."""
+
+    partition: int
+    at: int
+    new: int
+    shares: tuple[float, float]
+
+
+class Merge(NamedTuple):
+    """Two neighbours become the first."""
+
+    partition: int
+    gone: int
+    share: float
+
+
+class Plan(NamedTuple):
+    """What to do, in this order, and what comes out."""
+
+    limit_share: float
+    actions: list[Split | Merge]
+    runs: list[Run]
+    shares: list[float]
+    """Of the runs."""
+    stuck: list[Run]
+    """Over the limit, and no split would help: one slot carries nearly all."""
+
+
+def runs_of(count: int) -> list[Run]:
+    """The runs of an entity with so many partitions."""
+    bounds = [-(-partition * SLOT_COUNT // count) for partition in range(count + 1)]
+    return [Run(partition, first, end) for partition, (first, end) in enumerate(pairwise(bounds))]
+
+
+def observed_count(placed: Mapping[int, int], partitions: Sequence[int]) -> int | None:
+    """The smallest number of partitions that explains where slots were found; None when none does, as when the number
+    was changed meanwhile."""
+    least = max(partitions, default=0) + 1
+    return next(
+        (
+            count
+            for count in range(least, COUNT_MAX + 1)
+            if all(partition_for_slot(slot, count) == partition for slot, partition in placed.items())
+        ),
+        None,
+    )
+
+
+def loads_of_runs(slots: Mapping[int, float], unkeyed: float, runs: Sequence[Run]) -> list[float]:
+    """The load of each run; what has no key is dealt evenly."""
+    upto = _sums(slots)
+    return [upto[run.end] - upto[run.first] + unkeyed / len(runs) for run in runs]
+
+
+def predict(slots: Mapping[int, float], unkeyed: float, count: int, rows: int, sampled_share: float) -> Prediction:
+    """The spread over ``count`` partitions. ``rows``: what was known of the load; see `Prediction.error`."""
+    loads = loads_of_runs(slots, unkeyed, runs_of(count))
+    total = sum(loads)
+    shares = [load / total if total else 1 / count for load in loads]
+    largest = max(shares)
+    # Each known message is a draw: the count of those in one partition is binomial.
+    error = 1.96 * sqrt(largest * (1 - largest) / rows) if sampled_share < 0.999 and rows else 0.0
+    return Prediction(count, shares, skew(shares), largest, 1 / largest, error)
+
+
+def plan(slots: Mapping[int, float], unkeyed: float, runs: Sequence[Run], limit: float, count_max: int) -> Plan:
+    """Splits and merges such that no partition's load is over ``limit``, with at most ``count_max`` partitions."""
+    upto = _sums(slots)
+    now: list[Run] = list(runs)
+    stuck: set[Run] = set()
+    total = upto[-1] + unkeyed or 1.0
+
+    def load(run: Run, count: int) -> float:
+        return upto[run.end] - upto[run.first] + unkeyed / count
+
+    parts: set[int] = set()
+    found: list[Split | Merge] = []
+    while len(now) < count_max:
+        hot = [run for run in now if run not in stuck and load(run, len(now)) > limit]
+        if not hot:
+            break
+        run = max(hot, key=lambda run: load(run, len(now)))
+        at = _middle(upto, run)
+        if at is None:
+            stuck.add(run)
+            continue
+        new = max(one.partition for one in now) + 1
+        left, right = Run(run.partition, run.first, at), Run(new, at, run.end)
+        now[now.index(run) : now.index(run) + 1] = [left, right]
+        parts |= {run.partition, new}
+        shares = load(left, len(now)) / total, load(right, len(now)) / total
+        found.append(Split(run.partition, at, new, shares))
+    while len(now) > 1:
+        pairs = [
+            (load(a, len(now)) + load(b, len(now)), a, b)
+            for a, b in pairwise(now)
+            if not {a.partition, b.partition} & parts
+        ]
+        together, a, b = min(pairs, default=(limit, None, None), key=lambda pair: pair[0])
+        if a is None or b is None or together > limit * MERGE:
+            break
+        now[now.index(a) : now.index(a) + 2] = [Run(a.partition, a.first, b.end)]
+        found.append(Merge(a.partition, b.partition, together / total))
+    still = [run for run in now if run in stuck]
+    return Plan(limit / total, found, now, [load(run, len(now)) / total for run in now], still)
+
+
+def _middle(upto: Sequence[float], run: Run) -> int | None:
+    """Where to split a run so that the larger part is smallest; None where that helps nobody."""
+    whole = upto[run.end] - upto[run.first]
+    if run.end - run.first < 2 or whole == 0:
+        return None
+    at = min(
+        range(run.first + 1, run.end), key=lambda slot: max(upto[slot] - upto[run.first], upto[run.end] - upto[slot])
+    )
+    larger = max(upto[at] - upto[run.first], upto[run.end] - upto[at])
+    return at if larger <= USEFUL * whole else None
+
+
+def _sums(slots: Mapping[int, float]) -> list[float]:
+    """Load of all slots below each."""
+    return [0.0, *accumulate(slots.get(slot, 0.0) for slot in range(SLOT_COUNT))]

@@ -1,0 +1,139 @@
+"""Who sends how much under which key: what `balance` reckons with."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import functions as sf
+
+from partibus.pipeline.errors import JobError
+from partibus.pipeline.slots import slot_of
+from partibus.telemetry.schema import NAMESPACE, OK
+
+ENTITY = ("namespace", "entity")
+WANTED = ("partition_id",)
+"""What a table of messages needs at the least; `session_id`, `partition_key` and `body` are used where they are."""
+
+
+class KeyLoad(NamedTuple):
+    """One key."""
+
+    key: str
+    slot: int
+    load: float
+
+
+class Loads(NamedTuple):
+    """What one entity was sent."""
+
+    namespace: str
+    entity: str
+    slots: dict[int, float]
+    """Slot -> load of all its keys."""
+    partitions: dict[int, float]
+    """As observed: partition -> load, with and without keys."""
+    unkeyed: float
+    placed: dict[int, int]
+    """Slot -> the partition that its keys were found in last."""
+    keys: list[KeyLoad]
+    """The largest ones, largest first."""
+    key_count: int
+    rows: int
+    """Rows that it was reckoned from."""
+    sampled_share: float
+    """Rows over messages: 1 when every message is known."""
+
+    @property
+    def total(self) -> float:
+        return sum(self.slots.values()) + self.unkeyed
+
+
+def sent_rows(rows: DataFrame) -> DataFrame:
+    """Of telemetry, what was sent and taken, with its `load` of 1 message; keys keep their slots."""
+    return rows.where((sf.col("op") == "send") & (sf.col("outcome") == OK)).select(
+        *ENTITY, "partition_id", "key", "slot", "size_bytes", sf.coalesce("weight", sf.lit(1.0)).alias("weight")
+    )
+
+
+def message_rows(messages: DataFrame, entity: str) -> DataFrame:
+    """The same of a table of messages: what the data source or a capture gives. Raises `JobError`."""
+    columns = set(messages.columns)
+    missing = [name for name in WANTED if name not in columns]
+    if missing:
+        raise JobError(f"the table of messages has no column {', '.join(missing)}; it has {', '.join(sorted(columns))}")
+    keys = [sf.col(name).cast("string") for name in ("session_id", "partition_key") if name in columns]
+    key = sf.coalesce(*keys) if keys else sf.lit(None).cast("string")
+    keyed = messages.withColumn("whole_key", key)
+    size = sf.length("body") if "body" in columns else sf.lit(0)
+    return keyed.select(
+        sf.lit(NAMESPACE).alias("namespace"),
+        sf.lit(entity).alias("entity"),
+        "partition_id",
+        sf.col("whole_key").alias("key"),
+        slot_of(sf.col("whole_key")).alias("slot"),
+        size.cast("bigint").alias("size_bytes"),
+        sf.lit(1.0).alias("weight"),
+    )
+
+
+def key_loads(sent: DataFrame, by_bytes: bool) -> DataFrame:
+    """Load per entity, partition, slot and key; without a slot: of messages without a key."""
+    load = sf.col("weight") * (sf.coalesce("size_bytes", sf.lit(0)) if by_bytes else sf.lit(1.0))
+    return sent.groupBy(*ENTITY, "partition_id", "slot", "key").agg(
+        sf.sum(load).alias("load"), sf.sum("weight").alias("messages"), sf.count(sf.lit(1)).alias("rows")
+    )
+
+
+def slot_loads(keys: DataFrame) -> DataFrame:
+    """Load per entity, partition and slot."""
+    return keys.groupBy(*ENTITY, "partition_id", "slot").agg(
+        *(sf.sum(name).alias(name) for name in ("load", "messages", "rows")), sf.count_distinct("key").alias("keys")
+    )
+
+
+def largest_keys(keys: DataFrame, most: int) -> DataFrame:
+    """The keys with most load, ``most`` of each entity."""
+    whole = keys.where(sf.col("slot").isNotNull()).groupBy(*ENTITY, "slot", "key").agg(sf.sum("load").alias("load"))
+    rank = sf.row_number().over(Window.partitionBy(*ENTITY).orderBy(sf.desc("load"), "key"))
+    return whole.withColumn("rank", rank).where(sf.col("rank") <= most).drop("rank")
+
+
+def collect_loads(spark: SparkSession, keys: DataFrame, *, entities_max: int, keys_max: int) -> list[Loads]:
+    """The busiest entities, the busiest first. At most 16,384 rows per partition come to the driver for each."""
+    ranked = keys.groupBy(*ENTITY).agg(sf.sum("load").alias("load")).sort(sf.desc("load"), *ENTITY)
+    names = [(row["namespace"], row["entity"]) for row in ranked.limit(entities_max).collect()]
+    if not names:
+        return []
+    busy = sf.broadcast(spark.createDataFrame(names, "namespace string, entity string"))
+    picked = keys.join(busy, [*ENTITY], "left_semi")
+    slots = slot_loads(picked).collect()
+    largest = largest_keys(picked, keys_max).collect()
+    return [
+        _loads(name, [r for r in slots if _name(r) == name], [r for r in largest if _name(r) == name]) for name in names
+    ]
+
+
+def _loads(name: tuple[str, str], slots: Sequence[Row], largest: Sequence[Row]) -> Loads:
+    of_slots: dict[int, float] = {}
+    partitions: dict[int, float] = {}
+    placed: dict[int, int] = {}
+    unkeyed, rows, messages = 0.0, 0, 0.0
+    for row in slots:
+        partitions[row["partition_id"]] = partitions.get(row["partition_id"], 0.0) + row["load"]
+        rows += row["rows"]
+        messages += row["messages"]
+        if row["slot"] is None:
+            unkeyed += row["load"]
+        else:
+            of_slots[row["slot"]] = of_slots.get(row["slot"], 0.0) + row["load"]
+            placed[row["slot"]] = row["partition_id"]
+    keys = [KeyLoad(row["key"], row["slot"], row["load"]) for row in largest]
+    keys.sort(key=lambda key: (-key.load, key.key))
+    key_count = sum(row["keys"] for row in slots if row["slot"] is not None)
+    return Loads(
+        *name, of_slots, partitions, unkeyed, placed, keys, key_count, rows, rows / messages if messages else 1.0
+    )
+
+
+def _name(row: Row) -> tuple[str, str]:
+    return row["namespace"], row["entity"]
