@@ -2,7 +2,17 @@
 
 from typing import Any
 
-from partibus.partition.ports import DueRows, EntryRow, LockBatchRow, Snapshot, SubqueueCounts, Writes
+from partibus.partition.ports import (
+    CursorRow,
+    DueRows,
+    EntryRow,
+    FateRow,
+    LockBatchRow,
+    SessionLockRow,
+    Snapshot,
+    SubqueueCounts,
+    Writes,
+)
 
 
 def _rows(flat: list[Any], columns: int) -> list[list[Any]]:
@@ -21,6 +31,12 @@ class Model:
         self.states: dict[tuple[int, str], tuple[bytes, int]] = {}
         self.ids: dict[tuple[int, int, bytes], int] = {}
         self.marks: dict[tuple[int, int], int] = {}
+        self.cursors: dict[tuple[int, str], CursorRow] = {}
+        self.retained: dict[int, tuple[int, int]] = {}
+        self.fates: dict[int, list[int]] = {}
+        self.sink_ids: dict[tuple[int, int, bytes], int] = {}
+        self.sinks: dict[tuple[int, int], int] = {}
+        self.session_locks: dict[tuple[int, str], SessionLockRow] = {}
 
     def commit(self, writes: Writes) -> None:
         """In the order of the attributes of `Writes`."""
@@ -49,6 +65,21 @@ class Model:
             for key in sorted(key for key in self.ids if key[0] == row and key[1] < bucket)[:most]:
                 del self.ids[key]
         self.marks |= writes.inbound_marks
+        self._set(self.cursors, writes.cursors)
+        self.retained |= writes.retained
+        for key, *line in _rows(writes.fates, 6):
+            if key in self.fates:
+                raise KeyError(key)
+            self.fates[key] = line
+        self._delete(self.fates, writes.forgotten_fates)
+        for row, sink, row_id, batch in _rows(writes.sink_ids, 4):
+            self.sink_ids[row, sink, row_id] = batch
+        self.sinks |= writes.sink_batches
+        for row, sink, last, most in writes.forgotten_sink_ids:
+            old = [(batch, key) for key, batch in self.sink_ids.items() if key[:2] == (row, sink) and batch <= last]
+            for _, sink_id in sorted(old)[:most]:
+                del self.sink_ids[sink_id]
+        self._set(self.session_locks, writes.session_locks)
         self.locks = {key: row for key, row in self.locks.items() if key[0] not in writes.deleted_locks}
         for lock_key, rows in writes.lock_batches.items():
             for first_pos, until_ms, bitmap in rows:
@@ -69,6 +100,19 @@ class Model:
             self.states = {key: state for key, state in self.states.items() if key[0] != row}
             self.marks = {key: pos for key, pos in self.marks.items() if key[0] != row}
             self.ids = {key: accepted_ms for key, accepted_ms in self.ids.items() if key[0] != row}
+            self.cursors = {key: cursor for key, cursor in self.cursors.items() if key[0] >> 2 != row}
+            self._delete(self.retained, [(row << 2, (row << 2) + 3)])
+            self._delete(self.fates, whole)
+            self.sink_ids = {key: batch for key, batch in self.sink_ids.items() if key[0] != row}
+            self.sinks = {key: batch for key, batch in self.sinks.items() if key[0] != row}
+            self.session_locks = {key: lock for key, lock in self.session_locks.items() if key[0] != row}
+
+    @staticmethod
+    def _set(rows: dict[Any, Any], changes: dict[Any, Any]) -> None:
+        for key, row in changes.items():
+            rows.pop(key, None)
+            if row is not None:
+                rows[key] = row
 
     @staticmethod
     def _delete(rows: dict[int, Any], ranges: list[tuple[int, int]]) -> None:
@@ -81,6 +125,26 @@ class Model:
         self._delete(self.bodies, [(key, key) for key in keys if key not in named])
 
     def rows(self, subqueue: int) -> list[EntryRow]:
+        """All entries of a sub-queue that have a body and have not left, by position."""
+        return [row for row in self.readable(subqueue) if row.state < 16]
+
+    def scanned(self, subqueue: int) -> list[tuple[EntryRow, int]]:
+        """All entries of a sub-queue, with the length of their bodies."""
+        return [
+            (EntryRow._make([key % (1 << 40), *columns, b""]), len(self.bodies.get(columns[0], b"")))
+            for key, columns in sorted(self.entries.items())
+            if key >> 40 == subqueue
+        ]
+
+    def log(self, subqueue: int) -> list[FateRow]:
+        """All lines of a log of fates."""
+        return [
+            FateRow._make([key % (1 << 40), *columns])
+            for key, columns in sorted(self.fates.items())
+            if key >> 40 == subqueue
+        ]
+
+    def readable(self, subqueue: int) -> list[EntryRow]:
         """All entries of a sub-queue that have a body, by position."""
         return [
             EntryRow._make([key % (1 << 40), *columns, self.bodies[columns[0]]])
@@ -115,7 +179,26 @@ class Model:
             if (due := self.due(subqueue, state)) and due[0].due_ms is not None
         }
         marks = {source: pos for (partition, source), pos in self.marks.items() if partition == row}
-        return Snapshot(*self.partitions[row], counts, batches, locked, next_due, marks)
+        return Snapshot(
+            *self.partitions[row],
+            counts,
+            batches,
+            locked,
+            next_due,
+            marks,
+            cursors=tuple(
+                self.cursors[key]
+                for key in sorted(self.cursors, key=lambda key: (key[0], key[1].encode()))
+                if key[0] >> 2 == row
+            ),
+            retained={key: SubqueueCounts(*pair) for key, pair in self.retained.items() if key >> 2 == row},
+            sinks={sink: batch for (partition, sink), batch in self.sinks.items() if partition == row},
+            session_locks=tuple(
+                self.session_locks[key]
+                for key in sorted(self.session_locks, key=lambda key: key[1].encode())
+                if key[0] == row
+            ),
+        )
 
     def sizes(self) -> dict[int, int]:
         """What `Store.load_sizes` must answer for all partitions."""

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partibus.partition.keys import SHARED_BODY, body_key, entry_key, subqueue_key
-from partibus.partition.ports import EntryRow, Store, StoreError, Writes
+from partibus.partition.ports import CursorRow, EntryRow, SessionLockRow, Store, StoreError, Writes
 from partibus.store.postgresql import PostgreSQLStore
 from partibus.store.sqlite import SQLiteStore
+from tests.contract.frames import packed, unpack
 from tests.contract.model import Model
 from tests.contract.stores import memory, postgresql, sqlite
 
@@ -20,7 +21,7 @@ PARTITIONS = (0, 1)
 SUBQUEUES = [subqueue_key(partition, kind) for partition in PARTITIONS for kind in (0, 1, 2)]
 POSITIONS = st.integers(0, 9)
 NUMBERS = st.integers(0, 1 << 40)
-STATES = st.integers(0, 3)
+STATES = st.integers(0, 3) | st.sampled_from([16, 17, 23])
 TIMES = st.integers(0, 4) | NUMBERS
 """Few, so that entries are due together."""
 SESSIONS = st.sampled_from(["", "a", "a\x00", "b", "ü", "𝄞"]) | st.text(
@@ -62,11 +63,14 @@ def commits(draw: st.DrawFn) -> Writes:
         session = draw(st.none() | SESSIONS)
         sequence = key & 0xFFFF if not key >> 40 & 3 else draw(POSITIONS)
         body = draw(keys_of_bodies())
-        due_ms = draw(st.none() | TIMES)
-        writes.entries += [key, body, sequence, draw(NUMBERS), draw(STATES), 0, session, due_ms]
+        state = draw(STATES)
+        due_ms = draw(st.none() | TIMES) if state < 16 else None
+        writes.entries += [key, body, sequence, draw(NUMBERS), state, 0, session, due_ms]
     for key in draw(st.lists(keys_of_entries(), max_size=4)):
         body = draw(keys_of_bodies())
-        writes.entry_updates += [key, body, draw(STATES), draw(POSITIONS), draw(st.none() | TIMES)]
+        state = draw(STATES)
+        due_ms = draw(st.none() | TIMES) if state < 16 else None
+        writes.entry_updates += [key, body, state, draw(POSITIONS), due_ms]
     session_states = st.tuples(st.none() | st.binary(max_size=9), TIMES)
     names = st.tuples(st.sampled_from(PARTITIONS), SESSIONS)
     writes.session_states = draw(st.dictionaries(names, session_states, max_size=3))
@@ -84,7 +88,28 @@ def commits(draw: st.DrawFn) -> Writes:
     writes.deleted_shared_bodies = draw(st.lists(keys_of_bodies(st.just(SHARED_BODY)), max_size=4))
     sources = st.tuples(st.sampled_from(PARTITIONS), st.integers(0, 3))
     writes.inbound_marks = draw(st.dictionaries(sources, NUMBERS, max_size=2))
+    draw_readers_and_sinks(draw, writes)
     return writes
+
+
+def draw_readers_and_sinks(draw: st.DrawFn, writes: Writes) -> None:
+    for subqueue, name in draw(st.sets(st.tuples(st.sampled_from(SUBQUEUES), SESSIONS), max_size=2)):
+        columns = draw(st.none() | st.tuples(*[NUMBERS] * 8))
+        writes.cursors[subqueue, name] = None if columns is None else CursorRow(subqueue, name, *columns)
+    counts = st.tuples(NUMBERS, NUMBERS)
+    writes.retained = draw(st.dictionaries(st.sampled_from(SUBQUEUES), counts, max_size=2))
+    for key in draw(st.sets(keys_of_entries(), max_size=4)):
+        writes.fates += [key, draw(POSITIONS), draw(NUMBERS), draw(POSITIONS), draw(NUMBERS), draw(POSITIONS)]
+    writes.forgotten_fates = draw(st.lists(ranges(keys_of_entries()), max_size=2))
+    sinks = st.tuples(st.sampled_from(PARTITIONS), st.sampled_from((-1, 7)))
+    for place, row_id, batch in draw(st.lists(st.tuples(sinks, st.sampled_from(IDS), BUCKETS), max_size=6)):
+        writes.sink_ids += [*place, row_id, batch]
+    writes.sink_batches = draw(st.dictionaries(sinks, NUMBERS, max_size=2))
+    for place, batch, most in draw(st.lists(st.tuples(sinks, BUCKETS, st.integers(0, 4)), max_size=2)):
+        writes.forgotten_sink_ids.append((*place, batch, most))
+    for row, session in draw(st.sets(st.tuples(st.sampled_from(PARTITIONS), SESSIONS), max_size=2)):
+        lock = draw(st.none() | st.builds(SessionLockRow, st.just(session), NUMBERS, NUMBERS, SESSIONS))
+        writes.session_locks[row, session] = lock
 
 
 @st.composite
@@ -115,6 +140,7 @@ def assert_answers_as(model: Model, store: Store, max_entries: int, max_bytes: i
     wanted = [body_key(partition, number) for partition in PARTITIONS for number in numbers]
     assert store.load_bodies(wanted) == [model.bodies.get(key) for key in wanted]
     for subqueue in SUBQUEUES:
+        assert_ranges_are_as_in(model, store, subqueue, max_entries, max_bytes)
         rows = model.rows(subqueue)
         by_sequence = rows if not subqueue & 3 else sorted(rows, key=lambda row: (row.sequence, row.pos))
         assert store.browse(subqueue, 0, 1 << 40, 99, 9_999) == rows
@@ -140,6 +166,29 @@ def assert_answers_as(model: Model, store: Store, max_entries: int, max_bytes: i
                     subqueue, state, until_ms, most
                 )
         assert_sessions_are_as_in(model, store, subqueue)
+
+
+def assert_ranges_are_as_in(model: Model, store: Store, subqueue: int, max_entries: int, max_bytes: int) -> None:
+    for finished in (False, True):
+        readable = [row for row in model.readable(subqueue) if row.state != 2 and (finished or row.state < 16)]
+        for from_pos, to_pos in ((0, 1 << 40), (4, 7)):
+            inside = [packed(row) for row in readable if from_pos <= row.pos < to_pos]
+            while from_pos < to_pos:
+                frame = store.read_range(subqueue, from_pos, to_pos, max_entries, max_bytes, finished=finished)
+                entries = unpack(frame)
+                assert len(entries) <= max_entries
+                assert len(entries) <= 1 or sum(entry.size for entry in entries) <= max_bytes
+                assert entries == inside[: len(entries)]
+                assert frame.next_pos == to_pos or frame.next_pos == entries[-1].pos + 1
+                inside = inside[len(entries) :]
+                from_pos = frame.next_pos
+            assert inside == []
+    scanned = model.scanned(subqueue)
+    assert store.scan(subqueue, 0, 1 << 40, 99) == scanned
+    assert store.scan(subqueue, 4, 8, 2) == [row for row in scanned if 4 <= row[0].pos < 8][:2]
+    log = model.log(subqueue)
+    assert store.load_fates(subqueue, 0, 99) == log
+    assert store.load_fates(subqueue, 3, 2) == [line for line in log if line.number >= 3][:2]
 
 
 def assert_sessions_are_as_in(model: Model, store: Store, subqueue: int) -> None:
@@ -171,6 +220,11 @@ def assert_ids_are_as_in(model: Model, store: Store) -> None:
             assert store.find_duplicates(partition, first_bucket, IDS[1:]) == expected
         ids = sorted((bucket, *key, ms) for (row, bucket, *key), ms in model.ids.items() if row == partition)
         assert store.scan_duplicates(partition, (-1, b""), 99) == ids
+        for sink in (-1, 7):
+            batches = {key[2]: batch for key, batch in model.sink_ids.items() if key[:2] == (partition, sink)}
+            assert store.find_sink_ids(partition, sink, IDS[1:]) == batches.keys() & {*IDS[1:]}
+            for last in (0, 2, 3):
+                assert store.count_sink_ids(partition, sink, last) == sum(batch <= last for batch in batches.values())
         after = (1, IDS[2])
         assert store.scan_duplicates(partition, after, 3) == [row for row in ids if row[:2] > after][:3]
 

@@ -15,8 +15,8 @@ from partibus.partition.ports import (
     executed_rows,
 )
 from partibus.store.sqlite.duplicates import forget_duplicates
-from partibus.store.sqlite.sinks import forget_sink_ids, remember_sink_ids
-from partibus.store.sqlite.sql import execute_keys, execute_rows, statement
+from partibus.store.sqlite.sinks import forget_sink_ids, remember_sink_ids, sweep_sink_ids
+from partibus.store.sqlite.sql import execute_keys, execute_rows, in_list_form, padded_keys, statement
 
 COUNTER_COLUMNS = 4
 COUNT_COLUMNS = 3
@@ -123,8 +123,13 @@ def _apply_sinks(connection: Connection, writes: Writes) -> None:
 
 
 def _apply_session_locks(connection: Connection, writes: Writes) -> None:
-    free = [column for place, lock in writes.session_locks.items() if lock is None for column in place]
-    execute_rows(connection, "delete_session_locks", SESSION_COLUMNS, free)
+    free: dict[int, list[str]] = {}
+    for (partition_row, session), lock in writes.session_locks.items():
+        if lock is None:
+            free.setdefault(partition_row, []).append(session)
+    for partition_row, sessions in free.items():
+        for chunk in padded_keys(sessions):
+            connection.execute(in_list_form("delete_session_locks", len(chunk)), (partition_row, *chunk))
     held = [column for (row, _), lock in writes.session_locks.items() if lock is not None for column in (row, *lock)]
     execute_rows(connection, "replace_session_locks", SESSION_LOCK_COLUMNS, held)
 
@@ -186,7 +191,7 @@ def sweep_partition(partition_row: int, rows: int, connection: Connection) -> bo
     swept += connection.execute(statement("delete_some_session_states"), states).rowcount
     swept += forget_duplicates(connection, partition_row, _BUCKET_MAX, rows)
     swept += connection.execute(statement("delete_some_fates"), entries).rowcount
-    swept += connection.execute(statement("delete_some_sink_ids"), (partition_row, rows)).rowcount
+    swept += sweep_sink_ids(connection, partition_row, rows)
     if swept == 0:
         connection.execute(statement("delete_dropped_partition"), (partition_row,))
     return swept == 0

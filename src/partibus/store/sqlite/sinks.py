@@ -48,3 +48,11 @@ def forget_sink_ids(connection: Connection, partition_row: int, sink: int, batch
         connection.execute(statement("delete_sink_ids_to"), (partition_row, sink, batch))
     else:
         connection.execute(statement("delete_sink_ids_before"), (partition_row, sink, *bound))
+
+
+def sweep_sink_ids(connection: Connection, partition_row: int, most: int) -> int:
+    """Delete up to ``most`` ids of a partition's sinks; how many it were."""
+    bound = connection.execute(statement("select_swept_sink_id"), (partition_row, most)).fetchone()
+    if bound is None:
+        return connection.execute(statement("delete_all_sink_ids"), (partition_row,)).rowcount
+    return connection.execute(statement("delete_swept_sink_ids"), (partition_row, *bound)).rowcount

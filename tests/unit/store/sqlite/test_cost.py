@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from partibus.partition.keys import subqueue_key
-from partibus.partition.ports import EntryState, Writes
-from partibus.store.sqlite import duplicates, reader, sessions
+from partibus.partition.keys import body_key, entry_key, subqueue_key
+from partibus.partition.ports import FINISHED, EntryState, Fate, Writes
+from partibus.store.sqlite import duplicates, ranges, reader, sessions, sinks
 from partibus.store.sqlite.apply import apply_writes
 from partibus.store.sqlite.sql import schema
 from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, enqueue
@@ -19,7 +19,7 @@ IDS = [number.to_bytes(16, "little") for number in range(MANY)]
 
 def filled(rows: int) -> sqlite3.Connection:
     """So many entries of each kind: active in one session and in each its own, deferred, scheduled all for the same
-    time, expiring, dead-lettered; and so many states and ids."""
+    time, expiring, dead-lettered, kept for a cursor after it was dead-lettered; and so many states, ids and fates."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.executescript(schema())
     for number in range(rows):
@@ -33,6 +33,11 @@ def filled(rows: int) -> sqlite3.Connection:
         enqueue(writes, at, subqueue=DEAD_LETTERS, sequence=at + 5)
         writes.session_states[PARTITION, f"{number:06}"] = (b"state", number)
         writes.duplicate_ids += [PARTITION, number % 3, IDS[number], number]
+        enqueue(writes, at + 1, subqueue=DEAD_LETTERS, sequence=at + 6)
+        left = FINISHED + Fate.COMPLETED
+        writes.entry_updates += [entry_key(DEAD_LETTERS, at + 1), body_key(PARTITION, at + 6), left, 1, None]
+        writes.fates += [entry_key(DEAD_LETTERS, number), at + 1, at + 6, Fate.COMPLETED, number, 1]
+        writes.sink_ids += [PARTITION, 7, IDS[number], number % 3]
         apply_writes(writes, connection)
     return connection
 
@@ -68,6 +73,18 @@ def forget(connection: sqlite3.Connection) -> None:
     connection.execute("ROLLBACK")
 
 
+def forget_of_sink(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN")
+    sinks.forget_sink_ids(connection, PARTITION, 7, 2, 20)
+    connection.execute("ROLLBACK")
+
+
+def remember_of_sink(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN")
+    sinks.remember_sink_ids(connection, [PARTITION, 7, IDS[1], 2, PARTITION, 7, bytes(16), 2])
+    connection.execute("ROLLBACK")
+
+
 LOADS: dict[str, Callable[[sqlite3.Connection], object]] = {
     "the state of a partition": lambda c: reader.read_partition(c, PARTITION),
     "a session's page": lambda c: reader.read_page(c, QUEUE, 0, 9, 999, LARGE),
@@ -85,6 +102,14 @@ LOADS: dict[str, Callable[[sqlite3.Connection], object]] = {
     "ids": lambda c: duplicates.find_duplicates(c, PARTITION, 1, [IDS[8], IDS[9], bytes(16)]),
     "the next ids": lambda c: duplicates.scan_duplicates(c, PARTITION, (1, IDS[8]), 9),
     "forgetting ids": forget,
+    "a frame": lambda c: ranges.read_range(c, QUEUE, 0, 1 << 40, 9, 999, finished=True),
+    "a frame of what is waiting": lambda c: ranges.read_range(c, DEAD_LETTERS, 500, 1 << 40, 9, 999, finished=False),
+    "a frame in bytes": lambda c: ranges.read_range(c, QUEUE, 0, 1 << 40, 1 << 30, 999, finished=True),
+    "a scan": lambda c: ranges.scan(c, DEAD_LETTERS, 500, 1 << 40, 9),
+    "fates": lambda c: ranges.read_fates(c, DEAD_LETTERS, 50, 9),
+    "a sink's ids": lambda c: sinks.find_sink_ids(c, PARTITION, 7, [IDS[8], IDS[9], bytes(16)]),
+    "a sink's new ids": remember_of_sink,
+    "forgetting a sink's ids": forget_of_sink,
 }
 
 

@@ -26,7 +26,7 @@ def database() -> sqlite3.Connection:
     return connection
 
 
-TABLES = ("entry", "body", "lock_batch", "session_state", "duplicate_id")
+TABLES = ("entry", "body", "lock_batch", "session_state", "duplicate_id", "fate", "sink_id", "session_lock", "cursor")
 """With a row per message, session or id."""
 
 BY_SESSION = "entry_by_session (<expr>=? AND state=? AND session"
@@ -48,6 +48,18 @@ SEARCHES = {
     "scan_duplicates": "PRIMARY KEY (partition_row=? AND (bucket,id)>(?,?)",
     "delete_duplicates_before": "PRIMARY KEY (partition_row=? AND (bucket,id)<(?,?)",
     "delete_duplicate_buckets": "PRIMARY KEY (partition_row=? AND bucket<?",
+    "find_sink_ids": "PRIMARY KEY (partition_row=? AND sink=? AND batch=? AND id=?",
+    "delete_sink_ids": "PRIMARY KEY (partition_row=? AND sink=? AND batch=? AND id=?",
+    "select_swept_sink_id": "PRIMARY KEY (partition_row=?",
+    "delete_swept_sink_ids": "PRIMARY KEY (partition_row=? AND (sink,batch,id)<(?,?,?)",
+    "select_sink_batches": "PRIMARY KEY (partition_row=? AND sink=? AND batch>?",
+    "count_sink_ids": "PRIMARY KEY (partition_row=? AND sink=? AND batch<?",
+    "select_sink_bound": "PRIMARY KEY (partition_row=? AND sink=? AND batch<?",
+    "delete_sink_ids_before": "PRIMARY KEY (partition_row=? AND sink=? AND (batch,id)<(?,?)",
+    "delete_sink_ids_to": "PRIMARY KEY (partition_row=? AND sink=? AND batch<?",
+    "delete_session_locks": "PRIMARY KEY (partition_row=? AND session=?",
+    "scan_entries": "entry USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
+    "select_range": "entry USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
 }
 """What a statement must find its rows by, all columns of it: one fewer may be a walk through a million rows."""
 

@@ -1,3 +1,1 @@
-DELETE FROM session_lock WHERE (partition_row, session) IN (
-    SELECT column1, column2 FROM (SELECT * FROM (VALUES (?, ?)) LIMIT ?)
-)
+DELETE FROM session_lock WHERE partition_row = ? AND session IN (?)

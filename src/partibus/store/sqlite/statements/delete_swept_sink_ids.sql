@@ -1,0 +1,1 @@
+DELETE FROM sink_id WHERE partition_row = ? AND (sink, batch, id) < (?, ?, ?)
