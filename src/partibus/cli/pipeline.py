@@ -7,6 +7,7 @@ from partibus.cli.lazy import Lazy, LazyGroup
 JOBS = {
     "telemetry": Lazy("partibus.cli.jobs.telemetry", "telemetry", "Say how a broker was used, from its telemetry."),
     "plan": Lazy("partibus.cli.jobs.plan", "plan", "Find hot partitions and keys, and plan splits and merges."),
+    "audit": Lazy("partibus.cli.jobs.audit", "audit", "Compare what producers and consumers have logged."),
 }
 
 

@@ -1,0 +1,262 @@
+"""Producers' and consumers' logs put side by side: what broke a promise.
+
+| finding | means |
+|---|---|
+| lost | acknowledged to the producer, and completed by nobody |
+| unsent | received, though no producer sent it |
+| refused | received, though the broker refused it |
+| doubled | completed more often than it was sent |
+| after_completion | delivered again after a completion was acknowledged |
+| out_of_order | first delivered after a message that follows it in its key |
+| lock_overlap | delivered to a second holder while the lock of the first one ran |
+
+Every finding is a function from the two logs to a table of `FINDING`, by joins and windows over message ids and keys:
+nothing is collected, no window spans more than one message or one key. What lets a finding pass is what the broker does
+not promise (docs/loss.md): times of different machines differ by up to ``slack``; a message whose first delivery nobody
+logged says nothing about order.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+FINDING: Final = "kind string, entity string, message_id string, key string, at timestamp, detail string"
+ID: Final = ("entity", "message_id")
+
+Values = dict[str, Any]
+
+
+class Logs(NamedTuple):
+    """What is compared; both as `logs.fitted` makes them."""
+
+    produced: DataFrame
+    consumed: DataFrame
+    remaining: DataFrame | None = None
+    """Entity and message id of what is still there: not received, not lost either."""
+
+
+class Terms(NamedTuple):
+    """What is taken for a fault."""
+
+    slack_ms: int = 1000
+    """By how much clocks of producers and consumers may differ."""
+
+
+def normalized(logs: Logs) -> Logs:
+    """Entities are compared without case; a send without an outcome was acknowledged."""
+    entity = sf.lower(sf.coalesce("entity", sf.lit("")))
+    produced = logs.produced.withColumn("entity", entity).withColumn(
+        "outcome", sf.lower(sf.coalesce("outcome", sf.lit("ok")))
+    )
+    remaining = None if logs.remaining is None else logs.remaining.withColumn("entity", entity).select(*ID).distinct()
+    return Logs(produced, logs.consumed.withColumn("entity", entity), remaining)
+
+
+def sends(logs: Logs) -> DataFrame:
+    """One row per message: how often it was sent, acknowledged, refused; its first time, key and place."""
+    return logs.produced.groupBy(*ID).agg(
+        sf.count(sf.lit(1)).alias("sends"),
+        sf.count_if(sf.col("outcome") == "ok").alias("acknowledged"),
+        sf.count_if(sf.col("outcome") == "failed").alias("refusals"),
+        sf.min("sent_time").alias("sent_time"),
+        sf.min_by("key", "sent_time").alias("key"),
+        sf.min_by("key_sequence", "sent_time").alias("key_sequence"),
+    )
+
+
+def receipts(logs: Logs) -> DataFrame:
+    """One row per message that was received: how often, how often completed, when first."""
+    first = sf.min(sf.struct("received_time", sf.coalesce("delivery_count", sf.lit(0)).alias("delivery_count")))
+    return logs.consumed.groupBy(*ID).agg(
+        sf.count(sf.lit(1)).alias("deliveries"),
+        sf.count("completed_time").alias("completions"),
+        first.alias("first"),
+        sf.max("completed_time").alias("completed_time"),
+        sf.array_sort(sf.collect_set("consumer")).alias("consumers"),
+    )
+
+
+def reconciled(logs: Logs) -> DataFrame:
+    """Both sides of every message: `sends` and `receipts`, nulls where one has nothing."""
+    return sends(logs).join(receipts(logs), [*ID], "full")
+
+
+def lost(both: DataFrame, logs: Logs) -> DataFrame:
+    gone = both.where((sf.col("acknowledged") > 0) & (sf.coalesce("completions", sf.lit(0)) == 0))
+    if logs.remaining is not None:
+        gone = gone.join(logs.remaining, [*ID], "left_anti")
+    received = sf.when(sf.col("deliveries") > 0, sf.format_string("received %d times, never completed", "deliveries"))
+    return _found(gone, "lost", "sent_time", sf.coalesce(received, sf.lit("never received")))
+
+
+def unsent(both: DataFrame) -> DataFrame:
+    strange = both.where(sf.col("sends").isNull())
+    return _found(strange, "unsent", "first.received_time", sf.format_string("received %d times", "deliveries"))
+
+
+def refused(both: DataFrame) -> DataFrame:
+    all_refused = (sf.col("sends") == sf.col("refusals")) & (sf.col("deliveries") > 0)
+    return _found(both.where(all_refused), "refused", "first.received_time", sf.lit("every send was refused"))
+
+
+def doubled(both: DataFrame) -> DataFrame:
+    """A send of unknown outcome may have been stored, so it counts as one."""
+    more = both.where(sf.col("completions") > sf.greatest(sf.col("sends") - sf.col("refusals"), sf.lit(1)))
+    detail = sf.format_string(
+        "sent %d times, completed %d times by %s", "sends", "completions", sf.array_join("consumers", ", ", "?")
+    )
+    return _found(more, "doubled", "completed_time", detail)
+
+
+def after_completion(logs: Logs, sent: DataFrame, terms: Terms) -> DataFrame:
+    """Messages that were sent once only: of others another copy may have come."""
+    whole = Window.partitionBy(*ID)
+    completed = logs.consumed.withColumn("completed_first", sf.min("completed_time").over(whole))
+    again = completed.where(_later("received_time", "completed_first", terms))
+    once = again.join(sent.where(sf.col("sends") == 1).select(*ID), [*ID], "left_semi")
+    detail = sf.format_string(
+        "completed at %s, delivered again to %s",
+        sf.col("completed_first").cast("string"),
+        sf.coalesce("consumer", sf.lit("?")),
+    )
+    return _found(once, "after_completion", "received_time", detail)
+
+
+def out_of_order(both: DataFrame) -> DataFrame:
+    """First deliveries of a key, in the order of their times, must not go back in its sequence. Only those count that
+    were the first indeed, as the delivery count tells; where times are equal, the order in between is not known."""
+    least = both.agg(sf.min("first.delivery_count").alias("least"))
+    known = both.where(
+        sf.col("key").isNotNull()
+        & sf.col("key_sequence").isNotNull()
+        & sf.col("first").isNotNull()
+        & (sf.col("sends") == 1)
+    )
+    first = known.join(sf.broadcast(least), sf.col("first.delivery_count") == sf.col("least"))
+    before = (
+        Window.partitionBy("entity", "key")
+        .orderBy(sf.unix_micros("first.received_time"))
+        .rangeBetween(Window.unboundedPreceding, -1)
+    )
+    placed = first.withColumn("ahead", sf.max(sf.struct("key_sequence", "message_id")).over(before))
+    late = placed.where(sf.col("key_sequence") < sf.col("ahead.key_sequence"))
+    detail = sf.format_string(
+        "number %d of its key came after number %d, '%s'", "key_sequence", "ahead.key_sequence", "ahead.message_id"
+    )
+    return _found(late, "out_of_order", "first.received_time", detail)
+
+
+def lock_overlap(logs: Logs, terms: Terms) -> DataFrame:
+    """Two deliveries in a row under different locks, the first of which had neither ended nor been given back."""
+    in_turn = Window.partitionBy(*ID).orderBy("received_time", "lock_token")
+    previous = sf.lag(
+        sf.struct("received_time", "locked_until", "lock_token", "completed_time", "released_time", "consumer")
+    )
+    locked = logs.consumed.where(sf.col("locked_until").isNotNull())
+    pairs = locked.withColumn("before", previous.over(in_turn)).where(sf.col("before").isNotNull())
+    held_until = sf.least(
+        sf.col("before.locked_until"), sf.col("before.completed_time"), sf.col("before.released_time")
+    )
+    overlap = pairs.withColumn("held_until", held_until).where(
+        _later("held_until", "received_time", terms) & ~sf.col("lock_token").eqNullSafe(sf.col("before.lock_token"))
+    )
+    detail = sf.format_string(
+        "%s held it until %s, and it was delivered to %s",
+        sf.coalesce("before.consumer", sf.lit("?")),
+        sf.col("held_until").cast("string"),
+        sf.coalesce("consumer", sf.lit("?")),
+    )
+    return _found(overlap, "lock_overlap", "received_time", detail)
+
+
+def findings(logs: Logs, both: DataFrame, terms: Terms) -> DataFrame:
+    """All that is wrong: rows of `FINDING`. ``logs`` are `normalized`, ``both`` is what `reconciled` says of them."""
+    sent = both.where(sf.col("sends").isNotNull())
+    tables = [
+        lost(both, logs),
+        unsent(both),
+        refused(both),
+        doubled(both),
+        after_completion(logs, sent, terms),
+        out_of_order(both),
+        lock_overlap(logs, terms),
+    ]
+    return reduce(DataFrame.unionAll, tables)
+
+
+KINDS: Final = ("lost", "unsent", "refused", "doubled", "after_completion", "out_of_order", "lock_overlap")
+
+
+def totals(both: DataFrame) -> Values:
+    """Counts over all messages."""
+    counts: dict[str, Callable[[], Column]] = {
+        "messages": lambda: sf.count(sf.lit(1)),
+        "sends": lambda: sf.sum("sends"),
+        "acknowledged": lambda: sf.sum("acknowledged"),
+        "refused_sends": lambda: sf.sum("refusals"),
+        "deliveries": lambda: sf.sum("deliveries"),
+        "completions": lambda: sf.sum("completions"),
+        "sent_more_than_once": lambda: sf.count_if(sf.col("sends") > 1),
+        "delivered_more_than_once": lambda: sf.count_if(sf.col("deliveries") > 1),
+    }
+    row = both.agg(
+        *(make().alias(name) for name, make in counts.items()),
+        sf.count_distinct(sf.struct("entity", "key")).alias("keys"),
+        sf.min("sent_time").alias("first"),
+        sf.max(sf.coalesce("completed_time", "sent_time")).alias("last"),
+    ).first()
+    assert row is not None
+    return {name: row[name] or 0 for name in (*counts, "keys")} | {"from": _iso(row["first"]), "to": _iso(row["last"])}
+
+
+def counted(found: DataFrame) -> dict[str, int]:
+    """How many of each kind, zeros too."""
+    rows = found.groupBy("kind").count().collect()
+    counts = {row["kind"]: row["count"] for row in rows}
+    return {kind: counts.get(kind, 0) for kind in KINDS}
+
+
+def samples(found: DataFrame, most: int) -> list[Values]:
+    """The first of each kind, ``most`` at most."""
+    rank = sf.row_number().over(Window.partitionBy("kind").orderBy("at", "message_id"))
+    rows = found.withColumn("rank", rank).where(sf.col("rank") <= most).drop("rank").sort("kind", "at", "message_id")
+    return [{**row.asDict(), "at": _iso(row["at"])} for row in rows.collect()]
+
+
+def delays(both: DataFrame, points_max: int = 240) -> list[Values]:
+    """Over time of sending: messages sent and completed per second, and how long they took to be received."""
+    span = both.agg(sf.min(sf.unix_seconds("sent_time")), sf.max(sf.unix_seconds("sent_time"))).first()
+    if span is None or span[0] is None:
+        return []
+    step = max(1, -(-(span[1] - span[0] + 1) // points_max))
+    took = (sf.unix_micros("first.received_time") - sf.unix_micros("sent_time")) / 1000
+    series = (
+        both.where(sf.col("sent_time").isNotNull())
+        .groupBy((sf.floor(sf.unix_seconds("sent_time") / step) * step).alias("at"))
+        .agg(
+            (sf.count(sf.lit(1)) / step).alias("sent"),
+            (sf.count_if(sf.col("completions") > 0) / step).alias("completed"),
+            sf.percentile_approx(took, 0.5).alias("p50_ms"),
+            sf.percentile_approx(took, 0.99).alias("p99_ms"),
+        )
+    )
+    return [row.asDict() for row in series.sort("at").collect()]
+
+
+def _later(one: str, other: str, terms: Terms) -> Column:
+    """Whether a time is after another, by more than clocks may differ."""
+    return sf.unix_micros(sf.col(one)) > sf.unix_micros(sf.col(other)) + terms.slack_ms * 1000
+
+
+def _found(table: DataFrame, kind: str, at: str, detail: Column) -> DataFrame:
+    key = sf.col("key") if "key" in table.columns else sf.lit(None)
+    return table.select(
+        sf.lit(kind).alias("kind"), *ID, key.cast("string").alias("key"), sf.col(at).alias("at"), detail.alias("detail")
+    )
+
+
+def _iso(at: Any) -> str | None:
+    return None if at is None else at.isoformat()

@@ -1,0 +1,97 @@
+"""The logs of producers and consumers, as tables: Parquet, JSON lines or CSV, with the columns of docs/pipeline.md."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from partibus.pipeline.errors import JobError
+
+
+class LogColumn(NamedTuple):
+    """A column of a log; one without ``needed`` may be absent, or null in any row."""
+
+    name: str
+    type: str
+    needed: bool
+    meaning: str
+
+
+PRODUCED: Final = (
+    LogColumn("message_id", "string", True, "what consumers know it by; of one entity, no two messages have the same"),
+    LogColumn("sent_time", "timestamp", True, "when the send began"),
+    LogColumn("key", "string", False, "session id or partition key: what order is promised within"),
+    LogColumn("key_sequence", "bigint", False, "place of the message in its key: rises with every send, gaps are fine"),
+    LogColumn("outcome", "string", False, "`ok`, `failed` (refused: must not arrive) or `unknown`; `ok` without it"),
+    LogColumn("entity", "string", False, "queue or topic, where the log is of several"),
+)
+CONSUMED: Final = (
+    LogColumn("message_id", "string", True, "as in the producers' log"),
+    LogColumn("received_time", "timestamp", True, "when the application got it"),
+    LogColumn("completed_time", "timestamp", False, "when the broker acknowledged its completion; null: it did not"),
+    LogColumn("released_time", "timestamp", False, "when it was given back, deferred or dead-lettered"),
+    LogColumn(
+        "locked_until",
+        "timestamp",
+        False,
+        "end of the lock, as last renewed; null: received and deleted, or of a session",
+    ),
+    LogColumn("lock_token", "string", False, "of this delivery"),
+    LogColumn("delivery_count", "int", False, "as the client shows it; a first delivery has the least of the log"),
+    LogColumn("consumer", "string", False, "who received it"),
+    LogColumn("key", "string", False, "as in the producers' log, which counts"),
+    LogColumn("entity", "string", False, "queue, or the topic of the subscription that the log is of"),
+)
+FORMATS: Final = ("parquet", "json", "csv")
+
+
+def read_log(
+    spark: SparkSession, paths: Sequence[str], columns: Sequence[LogColumn], form: str | None = None
+) -> DataFrame:
+    """The log with exactly ``columns``, absent ones as nulls. ``form``: one of `FORMATS`; None goes by the names.
+    Raises `JobError`, which names what is missing or does not fit."""
+    form = form or _form_of(paths[0])
+    reader = spark.read.option("recursiveFileLookup", "true")
+    try:
+        # All columns as text where files have no types: what does not fit is then found, and told, by us.
+        table = (
+            reader.option("header", "true").csv(list(paths))
+            if form == "csv"
+            else reader.option("primitivesAsString", "true").json(list(paths))
+            if form == "json"
+            else reader.parquet(*paths)
+        )
+    except AnalysisException as error:
+        raise JobError(f"no {form} log at {', '.join(paths)}: {error.getCondition() or error}") from None
+    return fitted(table, columns, ", ".join(paths))
+
+
+def fitted(table: DataFrame, columns: Sequence[LogColumn], name: str) -> DataFrame:
+    """The table with exactly ``columns``. Raises `JobError` when a needed one is missing."""
+    have = {column.lower(): column for column in table.columns}
+    missing = [column.name for column in columns if column.needed and column.name not in have]
+    if missing:
+        raise JobError(
+            f"the log {name} has no column {', '.join(missing)}; it has {', '.join(table.columns) or 'none'}. "
+            "Rename its columns to those of docs/pipeline.md."
+        )
+    return table.select(*(_cast(table, have.get(column.name), column) for column in columns))
+
+
+def _cast(table: DataFrame, found: str | None, column: LogColumn) -> Column:
+    if found is None:
+        return sf.lit(None).cast(column.type).alias(column.name)
+    value = sf.col(f"`{found}`")
+    if dict(table.dtypes)[found] == "string" and column.type != "string":
+        # Empty is null, as CSV has it; anything else that does not fit ends the job with an error that shows it.
+        value = sf.nullif(sf.trim(value), sf.lit(""))
+    return value.cast(column.type).alias(column.name)
+
+
+def _form_of(path: str) -> str:
+    name = path.rstrip("/").lower()
+    if name.endswith((".csv", ".csv.gz")):
+        return "csv"
+    return "json" if name.endswith((".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz")) else "parquet"

@@ -1,0 +1,217 @@
+"""The audit finds each planted fault, and nothing else."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from partibus.pipeline.audit import KINDS
+from partibus.pipeline.audit_job import Want, run
+from partibus.pipeline.errors import JobError
+from partibus.pipeline.job import Job, JobOptions
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+KEYS, PER_KEY = 5, 8
+Row = dict[str, Any]
+Log = dict[str, Row]
+
+
+def at(seconds: float) -> str:
+    return (START + timedelta(seconds=seconds)).isoformat()
+
+
+def good() -> tuple[Log, Log]:
+    """Logs of a run in which every promise was kept; rows by message id. Redeliveries and repeated sends are among them,
+    which break no promise."""
+    produced: Log = {}
+    consumed: Log = {}
+    for place in range(PER_KEY):
+        for key in range(KEYS):
+            name, began = f"k{key}-{place}", place * 10.0 + key
+            produced[name] = {
+                "message_id": name, "sent_time": at(began), "key": f"k{key}", "key_sequence": place, "outcome": "ok"
+            }  # fmt: skip
+            consumed[name] = {
+                "message_id": name, "received_time": at(began + 1), "completed_time": at(began + 2),
+                "released_time": None, "locked_until": at(began + 31), "lock_token": f"t-{name}", "delivery_count": 1,
+                "consumer": f"c{key % 2}", "key": f"k{key}",
+            }  # fmt: skip
+    # Refused, and rightly not there:
+    produced["refused"] = {**produced["k0-0"], "message_id": "refused", "key_sequence": 99, "outcome": "failed"}
+    # Nobody knows whether it was stored, and it was not:
+    produced["maybe"] = {**produced["k0-0"], "message_id": "maybe", "key_sequence": 98, "outcome": "unknown"}
+    # Given back, and delivered again under a new lock, while later ones of its key had passed:
+    again = consumed["k1-2"]
+    consumed["k1-2 again"] = {
+        **again, "received_time": at(60), "completed_time": at(61), "lock_token": "t2", "delivery_count": 2, "consumer": "c0"
+    }  # fmt: skip
+    consumed["k1-2"] = {**again, "completed_time": None, "released_time": at(23)}
+    # Its lock ran out, then somebody else got it:
+    again = consumed["k2-3"]
+    consumed["k2-3 again"] = {
+        **again,
+        "received_time": at(70),
+        "completed_time": at(71),
+        "lock_token": "t3",
+        "delivery_count": 2,
+    }
+    consumed["k2-3"] = {**again, "completed_time": None}
+    # Its first delivery never reached the application, which logged the second one, late:
+    consumed["k3-1"] = {**consumed["k3-1"], "received_time": at(75), "completed_time": at(76), "delivery_count": 2,
+                        "locked_until": at(105)}  # fmt: skip
+    # Sent twice, as the first answer was lost, and both were stored:
+    produced["k4-4 again"] = {**produced["k4-4"], "sent_time": at(45), "outcome": "ok"}
+    produced["k4-4"]["outcome"] = "unknown"
+    consumed["k4-4 copy"] = {**consumed["k4-4"], "received_time": at(46), "completed_time": at(47), "lock_token": "t4",
+                             "locked_until": at(76)}  # fmt: skip
+    consumed["k4-4"]["completed_time"] = at(45.5)
+    return produced, consumed
+
+
+def lose(_: Log, consumed: Log) -> None:
+    del consumed["k0-3"]
+
+
+def leave_incomplete(_: Log, consumed: Log) -> None:
+    consumed["k0-3"]["completed_time"] = None
+
+
+def invent(_: Log, consumed: Log) -> None:
+    consumed["new"] = {**consumed["k0-3"], "message_id": "new"}
+
+
+def store_a_refused_one(_: Log, consumed: Log) -> None:
+    consumed["refused"] = {**consumed["k0-0"], "message_id": "refused", "lock_token": "tr", "delivery_count": 1,
+                           "received_time": at(99), "locked_until": at(130), "completed_time": at(100)}  # fmt: skip
+
+
+def complete_twice(_: Log, consumed: Log) -> None:
+    """By two, of whom the second got it when the first one's lock had ended and before its completion came."""
+    first = consumed["k0-3"]
+    first["locked_until"] = at(33)
+    first["completed_time"] = at(40)
+    consumed["k0-3 again"] = {**first, "received_time": at(35), "lock_token": "t5", "delivery_count": 2,
+                              "locked_until": at(65), "consumer": "c1"}  # fmt: skip
+
+
+def deliver_after_completion(_: Log, consumed: Log) -> None:
+    first = consumed["k0-3"]
+    consumed["k0-3 again"] = {**first, "received_time": at(50), "completed_time": None, "lock_token": "t5",
+                              "delivery_count": 2, "locked_until": at(80)}  # fmt: skip
+
+
+def swap(_: Log, consumed: Log) -> None:
+    """The fourth of a key comes before the third."""
+    consumed["k0-3"]["received_time"] = at(19.5)
+    consumed["k0-3"]["locked_until"] = at(60)
+
+
+def lock_for_two(_: Log, consumed: Log) -> None:
+    first = consumed["k0-3"]
+    consumed["k0-3 again"] = {**first, "received_time": at(40), "completed_time": at(41), "lock_token": "t5",
+                              "delivery_count": 2, "locked_until": at(70), "consumer": "c1"}  # fmt: skip
+    first["completed_time"] = None
+
+
+PLANTED: list[tuple[Callable[[Log, Log], None], str, str]] = [
+    (lose, "lost", "k0-3"),
+    (leave_incomplete, "lost", "k0-3"),
+    (invent, "unsent", "new"),
+    (store_a_refused_one, "refused", "refused"),
+    (complete_twice, "doubled", "k0-3"),
+    (deliver_after_completion, "after_completion", "k0-3"),
+    (swap, "out_of_order", "k0-2"),
+    (lock_for_two, "lock_overlap", "k0-3"),
+]
+
+
+def write(folder: Path, name: str, log: Log) -> str:
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in log.values()))
+    return str(path)
+
+
+def audit(spark: SparkSession, folder: Path, produced: Log, consumed: Log, **want: Any) -> dict[str, Any]:
+    asked = Want([write(folder, "produced", produced)], [write(folder, "consumed", consumed)], **want)
+    with Job("audit", JobOptions(spark=spark, json=folder / "result.json", report=folder / "report.html"), {}) as job:
+        return run(job, asked)
+
+
+@pytest.mark.row("D12")
+def test_nothing_is_found_where_every_promise_was_kept(spark: SparkSession, tmp_path: Path) -> None:
+    produced, consumed = good()
+    found = audit(spark, tmp_path, produced, consumed)
+    assert found["counts"] == dict.fromkeys(KINDS, 0)
+    assert found["holds"]
+    assert found["totals"]["messages"] == KEYS * PER_KEY + 2
+    assert found["totals"]["delivered_more_than_once"] == 3
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "done"
+    assert "NOTHING FOUND" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.row("D12")
+def test_each_planted_fault_is_found_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+    """Each in an entity of its own, all in one run."""
+    all_produced, all_consumed = {}, {}
+    for plant, _kind, _id in PLANTED:
+        produced, consumed = good()
+        plant(produced, consumed)
+        for every, log in ((all_produced, produced), (all_consumed, consumed)):
+            every.update({f"{plant.__name__} {name}": {**row, "entity": plant.__name__} for name, row in log.items()})
+    found = audit(spark, tmp_path, all_produced, all_consumed, samples_max=100, out=str(tmp_path / "out"))
+    seen = sorted((one["entity"], one["kind"], one["message_id"]) for one in found["samples"])
+    assert seen == sorted((plant.__name__, kind, id_) for plant, kind, id_ in PLANTED)
+    assert sum(found["counts"].values()) == len(PLANTED)
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "findings"
+    assert spark.read.parquet(found["findings"]).count() == len(PLANTED)
+    details = {one["entity"]: one["detail"] for one in found["samples"]}
+    assert details["swap"] == "number 2 of its key came after number 3, 'k0-3'"
+    assert details["lock_for_two"] == "c0 held it until 2026-01-01 00:01:01, and it was delivered to c1"
+    assert "doubled" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.row("D12")
+def test_what_is_still_there_is_not_lost(spark: SparkSession, tmp_path: Path) -> None:
+    produced, consumed = good()
+    lose(produced, consumed)
+    remaining = write(tmp_path, "remaining", {"one": {"message_id": "k0-3"}})
+    assert audit(spark, tmp_path, produced, consumed, remaining=[remaining])["holds"]
+
+
+@pytest.mark.row("D12")
+def test_logs_may_be_csv_and_have_the_needed_columns_only(spark: SparkSession, tmp_path: Path) -> None:
+    produced, consumed = tmp_path / "p.csv", tmp_path / "c.csv"
+    with produced.open("w") as file:
+        csv.writer(file).writerows([("message_id", "sent_time"), *((f"m{n}", at(n)) for n in range(5))])
+    with consumed.open("w") as file:
+        rows = ((f"m{n}", at(n + 1), at(n + 2) if n != 3 else "") for n in range(5))
+        csv.writer(file).writerows([("message_id", "received_time", "completed_time"), *rows])
+    with Job("audit", JobOptions(spark=spark), {}) as job:
+        found = run(job, Want([str(produced)], [str(consumed)]))
+    assert found["counts"] == {**dict.fromkeys(KINDS, 0), "lost": 1}
+    assert found["samples"][0]["detail"] == "received 1 times, never completed"
+
+
+def test_a_log_without_a_needed_column_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    path = write(tmp_path, "p", {"a": {"id": "x", "sent_time": at(0)}})
+    with (
+        pytest.raises(JobError, match="no column message_id; it has id, sent_time"),
+        Job("audit", JobOptions(spark=spark), {}) as job,
+    ):
+        run(job, Want([path], [path]))
+
+
+def test_a_time_that_is_none_ends_the_job_with_what_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    produced = write(tmp_path, "p", {"a": {"message_id": "x", "sent_time": "yesterday"}})
+    consumed = write(tmp_path, "c", {"a": {"message_id": "x", "received_time": at(0)}})
+    result = tmp_path / "result.json"
+    with pytest.raises(JobError, match="yesterday"), Job("audit", JobOptions(spark=spark, json=result), {}) as job:
+        run(job, Want([produced], [consumed]))
+    assert json.loads(result.read_text())["status"] == "failed"
