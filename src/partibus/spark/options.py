@@ -247,7 +247,7 @@ class Options(NamedTuple):
                 raise OptionError(f"option {option.name!r} is given twice, also as {option.alias!r}; leave one out")
             values[option.name] = value
         options = cls(
-            _connection(values),
+            connection_of(values),
             _entity(values),
             mode=_word(values, "mode") or BROWSE,
             cursor=values.get("cursor", "").strip() or None,
@@ -314,7 +314,8 @@ def endpoint(connection: str) -> str:
     return endpoint_of(parse_connection_string(connection)).namespace.rstrip("/")
 
 
-def _connection(values: Mapping[str, str]) -> str:
+def connection_of(values: Mapping[str, str]) -> str:
+    """The connection string that options give, as one or in parts. Raises `OptionError`."""
     text = values.get("connection", "").strip()
     parts = [name for name in ("endpoint", "keyName", "key", "token") if values.get(name, "").strip()]
     if text and parts:

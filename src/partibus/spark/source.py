@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     Filter,
@@ -29,6 +28,7 @@ from partibus.client.ranges import open_ranges
 from partibus.spark.options import Options
 from partibus.spark.ports import OpenClient, RangeReader
 from partibus.spark.schema import check_subset, table_ddl
+from partibus.spark.sink import Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ def open_range_client(connection: str, entity: str) -> RangeReader:
     return open_ranges(connection, entity)
 
 
-class PartibusSource(DataSource):
+class PartibusSource(Sink):
     """``spark.read.format("partibus")`` and ``spark.readStream``. Options are checked when Spark asks for the schema,
     which it does in `load`."""
 

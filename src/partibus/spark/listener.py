@@ -1,0 +1,80 @@
+"""Keeps cursors up with queries that run, also when nothing new comes: Spark tells a listener of every micro-batch that
+is done, and the source only of the one before.
+
+```python
+listener = CommitListener({"connection": CONNECTION, "entity": "orders", "cursor": "report", "mode": "consume"})
+spark.streams.addListener(listener)
+...
+spark.streams.removeListener(listener)  # before the session is stopped, or py4j complains
+```
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from partibus.client.errors import ClientError
+from partibus.client.ranges import open_ranges
+from partibus.spark.errors import OffsetError, OptionError
+from partibus.spark.offsets import Offset
+from partibus.spark.options import Options
+from partibus.spark.ports import OpenClient, RangeReader
+from partibus.spark.tail import advance
+
+_log = logging.getLogger(__name__)
+
+
+class CommitListener(StreamingQueryListener):
+    """For one cursor. A failure is logged and made up for with the next micro-batch: the query never notices."""
+
+    def __init__(self, options: Mapping[str, str], *, open_client: OpenClient = open_ranges) -> None:
+        """``options``: those of the source. Raises `OptionError`."""
+        self._options = Options.parse(options)
+        if self._options.cursor is None:
+            raise OptionError("there is nothing to commit without a cursor; give the 'cursor' that the query has")
+        self._open_client = open_client
+        self._client: RangeReader | None = None
+        self._entity_id = ""
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (PySpark's names)
+        """Nothing is committed yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        for source in event.progress.sources:
+            self.committed(source.endOffset)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """What was done is committed already."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        self.close()
+
+    def committed(self, end_offset: str) -> None:
+        """A micro-batch is done up to here; of other sources and entities it is passed over. Raises nothing."""
+        try:
+            offset = Offset.from_json(json.loads(end_offset))
+        except (OffsetError, TypeError, json.JSONDecodeError):
+            return
+        try:
+            if self._client is None:
+                self._client = self._open_client(self._options.connection, self._options.entity)
+                self._entity_id = self._client.map().entity_id
+            if offset.entity_id == self._entity_id:
+                advance(self._options, self._client, offset.positions)
+        except (ClientError, OSError) as error:
+            self.close()
+            _log.warning("cursor %s of %s stays behind for now: %s", self._options.cursor, self._options.where, error)
+
+    def close(self) -> None:
+        """Idempotent; the next micro-batch connects again."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()

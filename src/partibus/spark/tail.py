@@ -1,0 +1,140 @@
+"""The last micro-batch: Spark tells a source what is committed when it builds the next one, and never if there is none.
+
+So a cursor stays one micro-batch behind an idle or ended query. `complete_tail` makes that up after a run, from the
+checkpoint; `partibus.spark.listener` while a query runs.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from partibus.client.errors import ClientError, CursorLost
+from partibus.client.ranges import open_ranges
+from partibus.spark.errors import OffsetError, OptionError
+from partibus.spark.lease import Lease
+from partibus.spark.offsets import Offset
+from partibus.spark.options import Options
+from partibus.spark.ports import OpenClient, RangeReader
+from partibus.spark.reader import plan_error
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def complete_tail(
+    checkpoint: str | Path,
+    options: Mapping[str, str],
+    *,
+    spark: "SparkSession | None" = None,
+    open_client: OpenClient = open_ranges,
+) -> dict[int, int]:
+    """Move the cursor of a query that has ended up to what its checkpoint says is committed, and in mode ``consume``
+    complete that and let consumers have the rest. ``options``: those of the source. Answers the positions. Idempotent.
+
+    ``spark`` is for a checkpoint that is not in a local directory. Raises `OptionError`, `OffsetError`, `PlanError`.
+    """
+    checked = Options.parse(options)
+    if checked.cursor is None:
+        raise OptionError("there is nothing to complete without a cursor; give the 'cursor' that the query has")
+    try:
+        client = open_client(checked.connection, checked.entity)
+        try:
+            found = client.map()
+            committed = committed_offsets(str(checkpoint), spark)
+            ours = [offset for offset in committed if offset.entity_id == found.entity_id]
+            if committed and not ours:
+                committed[0].check_entity(found, checked.where)
+            for offset in ours:
+                _complete(checked, client, offset, open_client)
+        finally:
+            client.close()
+    except (ClientError, OSError) as error:
+        raise plan_error(checked, error) from error
+    return dict(ours[-1].positions) if ours else {}
+
+
+def advance(options: Options, client: RangeReader, positions: Mapping[int, int]) -> None:
+    """Move a cursor by whatever lease it has now. Raises `ClientError`."""
+    assert options.cursor is not None, "advanced without a cursor"
+    client.advance_cursor(options.cursor, positions, epochs=_epochs(options, client) if options.consumes else None)
+
+
+def _epochs(options: Options, client: RangeReader) -> dict[int, int]:
+    """Of the latest grant in each partition, to whomever under this name."""
+    return {
+        one.partition_id: one.epoch
+        for cursor in client.cursors()
+        if cursor.name == options.cursor
+        for one in cursor.partitions
+    }
+
+
+def _complete(options: Options, client: RangeReader, offset: Offset, open_client: OpenClient) -> None:
+    if not options.consumes:
+        advance(options, client, offset.positions)
+        return
+    lease = Lease(options, open_client)
+    try:
+        advance(options, client, offset.positions)
+    except CursorLost:
+        # The lease of the run is over: another one, for as long as this takes.
+        lease.take(client, offset.positions)
+        advance(options, client, offset.positions)
+        lease.end()
+    else:
+        client.close_cursor(str(options.cursor), epochs=_epochs(options, client))
+
+
+def committed_offsets(checkpoint: str, spark: "SparkSession | None" = None) -> list[Offset]:
+    """Of every partibus source of a query, how far its last committed micro-batch goes; none if none is committed.
+    Raises `OffsetError` where there is no checkpoint."""
+    files = _local(checkpoint) if spark is None else _through_spark(checkpoint, spark)
+    batches = [int(name) for name in files["commits"] if name.isdecimal()]
+    if not batches:
+        return []
+    text = files["offsets"].get(str(max(batches)))
+    if text is None:
+        raise OffsetError(f"the checkpoint {checkpoint} has committed batch {max(batches)} but has no offsets of it")
+    return [Offset.from_json(found) for line in text.splitlines() if (found := _offset(line)) is not None]
+
+
+def _offset(line: str) -> dict[str, object] | None:
+    """A line of an offset file, if it is one of ours: others are a version, settings, and other sources."""
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) and {"entity", "mapVersion", "positions"} == found.keys() else None
+
+
+Files = dict[str, dict[str, str]]
+"""Text by folder and name; of commits only the names count."""
+
+
+def _local(checkpoint: str) -> Files:
+    parts = urlsplit(checkpoint)
+    if parts.scheme not in ("", "file"):
+        raise OffsetError(
+            f"the checkpoint {checkpoint} is not in a local directory; give complete_tail(..., spark=spark) to read it"
+        )
+    folder = Path(unquote(parts.path) if parts.scheme else checkpoint)
+    if not (folder / "offsets").is_dir():
+        raise OffsetError(f"there is no checkpoint at {checkpoint}; give the query's checkpointLocation")
+    commits = {file.name: "" for file in (folder / "commits").glob("[0-9]*")}
+    newest = max((name for name in commits if name.isdecimal()), key=int, default="")
+    offsets = folder / "offsets" / newest
+    return {"commits": commits, "offsets": {newest: offsets.read_text()} if offsets.is_file() else {}}
+
+
+def _through_spark(checkpoint: str, spark: "SparkSession") -> Files:
+    """Wherever Spark can read; a few hundred small files at most, of which Spark keeps the newest hundred."""
+    from pyspark.sql import functions as sf
+
+    found: Files = {}
+    for folder in ("commits", "offsets"):
+        lines = spark.read.text(f"{checkpoint.rstrip('/')}/{folder}", wholetext=True)
+        rows = lines.select(sf.input_file_name().alias("file"), "value").collect()
+        found[folder] = {row.file.rpartition("/")[2]: row.value for row in rows}
+    return found
