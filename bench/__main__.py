@@ -32,6 +32,7 @@ from bench.scale import measure_scale
 from bench.sessions import measure_accept, measure_sessions
 from bench.stores import measure_stores
 from bench.subscriptions import measure_topics
+from bench.telemetry import measure_telemetry
 from bench.throughput import FULL, QUICK, Scale, gil_share, latencies, runs
 from bench.transports import measure_transports
 from partibus.bench.machine import this_machine
@@ -188,6 +189,12 @@ def _stores(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _telemetry(run: Run) -> Rows:
+    scale = run.scale
+    for row in measure_telemetry(WORK / "telemetry", run.program, pairs=scale.pairs, count=scale.pair_count):
+        yield row.as_dict()
+
+
 def _peers(run: Run) -> Rows:
     with rabbitmq(WORK / "rabbitmq", run.program) as rabbit:
         for result in runs(rabbit, rabbit.foreign, run.scale):
@@ -216,6 +223,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "scale": _scale,
     "kill": _kill,
     "stores": _stores,
+    "telemetry": _telemetry,
     "peers": _peers,
 }
 """By name, in the order in which they are measured."""

@@ -50,7 +50,7 @@ class Feed:
                 "run": run,
                 "max_bytes": settings.max_bytes,
                 "roll_s": settings.roll_s,
-                "weight": 1.0 if sample is None else 1.0 / sample,
+                "weight": self.recorder.weight,
             }
         )
         self._loop = loop

@@ -2,7 +2,6 @@
 
 This runs within every command, so it makes no object per message: each column of a batch is one pass over its entries.
 Sampling is by message: a hash of the sequence counter and the partition, which is the same for every operation on it.
-The multiplier is that of Fibonacci hashing, so that of neighbouring counters evenly many are chosen.
 """
 
 from array import array
@@ -32,9 +31,19 @@ from partibus.telemetry.layout import (
 
 CHUNK_BYTES = 256 << 10
 """So much goes to the writer at once; what is less waits for the feed's timer."""
-_MULTIPLIER = 0x9E3779B1
-_ROW_MULTIPLIER = 0x85EBCA6B
-_MASK = 0xFFFFFFFF
+_CLASSES = 1 << 16
+"""Messages are sampled by the lowest bits of their counters: so many classes, of which some are chosen."""
+_MASK = _CLASSES - 1
+_GOLDEN = 40503
+"""Fibonacci hashing: of neighbouring counters evenly many are chosen, and in no period that senders would have, too."""
+_ROW_SALT = 25_173
+"""Partitions choose other classes, lest the same few messages of every small queue are."""
+
+
+def chosen_classes(sample: float) -> bytes:
+    """For each class 1 if it is chosen: the share ``sample`` of them, and one at least."""
+    most = max(1, round(sample * _CLASSES))
+    return bytes([number * _GOLDEN & _MASK < most for number in range(_CLASSES)])
 
 
 class Place(NamedTuple):
@@ -59,8 +68,10 @@ class PackedRecorder:
         """Called when there is something to take after there was nothing."""
         self.on_full: Callable[[], None] = lambda: None
         """Called when there is a chunk."""
-        self.threshold = None if sample is None else max(1, round(sample * (_MASK + 1)))
-        """Hashes below this are recorded."""
+        self.classes = None if sample is None else chosen_classes(sample)
+        """See `chosen_classes`; None: all are."""
+        self.weight = 1.0 if self.classes is None else _CLASSES / sum(self.classes)
+        """How many messages each recorded one stands for."""
         self.buffer = bytearray()
         self.buffered_rows = 0
         self.named: dict[int, bytes] = {}
@@ -105,18 +116,19 @@ class PackedRecorder:
 class PackedStoreRecorder:
     """See `partibus.partition.notes.StoreRecorder`."""
 
-    __slots__ = ("_all", "_refused", "_runtime", "_threshold")
+    __slots__ = ("_all", "_classes", "_refused", "_runtime")
 
     def __init__(self, recorder: PackedRecorder, runtime: int) -> None:
         self._all = recorder
         self._runtime = runtime
-        self._threshold = recorder.threshold
+        self._classes = recorder.classes
         self._refused = 0
         """Sends that were refused so far: such a message has no number."""
 
     def noted(self, row: int, notes: list[Note], now_ms: int, commit: int) -> None:
         """See `partibus.partition.notes.StoreRecorder`."""
-        threshold = self._threshold
+        classes = self._classes
+        salt = row * _ROW_SALT
         for operation, kind, entries, messages in notes:
             if not entries:
                 continue
@@ -124,11 +136,13 @@ class PackedStoreRecorder:
                 self._published(row, entries, messages or (), now_ms, commit)
                 continue
             chosen: Any = entries
-            if threshold is not None:
-                salt = row * _ROW_MULTIPLIER
-                chosen = [e for e in chosen if e.sequence * _MULTIPLIER + salt & _MASK < threshold]
-                if not chosen:
+            if classes is not None:
+                at = [i for i, e in enumerate(entries) if classes[e.sequence + salt & _MASK]]
+                if not at:
                     continue
+                if messages is not None and _are_alike(entries, messages):
+                    messages = [messages[i] for i in at]
+                chosen = [entries[i] for i in at]
             columns = [e.pos for e in chosen]
             columns += [e.size_bytes for e in chosen]
             keys = b""
@@ -149,7 +163,7 @@ class PackedStoreRecorder:
 
     def refused(self, row: int, refusals: list[Refusal], now_ms: int) -> None:
         """See `partibus.partition.notes.StoreRecorder`."""
-        threshold = self._threshold
+        classes = self._classes
         for operation, kind, outcome, what in refusals:
             positions: list[int] = []
             sizes: list[int] = []
@@ -160,7 +174,7 @@ class PackedStoreRecorder:
                     number, size = self._refused, len(one.data)
                 else:
                     number, size = one, 0
-                if threshold is not None and number * _MULTIPLIER + row * _ROW_MULTIPLIER & _MASK >= threshold:
+                if classes is not None and not classes[number + row * _ROW_SALT & _MASK]:
                     continue
                 positions.append(NO_POSITION if isinstance(one, Message) else number)
                 sizes.append(size)
@@ -194,12 +208,12 @@ class PackedStoreRecorder:
         self, row: int, numbers: range, messages: Sequence[Message | None], now_ms: int, commit: int
     ) -> None:
         """At a topic there are no entries. None stands for a duplicate."""
-        threshold = self._threshold
-        salt = row * _ROW_MULTIPLIER
+        classes = self._classes
+        salt = row * _ROW_SALT
         chosen = [
             (number, message)
             for number, message in zip(numbers, messages, strict=True)
-            if message is not None and (threshold is None or number * _MULTIPLIER + salt & _MASK < threshold)
+            if message is not None and (classes is None or classes[number + salt & _MASK])
         ]
         if chosen:
             columns = [number for number, _ in chosen] + [len(message.data) for _, message in chosen]
@@ -233,12 +247,16 @@ def _key_of(message: Message) -> str:
 
 
 def _keys_of(entries: list[Entry], messages: Sequence[Message | None]) -> bytes:
-    """Of the messages that entries were made of. Scheduled entries come after the others, in whatever order those of
-    the messages are."""
-    if len(entries) == len(messages) and entries[-1].state != EntryState.SCHEDULED and None not in messages:
+    """Of the messages that entries were made of."""
+    if _are_alike(entries, messages):
         return _joined([m.session_id or m.partition_key or "" for m in messages])  # type: ignore[union-attr]
     by_data = {id(message.data): _key_of(message) for message in messages if message is not None}
     return _joined([by_data.get(id(entry.data), "") for entry in entries])
+
+
+def _are_alike(entries: list[Entry], messages: Sequence[Message | None]) -> bool:
+    """Each message has become an entry, in the same order: those that are scheduled come after all others."""
+    return len(entries) == len(messages) and entries[-1].state != EntryState.SCHEDULED
 
 
 def _joined(keys: list[str]) -> bytes:

@@ -1,0 +1,140 @@
+"""A writer that is slow, killed or stopped: the broker goes on, and knows what was dropped (D28)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from partibus.partition.entry import Entry
+from partibus.partition.notes import SEND
+from partibus.telemetry import feed as feed_module
+from partibus.telemetry.feed import Feed
+from partibus.telemetry.recorder import Place
+from partibus.telemetry.settings import TelemetrySettings
+
+BATCH = 1000
+WAIT_S = 20
+LOOK_S = 0.01
+
+
+@asynccontextmanager
+async def started(folder: Path, roll_s: float = 0.1) -> AsyncIterator[Feed]:
+    feed = Feed(TelemetrySettings("full", roll_s=roll_s), folder, "broker-0", "run", asyncio.get_running_loop())
+    feed.recorder.place_of = lambda row: Place("orders", 0, 0)
+    feed.start()
+    try:
+        yield feed
+    finally:
+        feed.close()
+
+
+def record(feed: Feed, batches: int, first: int = 0) -> None:
+    store = feed.recorder.of_store()
+    for number in range(first, first + batches):
+        sent = [Entry(number * BATCH + n, 1, number * BATCH + n, 0, 0, None, None, 10, b"") for n in range(BATCH)]
+        store.noted(1, [(SEND, 0, sent, None)], 0, 0)
+
+
+def positions(folder: Path) -> list[int]:
+    found = ds.dataset(str(folder / "telemetry"), format="parquet").to_table(["position"])["position"].to_pylist()
+    return sorted(found)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(int(WAIT_S / LOOK_S)):
+        if condition():
+            return
+        await asyncio.sleep(LOOK_S)
+    raise AssertionError(f"not so within {WAIT_S} s")
+
+
+def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(test())
+
+
+def test_a_graceful_stop_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with started(tmp_path, roll_s=60) as feed:
+            record(feed, 100)
+        assert feed.recorder.dropped == 0
+
+    run(test)
+    assert positions(tmp_path) == list(range(100 * BATCH))
+
+
+def test_files_come_while_it_runs(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with started(tmp_path) as feed:
+            record(feed, 1)
+            await until(lambda: any((tmp_path / "telemetry").glob("*.parquet")))
+            assert positions(tmp_path) == list(range(BATCH))
+            assert feed.pid is not None
+
+    run(test)
+
+
+def test_a_writer_that_stands_still_costs_rows_and_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "WAITING_BYTES_MAX", 1 << 20)
+
+    async def test() -> None:
+        async with started(tmp_path) as feed:
+            assert feed.pid is not None
+            os.kill(feed.pid, signal.SIGSTOP)
+            record(feed, 400)  # 6 MB
+            feed.flush()
+            assert feed.recorder.rows == 400 * BATCH
+            assert 0 < feed.recorder.dropped < feed.recorder.rows
+            os.kill(feed.pid, signal.SIGCONT)
+            before = feed.recorder.dropped
+            await until(lambda: sum(feed._reported) + before >= 400 * BATCH)
+            record(feed, 1, first=400)
+        assert feed.recorder.dropped == before
+
+        found = positions(tmp_path)
+        assert len(found) == feed.recorder.rows - feed.recorder.dropped
+        assert found[-BATCH:] == list(range(400 * BATCH, 401 * BATCH))
+
+    run(test)
+
+
+def test_a_killed_writer_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "RESTART_S", 0.01)
+
+    async def test() -> None:
+        async with started(tmp_path, roll_s=60) as feed:
+            record(feed, 10)
+            feed.flush()
+            first = feed.pid
+            assert first is not None
+            await until(lambda: not feed._waiting)
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: feed.pid not in (None, first))
+            record(feed, 10, first=10)
+        assert feed.recorder.dropped == 10 * BATCH
+
+    run(test)
+    assert positions(tmp_path) == list(range(10 * BATCH, 20 * BATCH))
+
+
+def test_rows_that_can_not_be_written_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    async def test() -> None:
+        async with started(tmp_path) as feed:
+            folder = tmp_path / "telemetry"
+            await until(folder.is_dir)
+            folder.rmdir()
+            record(feed, 1)
+            await until(lambda: feed.recorder.dropped == BATCH)
+            folder.mkdir()
+            record(feed, 1, first=1)
+        assert feed.recorder.dropped == BATCH
+
+    run(test)
+    assert positions(tmp_path) == list(range(BATCH, 2 * BATCH))
+    assert "telemetry can't be written, rows are lost" in capfd.readouterr().err
