@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 from azure.servicebus import ServiceBusClient as AzureClient
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
-from azure.servicebus.exceptions import ServiceBusError, SessionLockLostError
+from azure.servicebus.exceptions import ServiceBusError
 
 from partibus.client import connect
 from partibus.client.cluster import ClusterStatus, cluster_status
@@ -276,31 +276,6 @@ def test_a_message_lock_outlives_the_owner_of_its_store(broker: BrokerProcess) -
     with closing(LIBRARIES["rhea"](broker.connection_string)) as another:
         left = {message.sequence_number for message in receive_all(another, queue, 60)}
     assert not left & {message.sequence_number for _, message in held}, "what is locked or completed came again"
-
-
-@pytest.mark.row("P4")
-def test_sessions_are_free_again_when_the_owner_of_their_store_is_gone(broker: BrokerProcess) -> None:
-    queue = broker.create_queue("q", RequiresSession=True)
-    owner = status(broker).stores[0].owner  # the first entity's partition is in the first store
-    with ExitStack() as stack:
-        first, second = (
-            stack.enter_context(AzureClient.from_connection_string(broker.connection_string)) for _ in range(2)
-        )
-        with first.get_queue_sender(queue) as sender:
-            sender.send_messages([ServiceBusMessage(str(number), session_id="s") for number in range(3)])
-        receiver = stack.enter_context(first.get_queue_receiver(queue, session_id="s"))
-        (message,) = receiver.receive_messages(1, max_wait_time=WAIT_S)
-        os.kill(pids(broker)[str(owner)], signal.SIGKILL)
-        eventually("the store has another owner", lambda: all_well(broker))
-        with pytest.raises((SessionLockLostError, ServiceBusError)):
-            receiver.complete_message(message)
-        with second.get_queue_receiver(queue, session_id="s") as again:
-            bodies: list[str] = []
-            while len(bodies) < 3:
-                for one in again.receive_messages(3, max_wait_time=WAIT_S):
-                    again.complete_message(one)
-                    bodies.append(str(one))
-    assert bodies == ["0", "1", "2"]
 
 
 def test_health_is_that_of_the_whole(shared: BrokerProcess) -> None:

@@ -1,0 +1,123 @@
+"""Who holds a session keeps it when the broker that owns its store is killed, or gives the store back (D21)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from partibus.client import connect
+from partibus.client.cluster import ClusterStatus, cluster_status
+from partibus.client.errors import ClientError
+from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.reached import connections_of
+from tests.conformance.clients.interface import ClientTrouble, Outgoing, ServiceBusClient, Session, Trouble
+from tests.conformance.conftest import LIBRARIES
+
+WAIT_S = 20.0
+HOLDERS = 6
+"""The kernel deals connections out by chance: all are on one broker of three in one run of 250."""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path, arguments=("--brokers", "3")) as broker:
+        eventually("all of them serve", lambda: all_well(broker))
+        yield broker
+
+
+def eventually(what: str, holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + WAIT_S
+    while time.monotonic() < end_s:
+        with suppress(OSError, ClientError):
+            if holds():
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"not within {WAIT_S} s: {what}")
+
+
+def status(broker: BrokerProcess) -> ClusterStatus:
+    with connect(broker.connection_string) as client:
+        return cluster_status(client)
+
+
+def all_well(broker: BrokerProcess) -> bool:
+    found = status(broker)
+    shares = [one.stores for one in found.brokers]
+    return (
+        all(one.state == "serving" for one in found.brokers)
+        and all(one.owner is not None and one.trouble is None for one in found.stores)
+        and max(shares) - min(shares) <= 1
+    )
+
+
+class Holder:
+    """A client on a connection of its own, the broker that has it, and its session."""
+
+    def __init__(self, stack: ExitStack, broker: BrokerProcess, library: str, queue: str, name: str) -> None:
+        pids = {one.id: one.pid for one in status(broker).brokers if one.pid is not None}
+        before = {id_: connections_of(pid, broker.port) for id_, pid in pids.items()}
+        connected = cast(ServiceBusClient, LIBRARIES[library](broker.connection_string))
+        self.client = stack.enter_context(Leaving(connected))
+        self.session: Session = self.client.accept_session(queue, name)
+        more = [id_ for id_, pid in pids.items() if connections_of(pid, broker.port) - before[id_]]
+        assert len(more) == 1, "a client with one session has one connection"
+        self.broker = more[0]
+        self.name = name
+
+
+class Leaving(closing[ServiceBusClient]):
+    """Of a client whose connection may be gone."""
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(Exception):
+            self.thing.close()
+
+
+@pytest.mark.row("K4", "P4", "P13")
+@pytest.mark.parametrize("library", ["javascript", "python"])
+def test_a_session_outlives_the_owner_of_its_store(broker: BrokerProcess, library: str) -> None:
+    queue = broker.create_queue("sessions", EnablePartitioning=True, RequiresSession=True, LockDuration="PT5M")
+    names = [f"s{number}" for number in range(HOLDERS)]
+    with ExitStack() as stack:
+        sender = stack.enter_context(closing(cast(ServiceBusClient, LIBRARIES["python"](broker.connection_string))))
+        sender.send(queue, *(Outgoing(b"%d" % count, session_id=name) for name in names for count in range(4)))
+        holders = [Holder(stack, broker, library, queue, name) for name in names]
+        held = {}
+        for holder in holders:
+            held[holder.name] = holder.session.receive(2)
+            assert [message.body for message in held[holder.name]] == [b"0", b"1"]
+            holder.session.state = b"halfway"
+        # What a client has had done is durable when it is told, and with it that it holds the session.
+        crowds = Counter(holder.broker for holder in holders)
+        victim = min(status(broker).brokers, key=lambda one: (crowds[one.id] == 0, crowds[one.id]))
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGKILL)
+        living = [holder for holder in holders if holder.broker != victim.id]
+        assert living
+        for holder in living:
+            holder.session.complete(held[holder.name][0])  # nobody has some of the stores at this moment
+        free = [holder.name for holder in holders if holder.broker == victim.id]
+        for name in free:  # whose broker is gone holds nothing
+            again = Holder(stack, broker, library, queue, name)
+            assert again.session.state == b"halfway"
+            bodies = [message.body for message in again.session.receive(4)]
+            assert bodies == [b"0", b"1", b"2", b"3"][: len(bodies)]
+        eventually("the stores are shared out again", lambda: all_well(broker))  # some were given back meanwhile
+        for holder in living:
+            holder.session.complete(held[holder.name][1])
+            assert holder.session.renew() > time.time() * 1_000
+            assert holder.session.state == b"halfway"
+            rest = holder.session.receive(2)
+            assert [message.body for message in rest] == [b"2", b"3"]
+            holder.session.complete(*rest)
+            with pytest.raises(ClientTrouble) as refused:
+                sender.accept_session(queue, holder.name, wait_s=2)
+            assert refused.value.kind is Trouble.SESSION_HELD

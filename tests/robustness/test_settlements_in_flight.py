@@ -1,0 +1,123 @@
+"""Settlements that an owner had done and not answered, or not begun, when it was killed: nobody is left in doubt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from partibus.client import ABANDON, COMPLETE, Client, OutgoingMessage, connect
+from partibus.client.cluster import cluster_status
+from partibus.client.errors import ClientError
+from partibus.client.messages import IncomingMessage
+from partibus.client.receiver import Receiver, dead_letter
+from partibus.routing.slots import partition_for_key
+from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.reached import connections_of
+from tests.robustness import altered_broker
+
+pytestmark = pytest.mark.timeout(120)
+
+CLIENTS = 18
+KEY = "all in one partition"
+LATE_S = 0.6
+"""Between a commit that is durable and its answers: it is in there that the owner is killed."""
+OUTCOMES = {"complete": COMPLETE, "abandon": ABANDON, "dead-letter": dead_letter("because", "of this")}
+
+
+class Consumer:
+    """A client with a message under lock, and what became of its settlement."""
+
+    def __init__(self, stack: ExitStack, broker: BrokerProcess, queue: str, outcome: str) -> None:
+        pids = [one.pid for one in cluster_status(stack.enter_context(_connected(broker))).brokers if one.pid]
+        before = {pid: connections_of(pid, broker.port) for pid in pids}
+        self.client = stack.enter_context(_connected(broker))
+        self.receiver: Receiver = self.client.receiver(queue)
+        (self.message,) = self.receiver.receive(1, 20.0)
+        (self.pid,) = [pid for pid in pids if connections_of(pid, broker.port) - before[pid]]
+        self.outcome = outcome
+        self.error: ClientError | None = None
+        self.thread = threading.Thread(target=self.settle)
+
+    def settle(self) -> None:
+        try:
+            self.receiver.settle([self.message], OUTCOMES[self.outcome])
+        except ClientError as error:
+            self.error = error
+
+
+def _connected(broker: BrokerProcess) -> _Connected:
+    return _Connected(broker)
+
+
+class _Connected:
+    """A client whose connection may be gone when it is closed."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.client = connect(broker.connection_string)
+
+    def __enter__(self) -> Client:
+        return self.client.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ClientError, OSError):
+            self.client.close()
+
+
+@pytest.mark.row("K6", "K12")
+def test_who_settles_while_the_owner_is_killed_is_told_what_became_of_it(tmp_path: Path) -> None:
+    environment = {altered_broker.VARIABLE: f"answers_late:{LATE_S}"}
+    with (
+        BrokerProcess(
+            tmp_path, arguments=("--brokers", "2"), command=altered_broker.COMMAND, environment=environment
+        ) as broker,
+        ExitStack() as stack,
+    ):
+        queue = broker.create_queue("q", EnablePartitioning=True, LockDuration="PT5M")
+        with connect(broker.connection_string) as client:
+            found = cluster_status(client)
+            client.sender(queue).send(
+                [OutgoingMessage(body=b"%d" % number, partition_key=KEY) for number in range(CLIENTS)]
+            )
+        owner = found.stores[partition_for_key(KEY, 16)].owner  # the first entity's partitions are dealt out in order
+        (pid,) = [one.pid for one in found.brokers if one.id == owner]
+        assert pid is not None
+        consumers = [Consumer(stack, broker, queue, [*OUTCOMES][number % 3]) for number in range(CLIENTS)]
+        # Locks are written with the next commit.
+        with connect(broker.connection_string) as client:
+            client.sender(queue).send([OutgoingMessage(body=b"last", partition_key=KEY)])
+        for consumer in consumers:
+            consumer.thread.start()
+        time.sleep(LATE_S / 2)  # the first commit is done, the second one waits for it
+        os.kill(pid, signal.SIGKILL)
+        for consumer in consumers:
+            consumer.thread.join(60)
+        living = [consumer for consumer in consumers if consumer.pid != pid]
+        assert len({consumer.outcome for consumer in living}) == len(OUTCOMES), "chance dealt out the connections"
+        assert [str(consumer.error) for consumer in living if consumer.error is not None] == []
+        done = Counter(consumer.outcome for consumer in living)
+        with connect(broker.connection_string) as client:
+            came = _all(client.receiver(queue))
+            dead = _all(client.receiver(f"{queue}/$DeadLetterQueue"))
+        bodies = {message.body for message in came}
+        for consumer in living:
+            assert (consumer.message.body in bodies) == (consumer.outcome == "abandon")
+        assert (
+            len([one for one in dead if one.body in {consumer.message.body for consumer in living}])
+            == (done["dead-letter"])
+        )
+        counts = {message.body: message.delivery_count for message in came}
+        assert {counts[one.message.body] for one in living if one.outcome == "abandon"} == {1}, "each was counted once"
+
+
+def _all(receiver: Receiver) -> list[IncomingMessage]:
+    found: list[IncomingMessage] = []
+    while came := receiver.receive(100, 3.0):
+        found += came
+    return found
