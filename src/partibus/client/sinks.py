@@ -22,7 +22,7 @@ PAUSE_MAX_S = 4.0
 SINK_ENDS = (1 << 63) - 1
 """As a batch that is committed: no row of the sink comes again, so nothing is kept of it."""
 _LONGS = 0x81
-_REQUEST_BYTES = 1 << 18
+REQUEST_BYTES = 1 << 18
 """Of messages in one request, where the broker takes as much or does not say."""
 _OVERHEAD_BYTES = 2_048
 """Of a request, beside its messages."""
@@ -45,8 +45,15 @@ class SinkClient:
     """Made by `open_sink`. Of one thread. Every call raises `ClientError` or `OSError`: what does not pass by itself at
     once, other things when `patience_s` is over."""
 
-    def __init__(self, open_client: Callable[[], Client], entity: str, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        open_client: Callable[[], Client],
+        entity: str,
+        patience_s: float = PATIENCE_S,
+        request_bytes: int = REQUEST_BYTES,
+    ) -> None:
         self.entity = entity
+        self._request_bytes = request_bytes
         self.patience_s = patience_s
         self.retries = 0
         """Requests that were sent again, since this was made."""
@@ -92,8 +99,8 @@ class SinkClient:
         """(start, end) of what goes in one request."""
         if not messages:
             return
-        most = self._patiently(lambda node: node.request_bytes_max) or _REQUEST_BYTES + 2 * _OVERHEAD_BYTES
-        room = min(most - _OVERHEAD_BYTES, _REQUEST_BYTES)
+        most = self._patiently(lambda node: node.request_bytes_max) or REQUEST_BYTES + 2 * _OVERHEAD_BYTES
+        room = min(most - _OVERHEAD_BYTES, self._request_bytes)
         start = size = 0
         for index, message in enumerate(messages):
             needed = len(message) + _ROW_BYTES
@@ -130,6 +137,8 @@ class SinkClient:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
 
-def open_sink(connection: str, entity: str, patience_s: float = PATIENCE_S) -> SinkClient:
+def open_sink(
+    connection: str, entity: str, patience_s: float = PATIENCE_S, request_bytes: int = REQUEST_BYTES
+) -> SinkClient:
     """Of one entity; connects with the first call."""
-    return SinkClient(lambda: connect(connection), entity, patience_s)
+    return SinkClient(lambda: connect(connection), entity, patience_s, request_bytes)

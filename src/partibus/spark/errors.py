@@ -30,3 +30,7 @@ class ReadError(SparkSourceError):
 
 class JavaNotFound(SparkSourceError):
     """No usable Java runtime."""
+
+
+class WriteError(SparkSourceError):
+    """A task could not write its rows, or may not."""

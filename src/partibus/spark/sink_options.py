@@ -1,0 +1,182 @@
+"""The options of the data sink: names, defaults, bounds and help, all in `SINK_OPTIONS`; docs/spark.md lists them.
+
+How rows are named decides what a second attempt does with them (ADR 0014); `Naming` says the ways.
+"""
+
+import difflib
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from partibus.client.sinks import PATIENCE_S
+from partibus.spark.errors import OptionError
+from partibus.spark.options import OPTIONS, Option, connection_of, endpoint
+
+
+class Naming(Enum):
+    """By what a row is known when it comes again."""
+
+    AUTO = "auto"
+    """`IDS` where rows have a name, else `NONE`."""
+    IDS = "ids"
+    """By `idColumn`, or by the source's `entity_id`, `partition_id` and `position`."""
+    POSITIONS = "positions"
+    """By a high-water mark for each source partition: only for a plan that maps rows and does nothing else."""
+    NONE = "none"
+    """Not at all: rows are stored once at least."""
+
+
+class KeyOrder(Enum):
+    """What to do about the order of messages with the same key."""
+
+    WARN = "warn"
+    STRICT = "strict"
+    IGNORE = "ignore"
+
+
+_SHARED = ("connection", "endpoint", "keyName", "key", "token")
+SINK_OPTIONS = (
+    *(
+        option._replace(help=option.help.replace("right to listen", "right to send"))
+        for option in OPTIONS
+        if option.name in _SHARED
+    ),
+    Option("entity", "Where to write (required): a queue or a topic."),
+    Option(
+        "sink",
+        "Name of a batch job, for jobs that are run again after a failure: rows that an earlier run has stored are "
+        "dropped, until two more runs are complete. Without it a run knows its own rows only. A stream goes by its "
+        "checkpoint and takes no name.",
+    ),
+    Option(
+        "naming",
+        "How rows that come again are known: `ids` (by `idColumn`, else by the source's columns), `positions` (by a "
+        "high-water mark, for plans that only map), `none` (at least once); `auto` is `ids` where that can be.",
+        default=Naming.AUTO.value,
+        choices=tuple(one.value for one in Naming),
+    ),
+    Option("idColumn", "Column whose value names a row: unlike in all other rows, and the same when it is made again."),
+    Option(
+        "keyOrder",
+        "Messages with the same key keep their order where one Spark partition feeds the key. `warn` tells when keys "
+        "were fed by several; `strict` refuses to write unless every Spark partition has the rows of one source "
+        "partition in their order; `ignore` does not look.",
+        default=KeyOrder.WARN.value,
+        choices=tuple(one.value for one in KeyOrder),
+    ),
+    Option("propertyColumns", "Columns that become application properties of the same name: `carrier, delay`."),
+    Option(
+        "batchBytes",
+        "Bytes of messages in one request; bounded by what the entity takes in a message, too.",
+        default=256 << 10,
+        low=4 << 10,
+        high=64 << 20,
+    ),
+    Option(
+        "retryTimeoutMs",
+        "How long a task goes on trying when the broker is busy or away, before Spark has to try the task again.",
+        default=int(PATIENCE_S * 1000),
+        low=0,
+        high=3_600_000,
+    ),
+)
+_SPARKS = frozenset(("checkpointlocation",))
+"""Options of a stream that are Spark's own, and come along."""
+_BY_LOWER_NAME = {option.name.lower(): option for option in SINK_OPTIONS}
+
+
+class SinkOptions(NamedTuple):
+    """Validated options."""
+
+    connection: str
+    entity: str
+    sink: str | None = None
+    naming: Naming = Naming.AUTO
+    id_column: str | None = None
+    key_order: KeyOrder = KeyOrder.WARN
+    property_columns: tuple[str, ...] = ()
+    batch_bytes: int = 256 << 10
+    patience_s: float = PATIENCE_S
+
+    def __repr__(self) -> str:
+        return f"SinkOptions(connection=<{endpoint(self.connection)}, key hidden>, entity={self.entity!r})"
+
+    @property
+    def where(self) -> str:
+        """The entity and its broker, for errors: `'orders' at sb://localhost:5672`."""
+        return f"{self.entity!r} at {endpoint(self.connection)}"
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
+        """Check what the user gave. Raises `OptionError` naming the option, the value, the bound and the way out."""
+        _refuse_unknown(given)
+        known = [(name.lower(), value) for name, value in given.items() if name.lower() not in _SPARKS]
+        values = {_BY_LOWER_NAME[name].name: value for name, value in known}
+        naming = Naming(_word(values, "naming"))
+        id_column = values.get("idColumn", "").strip() or None
+        if id_column is not None and naming in (Naming.POSITIONS, Naming.NONE):
+            raise OptionError(
+                f"option 'idColumn' is given, and option 'naming' is {naming.value!r}, which has no use for it; "
+                "leave one of them out"
+            )
+        columns = [name.strip() for name in values.get("propertyColumns", "").split(",")]
+        return cls(
+            connection_of(values),
+            _entity(values),
+            values.get("sink", "").strip() or None,
+            naming,
+            id_column,
+            KeyOrder(_word(values, "keyOrder")),
+            tuple(dict.fromkeys(name for name in columns if name)),
+            _number(values, "batchBytes"),
+            _number(values, "retryTimeoutMs") / 1000,
+        )
+
+
+def _entity(values: Mapping[str, str]) -> str:
+    text = values.get("entity", "")
+    entity = text.strip().strip("/")
+    if not entity:
+        raise OptionError('option \'entity\' is missing; add .option("entity", "orders")')
+    if "/subscriptions/" in entity.lower() or "/$" in entity:
+        raise OptionError(f"option 'entity' is {text!r}, to which nobody can send; name the queue or the topic")
+    return entity
+
+
+def _refuse_unknown(given: Mapping[str, str]) -> None:
+    for name, value in given.items():
+        if name.lower() in _BY_LOWER_NAME or name.lower() in _SPARKS:
+            continue
+        if name.lower() == "path":
+            raise OptionError(
+                f"a path is given, {value!r}; leave it out and name the queue with "
+                f'.option("entity", {value!r}), then .save() or .start()'
+            )
+        close = difflib.get_close_matches(name.lower(), _BY_LOWER_NAME, n=1)
+        known = ", ".join(option.name for option in SINK_OPTIONS)
+        hint = f"did you mean {_BY_LOWER_NAME[close[0]].name!r}?" if close else "remove it."
+        raise OptionError(f"unknown option {name!r} of a write; {hint} Options: {known}")
+
+
+def _word(values: Mapping[str, str], name: str) -> str:
+    option = _BY_LOWER_NAME[name.lower()]
+    word = values.get(name, str(option.default)).strip().lower()
+    if word not in option.choices:
+        raise OptionError(f"option {name!r} is {values[name]!r}; it must be {' or '.join(map(repr, option.choices))}")
+    return word
+
+
+def _number(values: Mapping[str, str], name: str) -> int:
+    option = _BY_LOWER_NAME[name.lower()]
+    text = values.get(name)
+    if text is None:
+        assert isinstance(option.default, int), "numbers have one"
+        return option.default
+    bounds = f"it must be between {option.low:,} and {option.high:,}"
+    try:
+        number = int(text)
+    except ValueError:
+        raise OptionError(f"option {name!r} is {text!r}, not a whole number; {bounds}") from None
+    if not option.low <= number <= option.high:
+        raise OptionError(f"option {name!r} is {number:,}; {bounds}")
+    return number
