@@ -33,7 +33,7 @@ def error_of(act: Callable[[], object]) -> str:
 def test_each_of_sixteen_partitions_is_read_by_a_task_of_its_own(
     spark: SparkSession, namespace: SimulatedNamespace
 ) -> None:
-    held = {p: {pos: message(pos, partition_id=p) for pos in range(3, 3 + p % 5)} for p in range(16)}
+    held = {p: {pos: message(pos) for pos in range(3, 3 + p % 5)} for p in range(16)}
     namespace.put("q", held)
     frame = load(spark, namespace)
     assert frame.rdd.getNumPartitions() == 16
@@ -59,7 +59,7 @@ def test_queue_with_nothing_in_it_is_an_empty_table(spark: SparkSession, namespa
 
 def test_rows_carry_body_times_and_properties_of_every_type(spark: SparkSession, namespace: SimulatedNamespace) -> None:
     properties: dict[str, object] = {"n": 1, "u": UInt(2), "f": Float(0.5), "b": True, "s": Symbol("x"), "none": None}
-    namespace.put("q", {5: {9: message(7, b"\x00\xff", partition_id=5, application_properties=properties)}})
+    namespace.put("q", {5: {9: message(7, b"\x00\xff", application_properties=properties)}})
     row = (
         load(spark, namespace)
         .withColumn("enqueued_time", sf.date_format("enqueued_time", "yyyy-MM-dd HH:mm:ss.SSS"))
@@ -90,7 +90,7 @@ def test_fewer_columns_in_another_order(spark: SparkSession, namespace: Simulate
 
 def test_partition_is_split_by_positions_when_asked(spark: SparkSession, namespace: SimulatedNamespace) -> None:
     namespace.put("q", {0: {pos: message(pos) for pos in range(10)}, 1: {}})
-    frame = load(spark, namespace, positionsPerTask="4")
+    frame = load(spark, namespace, messagesPerSparkPartition="4")
     assert frame.rdd.getNumPartitions() == 4
     assert sorted(row.position for row in frame.select("position").collect()) == list(range(10))
 
@@ -126,6 +126,41 @@ def test_what_is_gone_before_the_read_is_missing_and_no_error(
     assert [row.position for row in planned.collect()] == [3]
 
 
+def test_without_properties_there_are_the_columns_that_need_none(
+    spark: SparkSession, namespace: SimulatedNamespace
+) -> None:
+    namespace.put("q", {0: {4: message(4, b"four", state=1)}})
+    frame = load(spark, namespace, includeProperties="false", includeBody="false")
+    assert "message_id" not in frame.columns
+    assert "body" not in frame.columns
+    assert frame.select("position", "state", "entity_id").collect() == [
+        Row(position=4, state="deferred", entity_id="entity-1")
+    ]
+
+
+def test_json_bodies_become_a_struct(spark: SparkSession, namespace: SimulatedNamespace) -> None:
+    bodies = [b'{"id": 1, "name": "one", "at": "2026-01-31T12:00:00Z"}', b"no document", b'{"id": 2, "more": []}']
+    namespace.put("q", {0: {pos: message(pos, body) for pos, body in enumerate(bodies)}})
+    frame = load(spark, namespace, bodyFormat="json", bodySchema="id long, name string, at timestamp")
+    values = frame.orderBy("position").select("value.id", "value.name", sf.unix_seconds("value.at").alias("at"))
+    assert values.collect() == [
+        Row(id=1, name="one", at=1_769_860_800), Row(id=None, name=None, at=None), Row(id=2, name=None, at=None),
+    ]  # fmt: skip
+
+
+def test_filters_on_partition_and_position_spare_reading(spark: SparkSession, namespace: SimulatedNamespace) -> None:
+    namespace.put("q", {p: {pos: message(pos) for pos in range(10)} for p in range(4)})
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = load(spark, namespace, pushdown="true").where("partition_id in (1, 3) and position >= 7")
+        frame = frame.where("sequence_number % 2 = 0")
+        assert frame.rdd.getNumPartitions() == 2
+        rows = frame.select("partition_id", "position").collect()
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert sorted((row.partition_id, row.position) for row in rows) == [(1, 8), (3, 8)]
+
+
 def test_key_is_in_no_plan(spark: SparkSession, namespace: SimulatedNamespace) -> None:
     namespace.put("q", {0: {}})
     execution = load(spark, namespace)._jdf.queryExecution()
@@ -140,6 +175,7 @@ def test_key_is_in_no_plan(spark: SparkSession, namespace: SimulatedNamespace) -
         ({"entity": ""}, "option 'entity' is missing"),
         ({"entitty": "q"}, "unknown option 'entitty'; did you mean 'entity'?"),
         ({"rowsPerBatch": "0"}, "option 'rowsPerBatch' is 0; it must be between 1 and 100,000"),
+        ({"startingPositions": "soon"}, "option 'startingPositions' is 'soon'; it may be earliest, latest, a time"),
     ],
 )
 def test_wrong_options_fail_in_load(
@@ -153,6 +189,22 @@ def test_unknown_column_fails_before_any_task(spark: SparkSession, namespace: Si
     reader = spark.read.format("partibus_simulated").options(connection=namespace.connection, entity="q")
     text = error_of(lambda: reader.schema("messageid string").load().collect())
     assert "column 'messageid', which a queue does not have; did you mean 'message_id'?" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mode": "consume", "cursor": "c"}, "a batch can't have mode 'consume'"),
+        ({"failOnDataLoss": "true"}, "browsing beside live consumers promises nothing"),
+        ({"startingPositions": '{"0": 9}'}, "has position 9 for partition 0 of 'q', which ends at 0"),
+        ({"bodyFormat": "json", "bodySchema": "id interval day"}, "option 'bodySchema' has a type that is not read"),
+    ],
+)
+def test_what_a_batch_can_not_do_fails_before_any_task(
+    spark: SparkSession, namespace: SimulatedNamespace, options: dict[str, str], words: str
+) -> None:
+    namespace.put("q", {0: {}})
+    assert words in error_of(lambda: load(spark, namespace, **options).collect())
 
 
 @pytest.mark.parametrize(
