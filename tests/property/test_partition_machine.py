@@ -32,6 +32,7 @@ RECEIVERS = st.integers(1, 3)
 PICKS = st.lists(st.integers(0, 15), min_size=1, max_size=4)
 BYTES = st.sampled_from([0, 60, 10_000])
 SESSIONS = st.sampled_from(["", "a", "b"])
+NAMES = st.sampled_from(["x", "y"])
 FORGED: LockToken = (3, 4)
 
 limits = st.builds(
@@ -306,10 +307,10 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule(kind=KINDS, chance=st.integers(0, 9))
     def purge_at_rest(self, kind: int, chance: int) -> None:
-        if chance:
-            return
         both = self.both
         both.settle_down()
+        if chance or both.is_closed(kind):
+            return
         for _ in range(100):
             command = c.Purge(0, kind, 3, both.now_ms + 1)
             before = len(both.model.fates)
@@ -419,6 +420,80 @@ class CopiedSessionMachine(SessionMachine):
     copied = True
 
 
+class CursorRules(PartitionMachine):
+    """Named readers, one of them alone at times."""
+
+    @rule(
+        kind=KINDS,
+        name=NAMES,
+        start=st.sampled_from([c.EARLIEST, c.EARLIEST, c.LATEST, 3]),
+        fates=st.booleans(),
+        bound_bytes=st.sampled_from([0, 150, 400, 1 << 20]),
+    )
+    def open_cursor(self, kind: int, name: str, start: int, fates: bool, bound_bytes: int) -> None:
+        self.both.ask(c.OpenCursor(0, kind, name, start, fates, bound_bytes))
+
+    @rule(
+        kind=KINDS, name=NAMES, lease_ms=st.sampled_from([40, 3_000, 100_000]), revoke=st.booleans(), late=st.booleans()
+    )
+    def open_alone(self, kind: int, name: str, lease_ms: int, revoke: bool, late: bool) -> None:
+        self.both.ask(c.OpenCursor(0, kind, name, c.LATEST if late else c.EARLIEST, False, 200, lease_ms, 0, revoke))
+
+    @rule(kind=KINDS, name=NAMES, epoch=st.integers(1, 3))
+    def renew_lease(self, kind: int, name: str, epoch: int) -> None:
+        self.both.ask(c.OpenCursor(0, kind, name, lease_ms=500, epoch=epoch))
+
+    @rule(
+        kind=KINDS, name=NAMES, by=st.integers(-1, 6), fates_by=st.integers(0, 20), epoch=st.sampled_from([0, 0, 0, 1])
+    )
+    def advance_cursor(self, kind: int, name: str, by: int, fates_by: int, epoch: int) -> None:
+        cursor = self.both.model.cursors[kind].by_name.get(name)
+        position, fate_position = (cursor.position, cursor.fate_position) if cursor is not None else (1, 1)
+        self.both.ask(c.AdvanceCursor(0, kind, name, position + by, fate_position + fates_by, epoch))
+
+    @rule(kind=KINDS, max_bytes=st.sampled_from([1, 150, 10_000]))
+    def read_alone(self, kind: int, max_bytes: int) -> None:
+        for name, cursor in self.both.model.cursors[kind].by_name.items():
+            if cursor.until_ms > self.both.now_ms:
+                self.both.read_on(kind, name, max_bytes)
+                break
+
+    @rule(kind=KINDS, back=st.sampled_from([0, 0, 0, 1, 2]), at_rest=st.booleans())
+    def commit_alone(self, kind: int, back: int, at_rest: bool) -> None:
+        for name, cursor in self.both.model.cursors[kind].by_name.items():
+            if cursor.until_ms:
+                self.both.ask(c.AdvanceCursor(0, kind, name, cursor.read_to - back, epoch=cursor.epoch))
+                break
+        if at_rest:
+            self.both.settle_down()
+
+    @rule(kind=KINDS, name=NAMES, epoch=st.sampled_from([0, 1, 2]), drop=st.booleans())
+    def close_cursor(self, kind: int, name: str, epoch: int, drop: bool) -> None:
+        self.both.ask(c.CloseCursor(0, kind, name, epoch, drop))
+
+    @rule(kind=KINDS, name=NAMES)
+    def close_own(self, kind: int, name: str) -> None:
+        cursor = self.both.model.cursors[kind].by_name.get(name)
+        if cursor is not None and cursor.until_ms:
+            self.both.ask(c.CloseCursor(0, kind, name, cursor.epoch))
+
+
+class CursorMachine(CursorRules):
+    """On a queue."""
+
+    ttls_ms = (None, None, None, 30, 300)
+
+
+class CursorSessionMachine(CursorRules, SessionMachine):
+    """On an entity that requires sessions."""
+
+
+class CopiedCursorMachine(CursorRules):
+    """Through bytes and back."""
+
+    copied = True
+
+
 def quick(examples: int) -> settings:
     """The same histories each time; others with PARTIBUS_PROPERTY_EXAMPLES, which is how they are searched for."""
     return settings(
@@ -443,6 +518,13 @@ TestPartitionBehindBytes = CopiedPartitionMachine.TestCase
 TestPartitionBehindBytes.settings = quick(50)
 TestSessionsBehindBytes = CopiedSessionMachine.TestCase
 TestSessionsBehindBytes.settings = quick(50)
+
+TestCursors = CursorMachine.TestCase
+TestCursors.settings = quick(150)
+TestCursorsAndSessions = CursorSessionMachine.TestCase
+TestCursorsAndSessions.settings = quick(100)
+TestCursorsBehindBytes = CopiedCursorMachine.TestCase
+TestCursorsBehindBytes.settings = quick(40)
 
 
 def test_entries_that_no_memory_has_seen_survive_any_number_of_crashes() -> None:

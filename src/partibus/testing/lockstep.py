@@ -17,21 +17,24 @@ from partibus.partition import commands as c
 from partibus.partition import load_requests as w
 from partibus.partition import replies as r
 from partibus.partition.entry import Entry
-from partibus.partition.events import Enqueued, Event, Moved, Removed, Updated
+from partibus.partition.events import Cleared, CursorSet, Enqueued, Event, FatesLogged, Kept, Moved, Removed, Updated
+from partibus.partition.exclusive import PAUSE_MS
 from partibus.partition.journal import record
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import EntryRow, EntryState, Store, Writes
+from partibus.partition.ports import FATE_COLUMNS, EntryRow, EntryState, Fate, FateRow, Store, Writes
 from partibus.partition.reading import read
 from partibus.partition.slot import Slot
+from partibus.testing.cursor_model import NOWHERE, CursorState, unpack
 from partibus.testing.invariants import body_of, i08_no_lock_ends_early, i16_state_is_the_last_written
 from partibus.testing.machine_memory import check_memory, check_rows
-from partibus.testing.model import DELAYED, LOCKED, READY, RESERVED, SCHEDULED, Item, Model
+from partibus.testing.model import DELAYED, DOOMED, LOCKED, READY, RESERVED, SCHEDULED, Item, Model
 
 T = TypeVar("T")
 KINDS = (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER)
 ROW = 7
+DELAYED_ROW = int(EntryState.DELAYED)
 NEVER = 1 << 60
 """Number of a commit that does not come."""
 
@@ -44,6 +47,8 @@ class Pending:
     command: Any
     unavailable: set[int] = field(default_factory=set)
     """Numbers that named no deferred message that was to be had."""
+    reader: tuple[CursorState, int] | None = None
+    """Who reads alone, and under which lease."""
     none_free: bool = False
     """No session was to be had."""
     states: set[bytes | None] = field(default_factory=set)
@@ -94,6 +99,8 @@ class Lockstep:
         self.requests: dict[int, Pending] = {}
         self.demands: dict[tuple[int, int], Demand] = {}
         """By kind and receiver."""
+        self.paused_ms: dict[int, int] = {}
+        """Kind -> until when nothing is handed out, for somebody wants to read alone."""
         self.rows: dict[int, list[EntryRow]] = {}
         self.names: dict[int, list[str]] = {}
         """Sessions listed, by request."""
@@ -194,6 +201,21 @@ class Lockstep:
         self._request += 1
         return self._request
 
+    # -- cursors -----------------------------------------------------------------------------------------------------
+
+    def read_on(self, kind: int, name: str, max_bytes: int) -> None:
+        """Who reads alone reads what comes next."""
+        cursor = self.model.cursors[kind].by_name[name]
+        command = c.ReadRange(0, kind, cursor.read_to, NEVER, max_bytes, cursor=name)
+        command.request = self.new_request()
+        self.requests[command.request] = Pending(command, reader=(cursor, cursor.epoch))
+        self._note_excuses()
+        self.step(command)
+
+    def is_closed(self, kind: int) -> bool:
+        """Nothing is handed out."""
+        return self.model.cursors[kind].alone is not None or self.paused_ms.get(kind, 0) > self.now_ms
+
     # -- the store ---------------------------------------------------------------------------------------------------
 
     def begin_commit(self) -> None:
@@ -236,6 +258,7 @@ class Lockstep:
         self.answers.clear()
         self.requests.clear()
         self.demands.clear()
+        self.paused_ms.clear()
         self.taken.clear()
         self.sessions.clear()  # their holders were links to the process
         self.model = deepcopy(self.durable_model)
@@ -265,6 +288,8 @@ class Lockstep:
     def step(self, command: w.Input) -> None:
         """One command into the machine; all that comes out is checked."""
         self.is_broken = True
+        for of_kind in self.model.cursors.values():
+            of_kind.end_leases(self.now_ms)
         step = self.machine.handle(self._pass(command), self.now_ms)
         events, self.replies, loads = self._pass(step.events), self._pass(step.replies), self._pass(step.loads)
         if step.events:
@@ -283,6 +308,7 @@ class Lockstep:
                 self._answered(reply, kept)
         for event in events:
             self._happened(event, command)
+        self._check_fates(events)
         for reply in self.replies:
             if isinstance(reply, r.Granted):
                 self._check_granted(command, reply)
@@ -290,13 +316,24 @@ class Lockstep:
                 self._check_deferred(reply)
             elif isinstance(reply, r.Purged):
                 assert self.requests.pop(reply.request).purged == reply.count
+            elif isinstance(reply, r.CursorOpened) and isinstance(command, w.Loaded):
+                self._check_consumed(command)
         self._note_excuses()
         check_memory(self.machine, self.model)
+        for kind in KINDS:
+            self.model.cursors[kind].check_memory(self.machine.state.subqueues[kind].cursors)
         self.is_broken = False
 
     def _answered(self, reply: Any, kept: dict[int, bytes]) -> None:
         """Do in the model what the machine says it has done."""
         model, now_ms = self.model, self.now_ms
+        if isinstance(reply, r.ReceiveRefused):
+            self.demands.pop((reply.kind, reply.receiver), None)
+            return
+        if isinstance(reply, r.SessionEnded) and any(isinstance(other, r.ReceiveRefused) for other in self.replies):
+            model.end_session(reply.lock_id, counted=False)  # revoked
+            self._forget_demands_of(reply.lock_id)
+            return
         if isinstance(reply, r.SessionEnded):
             lock = model.sessions[reply.lock_id]
             i08_no_lock_ends_early(f"session {lock.session!r}", lock.until_ms, now_ms)
@@ -383,6 +420,34 @@ class Lockstep:
                 assert reply.has_scheduled or not model.held(SubqueueKind.ACTIVE, SCHEDULED)
             case ((c.Peek() | c.Browse()), r.Rows()):
                 self.rows[reply.request] = reply.rows
+            case ((c.OpenCursor() | c.AdvanceCursor()), r.CursorOpened()):
+                self._cursor_opened(command, reply)
+            case c.OpenCursor(), r.CursorHeld():
+                alone = model.cursors[command.kind].alone
+                assert alone is not None, f"nobody reads alone: {reply}"
+                assert model.cursors[command.kind].by_name[reply.name] is alone
+                assert (reply.name == command.name, reply.until_ms) == (False, alone.until_ms)
+            case ((c.AcceptSession() | c.ReceiveDeferred() | c.Purge()), r.CursorHeld()):
+                kind = SubqueueKind.ACTIVE if isinstance(command, c.AcceptSession) else command.kind
+                asking = any(isinstance(other, r.CursorOpened) for other in self.replies)
+                assert asking or self.is_closed(kind), f"refused, and nobody reads alone: {command}"
+            case c.OpenCursor(), r.CursorBusy():
+                assert model.is_held_back(command.kind), f"nothing is locked: {reply}"
+                doomed = model.held(command.kind, DOOMED)
+                assert doomed or not command.revoke, f"nothing is to be waited for: {reply}"
+                assert reply.locked > 0
+                self.paused_ms[command.kind] = now_ms + PAUSE_MS
+                for item in model.held(command.kind, RESERVED):
+                    item.state = READY
+            case c.CloseCursor(), r.Done():
+                self._cursor_closed(command)
+            case (
+                (c.OpenCursor() | c.AdvanceCursor() | c.CloseCursor() | c.ReadRange() | c.ReadFates()),
+                r.CursorLost(),
+            ):
+                self._check_cursor_lost(command)
+            case c.ReadRange(), r.RangeRead():
+                self._range_read(asked, reply)
             case _:
                 raise AssertionError(f"{command} was answered with {reply}")
 
@@ -398,21 +463,139 @@ class Lockstep:
         """What the machine did of itself; of the rest the replies have told already."""
         if isinstance(event, Moved):
             for old, new in event.pairs:
-                if event.to_kind == SubqueueKind.ACTIVE:
+                item_before = self._item(event.kind, old)
+                if event.kind == event.to_kind and item_before is not None and item_before.state == DELAYED:
+                    item = self.model.move_to_end(event.kind, old.sequence, new.sequence, new.pos, self.now_ms)
+                elif event.to_kind == SubqueueKind.ACTIVE:
                     item = self.model.activate(old.sequence, new.sequence, self.now_ms)
                     assert (new.pos, new.enqueued_ms) == (item.pos, item.enqueued_ms)
                 else:
                     assert new.data is not None
                     item = self.model.dead_letter(event.kind, old.sequence, new.pos, new.data, self.now_ms)
                 assert new.data == item.data
-        elif isinstance(event, Removed):
+        elif isinstance(event, Removed | Kept):
             for entry in event.entries:
-                self._removed(event.kind, entry, command)
+                if event.fate is Fate.CONSUMED:
+                    self.model.consume(event.kind, entry.sequence)
+                else:
+                    self._removed(event.kind, entry, command)
+        elif isinstance(event, Cleared):
+            self.model.cursors[event.kind].clear(event.positions)
+        elif isinstance(event, CursorSet):
+            self._cursor_set(event, command)
+        elif isinstance(event, FatesLogged):
+            lines = [event.rows[start : start + FATE_COLUMNS] for start in range(0, len(event.rows), FATE_COLUMNS)]
+            self.model.cursors[event.kind].log += [FateRow._make(line) for line in lines]
         elif isinstance(event, Updated):
             for entry in event.entries:
                 item_now = self._item(event.kind, entry)
                 if item_now is not None and item_now.state == DELAYED and entry.state == EntryState.ACTIVE:
                     self.model.return_delayed(event.kind, entry.sequence, self.now_ms)
+
+    def _cursor_opened(self, command: c.OpenCursor | c.AdvanceCursor, reply: r.CursorOpened) -> None:
+        model, cursors = self.model, self.model.cursors[command.kind]
+        end_pos = self.machine.state.subqueues[command.kind].end_pos
+        if command.kind == SubqueueKind.ACTIVE:
+            end_pos = model.next_sequence
+        cursor = cursors.by_name.get(command.name)
+        if isinstance(command, c.AdvanceCursor):
+            assert cursor is not None
+            assert command.epoch == (cursor.epoch if cursor.until_ms else 0)
+            cursor.position = max(cursor.position, min(command.position, end_pos))
+            if cursor.fate_position >= 0:
+                cursor.fate_position = max(
+                    cursor.fate_position, min(command.fate_position, self.machine.state.next_number)
+                )
+        else:
+            cursor = self._opened(command, reply, end_pos)
+        assert (reply.epoch, reply.until_ms) == ((cursor.epoch, cursor.until_ms) if cursor.until_ms else (0, 0))
+        assert (reply.position, reply.fate_position) == (cursor.position, cursor.fate_position)
+        assert (reply.complete_from, reply.end_pos) == (cursor.complete_from, end_pos)
+
+    def _opened(self, command: c.OpenCursor, reply: r.CursorOpened, end_pos: int) -> CursorState:
+        cursors = self.model.cursors[command.kind]
+        cursor = cursors.by_name.get(command.name)
+        if cursor is None:
+            start = end_pos if command.start == c.LATEST else min(command.start, end_pos)
+            cursor = cursors.by_name[command.name] = CursorState(start)
+        cursor.bound_bytes = command.bound_bytes
+        if command.fates and cursor.fate_position < 0:
+            assert all(row.number < reply.fate_position for row in cursors.log)
+            cursor.fate_position = reply.fate_position
+        if command.epoch:
+            assert cursors.alone is cursor, f"renewed, and it has no lease: {reply}"
+            assert cursor.epoch == command.epoch
+            cursor.until_ms = self.now_ms + command.lease_ms
+        elif command.lease_ms:
+            assert cursors.alone in (None, cursor), f"two read alone: {cursors}"
+            assert command.revoke or not self.model.is_held_back(command.kind), f"there are locks: {command}"
+            self.model.take(command.kind)
+            self.paused_ms.pop(command.kind, None)
+            cursor.epoch += 1
+            cursor.until_ms = self.now_ms + command.lease_ms
+            cursor.readable_from = cursor.read_to = cursor.position
+            cursor.shown = set()
+        return cursor
+
+    def _cursor_closed(self, command: c.CloseCursor) -> None:
+        cursors = self.model.cursors[command.kind].by_name
+        cursor = cursors.get(command.name)
+        if cursor is not None:
+            by_force = command.drop and not command.epoch
+            assert by_force or not cursor.until_ms or cursor.epoch == command.epoch, f"not his: {command}"
+            cursor.until_ms = 0
+            if command.drop:
+                del cursors[command.name]
+
+    def _check_cursor_lost(self, command: Any) -> None:
+        name = command.cursor if isinstance(command, c.ReadRange | c.ReadFates) else command.name
+        cursor = self.model.cursors[command.kind].by_name.get(name)
+        if cursor is None:
+            return
+        if isinstance(command, c.ReadFates):
+            assert cursor.fate_position < 0
+        else:
+            assert command.epoch != (cursor.epoch if cursor.until_ms else 0), f"it is his: {command}"
+
+    def _cursor_set(self, event: CursorSet, command: w.Input) -> None:
+        """Who reads alone moves slice by slice."""
+        sweep = command.load.sweep if isinstance(command, w.Loaded) and isinstance(command.load, w.SweepLoad) else None
+        if isinstance(sweep, w.Consume) and sweep.command.name == event.cursor.name:
+            cursor = self.model.cursors[event.kind].by_name[event.cursor.name]
+            assert cursor.position <= event.cursor.position <= min(sweep.to_pos, sweep.command.position)
+            cursor.position = event.cursor.position
+
+    def _check_consumed(self, command: w.Loaded) -> None:
+        """All that was readable and was passed is completed."""
+        if isinstance(command.load, w.SweepLoad) and isinstance(command.load.sweep, w.Consume):
+            kind = command.load.kind
+            reader = self.model.cursors[kind].by_name[command.load.sweep.command.name]
+            passed = range(reader.readable_from, reader.position)
+            left = [item for item in self.model.queues[kind] if item.state == READY and item.pos in passed]
+            assert not left, f"passed and not completed: {left}"
+
+    def _range_read(self, asked: Pending, reply: r.RangeRead) -> None:
+        command = asked.command
+        cursor = self.model.cursors[command.kind].by_name[command.cursor]
+        assert reply.complete_from == cursor.complete_from
+        if asked.reader == (cursor, cursor.epoch) and cursor.until_ms:
+            cursor.shown |= {shown.pos for shown in unpack(reply.count, reply.data) if shown.is_active}
+            cursor.read_to = max(cursor.read_to, reply.next_pos)
+
+    def _check_fates(self, events: list[Event]) -> None:
+        """While somebody reads the log, whatever leaves is in it, once."""
+        for kind in KINDS:
+            left: list[int] = []
+            logged: list[int] = []
+            for event in events:
+                if isinstance(event, FatesLogged) and event.kind == kind:
+                    logged += event.rows[1::FATE_COLUMNS]
+                elif isinstance(event, Removed | Kept) and event.kind == kind and event.fate is not None:
+                    left += [entry.pos for entry in event.entries]
+                elif isinstance(event, Moved) and event.kind == kind and event.to_kind != SubqueueKind.ACTIVE:
+                    left += [old.pos for old, _ in event.pairs if old.state != DELAYED_ROW]
+            expected = left if self.model.cursors[kind].fates_from != NOWHERE else []
+            assert sorted(logged) == sorted(expected)
 
     def _removed(self, kind: int, entry: Entry, command: w.Input) -> None:
         item = self._item(kind, entry)
@@ -559,7 +742,7 @@ class Lockstep:
         model = self.model
         for (kind, receiver), demand in self.demands.items():
             session = model.sessions[demand.session].session if demand.session else None
-            ready = model.ready(kind, session)
+            ready = model.ready(kind, session) if not self.is_closed(kind) else []
             assert not ready, f"{receiver} waits while {ready} is ready"
         for kind in KINDS:
             waiting_ms = [i.due_ms for i in model.queues[kind] if i.state in (SCHEDULED, DELAYED)]
@@ -568,6 +751,6 @@ class Lockstep:
         waiting = [asked.command for asked in self.requests.values()]
         unanswered = [command for command in waiting if not isinstance(command, c.AcceptSession)]
         assert not unanswered, f"never answered: {unanswered}"
-        if waiting:
+        if waiting and not self.is_closed(SubqueueKind.ACTIVE):
             assert not model.free_sessions(self.now_ms), f"{waiting} wait while {model.free_sessions(self.now_ms)} wait"
         check_rows(self.store, self.row, self.machine, model)

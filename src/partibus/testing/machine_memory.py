@@ -2,11 +2,12 @@
 
 from partibus.partition import load_requests as w
 from partibus.partition.entry import Entry
-from partibus.partition.keys import SubqueueKind
+from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.lane import Lane
 from partibus.partition.machine import Partition
 from partibus.partition.ports import EntryRow, EntryState, Store
 from partibus.partition.reading import read
+from partibus.testing.cursor_model import CursorModel, unpack
 from partibus.testing.invariants import i01_everything_is_accounted_for, i03_sections_are_untouched
 from partibus.testing.model import DEFERRED, DELAYED, DOOMED, LOCKED, READY, RESERVED, SCHEDULED, Item, Model
 
@@ -93,6 +94,7 @@ def check_rows(store: Store, partition_row: int, machine: Partition, model: Mode
                 item.sequence, item.enqueued_ms, _row_state(item), item.delivery_count, session, due_ms,
             )  # fmt: skip
         present += [item.name for item in items.values()]
+        _check_cursor_rows(store, subqueue_key(partition_row, kind), model.cursors[kind], items)
     i01_everything_is_accounted_for(model.accepted, model.fates, present)
     for session in {item.session for item in model.queues[SubqueueKind.ACTIVE] if item.session} | model.states.keys():
         assert store.load_session_state(partition_row, session) == model.state_of(session)
@@ -101,8 +103,18 @@ def check_rows(store: Store, partition_row: int, machine: Partition, model: Mode
         assert _locks(again.state.subqueues[kind]) == {
             (item.hold, item.pos): item.until_ms for item in model.held(kind, LOCKED) if item.hold not in model.sessions
         }
+        model.cursors[kind].check_memory(again.state.subqueues[kind].cursors)
     assert list(again.counts()) == list(machine.counts())
     assert again.state.session_state_bytes == machine.state.session_state_bytes
+
+
+def _check_cursor_rows(store: Store, subqueue: int, cursors: CursorModel, items: dict[int, Item]) -> None:
+    frame = store.read_range(subqueue, 0, 1 << 40, 1 << 40, 1 << 40, finished=True)
+    shown = unpack(frame.count, frame.data)
+    finished = {one.pos: (one.sequence, one.data) for one in shown if one.is_finished}
+    cursors.check_at_rest(finished, store.load_fates(subqueue, 0, 1 << 40))
+    present = {one.pos: (one.sequence, one.data) for one in shown if not one.is_finished}
+    assert present == {pos: (i.sequence, i.data) for pos, i in items.items() if i.state != SCHEDULED}
 
 
 def _row_state(item: Item) -> EntryState:

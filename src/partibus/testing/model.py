@@ -20,6 +20,7 @@ from partibus.partition.commands import Enqueue, LockToken, Outcome, Settle
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.options import PartitionOptions
 from partibus.testing import invariants as i
+from partibus.testing.cursor_model import CursorModel
 
 READY, RESERVED, LOCKED, DOOMED = "ready", "reserved", "locked", "doomed"
 DEFERRED, SCHEDULED, DELAYED = "deferred", "scheduled", "delayed"
@@ -55,6 +56,8 @@ class Item:
     until_ms: int = 0
     changes: dict[str, object] = field(default_factory=dict)
     """Application properties that were set since it came."""
+    before: bytes | None = None
+    """The stored form before a receiver dead-lettered it."""
     reason: Reason | None = None
     """Why a doomed message goes to the dead-letter sub-queue, once its move is due."""
 
@@ -87,6 +90,7 @@ class Model:
     """Name -> why the message is not here any more."""
     overtaking: bool = False
     """Messages were reserved: who gives them back lets others pass."""
+    cursors: dict[int, CursorModel] = field(default_factory=lambda: {ACTIVE: CursorModel(), DEAD_LETTER: CursorModel()})
     highest: dict[str | None, int] = field(default_factory=dict)
     """Session -> number of its last first delivery."""
 
@@ -244,6 +248,8 @@ class Model:
         if command.outcome is Outcome.COMPLETE:
             self.remove(kind, item, "completed")
             return
+        if command.outcome is Outcome.DEAD_LETTER:
+            item.before = item.data
         if command.properties:
             self._change(item, command.properties)
         if command.outcome is Outcome.DEAD_LETTER:
@@ -339,9 +345,26 @@ class Model:
         item.expires_ms = self._expiry(item)
         return item
 
+    def move_to_end(self, kind: int, sequence: int, new_sequence: int, new_pos: int, now_ms: int) -> Item:
+        """A delayed message is back, and got a new place."""
+        item = self.find(kind, sequence)
+        assert item.pos < self.cursors[kind].passed_to, f"lost its place for nobody: {item}"
+        self._return(kind, item, now_ms)
+        if kind == ACTIVE:
+            assert new_sequence == self.next_sequence
+            self.next_sequence += 1
+        item.sequence, item.pos = new_sequence, new_pos
+        self.queues[kind].remove(item)
+        self.queues[kind].append(item)
+        return item
+
     def return_delayed(self, kind: int, sequence: int, now_ms: int) -> None:
         """A delayed message is back at its place."""
         item = self.find(kind, sequence)
+        assert item.pos >= self.cursors[kind].passed_to, f"a cursor that completes has passed it: {item}"
+        self._return(kind, item, now_ms)
+
+    def _return(self, kind: int, item: Item, now_ms: int) -> None:
         assert item.state == DELAYED, f"came back and was not delayed: {item}"
         assert item.due_ms is not None
         assert item.due_ms <= now_ms, f"came back early: {item}"
@@ -373,14 +396,40 @@ class Model:
             changes = {name: text for name, text in zip(names, reason, strict=True) if text is not None}
             if data == (with_application_properties(item.data, changes) if changes else item.data):
                 break
+        self.cursors[kind].leave(item.pos, item.sequence, item.before or item.data)
+        item.before = None
         if changes:
             self._change(item, changes)
         self.queues[kind].remove(item)
-        self.queues[DEAD_LETTER].append(item)
         item.state, item.pos, item.reason = READY, pos, None
+        insort(self.queues[DEAD_LETTER], item, key=attrgetter("pos"))
         item.expires_ms = item.due_ms = None
         item.deferred = False
         return item
+
+    # -- cursors -----------------------------------------------------------------------------------------------------
+
+    def is_held_back(self, kind: int) -> bool:
+        """Somebody has a message, or a session, that a reader who wants to be alone has to wait for."""
+        sessions = kind == ACTIVE and bool(self.sessions)
+        return sessions or any(item.state in (LOCKED, DOOMED) for item in self.queues[kind])
+
+    def take(self, kind: int) -> None:
+        """One reads alone from now on: nobody else has anything. Sessions have ended before."""
+        for item in self.queues[kind]:
+            assert item.state != DOOMED, f"is on its way to the dead letters: {item}"
+            if item.state in (LOCKED, RESERVED):
+                item.state = DEFERRED if item.deferred else READY
+
+    def consume(self, kind: int, sequence: int) -> None:
+        """The commit of who reads alone has completed a message."""
+        item = self.find(kind, sequence)
+        reader = self.cursors[kind].alone
+        assert reader is not None, f"nobody reads alone: {item}"
+        assert item.state == READY, f"completed while {item.state}: {item}"
+        assert item.pos in reader.shown, f"completed, and its reader was never shown it: {item}"
+        assert reader.readable_from <= item.pos < reader.position, f"completed outside of what was passed: {item}"
+        self.remove(kind, item, "consumed")
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -472,6 +521,8 @@ class Model:
     def remove(self, kind: int, item: Item, why: str) -> None:
         """A message is gone for good."""
         self.queues[kind].remove(item)
+        if item.state != SCHEDULED:
+            self.cursors[kind].leave(item.pos, item.sequence, item.data)
         self.fates[item.name] = why
 
     def is_expired(self, kind: int, item: Item, now_ms: int) -> bool:
