@@ -3,7 +3,7 @@
 import pytest
 
 from partibus.partition.keys import POSITION_MAX, body_key, entry_key, subqueue_key
-from partibus.partition.ports import DueRows, EntryState, Snapshot, Store, StoreError, Writes
+from partibus.partition.ports import CursorRow, DueRows, EntryState, Snapshot, Store, StoreError, Writes
 from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, Opener, complete, enqueue, enqueued
 
 OTHER_QUEUE = subqueue_key(PARTITION + 1, 0)
@@ -364,3 +364,14 @@ def test_partitions_with_something_due_are_found(store: Store) -> None:
             enqueue(writes, pos, due_ms=due_ms, subqueue=subqueue_key(partition, 0))
         store.commit(writes)
     assert store.timed_partitions() == [PARTITION, PARTITION + 2, PARTITION + 9]
+
+
+def test_partitions_with_cursors_are_found(store: Store) -> None:
+    assert store.cursor_partitions(10) == []
+    writes = Writes()
+    for partition, kind, name in ((2, 0, "a"), (0, 0, "a"), (0, 1, "a"), (0, 0, "b"), (9, 0, "c")):
+        subqueue = subqueue_key(PARTITION + partition, kind)
+        writes.cursors[subqueue, name] = CursorRow(subqueue, name, 1, -1, 0, 0, 0, 0, 0, 0)
+    store.commit(writes)
+    assert store.cursor_partitions(10) == [PARTITION, PARTITION + 2, PARTITION + 9]
+    assert store.cursor_partitions(2) == [PARTITION, PARTITION + 2]

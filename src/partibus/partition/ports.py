@@ -390,6 +390,10 @@ class Store(Protocol):
         """Rows of the partitions that have entries which are due at some time, in order."""
         ...
 
+    def cursor_partitions(self, most: int) -> list[int]:
+        """Rows of the first ``most`` partitions that have cursors, in order."""
+        ...
+
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:

@@ -210,6 +210,18 @@ class StoreRuntime:
 
         self._host.read(lambda: store.load_counts(most), read)
 
+    def find_cursors(self, most: int, found: Callable[[list[int] | None], None]) -> None:
+        """Tell which partitions have cursors: see `Store.cursor_partitions`. None when the store could not say."""
+        store = self._store
+        if store is None or self.failure is not None:
+            self._host.call_soon(lambda: found(None))
+            return
+
+        def read(result: Any) -> None:
+            found(None if isinstance(result, BaseException) else result)
+
+        self._host.read(lambda: store.cursor_partitions(most), read)
+
     @property
     def overloaded(self) -> bool:
         """More waits for the store than the limits allow: no more credit until it has caught up (D24)."""

@@ -193,6 +193,10 @@ class FaultyStore:
         """See the port."""
         return self._loading().timed_partitions()
 
+    def cursor_partitions(self, most: int) -> list[int]:
+        """See the port."""
+        return self._loading().cursor_partitions(most)
+
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:

@@ -151,6 +151,11 @@ class MemoryStore:
         with self._lock:
             return self._tables().timed_partitions()
 
+    def cursor_partitions(self, most: int) -> list[int]:
+        """See the port."""
+        with self._lock:
+            return self._tables().cursor_partitions(most)
+
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:

@@ -223,6 +223,10 @@ class Tables:
         timed = (key for key, entry in self.entries.items() if entry.due_ms is not None and entry.body in self.bodies)
         return sorted({key >> (KIND_BITS + POSITION_BITS) for key in timed})
 
+    def cursor_partitions(self, most: int) -> list[int]:
+        """See `partibus.partition.ports.Store.cursor_partitions`."""
+        return sorted({subqueue >> KIND_BITS for subqueue, _ in self.cursors})[:most]
+
     def count_due(self, subqueue: int, state: int) -> int:
         """See `partibus.partition.ports.Store.count_due`."""
         return sum(

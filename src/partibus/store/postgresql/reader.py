@@ -117,6 +117,11 @@ def timed_partitions(connection: Connection) -> list[int]:
     return [row for (row,) in _rows(connection, statement("timed_partitions"), {})]
 
 
+def cursor_partitions(connection: Connection, most: int) -> list[int]:
+    """See `partibus.partition.ports.Store.cursor_partitions`."""
+    return [row for (row,) in _rows(connection, statement("cursor_partitions"), {"most": most})]
+
+
 def load_sequences(connection: Connection, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
     """See `partibus.partition.ports.Store.load_sequences`."""
     is_active = kind_of(subqueue) == SubqueueKind.ACTIVE
@@ -247,11 +252,10 @@ def read_range(
     if keys is None:
         return PackedRows().frame(b"", to_pos)
     bounds = _bounds(max_entries, max_bytes) | {"states": _STATE_END if finished else FINISHED}
-    ((fitting, found, columns, messages),) = _rows(connection, statement("range"), keys | bounds)
-    if not fitting:
+    ((is_all, columns, messages),) = _rows(connection, statement("range"), keys | bounds)
+    if columns is None:
         return PackedRows().frame(b"", to_pos if max_entries > 0 else from_pos)
     rows = PackedRows(columns)
-    is_all = fitting == found < max_entries
     return rows.frame(messages, to_pos if is_all else rows.last_pos + 1)
 
 

@@ -212,6 +212,12 @@ class PostgreSQLStore:
         self._check_usable()
         return [row for row in self._readers.read(reader.timed_partitions) if not self._sweeper.hides(row)]
 
+    def cursor_partitions(self, most: int) -> list[int]:
+        """See the port."""
+        self._check_usable()
+        rows = self._readers.read(lambda connection: reader.cursor_partitions(connection, most))
+        return [row for row in rows if not self._sweeper.hides(row)]
+
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:

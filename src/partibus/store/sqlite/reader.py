@@ -151,6 +151,13 @@ def read_timed_partitions(connection: Connection) -> list[int]:
     return rows
 
 
+def read_cursor_partitions(connection: Connection, most: int) -> list[int]:
+    """Rows of partitions that have cursors."""
+    (listed,) = connection.execute(statement("select_cursor_partitions"), (most,)).fetchone()
+    rows: list[int] = json.loads(listed)
+    return rows
+
+
 def read_sequences(connection: Connection, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
     """Entries by sequence number; see `partibus.partition.ports.Store.load_sequences`."""
     rows: list[EntryRow] = []

@@ -195,6 +195,13 @@ class SQLiteStore:
             rows = reader.read_timed_partitions(connection)
         return [row for row in rows if not self._sweeper.hides(row)]
 
+    def cursor_partitions(self, most: int) -> list[int]:
+        """See the port."""
+        self._check_usable()
+        with self._readers.reader() as connection:
+            rows = reader.read_cursor_partitions(connection, most)
+        return [row for row in rows if not self._sweeper.hides(row)]
+
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
