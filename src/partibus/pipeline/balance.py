@@ -139,14 +139,18 @@ def plan(slots: Mapping[int, float], unkeyed: float, runs: Sequence[Run], limit:
         shares = load(left, len(now)) / total, load(right, len(now)) / total
         found.append(Split(run.partition, at, new, shares))
     while len(now) > 1:
-        pairs = [
-            (load(a, len(now)) + load(b, len(now)), a, b)
-            for a, b in pairwise(now)
-            if not {a.partition, b.partition} & parts
-        ]
-        together, a, b = min(pairs, default=(limit, None, None), key=lambda pair: pair[0])
-        if a is None or b is None or together > limit * MERGE:
+        fewer = len(now) - 1
+        # What has no key is dealt to fewer then: that must make nobody else hot.
+        if any(load(run, fewer) > limit for run in now if run not in stuck):
             break
+        pairs = [
+            (load(Run(a.partition, a.first, b.end), fewer), a, b)
+            for a, b in pairwise(now)
+            if not {a.partition, b.partition} & parts and load(Run(a.partition, a.first, b.end), fewer) <= limit * MERGE
+        ]
+        if not pairs:
+            break
+        together, a, b = min(pairs)
         now[now.index(a) : now.index(a) + 2] = [Run(a.partition, a.first, b.end)]
         found.append(Merge(a.partition, b.partition, together / total))
     still = [run for run in now if run in stuck]

@@ -93,9 +93,10 @@ def _totals(activity: DataFrame, most: int) -> tuple[Values, list[Name]]:
     )
     count = sf.count_if(~sf.col("all") & (sf.col("operations") > 0)).over(Window.partitionBy())
     first = sums.withColumn("entities", count).sort(sf.desc("all"), sf.desc("operations"), *ENTITY).limit(most + 1)
-    every, *rows = first.collect()
-    if not every["rows"]:
+    found = first.collect()
+    if not found:
         return {"rows": 0}, []
+    every, *rows = found
     seconds = every["last"] - every["first"] + 1
     names = [(row["namespace"], row["entity"]) for row in rows if row["operations"] > 0]
     return {

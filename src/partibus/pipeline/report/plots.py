@@ -213,7 +213,7 @@ def _svg(shape: Figure, title: str) -> str:
     out = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": title}):
         shape.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = out.getvalue()
+    svg = re.sub("<metadata>.*?</metadata>", "", out.getvalue(), flags=re.DOTALL)
     svg = re.sub("|".join(_STAND_INS.values()), lambda found: f"var(--{_NAMES[found[0]]})", svg)
     return f'<svg role="img" aria-label="{escape(title)}"{svg[svg.index("<svg") + len("<svg") :]}'
 

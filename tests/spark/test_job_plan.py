@@ -1,0 +1,114 @@
+"""The job `plan`: from telemetry or messages to predictions that a replay of the keys confirms."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from partibus.pipeline.errors import JobError
+from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.plan import Want, run
+from partibus.pipeline.slots import partition_of, slot_of
+from partibus.pipeline.synthetic import Shape, telemetry
+from partibus.routing.slots import partition_for_key, slot_for_key
+from tests.spark.test_job_telemetry import frame, row
+
+SHAPE = Shape(messages=3_000, seconds=60, entities=2, partitions=8, keys=200)
+
+
+def planned(spark: SparkSession, folder: Path, paths: list[str], **want: Any) -> dict[str, Any]:
+    options = JobOptions(spark=spark, json=folder / "result.json", report=folder / "report.html")
+    with Job("plan", options, {}) as job:
+        return run(job, Want(paths, **want))
+
+
+@pytest.mark.row("D8")
+def test_predictions_are_what_a_replay_of_the_keys_gives(spark: SparkSession, tmp_path: Path) -> None:
+    rows = telemetry(spark, SHAPE)
+    path = str(tmp_path / "telemetry")
+    rows.write.parquet(path)
+    found = planned(spark, tmp_path, [path], counts=(3, 8, 20))
+    sent = (
+        spark.read.parquet(path)
+        .where((sf.col("op") == "send") & (sf.col("outcome") == "ok"))
+        .select("entity", "key")
+        .collect()
+    )
+    assert len(found["entities"]) == 2
+    for entity in found["entities"]:
+        keys = [one["key"] for one in sent if one["entity"] == entity["entity"]]
+        keyed = [key for key in keys if key is not None]
+        assert entity["partitions"] == 8
+        assert entity["keyed_share"] == pytest.approx(len(keyed) / len(keys))
+        assert entity["keys"] == len(set(keyed))
+        for prediction in entity["predictions"]:
+            count = prediction["partitions"]
+            replayed = Counter(partition_for_key(key, count) for key in keyed)
+            even = (len(keys) - len(keyed)) / count
+            shares = [(replayed[partition] + even) / len(keys) for partition in range(count)]
+            assert prediction["shares"] == pytest.approx(shares, abs=1e-6)
+        top, sends = Counter(keyed).most_common(1)[0]
+        assert (entity["largest_keys"][0]["key"], entity["largest_keys"][0]["load"]) == (top, sends)
+        assert entity["largest_keys"][0]["partition"] == partition_for_key(top, 8)
+        assert [one["partition"] for one in entity["hot_partitions"]]
+        assert entity["plan"]["largest_share"] < entity["now"]["largest_share"]
+        assert entity["plan"]["actions"][0]["action"] == "split"
+    assert json.loads((tmp_path / "result.json").read_text())["result"] == json.loads(json.dumps(found))
+    assert "HOT" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.row("D8")
+def test_messages_of_an_entity_serve_as_well_as_telemetry(spark: SparkSession, tmp_path: Path) -> None:
+    keys = [f"k{n % 7}" for n in range(100)]
+    rows = [(partition_for_key(key, 4), None, key, b"x" * 10 * (1 + n % 3)) for n, key in enumerate(keys)]
+    path = str(tmp_path / "messages")
+    table = "partition_id int, session_id string, partition_key string, body binary"
+    spark.createDataFrame(rows, table).write.parquet(path)
+    (entity,) = planned(spark, tmp_path, [path], messages_of="q", partitions=4)["entities"]
+    assert entity["observed"] == [Counter(partition_for_key(key, 4) for key in keys)[n] for n in range(4)]
+    assert [round(share * 100) for share in entity["now"]["shares"]] == entity["observed"]
+    (weighed,) = planned(spark, tmp_path, [path], messages_of="q", partitions=4, by_bytes=True)["entities"]
+    assert weighed["load"] == sum(len(body) for *_, body in rows)
+
+
+@pytest.mark.row("D8")
+def test_a_hot_key_is_named_and_no_split_is_proposed_for_it(spark: SparkSession, tmp_path: Path) -> None:
+    keys = ["hot"] * 80 + [f"k{n}" for n in range(20)]
+    rows = [
+        row("send", n, key=key, slot=slot_for_key(key), partition_id=partition_for_key(key, 8))
+        for n, key in enumerate(keys)
+    ]
+    path = str(tmp_path / "telemetry")
+    frame(spark, rows).write.parquet(path)
+    (entity,) = planned(spark, tmp_path, [path], partitions=8)["entities"]
+    assert "The key 'hot' alone has 80.0% of the load, 6.4 times" in entity["advice"][0]
+    assert entity["plan"]["stuck"] == [partition_for_key("hot", 8)]
+    assert not [one for one in entity["plan"]["actions"] if one["action"] == "split"]
+
+
+def test_partitions_that_changed_meanwhile_are_an_error_with_a_way_out(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [row("send", 0, key="a", slot=0, partition_id=1), row("send", 1, key="b", slot=16_000, partition_id=0)]
+    path = str(tmp_path / "telemetry")
+    frame(spark, rows).write.parquet(path)
+    with pytest.raises(JobError, match="changed meanwhile"):
+        planned(spark, tmp_path, [path])
+    assert planned(spark, tmp_path, [path], partitions=2)["entities"][0]["partitions"] == 2
+    with pytest.raises(JobError, match="--partitions is 1, but"):
+        planned(spark, tmp_path, [path], partitions=1)
+
+
+@pytest.mark.row("D8")
+def test_slots_and_partitions_are_the_brokers(spark: SparkSession) -> None:
+    keys = ["a", "ä", "x" * 200, "", None, *(f"k{n}" for n in range(50))]
+    rows = spark.createDataFrame([(key,) for key in keys], "key string").select(
+        "key", slot_of(sf.col("key")).alias("slot")
+    )
+    for one in rows.select("*", partition_of(sf.col("slot"), sf.lit(7)).alias("partition")).collect():
+        assert one["slot"] == (None if one["key"] is None else slot_for_key(one["key"]))
+        assert one["partition"] == (None if one["key"] is None else partition_for_key(one["key"], 7))

@@ -1,0 +1,194 @@
+"""The job `telemetry`: what it counts, batch and stream, against plain arithmetic over the same rows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from partibus.pipeline import follow
+from partibus.pipeline.errors import JobError
+from partibus.pipeline.histogram import bucket_of, percentile_name, value_of
+from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.rollup import busiest, key_table
+from partibus.pipeline.synthetic import Shape, telemetry
+from partibus.pipeline.telemetry_job import Want, run
+from partibus.pipeline.telemetry_job import follow as follow_job
+from partibus.telemetry.schema import COLUMNS, DDL
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NAMES = [column.name for column in COLUMNS]
+SHAPE = Shape(messages=2_000, seconds=100, entities=2, partitions=4, keys=50)
+
+
+def row(op: str, seconds: float, **columns: Any) -> dict[str, Any]:
+    """A row of telemetry."""
+    return {
+        "time": START + timedelta(seconds=seconds), "op": op, "namespace": "default", "entity": "q", "partition_id": 0,
+        "store": 0, "broker": "b", "key": None, "slot": None, "size_bytes": 100, "delivery_count": 1, "dwell_ms": None,
+        "latency_us": 1000, "messages": 1, "outcome": "ok", "weight": 1.0, **columns,
+    }  # fmt: skip
+
+
+def frame(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
+    return spark.createDataFrame([tuple(one.get(name) for name in NAMES) for one in rows], DDL)
+
+
+def summary(spark: SparkSession, folder: Path, rows: DataFrame, **want: Any) -> dict[str, Any]:
+    path = str(folder / "telemetry")
+    rows.write.mode("overwrite").parquet(path)
+    options = JobOptions(spark=spark, json=folder / "result.json", report=folder / "report.html")
+    with Job("telemetry", options, {}) as job:
+        return run(job, Want([path], **want))
+
+
+@pytest.mark.row("D7")
+def test_counts_rates_and_percentiles_are_those_of_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+    rows = telemetry(spark, SHAPE).cache()
+    found = summary(spark, tmp_path, rows, keys_max=5)
+    every = [one.asDict() for one in rows.collect()]
+    rows.unpersist()
+    assert found["rows"] == len(every)
+    assert found["sampled_share"] == 1
+    assert found["entity_count"] == 2
+    for entity in found["entities"]:
+        mine = [one for one in every if one["entity"] == entity["entity"]]
+        done = [one for one in mine if one["outcome"] == "ok"]
+        ops = Counter(one["op"] for one in done)
+        assert (entity["sent"], entity["delivered"]) == (ops["send"], ops["deliver"])
+        assert (entity["completed"], entity["abandoned"]) == (ops["complete"], ops["abandon"])
+        again = sum(one["op"] == "deliver" and one["delivery_count"] > 1 for one in done)
+        assert entity["redelivered"] == again > 0
+        assert entity["redelivery_share"] == pytest.approx(again / ops["deliver"])
+        assert entity["throttled"] == len(mine) - len(done) == sum(entity["refused"].values())
+        peak = Counter(one["time"].replace(microsecond=0) for one in done if one["op"] == "send").most_common(1)[0][1]
+        assert entity["per_second"]["sent"] == {"mean": ops["send"] / found["seconds"], "peak": peak}
+        loads = Counter(one["partition_id"] for one in done if one["op"] == "send")
+        assert {load["partition"]: load["sent"] for load in entity["partitions"]} == loads
+        assert entity["skew"]["sent"]["largest_over_mean"] == pytest.approx(max(loads.values()) / (ops["send"] / 4))
+        keys = Counter(one["key"] for one in done if one["op"] == "send" and one["key"])
+        busy = Counter(one["key"] for one in done if one["op"] in ("send", "deliver") and one["key"])
+        told = [(key["key"], key["sent"], key["sent"] + key["delivered"]) for key in entity["keys"]]
+        assert told == [(key, keys[key], busy[key]) for key in sorted(busy, key=lambda key: (-busy[key], key))[:5]]
+        assert entity["key_count"] == len(keys)
+        assert_percentiles(entity, done)
+        for load in entity["partitions"]:
+            assert_percentiles(load, [one for one in done if one["partition_id"] == load["partition"]])
+    assert sum(entity["throttled"] for entity in found["entities"]) > 0
+    points = [point for point in found["series"] if point["entity"] == found["entities"][0]["entity"]]
+    assert sum(point["sent"] for point in points) * found["step_seconds"] == pytest.approx(found["entities"][0]["sent"])
+    assert json.loads((tmp_path / "result.json").read_text())["result"]["rows"] == len(every)
+    assert found["entities"][0]["keys"][0]["key"] in (tmp_path / "report.html").read_text()
+
+
+def assert_percentiles(told: dict[str, Any], done: list[dict[str, Any]]) -> None:
+    for measure, op in (("latency_us", "send"), ("latency_us", "complete"), ("dwell_ms", "deliver")):
+        values = sorted(one[measure] for one in done if one["op"] == op)
+        assert told[measure][op]["count"] == len(values)
+        assert told[measure][op]["largest"] == pytest.approx(values[-1], rel=0.0205)
+        for share in (0.5, 0.9, 0.99):
+            exact = values[math.ceil(share * len(values)) - 1]
+            assert told[measure][op][percentile_name(share)] == pytest.approx(exact, rel=0.0205)
+
+
+@pytest.mark.row("D7")
+def test_sampled_rows_count_with_their_weights(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [
+        row("send", 0, weight=10.0, key="a", slot=5, latency_us=100),
+        row("send", 0, weight=1.0, key="b", slot=6, latency_us=5000),
+        row("deliver", 1, weight=10.0, key="a", slot=5, delivery_count=3, dwell_ms=1000),
+        row("send", 2, weight=10.0, outcome="com.microsoft:server-busy"),
+        row("dead_letter", 2, weight=10.0),
+        row("commit", 2, messages=40, latency_us=2000, weight=1.0, entity=None, partition_id=None),
+        row("commit", 2, messages=60, latency_us=4000, weight=1.0, entity=None, partition_id=None),
+    ]
+    found = summary(spark, tmp_path, frame(spark, rows))
+    (entity,) = found["entities"]
+    assert (entity["sent"], entity["delivered"], entity["redelivered"], entity["dead_lettered"]) == (11, 10, 10, 10)
+    assert (entity["throttled"], entity["refused"]) == (10, {"com.microsoft:server-busy": 10})
+    assert entity["sent_bytes"] == 1100
+    assert entity["latency_us"]["send"]["p50"] == pytest.approx(100, rel=0.02)
+    assert entity["latency_us"]["send"]["p99"] == pytest.approx(5000, rel=0.02)
+    assert [(key["key"], key["sent"], key["redelivered"]) for key in entity["keys"]] == [("a", 10, 10), ("b", 1, 0)]
+    assert found["sampled_share"] == pytest.approx(5 / 41)
+    commits = found["commits"]
+    assert (commits["count"], commits["messages_per_commit"]) == (2, 50)
+    assert commits["duration_us"]["largest"] == pytest.approx(4000, rel=0.02)
+
+
+def test_only_what_is_asked_for_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [row("send", second, entity=name) for second in range(10) for name in ("q", "Other", "third")]
+    picked = summary(spark, tmp_path, frame(spark, rows), entities=["OTHER"], since=START + timedelta(seconds=4))
+    assert [(entity["entity"], entity["sent"]) for entity in picked["entities"]] == [("Other", 6)]
+    few = summary(spark, tmp_path, frame(spark, rows), entities_max=1)
+    assert (len(few["entities"]), few["entities_left_out"]) == (1, 2)
+
+
+def test_nothing_there_is_said_and_no_error(spark: SparkSession, tmp_path: Path) -> None:
+    found = summary(spark, tmp_path, frame(spark, []))
+    assert (found["rows"], found["entities"]) == (0, [])
+    assert "no rows" in (tmp_path / "report.html").read_text()
+
+
+def test_a_directory_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with (
+        pytest.raises(JobError, match=r"no telemetry at .*nowhere"),
+        Job("telemetry", JobOptions(spark=spark), {}) as job,
+    ):
+        run(job, Want([str(tmp_path / "nowhere")]))
+
+
+@pytest.mark.row("D7")
+def test_a_stream_tells_the_same_as_a_batch_after_every_stop(spark: SparkSession, tmp_path: Path) -> None:
+    """Run to the end, then with more files from where it ended: together what a batch says of all."""
+    rows = telemetry(spark, SHAPE)
+    source, out = tmp_path / "source", str(tmp_path / "out")
+    middle = sf.lit("2026-01-01 00:00:50").cast("timestamp")
+    told: list[dict[str, Any]] = []
+    for part in (sf.col("time") < middle, sf.col("time") >= middle):
+        rows.where(part).coalesce(1).write.mode("append").parquet(str(source))
+        with Job("telemetry", JobOptions(spark=spark), {}) as job:
+            follow_job(job, Want([str(source)], out=out), 1, True, told.append)
+    whole = summary(spark, tmp_path, rows)
+    assert 0 < told[0]["rows"] < whole["rows"]
+    assert comparable(told[-1]) == comparable(whole)
+    # A batch that comes again, as after a crash between its tables, takes the place of what it wrote before.
+    again = follow.start(spark.readStream.schema(DDL).parquet(str(source)), str(tmp_path / "again"), trigger_seconds=1,
+                         once=True, after=lambda _: None)  # fmt: skip
+    again.awaitTermination()
+    (tmp_path / "again" / "checkpoint" / "commits" / "0").unlink()
+    (tmp_path / "again" / "checkpoint" / "commits" / ".0.crc").unlink(missing_ok=True)
+    with Job("telemetry", JobOptions(spark=spark), {}) as job:
+        follow_job(job, Want([str(source)], out=str(tmp_path / "again")), 1, True, told.append)
+    assert told[-1]["rows"] == whole["rows"]
+
+
+def comparable(found: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(found), parse_float=lambda text: round(float(text), 6))
+
+
+def test_keys_beyond_the_most_are_one_row_and_sums_stay(spark: SparkSession) -> None:
+    rows = frame(spark, [row("send", 0, key=f"k{n}", slot=n) for n in range(5) for _ in range(n + 1)])
+    kept = busiest(busiest(key_table(rows), 3), 2).collect()
+    assert {one["key"]: one["sent"] for one in kept} == {"k4": 5, "k3": 4, None: 6}
+    assert {one["key"]: one["others"] for one in kept} == {"k4": False, "k3": False, None: True}
+
+
+def test_buckets_hold_their_values_within_two_percent(spark: SparkSession) -> None:
+    values = [0, 1, 2, 3, 7, 10, 99, 1000, 123_456, 10**9, 10**12]
+    rows = spark.createDataFrame([(value,) for value in values], "value bigint").select(
+        "value", bucket_of(sf.col("value"))
+    )
+    buckets = defaultdict(list)
+    for value, bucket in rows.collect():
+        buckets[bucket].append(value)
+        assert value_of(bucket) == pytest.approx(value, rel=0.02)
+    assert all(len(held) == 1 for held in buckets.values())

@@ -1,0 +1,101 @@
+"""Pages are whole HTML files that ask nobody for anything; plots take their colours from the page."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from partibus.pipeline.report.page import (
+    Page,
+    Section,
+    Verdict,
+    code,
+    figure,
+    folded,
+    percent,
+    render,
+    table,
+    time_of_us,
+)
+from partibus.pipeline.report.plots import bars, curve, lines, ranking, strip
+
+VOID = {"meta", "!doctype"}
+NASTY = '<script>alert("1")</script>'
+
+
+class Reader(HTMLParser):
+    """Checks that every element is closed, in order; notes what it refers to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.references: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.references += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.references += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def plots() -> list[str]:
+    return [
+        lines("t", [("a", {NASTY: ([0, 60, 120], [1, 2, 3])}), ("empty", {})]),
+        lines("t", [("a", {"x": ([0.0], [0.002])})], log=True, unit=lambda seconds: time_of_us(seconds * 1e6)),
+        bars("t", [("a", [1, 2, 3]), ("even", [2, 2]), ("none", [0, 0])], limit=1.5),
+        ranking("t", "keys", [(NASTY + "$x^$" * 20 + "\x00", 0.5), ("b", 0.0001)], percent),
+        curve("t", "c", {"x": ([1, 2, 4], [1, 1.5, 2])}, "n", "worth", {"level": 2}),
+        strip("t", "s", [(0, 8192, 0.9), (8192, 16384, 0.1)], [(0, 16384, 1.0)]),
+    ]
+
+
+@pytest.mark.row("D14")
+def test_a_page_is_closed_quotes_everything_and_refers_to_nothing_outside() -> None:
+    page = Page(
+        title=NASTY,
+        lead=NASTY,
+        sections=[
+            Section(NASTY, [figure(plot, NASTY) for plot in plots()]),
+            Section("t", [table([NASTY, "n"], [[code(NASTY), "1"]], (1,)), folded(NASTY, code(NASTY))]),
+        ],
+        verdict=Verdict(False, NASTY, NASTY),
+        tiles=[(NASTY, NASTY)],
+    )
+    text = render(page)
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    assert "script" not in reader.seen
+    assert all(reference.startswith("#") for reference in reader.references)
+    urls = set(re.findall(r"https?://[^\"'\s)<]+", text))
+    assert all(url.startswith("http://www.w3.org/") for url in urls)
+    assert "prefers-color-scheme: dark" in text
+
+
+@pytest.mark.row("D14")
+@pytest.mark.parametrize("plot", plots())
+def test_a_plot_is_well_formed_and_its_colours_are_the_pages(plot: str) -> None:
+    ElementTree.fromstring(plot)
+    assert "var(--ink)" in plot
+    assert "#fe01" not in plot
+    assert set(re.findall(r"(?:fill|stroke): (#\w+)", plot)) <= {"#000000", "#ffffff"}
+
+
+@pytest.mark.parametrize(("share", "text"), [(0, "0.0 %"), (0.0001, "< 0.1 %"), (0.1234, "12.3 %"), (1, "100.0 %")])
+def test_shares_of_what_is_there_are_not_shown_as_nothing(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+@pytest.mark.parametrize(("us", "text"), [(5, "5 µs"), (1500, "1.5 ms"), (2_000_000, "2 s")])
+def test_times_have_the_unit_that_fits(us: float, text: str) -> None:
+    assert time_of_us(us) == text
