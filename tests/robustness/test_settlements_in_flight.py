@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import threading
-import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from partibus.client.messages import IncomingMessage
 from partibus.client.receiver import Receiver, dead_letter
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.nemesis import wait_until
 from partibus.testing.reached import connections_of
 from tests.robustness import altered_broker
 
@@ -70,6 +71,13 @@ class _Connected:
             self.client.close()
 
 
+def executed(store: Path) -> int:
+    """Commits that have noted what they did for other brokers."""
+    with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM executed").fetchone()
+    return int(count)
+
+
 @pytest.mark.row("K6", "K12")
 def test_who_settles_while_the_owner_is_killed_is_told_what_became_of_it(tmp_path: Path) -> None:
     environment = {altered_broker.VARIABLE: f"answers_late:{LATE_S}"}
@@ -92,10 +100,12 @@ def test_who_settles_while_the_owner_is_killed_is_told_what_became_of_it(tmp_pat
         # Locks are written with the next commit.
         with connect(broker.connection_string) as client:
             client.sender(queue).send([OutgoingMessage(body=b"last", partition_key=KEY)])
+        store = broker.data / "stores" / f"store-{partition_for_key(KEY, 16):02}.db"
+        before = executed(store)
         for consumer in consumers:
             consumer.thread.start()
-        time.sleep(LATE_S / 2)  # the first commit is done, the second one waits for it
-        os.kill(pid, signal.SIGKILL)
+        wait_until("some were done", lambda: executed(store) > before)
+        os.kill(pid, signal.SIGKILL)  # they are not answered yet, and others wait for the next commit
         for consumer in consumers:
             consumer.thread.join(60)
         living = [consumer for consumer in consumers if consumer.pid != pid]
