@@ -8,7 +8,9 @@ and types.
 Each function reads between two places of a longer buffer, so that nothing is cut out of a frame to be read.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import repeat
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (the struct module spells its exception `error`)
 from typing import Any
@@ -24,6 +26,7 @@ _SYMBOLS_KEPT = 1024
 _U32 = Struct(">I").unpack_from
 _I32 = Struct(">i").unpack_from
 _I64 = Struct(">q").unpack_from
+_F64 = Struct(">d").unpack_from
 _new: Any = int.__new__
 """Makes a bounded integer without the check that the width of its encoding has already kept."""
 
@@ -50,69 +53,79 @@ def read_composite(buf: bytes, start: int = 0, end: int | None = None) -> list[A
     return read_elements(buf, first, end, count) if stop == end else None
 
 
-def read_elements(section: bytes, pos: int, end: int, count: int) -> list[Any] | None:
+def read_elements(buf: bytes, pos: int, end: int, count: int) -> list[Any] | None:
     """``count`` values that fill the bytes from ``pos`` to ``end``; None where it takes the general decoder."""
-    if count > end - pos:
-        return None
+    return None if count > end - pos else read_between(buf, pos, end, repeat(_NOTHING, count))
+
+
+_NOTHING = b"", 0
+
+
+def read_between(buf: bytes, pos: int, end: int, before: Iterable[tuple[bytes, int]]) -> list[Any] | None:
+    """Values, in front of each of which are these bytes (with their number), up to ``end``. None where there are
+    others, or where it takes the general decoder."""
     values: list[Any] = []
     append = values.append
+    starts_with = buf.startswith
     try:
-        for _ in range(count):
-            code = section[pos]
+        for expected, width in before:
+            if width:
+                if not starts_with(expected, pos):
+                    return None
+                pos += width
+            code = buf[pos]
             if code == 0xA1:
                 start = pos + 2
-                pos = start + section[pos + 1]
-                append(section[start:pos].decode())
+                pos = start + buf[pos + 1]
+                append(buf[start:pos].decode())
             elif code == 0xA3:
                 start = pos + 2
-                pos = start + section[pos + 1]
-                append(_symbol(section[start:pos]))
+                pos = start + buf[pos + 1]
+                append(_symbol(buf[start:pos]))
             elif code == 0x40:
                 append(None)
                 pos += 1
             elif code == 0x83:
-                append(_new(Timestamp, _I64(section, pos + 1)[0]))
+                append(_new(Timestamp, _I64(buf, pos + 1)[0]))
                 pos += 9
             elif code == 0x81:
-                append(_I64(section, pos + 1)[0])
+                append(_I64(buf, pos + 1)[0])
                 pos += 9
             elif code == 0x71:
-                append(_new(Int, _I32(section, pos + 1)[0]))
+                append(_new(Int, _I32(buf, pos + 1)[0]))
                 pos += 5
             elif code == 0x54:
-                byte = section[pos + 1]
+                byte = buf[pos + 1]
                 append(_new(Int, byte - 256 if byte > 127 else byte))
                 pos += 2
             elif code == 0x55:
-                byte = section[pos + 1]
+                byte = buf[pos + 1]
                 append(byte - 256 if byte > 127 else byte)
                 pos += 2
             elif code == 0x70:
-                append(_new(UInt, _U32(section, pos + 1)[0]))
+                append(_new(UInt, _U32(buf, pos + 1)[0]))
                 pos += 5
+            elif code == 0x82:
+                append(_F64(buf, pos + 1)[0])
+                pos += 9
+            elif code == 0x41:
+                append(True)
+                pos += 1
+            elif code == 0x42:
+                append(False)
+                pos += 1
             elif code == 0x50:
-                append(_new(UByte, section[pos + 1]))
+                append(_new(UByte, buf[pos + 1]))
                 pos += 2
             elif code == 0x61:
-                append(_new(Short, int.from_bytes(section[pos + 1 : pos + 3], "big", signed=True)))
+                append(_new(Short, int.from_bytes(buf[pos + 1 : pos + 3], "big", signed=True)))
                 pos += 3
             else:
-                value, pos = decode(section, pos, end)
+                value, pos = decode(buf, pos, end)
                 append(value)
     except (IndexError, StructError, UnicodeDecodeError):
         return None
     return values if pos == end else None
-
-
-def read_pairs(buf: bytes, pos: int, end: int, pairs: int) -> list[Any]:
-    """Keys and values in turn of a map without its header. Raises `DecodeError`."""
-    values = read_elements(buf, pos, end, 2 * pairs)
-    if values is None:
-        values = []
-        for _ in range(2 * pairs):
-            value, pos = decode(buf, pos, end)
-            values.append(value)
-    return values
 
 
 def read_list(buf: bytes, start: int = 0, end: int | None = None) -> list[Any]:

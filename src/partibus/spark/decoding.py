@@ -9,7 +9,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +20,9 @@ from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_fields import Property
 from partibus.amqp.sections import DATA, SEQUENCE, VALUE, iter_data, split_sections
 from partibus.message import HAS_TTL, HOPS, TTL_MAX_MS, WAS_DEAD_LETTER
-from partibus.spark.composites import VALUE_START, read_composite, read_list, read_map, read_pairs
+from partibus.spark.composites import VALUE_START, read_list
 from partibus.spark.json_bodies import decode_json
+from partibus.spark.named_values import Named, NamedValues, names_of, values_called, values_of
 from partibus.spark.properties import text_of, type_of
 from partibus.spark.schema import BODY_VALUE, STATES
 from partibus.spark.stored import Numbers, Rows
@@ -34,7 +35,6 @@ _BODY_TYPES = {DATA: "data", SEQUENCE: "sequence", VALUE: "value"}
 _SECTION_START = np.frombuffer(b"\x00\x53\x75\xa0", np.uint8)
 """Of a body of one data section: descriptor, then the constructor for short data or 0xb0 for long."""
 _SHORT_HEAD, _LONG_HEAD = 5, 8
-_SHAPES_KEPT = 1024
 
 
 class Origin(NamedTuple):
@@ -131,13 +131,14 @@ class Page:
     # -- what the sender wrote -------------------------------------------------------------------------
 
     @cached_property
-    def annotations(self) -> list[dict[Any, Any]] | None:
-        """None when no message has any."""
-        rows, counts = self.rows, self.rows.prefixes["annotation_count"]
+    def annotations(self) -> list[Named]:
+        rows = self.rows
+        counts = rows.prefixes["annotation_count"]
         if not counts.any():
-            return None
+            return []
+        read = NamedValues().pairs
         return self._each(
-            lambda start, end, count: dict(_paired(read_pairs(rows.blob, start, end, count))),
+            lambda start, end, count: read(rows.blob, start, end, count),
             rows.annotation_starts,
             rows.property_starts,
             counts,
@@ -153,12 +154,9 @@ class Page:
         return list(zip_longest(*fields))
 
     @cached_property
-    def application_properties(self) -> list[tuple["Shape", list[Any]]]:
-        """Of each message the names of its properties, and names and values in turn."""
-        rows, shapes = self.rows, Shapes()
-        return self._each(
-            lambda start, end: shapes.read(rows.blob, start, end), rows.application_starts, rows.body_starts
-        )
+    def application_properties(self) -> list[Named]:
+        rows, read = self.rows, NamedValues().section
+        return self._each(lambda start, end: read(rows.blob, start, end), rows.application_starts, rows.body_starts)
 
     @cached_property
     def ttls_ms(self) -> pa.Array:
@@ -185,26 +183,27 @@ class Page:
             return pa.nulls(len(self.rows), pa.string())
         return _texts(self.properties[place])
 
-    def annotation(self, key: str) -> Sequence[object] | None:
-        """None when no message has any annotation."""
-        found = self.annotations
-        return None if found is None else [annotations.get(key) for annotations in found]
+    def annotation(self, key: str) -> list[Any] | None:
+        """None when no message has it."""
+        return values_called(key, self.annotations)
 
     def application_text(self, name: str) -> pa.Array:
         """The text of one application property."""
-        found = self.application_properties
-        places = {id(shape): shape.names.index(name) for shape, _ in found if name in shape.names}
-        if not places:
-            return pa.nulls(len(self.rows), pa.string())
-        return _texts([values[2 * places[id(shape)] + 1] if id(shape) in places else None for shape, values in found])
+        values = values_called(name, self.application_properties)
+        return pa.nulls(len(self.rows), pa.string()) if values is None else _texts(values)
+
+    @cached_property
+    def application_names(self) -> pa.Array:
+        return pa.array(names_of(self.application_properties), pa.string())
+
+    @cached_property
+    def application_values(self) -> list[Any]:
+        return values_of(self.application_properties)
 
     def application_map(self, form: Callable[[list[Any]], pa.Array]) -> pa.Array:
-        found = self.application_properties
-        names = list(chain.from_iterable([shape.names for shape, _ in found]))
-        values = list(chain.from_iterable([values[1::2] for _, values in found]))
-        offsets = np.zeros(len(found) + 1, np.int32)
-        np.cumsum([len(shape.names) for shape, _ in found], out=offsets[1:])
-        return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), form(values))
+        offsets = np.zeros(len(self.rows) + 1, np.int32)
+        np.cumsum([len(values) for _, values in self.application_properties], out=offsets[1:])
+        return pa.MapArray.from_arrays(offsets, self.application_names, form(self.application_values))
 
     def _each(self, read: Callable[..., Any], *columns: Numbers) -> list[Any]:
         """``read`` over what belongs to each message; an error gets the message's position."""
@@ -221,49 +220,6 @@ class Page:
 
     def _at_position(self, place: int, error: DecodeError) -> DecodeError:
         return DecodeError(f"the message at position {int(self.rows.positions[place])}: {error}")
-
-
-class Shape(NamedTuple):
-    """The names of a message's application properties, in order. Messages of one sender share them."""
-
-    names: tuple[str, ...]
-
-
-class Shapes:
-    """Finds the shape of application properties; what has been seen is not checked again."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], Shape] = {}
-
-    def read(self, buf: bytes, start: int, end: int) -> tuple[Shape, list[Any]]:
-        """Shape, and names and values in turn. Raises `DecodeError`."""
-        if start == end:
-            return _NO_PROPERTIES
-        values = read_composite(buf, start, end)
-        if values is not None:
-            keys = tuple(values[::2])
-            try:
-                shape = self._known.get(keys)
-            except TypeError:
-                shape = None  # a key that is no key: the general decoder says so
-            if shape is not None and 2 * len(keys) == len(values):
-                return shape, values
-        pairs = read_map(buf, start, end)
-        keys = tuple(pairs)
-        shape = Shape(tuple(map(str, keys)))
-        # Other keys than texts may be equal and have another text.
-        if all(isinstance(key, str) for key in keys):
-            if len(self._known) >= _SHAPES_KEPT:
-                self._known.clear()
-            self._known[keys] = shape
-        return shape, list(chain.from_iterable(pairs.items()))
-
-
-_NO_PROPERTIES: tuple[Shape, list[Any]] = Shape(()), []
-
-
-def _paired(values: list[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(values[::2], values[1::2], strict=True)
 
 
 def _body(sections: bytes) -> tuple[bytes, str | None]:
@@ -294,7 +250,7 @@ def _cut_out(data: bytes | memoryview, starts: Numbers, ends: Numbers) -> pa.Arr
 def _texts(values: Sequence[Any]) -> pa.Array:
     """A string column of values of any type."""
     if set(map(type, values)) - _TEXTS:
-        values = [text_of(value) for value in values]
+        values = [value if value.__class__ is str else text_of(value) for value in values]
     return pa.array(values, pa.string())
 
 
@@ -302,7 +258,7 @@ _TEXTS = {str, type(None)}
 
 
 def _types(values: Sequence[Any]) -> pa.Array:
-    return pa.array([type_of(value) for value in values], pa.string())
+    return pa.array(list(map(type_of, values)), pa.string())
 
 
 def _number(value: object) -> int | None:
@@ -324,9 +280,10 @@ def _annotation_text(key: str) -> "ColumnReader":
 
 
 def _scheduled(page: Page) -> pa.Array:
-    values = [_number(value) for value in page.annotation("x-opt-scheduled-enqueue-time") or ()]
-    if not values:
+    found = page.annotation("x-opt-scheduled-enqueue-time")
+    if found is None:
         return pa.nulls(len(page.rows), _TIME)
+    values = list(map(_number, found))
     return _times(np.array([value or 0 for value in values], np.int64), np.array([value is None for value in values]))
 
 

@@ -33,10 +33,6 @@ from partibus.amqp.codec.types import (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _number(value: object) -> str:
-    return repr(int(value)) if isinstance(value, int) else repr(float(value))  # type: ignore[arg-type]
-
-
 def _boolean(value: object) -> str:
     return "true" if value else "false"
 
@@ -61,22 +57,22 @@ def _timestamp(value: object) -> str:
 
 _FORMS: Mapping[type, tuple[str, Callable[[object], str]]] = {
     bool: ("boolean", _boolean),
-    int: ("long", _number),
-    float: ("double", _number),
+    int: ("long", int.__repr__),
+    float: ("double", float.__repr__),
     str: ("string", str),
     bytes: ("binary", _base64),
     UUID: ("uuid", str),
     list: ("list", _encoded),
     dict: ("map", _encoded),
     Array: ("array", _encoded),
-    UByte: ("ubyte", _number),
-    UShort: ("ushort", _number),
-    UInt: ("uint", _number),
-    ULong: ("ulong", _number),
-    Byte: ("byte", _number),
-    Short: ("short", _number),
-    Int: ("int", _number),
-    Float: ("float", _number),
+    UByte: ("ubyte", int.__repr__),
+    UShort: ("ushort", int.__repr__),
+    UInt: ("uint", int.__repr__),
+    ULong: ("ulong", int.__repr__),
+    Byte: ("byte", int.__repr__),
+    Short: ("short", int.__repr__),
+    Int: ("int", int.__repr__),
+    Float: ("float", float.__repr__),
     Symbol: ("symbol", str),
     Char: ("char", str),
     Timestamp: ("timestamp", _timestamp),
@@ -86,19 +82,23 @@ _FORMS: Mapping[type, tuple[str, Callable[[object], str]]] = {
 }
 
 
+_TEXT = {kind: form for kind, (_, form) in _FORMS.items()} | {type(None): lambda value: None}
+_NAME = {kind: name for kind, (name, _) in _FORMS.items()} | {type(None): "null"}
+
+
 def text_of(value: object) -> str | None:
     """The text; None for null."""
-    if value is None:
-        return None
-    if isinstance(value, Described):
-        return text_of(value.value)
-    return _FORMS[type(value)][1](value)
+    form = _TEXT.get(value.__class__)
+    if form is not None:
+        return form(value)
+    assert isinstance(value, Described), f"{value.__class__} is no AMQP type"
+    return text_of(value.value)
 
 
 def type_of(value: object) -> str:
     """The AMQP type's name; of a described value `DESCRIPTOR:type`, as in `com.microsoft:timespan:long`."""
-    if value is None:
-        return "null"
-    if isinstance(value, Described):
-        return f"{text_of(value.descriptor)}:{type_of(value.value)}"
-    return _FORMS[type(value)][0]
+    name = _NAME.get(value.__class__)
+    if name is not None:
+        return name
+    assert isinstance(value, Described), f"{value.__class__} is no AMQP type"
+    return f"{text_of(value.descriptor)}:{type_of(value.value)}"

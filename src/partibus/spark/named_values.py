@@ -1,0 +1,129 @@
+"""Maps of many messages whose names are mostly the same: application properties, annotations.
+
+Who sends a million messages gives them properties of the same names in the same order. So what was in front of each
+value in the message before is looked for first, byte for byte, and only the values are decoded: with five properties
+that takes a third of the time.
+"""
+
+from itertools import chain
+from typing import Any, NamedTuple
+
+from partibus.amqp.codec.decoder import decode
+from partibus.amqp.errors import DecodeError
+from partibus.spark.composites import VALUE_START, read_between, read_elements, read_map
+
+_SHAPES_KEPT = 1024
+"""Distinct lists of names remembered; senders may make up any number."""
+
+
+class Shape(NamedTuple):
+    """The names of a message's values, in order."""
+
+    names: tuple[str, ...]
+    encoded: tuple[tuple[bytes, int], ...] = ()
+    """Each name as it is encoded, and the bytes of that."""
+
+
+Named = tuple[Shape, list[Any]]
+"""The values of one message, and what they are called."""
+
+NOTHING: Named = (Shape(()), [])
+
+
+class NamedValues:
+    """Reads the maps of messages that come one behind the other."""
+
+    def __init__(self) -> None:
+        self._last = NOTHING[0]
+        self._known: dict[tuple[Any, ...], Shape] = {}
+
+    def section(self, buf: bytes, start: int, end: int) -> Named:
+        """A map with descriptor and header, or nothing. Raises `DecodeError`."""
+        if start == end:
+            return NOTHING
+        pos = start + VALUE_START
+        constructor = buf[pos] if pos < end else 0
+        if constructor == 0xC1 and end - pos > 3:
+            count, first, stop = buf[pos + 2], pos + 3, pos + 2 + buf[pos + 1]
+        elif constructor == 0xD1 and end - pos > 9:
+            count = int.from_bytes(buf[pos + 5 : pos + 9], "big")
+            first, stop = pos + 9, pos + 5 + int.from_bytes(buf[pos + 1 : pos + 5], "big")
+        else:
+            count, first, stop = -1, pos, -1
+        found = self._usual(buf, first, end, count) if stop == end and count % 2 == 0 else None
+        return found or self._checked(read_map(buf, start, end))
+
+    def pairs(self, buf: bytes, start: int, end: int, count: int) -> Named:
+        """So many names and values without a header. Raises `DecodeError`."""
+        if start == end:
+            return NOTHING
+        found = self._usual(buf, start, end, 2 * count)
+        if found is not None:
+            return found
+        pairs, pos = {}, start
+        for _ in range(count):
+            name, pos = decode(buf, pos, end)
+            value, pos = decode(buf, pos, end)
+            if not isinstance(name, str):
+                raise DecodeError(f"the name {name!r} at byte {pos} is no text")
+            pairs[name] = value
+        return self._checked(pairs)
+
+    def _usual(self, buf: bytes, pos: int, end: int, count: int) -> Named | None:
+        """None where it takes the general decoder."""
+        shape = self._last
+        if count == 2 * len(shape.encoded):
+            values = read_between(buf, pos, end, shape.encoded)
+            if values is not None:
+                return shape, values
+        values = read_elements(buf, pos, end, count)
+        if values is None:
+            return None
+        names = tuple(values[::2])
+        try:
+            known = self._known.get(names)
+        except TypeError:
+            return None  # A name that can't be one: the general decoder says so.
+        if known is None:
+            known = self._learned(buf, pos, end, names)
+            if known is None:
+                return None
+        self._last = known
+        return known, values[1::2]
+
+    def _learned(self, buf: bytes, pos: int, end: int, names: tuple[Any, ...]) -> Shape | None:
+        """None for names that are no texts, or that come twice."""
+        if len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+            return None
+        encoded: list[tuple[bytes, int]] = []
+        for _ in names:
+            _, behind = decode(buf, pos, end)
+            encoded.append((buf[pos:behind], behind - pos))
+            _, pos = decode(buf, behind, end)
+        shape = Shape(tuple(map(str, names)), tuple(encoded))
+        if len(self._known) >= _SHAPES_KEPT:
+            self._known.clear()
+        self._known[names] = shape
+        return shape
+
+    def _checked(self, pairs: dict[Any, Any]) -> Named:
+        return Shape(tuple(map(str, pairs))), list(pairs.values())
+
+
+def names_of(found: list[Named]) -> list[str]:
+    """Of all messages, one behind the other."""
+    return list(chain.from_iterable([shape.names for shape, _ in found]))
+
+
+def values_of(found: list[Named]) -> list[Any]:
+    """As `names_of`."""
+    return list(chain.from_iterable([values for _, values in found]))
+
+
+def values_called(name: str, found: list[Named]) -> list[Any] | None:
+    """Of each message; None when none has it."""
+    shapes = {id(shape): shape for shape, _ in found}
+    places = {key: shape.names.index(name) for key, shape in shapes.items() if name in shape.names}
+    if not places:
+        return None
+    return [values[places[id(shape)]] if id(shape) in places else None for shape, values in found]
