@@ -72,7 +72,7 @@ class PackedRows:
         part._sizes = self._sizes[:fitting]
         return part
 
-    def frame(self, messages: bytes, next_pos: int) -> RangeFrame:
+    def frame(self, messages: bytes | memoryview, next_pos: int) -> RangeFrame:
         """With the stored forms of all rows."""
         numbers = self._numbers
         marked = bytearray(numbers[1::_NUMBERS].tobytes())

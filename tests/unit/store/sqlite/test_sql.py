@@ -26,7 +26,7 @@ def database() -> sqlite3.Connection:
     return connection
 
 
-TABLES = ("entry", "body", "lock_batch", "session_state", "duplicate_id", "fate", "sink_id", "session_lock", "cursor")
+TABLES = ("entry", "body", "lock_batch", "session_state", "duplicate_id", "fate", "sink_id", "session_lock")
 """With a row per message, session or id."""
 
 BY_SESSION = "entry_by_session (<expr>=? AND state=? AND session"
