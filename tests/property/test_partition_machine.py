@@ -21,6 +21,7 @@ from partibus.partition.commands import LockToken, Outcome
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.options import PartitionOptions
 from partibus.store.memory import MemoryStore
+from partibus.testing.cursor_model import CursorState
 from partibus.testing.lockstep import ROW, Lockstep
 from partibus.testing.model import DEFERRED, LOCKED, READY, SCHEDULED
 
@@ -33,6 +34,7 @@ PICKS = st.lists(st.integers(0, 15), min_size=1, max_size=4)
 BYTES = st.sampled_from([0, 60, 10_000])
 SESSIONS = st.sampled_from(["", "a", "b"])
 NAMES = st.sampled_from(["x", "y"])
+LEASES = st.sampled_from([40, 3_000, 100_000, 100_000])
 FORGED: LockToken = (3, 4)
 
 limits = st.builds(
@@ -421,7 +423,15 @@ class CopiedSessionMachine(SessionMachine):
 
 
 class CursorRules(PartitionMachine):
-    """Named readers, one of them alone at times."""
+    """Named readers, one of them alone at times. What has nothing to do with them is left out, or histories would be
+    too long."""
+
+    take_numbers = transact = change_window = inspect = renew = peek_at_rest = purge_at_rest = None  # type: ignore[assignment]
+    update = settle_at_rest = cancel_scheduled = None  # type: ignore[assignment]
+
+    def cursor_alone(self, kind: int) -> tuple[str, CursorState] | None:
+        cursors = self.both.model.cursors[kind].by_name.items()
+        return next(((name, cursor) for name, cursor in cursors if cursor.until_ms > self.both.now_ms), None)
 
     @rule(
         kind=KINDS,
@@ -433,49 +443,76 @@ class CursorRules(PartitionMachine):
     def open_cursor(self, kind: int, name: str, start: int, fates: bool, bound_bytes: int) -> None:
         self.both.ask(c.OpenCursor(0, kind, name, start, fates, bound_bytes))
 
-    @rule(
-        kind=KINDS, name=NAMES, lease_ms=st.sampled_from([40, 3_000, 100_000]), revoke=st.booleans(), late=st.booleans()
-    )
-    def open_alone(self, kind: int, name: str, lease_ms: int, revoke: bool, late: bool) -> None:
-        self.both.ask(c.OpenCursor(0, kind, name, c.LATEST if late else c.EARLIEST, False, 200, lease_ms, 0, revoke))
+    @rule(kind=KINDS, name=NAMES, lease_ms=LEASES, revoke=st.booleans(), start=st.sampled_from([0, 0, c.LATEST]))
+    def open_alone(self, kind: int, name: str, lease_ms: int, revoke: bool, start: int) -> None:
+        self.both.ask(c.OpenCursor(0, kind, name, start, False, 200, lease_ms, 0, revoke))
 
-    @rule(kind=KINDS, name=NAMES, epoch=st.integers(1, 3))
-    def renew_lease(self, kind: int, name: str, epoch: int) -> None:
-        self.both.ask(c.OpenCursor(0, kind, name, lease_ms=500, epoch=epoch))
+    @rule(kind=KINDS, lease_ms=LEASES, right=st.sampled_from([True, True, False]))
+    def renew_lease(self, kind: int, lease_ms: int, right: bool) -> None:
+        alone = self.cursor_alone(kind)
+        name, epoch = ("x", 1) if alone is None else (alone[0], alone[1].epoch + (not right))
+        self.both.ask(c.OpenCursor(0, kind, name, lease_ms=lease_ms, epoch=epoch))
 
-    @rule(
-        kind=KINDS, name=NAMES, by=st.integers(-1, 6), fates_by=st.integers(0, 20), epoch=st.sampled_from([0, 0, 0, 1])
-    )
-    def advance_cursor(self, kind: int, name: str, by: int, fates_by: int, epoch: int) -> None:
+    @rule(kind=KINDS, name=NAMES, by=st.integers(-1, 6), fates_by=st.integers(0, 20))
+    def advance_cursor(self, kind: int, name: str, by: int, fates_by: int) -> None:
         cursor = self.both.model.cursors[kind].by_name.get(name)
         position, fate_position = (cursor.position, cursor.fate_position) if cursor is not None else (1, 1)
-        self.both.ask(c.AdvanceCursor(0, kind, name, position + by, fate_position + fates_by, epoch))
+        self.both.ask(c.AdvanceCursor(0, kind, name, position + by, fate_position + fates_by))
 
-    @rule(kind=KINDS, max_bytes=st.sampled_from([1, 150, 10_000]))
-    def read_alone(self, kind: int, max_bytes: int) -> None:
-        for name, cursor in self.both.model.cursors[kind].by_name.items():
-            if cursor.until_ms > self.both.now_ms:
-                self.both.read_on(kind, name, max_bytes)
-                break
+    @rule(kind=KINDS, max_bytes=st.sampled_from([1, 150, 10_000]), at_rest=st.booleans())
+    def read_alone(self, kind: int, max_bytes: int, at_rest: bool) -> None:
+        if (alone := self.cursor_alone(kind)) is not None:
+            self.both.read_on(kind, alone[0], max_bytes)
+            if at_rest:
+                self.both.settle_down()
+
+    @rule(data=st.data())
+    def read_what_is_being_written(self, data: st.DataObject) -> None:
+        if (alone := self.cursor_alone(ACTIVE)) is not None:
+            self.both.settle_down()
+            self.both.enqueue(self.draw_messages(data, 3, scheduled=False))
+            self.both.read_on(ACTIVE, alone[0], 10_000)
+            while self.both.runnable():
+                self.both.run_load(0)
+            while self.both.answers:
+                self.both.answer(0)
+            self.commit_alone(ACTIVE, 0, True)
 
     @rule(kind=KINDS, back=st.sampled_from([0, 0, 0, 1, 2]), at_rest=st.booleans())
     def commit_alone(self, kind: int, back: int, at_rest: bool) -> None:
-        for name, cursor in self.both.model.cursors[kind].by_name.items():
-            if cursor.until_ms:
-                self.both.ask(c.AdvanceCursor(0, kind, name, cursor.read_to - back, epoch=cursor.epoch))
-                break
-        if at_rest:
+        if (alone := self.cursor_alone(kind)) is not None:
+            name, cursor = alone
+            self.both.ask(c.AdvanceCursor(0, kind, name, cursor.read_to - back, epoch=cursor.epoch))
+            if at_rest:
+                self.both.settle_down()
+
+    @rule(name=NAMES, start=st.sampled_from([0, 0, 0, c.LATEST]), revoke=st.sampled_from([True, True, False]))
+    def take_read_and_commit(self, name: str, start: int, revoke: bool) -> None:
+        self.both.ask(c.OpenCursor(0, ACTIVE, name, start, False, 200, 100_000, 0, revoke))
+        for _ in range(3):
+            self.read_alone(ACTIVE, 10_000, True)
+        self.commit_alone(ACTIVE, 0, False)
+
+    @rule(data=st.data(), delay_ms=st.sampled_from([30, 300]), other=st.booleans())
+    def away_when_taken(self, data: st.DataObject, delay_ms: int, other: bool) -> None:
+        """Some are away, or locked, when somebody begins to read alone, and come back while he reads."""
+        self.both.enqueue(self.draw_messages(data, 4, scheduled=False))
+        if not self.both.options.requires_session:
+            self.both.receive(ACTIVE, 1, 4, 10_000)
             self.both.settle_down()
+            tokens = self.pick_held(ACTIVE, [0, 1])
+            self.both.ask(c.Settle(0, ACTIVE, Outcome.ABANDON, tokens, delay_ms=delay_ms))
+        self.take_read_and_commit("y" if other else "x", 0, True)
+        self.both.advance(delay_ms)
 
     @rule(kind=KINDS, name=NAMES, epoch=st.sampled_from([0, 1, 2]), drop=st.booleans())
     def close_cursor(self, kind: int, name: str, epoch: int, drop: bool) -> None:
         self.both.ask(c.CloseCursor(0, kind, name, epoch, drop))
 
-    @rule(kind=KINDS, name=NAMES)
-    def close_own(self, kind: int, name: str) -> None:
-        cursor = self.both.model.cursors[kind].by_name.get(name)
-        if cursor is not None and cursor.until_ms:
-            self.both.ask(c.CloseCursor(0, kind, name, cursor.epoch))
+    @rule(kind=KINDS)
+    def close_own(self, kind: int) -> None:
+        if (alone := self.cursor_alone(kind)) is not None:
+            self.both.ask(c.CloseCursor(0, kind, alone[0], alone[1].epoch))
 
 
 class CursorMachine(CursorRules):

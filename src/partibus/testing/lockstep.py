@@ -446,6 +446,9 @@ class Lockstep:
                 r.CursorLost(),
             ):
                 self._check_cursor_lost(command)
+            case c.ReadFates(), r.FatesRead():
+                log = [row for row in model.cursors[command.kind].log if row.number >= command.from_number]
+                assert reply.rows == log[: len(reply.rows)] or log[0].number < model.cursors[command.kind].fates_from
             case c.ReadRange(), r.RangeRead():
                 self._range_read(asked, reply)
             case _:
