@@ -15,6 +15,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from partibus.client.errors import Busy, ClientError, CursorHeld, CursorLost
 from partibus.client.ranges import CursorState, RangeClient, open_ranges
@@ -248,7 +249,7 @@ def test_over_http_receivers_are_refused_too(broker: BrokerProcess, ranges: Rang
     ranges.close_cursor("alone", drop=True)
 
 
-@pytest.mark.queues
+@pytest.mark.parametrize("queue", ["partitioned"], indirect=True)
 def test_a_bound_cuts_and_says_so(broker: BrokerProcess, ranges: RangeClient, python: PythonSync, queue: str) -> None:
     ranges.open_cursor("slow", bound_bytes=3_000)
     python.send(queue, *(Outgoing(bytes(1_000), partition_key="k") for _ in range(10)))
@@ -260,11 +261,23 @@ def test_a_bound_cuts_and_says_so(broker: BrokerProcess, ranges: RangeClient, py
     (frame,) = ranges.read(index, 0, ends(ranges)[index], finished=True, cursor="slow")
     assert frame.complete_from == state.complete_from > 0
     assert 0 < frame.count < 10
+    assert metric(broker, "partibus_cursor_lost_positions", queue) == state.complete_from - state.position
+    assert metric(broker, "partibus_cursor_lag_positions", queue) >= 10
+    assert metric(broker, "partibus_retained_bytes", queue) == state.retained_bytes
+    assert f"cursor 'slow' of '{queue}', partition {index}: messages from position 0 to" in broker.log
     listed = run_to_the_end("cursor", "list", queue, "--connection", broker.connection_string)
     assert "Warning: cursor 'slow' has lost messages in partition" in listed.stderr
     dropped = run_to_the_end("cursor", "drop", queue, "slow", "--connection", broker.connection_string)
     assert dropped.stdout == f"Cursor 'slow' of '{queue}' dropped.\n"
     eventually("nothing is kept for it", lambda: retained(ranges) == 0)
+
+
+def metric(broker: BrokerProcess, name: str, entity: str) -> float:
+    """Over all brokers; looked at anew every five seconds at most."""
+    with urlopen(f"{broker.http_url}/metrics", timeout=WAIT_S) as answer:
+        found = text_string_to_metric_families(answer.read().decode())
+    samples = [sample for family in found for sample in family.samples if sample.name == name]
+    return sum(sample.value for sample in samples if sample.labels["entity"] == entity)
 
 
 def test_what_forwards_waits_for_its_reader(broker: BrokerProcess, python: PythonSync) -> None:

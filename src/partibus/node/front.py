@@ -18,6 +18,7 @@ from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.placement import Placement
 from partibus.node.backups import Backups
 from partibus.node.clock_hand import ClockHand
+from partibus.node.cursor_watch import LOOK_S, CursorWatch
 from partibus.node.http_server import HttpServer
 from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
 from partibus.node.metrics import Measurements, Measuring
@@ -109,7 +110,9 @@ class Front:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._runtimes = runtimes
         self._amqp = AmqpServer(self.broker, loop)
-        self.measuring = Measuring(self.broker, meters, self._amqp, stores)
+        self._cursors = CursorWatch(self.broker, runtimes, loop)
+        self._cursor_timer: asyncio.TimerHandle | None = None
+        self.measuring = Measuring(self.broker, meters, self._amqp, stores, self._cursors)
         advance: Callable[[int], Awaitable[int]] | None = None
         self.hand: ClockHand | None = None
         if isinstance(clock, ManualClock):
@@ -141,6 +144,7 @@ class Front:
         if self.tls is not None:
             self.tls.watch(self._loop)
         self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
+        self._cursor_timer = self._loop.call_later(LOOK_S, self._look_at_cursors)
         return found
 
     def _listen_tls(
@@ -159,8 +163,9 @@ class Front:
 
     async def drain(self) -> None:
         """Take no more connections and tell clients to go; what they have under way may still end."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        for timer in (self._idle_timer, self._cursor_timer):
+            if timer is not None:
+                timer.cancel()
         self._amqp.stop_listening()
         for listener in self._tls_listeners:
             listener.stop()
@@ -245,6 +250,10 @@ class Front:
 
         self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
         self._keep(check())
+
+    def _look_at_cursors(self) -> None:
+        self._cursor_timer = self._loop.call_later(LOOK_S, self._look_at_cursors)
+        self._keep(self._cursors.look())
 
     def _make_handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
         options = partition_options(queue, self._settings.limits)

@@ -14,6 +14,7 @@ from partibus.frontends.amqp.server import AmqpServer
 from partibus.frontends.rest.metrics import EntityFacts, Snapshot
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespace import Queue
+from partibus.node.cursor_watch import CursorFacts, CursorWatch, Retained
 from partibus.partition.keys import KIND_BITS, kind_of
 from partibus.partition.meters import TALLIED, Meters
 from partibus.partition.ports import SubqueueCounts
@@ -39,8 +40,17 @@ _ENTITY_BYTES = 400
 class Measuring:
     """One broker's own."""
 
-    def __init__(self, broker: Broker, meters: Meters, server: AmqpServer, stores: Mapping[str, StoreAccess]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        meters: Meters,
+        server: AmqpServer,
+        stores: Mapping[str, StoreAccess],
+        cursors: CursorWatch,
+    ) -> None:
         """``stores``: the ways to all stores by name."""
+        self._cursors = cursors
+        self._of_cursors: tuple[list[CursorFacts], list[Retained]] = ([], [])
         self._broker = broker
         self._meters = meters
         self._server = server
@@ -52,8 +62,8 @@ class Measuring:
 
     async def measure(self, brokers: int = 1) -> dict[str, Any]:
         """``clients``, ``process``, ``stores`` that this broker owns, ``peers`` (bytes that wait for other brokers'
-        stores), ``telemetry`` (rows recorded, and those of them that were dropped), ``entities`` with messages, and how
-        many were ``left_out``. ``brokers``: so many share the room."""
+        stores), ``telemetry`` (rows recorded, and those of them that were dropped), ``cursors``, what is ``retained``
+        for them, ``entities`` with messages, and how many were ``left_out``. ``brokers``: so many share the room."""
         await self._count()
         entities, left_out = self._entities(BYTES_MAX // max(1, brokers))
         return {
@@ -70,6 +80,8 @@ class Measuring:
                 if (waiting := getattr(_behind(access), "unanswered_bytes", None)) is not None
             },
             "telemetry": self._telemetry(),
+            "cursors": self._of_cursors[0],
+            "retained": self._of_cursors[1],
             "entities": entities,
             "left_out": left_out,
         }
@@ -113,6 +125,7 @@ class Measuring:
         for answer in asked:
             waiting.update(await answer or {})
         self._waiting = waiting
+        self._of_cursors = await self._cursors.look()
 
     def _entities(self, bytes_max: int) -> tuple[dict[str, Any], int]:
         """By name: messages ``counted`` (`TALLIED`) and ``waiting``, by kind of sub-queue: (messages, bytes)."""

@@ -79,6 +79,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _of_brokers(snapshot)
     yield from _of_stores(snapshot)
     yield from _of_entities(snapshot)
+    yield from _of_cursors(snapshot)
 
 
 def _of_brokers(snapshot: Snapshot) -> Iterator[Metric]:
@@ -184,6 +185,29 @@ def _of_entities(snapshot: Snapshot) -> Iterator[Metric]:
                 waiting.add_metric([name, SUBQUEUES[kind], broker], messages)
                 waiting_bytes.add_metric([name, SUBQUEUES[kind], broker], size_bytes)
     yield from (*counted, waiting, waiting_bytes)
+
+
+def _of_cursors(snapshot: Snapshot) -> Iterator[Metric]:
+    labels = ("entity", "sub_queue", "cursor", "broker")
+    gauges = {
+        "lag": _gauge("cursor_lag_positions", "Positions that the cursor has yet to pass.", *labels),
+        "lost": _gauge("cursor_lost_positions", "Of those: where messages are gone, by the bound.", *labels),
+        "moved": _gauge("cursor_moved_timestamp_seconds", "When the cursor last moved.", *labels),
+        "alone": _gauge("cursor_exclusive", "1: the cursor reads alone, receivers are refused.", *labels),
+    }
+    kept = _gauge("retained_messages", "Messages that have left, kept for cursors.", *labels[:2], "broker")
+    kept_bytes = _gauge("retained_bytes", "Bytes of messages that have left, kept for cursors.", *labels[:2], "broker")
+    for broker, measured in snapshot.measured.items():
+        for entity, kind, name, lag, lost, moved_ms, alone in measured["cursors"]:
+            values = [entity, SUBQUEUES[str(kind)], name, broker]
+            gauges["lag"].add_metric(values, lag)
+            gauges["lost"].add_metric(values, lost)
+            gauges["moved"].add_metric(values, moved_ms / 1_000)
+            gauges["alone"].add_metric(values, float(alone))
+        for entity, kind, messages, size_bytes in measured["retained"]:
+            kept.add_metric([entity, SUBQUEUES[str(kind)], broker], messages)
+            kept_bytes.add_metric([entity, SUBQUEUES[str(kind)], broker], size_bytes)
+    yield from (*gauges.values(), kept, kept_bytes)
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

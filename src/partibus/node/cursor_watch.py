@@ -1,0 +1,175 @@
+"""Looks after cursors in the stores that one broker owns: who lags, and who has lost messages, is told in the log and
+in the metrics (D14).
+
+A reader that has gone for good keeps messages until its bound is reached, and nobody would notice: so the stores are
+asked now and then which partitions have cursors, and those partitions where each stands. That loads nothing that is not
+in use.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from partibus.namespace.addresses import subqueue_path
+from partibus.namespace.broker import Broker
+from partibus.partition.answers import OnReply
+from partibus.partition.commands import Inspect
+from partibus.partition.replies import CursorInfo, Inspected
+from partibus.partition.runtime import StoreRuntime
+from partibus.routing.arrivals import end_of
+from partibus.routing.partitions import PartitionHandle
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 60.0
+"""Between two looks, when nobody asks for metrics."""
+PARTITIONS_MAX = 1_600
+"""With cursors, in one store: a look asks them all."""
+CURSORS_MAX = 500
+"""So many one broker tells of in metrics, those that lag most first."""
+
+
+class CursorFacts(NamedTuple):
+    """One cursor, over the partitions that are in this broker's stores."""
+
+    entity: str
+    kind: int
+    name: str
+    lag: int
+    """Positions that it has yet to pass."""
+    lost: int
+    """Of those: positions from which messages are gone, since the bound was reached."""
+    moved_ms: int
+    alone: bool
+    """It reads exclusively."""
+
+
+class Retained(NamedTuple):
+    """What is kept in one sub-queue for all its cursors."""
+
+    entity: str
+    kind: int
+    messages: int
+    size_bytes: int
+
+
+class CursorWatch:
+    """One broker's."""
+
+    def __init__(
+        self, broker: Broker, runtimes: Callable[[], Collection[StoreRuntime]], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """``runtimes``: of the stores that this broker owns at the moment."""
+        self._broker = broker
+        self._runtimes = runtimes
+        self._loop = loop
+        self._looking = asyncio.Lock()
+        self._places: dict[int, tuple[str, int]] = {}
+        """By partition row, as far as they were asked for: the entity's path, and the partition's number."""
+        self._told: dict[tuple[str, int, str, int], tuple[int, bool]] = {}
+        """By cursor and partition: where the messages that it will have begin, and whether it was said to lag."""
+
+    async def look(self) -> tuple[list[CursorFacts], list[Retained]]:
+        """Where cursors stand. Warns of each that has lost messages since the last look, or has begun to lag."""
+        async with self._looking:
+            partitions = await self._partitions()
+            replies = await asyncio.gather(*[self._ask(self._inspect(partition)) for partition, _ in partitions])
+            found = [
+                (path, partition.partition_id, reply)
+                for (partition, path), reply in zip(partitions, replies, strict=True)
+                if isinstance(reply, Inspected)
+            ]
+            self._warn(found)
+        return _facts(found), _retained(found)
+
+    async def _partitions(self) -> list[tuple[PartitionHandle, str]]:
+        """Those with cursors."""
+        asked = [self._ask(partial(runtime.find_cursors, PARTITIONS_MAX)) for runtime in self._runtimes()]
+        rows: set[int] = set()
+        for answer in await asyncio.gather(*asked):
+            rows.update(answer or ())
+        if not rows <= self._places.keys():
+            self._places = {
+                place.partition_row: (queue.name, place.partition_no)
+                for queue in self._broker.namespace
+                for place in queue.partitions
+            }
+        found = []
+        for path, number in (self._places[row] for row in sorted(rows) if row in self._places):
+            queue = self._broker.namespace.find(path)
+            if queue is not None and not queue.deleted:
+                found.append((self._broker.entity(path).route.partitions[number], path))
+        return found
+
+    def _inspect(self, partition: PartitionHandle) -> Callable[[OnReply], None]:
+        return lambda on_reply: partition.submit(Inspect(self._broker.numbers.next()), on_reply)
+
+    def _ask(self, ask: Callable[[OnReply], None]) -> asyncio.Future[Any]:
+        """Who asks may be gone when the answer comes: the broker stops."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        ask(lambda reply: None if answer.done() else answer.set_result(reply))
+        return answer
+
+    def _warn(self, found: list[tuple[str, int, Inspected]]) -> None:
+        told, self._told = self._told, {}
+        for path, number, inspected in found:
+            for cursor in inspected.cursors:
+                key = (path, cursor.kind, cursor.name, number)
+                cut_before, lagged = told.get(key, (0, False))
+                retained_bytes = inspected.retained.get(cursor.kind, (0, 0))[1]
+                lags = 2 * retained_bytes > cursor.bound_bytes > 0
+                self._told[key] = (cursor.complete_from, lags)
+                what = f"cursor {cursor.name!r} of '{subqueue_path(path, cursor.kind)}', partition {number}"
+                if cursor.complete_from > max(cursor.position, cut_before):
+                    log.warning(
+                        "%s: messages from position %d to %d may be lost to it, since what was kept reached its bound "
+                        "of %d bytes. Read faster, or open it with a larger bound.",
+                        what,
+                        cursor.position,
+                        cursor.complete_from,
+                        cursor.bound_bytes,
+                    )
+                elif lags and not lagged:
+                    log.warning(
+                        "%s: lags: %d of %d bytes are kept for it and others; past that the oldest messages go unread. "
+                        "If its reader is gone for good: partibus cursor drop.",
+                        what,
+                        retained_bytes,
+                        cursor.bound_bytes,
+                    )
+
+
+def _facts(found: list[tuple[str, int, Inspected]]) -> list[CursorFacts]:
+    cursors: dict[tuple[str, int, str], list[tuple[CursorInfo, int]]] = {}
+    for path, _, inspected in found:
+        for cursor in inspected.cursors:
+            key = (path, cursor.kind, cursor.name)
+            cursors.setdefault(key, []).append((cursor, end_of(inspected, cursor.kind)))
+    facts = [
+        CursorFacts(
+            *key,
+            sum(max(0, end_pos - cursor.position) for cursor, end_pos in parts),
+            sum(max(0, cursor.complete_from - cursor.position) for cursor, _ in parts),
+            max(cursor.moved_ms for cursor, _ in parts),
+            any(cursor.epoch for cursor, _ in parts),
+        )
+        for key, parts in cursors.items()
+    ]
+    return sorted(facts, key=lambda one: -one.lag)[:CURSORS_MAX]
+
+
+def _retained(found: list[tuple[str, int, Inspected]]) -> list[Retained]:
+    kept: dict[tuple[str, int], tuple[int, int]] = {}
+    for path, kind, messages, size_bytes in _kept(found):
+        before = kept.get((path, kind), (0, 0))
+        kept[path, kind] = (before[0] + messages, before[1] + size_bytes)
+    by_bytes = sorted(kept.items(), key=lambda one: -one[1][1])
+    return [Retained(*key, *counts) for key, counts in by_bytes[:CURSORS_MAX]]
+
+
+def _kept(found: list[tuple[str, int, Inspected]]) -> Iterator[tuple[str, int, int, int]]:
+    for path, _, inspected in found:
+        for kind in {cursor.kind for cursor in inspected.cursors} | inspected.retained.keys():
+            yield path, kind, *inspected.retained.get(kind, (0, 0))
