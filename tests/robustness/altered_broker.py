@@ -165,6 +165,18 @@ def answers_late(seconds: str) -> None:
     _replace(SQLiteStore, "commit", late)
 
 
+# -- versions --------------------------------------------------------------------------------------------------------
+
+
+def is_newer() -> None:
+    """A broker whose commands have other fields."""
+    from partibus.cluster import handshake
+    from partibus.node import joining
+
+    _replace(handshake, "FINGERPRINT", "another")
+    _replace(joining, "FINGERPRINT", "another")
+
+
 # -- deaths ----------------------------------------------------------------------------------------------------------
 
 

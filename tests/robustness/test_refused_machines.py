@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
 from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.robustness import altered_broker
 from tests.robustness.machines import Machines
 
 
@@ -106,6 +109,18 @@ def test_what_is_not_for_several_machines(data: Path, machines: Machines) -> Non
     assert "--brokers is 2, but must be 1 with --catalog" in refusal(data, *arguments, "--brokers", "2")
     assert "--clock manual is not for brokers of several machines" in refusal(data, *arguments, "--clock", "manual")
     assert "is no kind of catalog" in refusal(data, "--catalog", "sqlite:catalog.db")
+
+
+def test_another_version(data: Path, machines: Machines) -> None:
+    command = [*altered_broker.COMMAND, "serve", "--data", str(data), "--amqp-port=0", "--http-port=0"]
+    environment = os.environ | {altered_broker.VARIABLE: "is_newer"}
+    run = subprocess.run(
+        [*command, *machines.arguments("b")], capture_output=True, text=True, timeout=60, env=environment, check=False
+    )
+    assert run.returncode == 1, run
+    assert "is served by another version of partibus than this one" in run.stderr
+    assert "a with 0.1.0 (" in run.stderr
+    assert "stop all of them first" in run.stderr
 
 
 def test_a_catalog_that_can_not_be_reached_or_used(data: Path, machines: Machines, server: PostgreSQLServer) -> None:

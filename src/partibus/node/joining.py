@@ -16,10 +16,13 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
+from partibus import __version__
+from partibus.cluster.forms import FINGERPRINT
 from partibus.cluster.ownership import Owner
 from partibus.cluster.secret import FILE_NAME as SECRET_FILE
 from partibus.cluster.secret import read_secret
 from partibus.cluster.sockets import bound_tcp
+from partibus.cluster.wire import VERSION as WIRE
 from partibus.errors import StartError, StoreUnavailable, UnusableFile
 from partibus.namespace.access import AccessPolicies
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
@@ -32,7 +35,7 @@ from partibus.store.opening import StorePlace, find_distant_stores
 
 if TYPE_CHECKING:
     from partibus.store.postgresql.address import Address
-    from partibus.store.postgresql.registry import Registry
+    from partibus.store.postgresql.registry import Registry, Version
 
 MARK = "cluster.json"
 """In the data directory of such a broker: whose it is."""
@@ -52,6 +55,14 @@ class Joined:
     """For other brokers; bound, not listened at."""
     followed: int
     """Version of the last change, as of before the catalog is read."""
+
+
+def version() -> "Version":
+    """Which program this is."""
+    from partibus.store.postgresql.registry import Version
+    from partibus.store.postgresql.sql import FORMAT_VERSION as STORE_FORMAT
+
+    return Version(f"{WIRE}.{FINGERPRINT}.{FORMAT_VERSION}.{STORE_FORMAT}", __version__)
 
 
 def refuse_if_joined(data: Path) -> None:
@@ -93,12 +104,13 @@ def join(settings: Settings, address: "Address", created_ms: int) -> Joined:
     """The caller has the data directory for itself. Raises `StartError`, `StoreError`, OSError when the port is
     taken."""
     from partibus.store.postgresql.catalog import prepare_catalog
-    from partibus.store.postgresql.registry import Registry
+    from partibus.store.postgresql.registry import Registry, refuse_other_versions
 
     _refuse_own_catalog(settings.data)
+    refuse_other_versions(address, version())
     prepare_catalog(address, FORMAT_VERSION, partial(schema_steps, "postgresql"))
     us = Owner(settings.cluster.broker or socket.gethostname(), token_hex(8))
-    registry = Registry(address, us.broker, us.incarnation)
+    registry = Registry(address, us.broker, us.incarnation, version())
     try:
         with registry.starting():
             return _join(settings, created_ms, us, address, registry)
@@ -107,6 +119,9 @@ def join(settings: Settings, address: "Address", created_ms: int) -> Joined:
 
 
 def _join(settings: Settings, created_ms: int, us: Owner, address: "Address", registry: "Registry") -> Joined:
+    from partibus.store.postgresql.registry import refuse_other_versions
+
+    refuse_other_versions(address, version())  # others may have come since this was asked first
     is_new = registry.is_new
     keys = settings.data / KEYS_FILE
     if not is_new and not keys.exists():

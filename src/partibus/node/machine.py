@@ -34,7 +34,7 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.config_json import read_config_json
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
-from partibus.node.joining import Joined, catalog_address, join
+from partibus.node.joining import Joined, catalog_address, join, version
 from partibus.node.metrics import Measurements
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
@@ -330,6 +330,7 @@ class Machine:
     def describe(self) -> Mapping[str, Any]:
         names = self.stores.names
         return {
+            **version()._asdict(),
             "pid": os.getpid(),
             "state": "leaving" if self._is_leaving else "serving" if self._is_serving else "starting",
             "leaving": self._is_leaving,

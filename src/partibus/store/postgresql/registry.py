@@ -41,7 +41,7 @@ _LOOK_S = 0.1
 
 _REGISTER = """
     INSERT INTO broker VALUES (%(broker)s, %(incarnation)s, %(address)s,
-        clock_timestamp() + make_interval(secs => %(lease_s)s), (SELECT version FROM version), '{}')
+        clock_timestamp() + make_interval(secs => %(lease_s)s), (SELECT version FROM version), %(facts)s)
     ON CONFLICT (broker) DO UPDATE SET incarnation = excluded.incarnation, address = excluded.address,
         until = excluded.until, followed = excluded.followed, facts = excluded.facts
     WHERE broker.address = '' OR broker.until < clock_timestamp()
@@ -77,7 +77,23 @@ _LEAVE = """
 _NOTIFY = "SELECT pg_notify(current_schema(), '')"
 _TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended('partibus starts in ' || current_schema(), 0))"
 _UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('partibus starts in ' || current_schema(), 0))"
+_SPEAKING = """
+    SELECT broker, facts::json ->> 'speaks', facts::json ->> 'program' FROM broker
+    WHERE address <> '' AND until > clock_timestamp() ORDER BY broker
+"""
 _OTHERS = "SELECT broker FROM broker WHERE broker <> %s AND address <> '' AND until > clock_timestamp() ORDER BY broker"
+
+
+class Version(NamedTuple):
+    """Which program a broker runs."""
+
+    speaks: str
+    """All that has to be equal among the brokers of a namespace: what travels between them, and formats."""
+    program: str
+    """For people."""
+
+    def __str__(self) -> str:
+        return f"{self.program} ({self.speaks})"
 
 
 class BrokerRow(NamedTuple):
@@ -105,15 +121,49 @@ class Beat(NamedTuple):
     """False: there were more, which are forgotten."""
 
 
+def refuse_other_versions(address: Address, ours: Version) -> None:
+    """To be asked before anything of a catalog is touched: brokers that don't understand one another would each serve a
+    part of a namespace, and tables made for a newer one are none to an older. Waits for the end of leases that killed
+    brokers have left. Raises `StartError`, `UnusableFile`."""
+    give_up_s = time.monotonic() + LEASE_S + 1
+    try:
+        connection = connect_catalog(address, "partibus looks who is there")
+        try:
+            while others := _others_than(connection, ours):
+                if time.monotonic() > give_up_s:
+                    named = ", ".join(f"{broker} with {theirs}" for broker, theirs in others.items())
+                    raise StartError(
+                        f"{address.name}: is served by another version of partibus than this one, {ours}: {named}. Run "
+                        "the same version on all brokers; to change it, stop all of them first."
+                    )
+                time.sleep(_LOOK_S)
+        finally:
+            end(connection)
+    except psycopg.Error as error:
+        raise unusable(address, error) from error
+
+
+def _others_than(connection: psycopg.Connection[Any], ours: Version) -> dict[str, Version]:
+    row = connection.execute("SELECT to_regclass('broker') IS NOT NULL").fetchone()
+    if row is None or not row[0]:
+        return {}
+    theirs = {
+        broker: Version(speaks or "an unknown form", program or "an older one")
+        for broker, speaks, program in connection.execute(_SPEAKING).fetchall()
+    }
+    return {broker: version for broker, version in theirs.items() if version.speaks != ours.speaks}
+
+
 class Registry:
     """One run of one broker among those of a catalog."""
 
-    def __init__(self, address: Address, broker: str, incarnation: str) -> None:
+    def __init__(self, address: Address, broker: str, incarnation: str, version: Version) -> None:
         """Connects to a catalog that is prepared. Raises `UnusableFile`."""
         self.name = address.name
         self._address = address
         self._broker = broker
         self._incarnation = incarnation
+        self._version = version
         self._our_address = ""
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_writer, False)
@@ -193,6 +243,7 @@ class Registry:
             "incarnation": self._incarnation,
             "address": address,
             "lease_s": LEASE_S,
+            "facts": json.dumps(self._version._asdict()),
         }
         seen: object = None
         while True:

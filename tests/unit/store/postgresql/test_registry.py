@@ -12,12 +12,14 @@ import pytest
 
 from partibus.errors import InvalidOperation, StartError, StoreUnavailable, UnusableFile
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
+from partibus.store.postgresql import registry
 from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.catalog import CatalogSchema, prepare_catalog
-from partibus.store.postgresql.registry import CHANGES_KEPT, Registry
+from partibus.store.postgresql.registry import CHANGES_KEPT, Registry, Version, refuse_other_versions
 from tests.contract.stores import new_address
 
 Make = Callable[..., Registry]
+OURS = Version("1.ours", "0.1")
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def make(address: Address) -> Iterator[Make]:
     made: list[Registry] = []
 
     def make_one(broker: str, incarnation: str = "1") -> Registry:
-        made.append(Registry(address, broker, incarnation))
+        made.append(Registry(address, broker, incarnation, OURS))
         return made[-1]
 
     yield make_one
@@ -173,3 +175,23 @@ def test_a_connection_that_is_lost_is_made_anew(make: Make, address: Address) ->
     assert a.beat(0, "{}", [], tell=False).brokers
     a.announce({})
     a.wait(60)  # it listens again, too
+
+
+@pytest.mark.parametrize("facts", ["{}", '{"speaks": "1.newer", "program": "9.9"}'])
+def test_brokers_of_another_version_are_not_joined(
+    make: Make, address: Address, facts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "LEASE_S", -1.0)  # the patience with who may be dead
+    make("a").register("host-a:1")
+    refuse_other_versions(address, OURS)
+    change(address, f"UPDATE broker SET facts = '{facts}', until = clock_timestamp() + interval '1 min'")
+    with pytest.raises(StartError, match="stop all of them first") as refused:
+        refuse_other_versions(address, OURS)
+    assert "a with " in str(refused.value)
+    assert str(OURS) in str(refused.value)
+    end_lease(address, "a")
+    refuse_other_versions(address, OURS)
+
+
+def test_where_there_is_no_catalog_yet_nobody_is_in_the_way(address: Address) -> None:
+    refuse_other_versions(address._replace(schema="not_there_yet"), OURS)
