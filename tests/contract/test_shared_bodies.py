@@ -3,7 +3,7 @@
 import pytest
 
 from partibus.partition.keys import REWRITTEN_BODY, SHARED_BODY, body_key, entry_key, subqueue_key
-from partibus.partition.ports import EntryState, Store, Writes
+from partibus.partition.ports import FINISHED, EntryState, Fate, Store, Writes
 from partibus.store.postgresql import PostgreSQLStore
 from partibus.store.sqlite import SQLiteStore
 from tests.contract.stores import Opener
@@ -71,6 +71,26 @@ def test_a_shared_body_goes_with_the_last_entry_that_names_it(topic: Store) -> N
         assert waiting(topic, row) == left
     assert bodies(topic) == left
     assert all(waiting(topic, row) == left for row in SUBSCRIPTIONS)
+
+
+def test_a_shared_body_stays_for_an_entry_that_has_left_and_is_kept_for_a_cursor(topic: Store) -> None:
+    writes = Writes()
+    for number in range(MESSAGES):
+        body = body_key(TOPIC, SHARED_BODY | number)
+        key = entry_key(subqueue_key(6, 0), number)
+        writes.entry_updates += [key, body, FINISHED + Fate.COMPLETED, 0, None]
+        writes.deleted_shared_bodies.append(body)
+    topic.commit(writes)
+    for row in (7, 8):
+        topic.commit(completed(row, range(MESSAGES)))
+    assert waiting(topic, 6) == []
+    assert bodies(topic) == [*range(MESSAGES)]
+    frame = topic.read_range(subqueue_key(6, 0), 0, MESSAGES, 99, 1 << 20, finished=True)
+    assert (frame.count, frame.next_pos) == (MESSAGES, MESSAGES)
+    topic.commit(completed(6, range(20)))
+    assert bodies(topic) == [*range(20, MESSAGES)]
+    drop(topic, 6)
+    assert bodies(topic) == []
 
 
 def test_two_that_are_the_last_in_one_commit(topic: Store) -> None:

@@ -14,13 +14,13 @@ from threading import Event
 
 import pytest
 
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.ports import StoreError, Writes
+from partibus.partition.keys import SubqueueKind, body_key, entry_key
+from partibus.partition.ports import FINISHED, Fate, StoreError, Writes
 from partibus.store.backup import LIST, Backup, back_up, read_backup, store_file
 from partibus.store.sqlite.backup import BackupStopped, copy_database
 from partibus.store.sqlite.copies import StoreCopy
 from partibus.store.sqlite.store import SQLiteStore
-from tests.contract.stores import PARTITION, enqueue
+from tests.contract.stores import PARTITION, QUEUE, enqueue
 from tests.unit.store.sqlite.places import open_store
 
 BODY = b"x" * 20_000
@@ -107,6 +107,18 @@ def test_who_reads_a_copy_writes_nothing_beside_it(filled: Path, tmp_path: Path)
     assert len(pages) == 1
     assert [path.name for path in (tmp_path / "copies").iterdir()] == ["store-00.db"]
     assert (tmp_path / "copies" / "store-00.db").read_bytes() == before
+
+
+def test_what_has_left_and_is_kept_for_cursors_is_not_read_from_a_copy(filled: Path, tmp_path: Path) -> None:
+    """Nobody wants it back: it was completed."""
+    store = open_store(filled.parent)
+    writes = Writes()
+    for pos in range(1, MESSAGES):
+        writes.entry_updates += [entry_key(QUEUE, pos), body_key(PARTITION, pos), FINISHED + Fate.COMPLETED, 1, None]
+    store.commit(writes)
+    store.close()
+    copy_database(filled, tmp_path / "copy.db", Event())
+    assert positions(tmp_path / "copy.db") == [MESSAGES]
 
 
 def test_a_copy_that_is_stopped_is_not_there(filled: Path, tmp_path: Path) -> None:
