@@ -28,8 +28,8 @@ def at(seconds: float) -> str:
 
 
 def good() -> tuple[Log, Log]:
-    """Logs of a run in which every promise was kept; rows by message id. Redeliveries and repeated sends are among them,
-    which break no promise."""
+    """Logs of a run in which every promise was kept; rows by message id. Redeliveries and repeated sends, which break
+    none, are among them."""
     produced: Log = {}
     consumed: Log = {}
     for place in range(PER_KEY):
@@ -50,7 +50,8 @@ def good() -> tuple[Log, Log]:
     # Given back, and delivered again under a new lock, while later ones of its key had passed:
     again = consumed["k1-2"]
     consumed["k1-2 again"] = {
-        **again, "received_time": at(60), "completed_time": at(61), "lock_token": "t2", "delivery_count": 2, "consumer": "c0"
+        **again, "received_time": at(60), "completed_time": at(61), "lock_token": "t2", "delivery_count": 2,
+        "consumer": "c0",
     }  # fmt: skip
     consumed["k1-2"] = {**again, "completed_time": None, "released_time": at(23)}
     # Its lock ran out, then somebody else got it:
@@ -197,6 +198,14 @@ def test_logs_may_be_csv_and_have_the_needed_columns_only(spark: SparkSession, t
         found = run(job, Want([str(produced)], [str(consumed)]))
     assert found["counts"] == {**dict.fromkeys(KINDS, 0), "lost": 1}
     assert found["samples"][0]["detail"] == "received 1 times, never completed"
+
+
+def test_what_was_received_and_deleted_is_completed(spark: SparkSession, tmp_path: Path) -> None:
+    produced = write(tmp_path, "p", {name: {"message_id": name, "sent_time": at(0)} for name in "abc"})
+    consumed = write(tmp_path, "c", {name: {"message_id": name, "received_time": at(1)} for name in "ab"})
+    with Job("audit", JobOptions(spark=spark), {}) as job:
+        found = run(job, Want([produced], [consumed]))
+    assert [(one["kind"], one["message_id"]) for one in found["samples"]] == [("lost", "c")]
 
 
 def test_a_log_without_a_needed_column_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,8 +4,13 @@ The same command line as `partibus pipeline`.
 """
 
 import sys
+from pathlib import Path
 
-from partibus.cli.pipeline import pipeline
+# Run as a file, this one's folder comes first on the path: its modules must not stand for others of their names.
+if sys.path and sys.path[0] and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
+    del sys.path[0]
+
+from partibus.cli.pipeline import pipeline  # noqa: E402
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--where"]:

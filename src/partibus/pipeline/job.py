@@ -79,7 +79,8 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bars.stop()
+        if self.console.is_terminal:
+            self._bars.stop()
         if error is not None and not isinstance(error, KeyboardInterrupt):
             self._write({"status": FAILED, "error": _told(error), "result": self._result})
         if self._spark is not None and self.options.spark is None:

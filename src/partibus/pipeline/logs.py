@@ -17,6 +17,8 @@ class LogColumn(NamedTuple):
     type: str
     needed: bool
     meaning: str
+    instead: str | None = None
+    """The column that stands for it in a log that has none of it."""
 
 
 PRODUCED: Final = (
@@ -30,7 +32,14 @@ PRODUCED: Final = (
 CONSUMED: Final = (
     LogColumn("message_id", "string", True, "as in the producers' log"),
     LogColumn("received_time", "timestamp", True, "when the application got it"),
-    LogColumn("completed_time", "timestamp", False, "when the broker acknowledged its completion; null: it did not"),
+    LogColumn(
+        "completed_time",
+        "timestamp",
+        False,
+        "when the broker acknowledged its completion; null: it did not. Without the column: what was received is "
+        "completed",
+        instead="received_time",
+    ),
     LogColumn("released_time", "timestamp", False, "when it was given back, deferred or dead-lettered"),
     LogColumn(
         "locked_until",
@@ -77,7 +86,9 @@ def fitted(table: DataFrame, columns: Sequence[LogColumn], name: str) -> DataFra
             f"the log {name} has no column {', '.join(missing)}; it has {', '.join(table.columns) or 'none'}. "
             "Rename its columns to those of docs/pipeline.md."
         )
-    return table.select(*(_cast(table, have.get(column.name), column) for column in columns))
+    return table.select(
+        *(_cast(table, have.get(column.name) or have.get(column.instead or ""), column) for column in columns)
+    )
 
 
 def _cast(table: DataFrame, found: str | None, column: LogColumn) -> Column:

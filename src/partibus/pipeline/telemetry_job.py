@@ -57,19 +57,21 @@ def follow(job: Job, want: Want, every_seconds: float, once: bool, show: Callabl
     rows = of_entities(
         within(follow_rows(spark, want.paths[0], stream.FILES_MAX), want.since, want.until), want.entities
     )
-    asked: list[int] = []
+    # The numbers of batches that nobody was told of; what a former run has left is told even when nothing is new.
+    asked = [-1]
     query = stream.start(rows, out, trigger_seconds=every_seconds, once=once, after=asked.append)
     try:
         while query.isActive:
             query.awaitTermination(1)
-            if asked and query.isActive:
+            if asked and asked[-1] >= 0 and query.isActive:
                 asked.clear()
                 show(_finish(job, stream.read(spark, out), want))
     except StreamingQueryException as error:
         raise JobError(f"the stream over {want.paths[0]} ended: {error}") from error
     finally:
         query.stop()
-    show(_finish(job, stream.read(spark, out), want))
+    if asked:
+        show(_finish(job, stream.read(spark, out), want))
 
 
 def _finish(job: Job, rollup: Rollup, want: Want) -> Values:

@@ -1,0 +1,159 @@
+"""The commands: what they refuse, how they end, what they hand on; and the frame of a result."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from partibus.cli.jobs.common import job_options, time_option
+from partibus.cli.main import main
+from partibus.cli.pipeline import JOBS, pipeline
+from partibus.pipeline import audit_job, plan, telemetry_job
+from partibus.pipeline.audit import KINDS
+from partibus.pipeline.errors import JobError
+from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.logs import CONSUMED, PRODUCED
+from partibus.pipeline.report.page import Page
+
+DOC = (Path(__file__).parents[3] / "docs" / "pipeline.md").read_text(encoding="utf-8")
+
+
+def call(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["pipeline", *arguments])
+    return result.exit_code, result.output
+
+
+def audited(counts: dict[str, int]) -> dict[str, Any]:
+    every = {**dict.fromkeys(KINDS, 0), **counts}
+    totals = dict.fromkeys(("messages", "sends", "deliveries", "completions"), 1)
+    return {"holds": not any(counts.values()), "counts": every, "totals": totals, "samples": []}
+
+
+@pytest.mark.parametrize(("counts", "code"), [({}, 0), ({"lost": 2}, 3)])
+def test_audit_ends_with_3_when_something_was_found(
+    monkeypatch: pytest.MonkeyPatch, counts: dict[str, int], code: int
+) -> None:
+    seen: list[audit_job.Want] = []
+
+    def run(job: Job, want: audit_job.Want) -> dict[str, Any]:
+        seen.append(want)
+        return audited(counts)
+
+    monkeypatch.setattr(audit_job, "run", run)
+    ended, output = call("audit", "--produced", "p1", "--produced", "p2", "--consumed", "c", "--slack", "2s")
+    assert ended == code
+    assert "lost" in output
+    assert seen == [audit_job.Want(("p1", "p2"), ("c",), (), None, 2000, 10, None)]
+
+
+def test_a_job_that_fails_ends_with_1_one_line_and_a_result_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(job: Job, want: plan.Want) -> dict[str, Any]:
+        raise JobError("no telemetry at x")
+
+    monkeypatch.setattr(plan, "run", run)
+    result = tmp_path / "made" / "result.json"
+    ended, output = call("plan", "x", "--json", str(result))
+    assert (ended, output) == (1, "Error: no telemetry at x\n")
+    framed = json.loads(result.read_text())
+    assert (framed["status"], framed["error"], framed["job"]) == ("failed", "no telemetry at x", "plan")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["telemetry"], "Missing argument"),
+        (["telemetry", "x", "--follow"], "--out DIR"),
+        (["telemetry", "x", "y", "--follow", "--out", "o"], "one TELEMETRY"),
+        (["telemetry", "x", "--once"], "belongs to --follow"),
+        (["telemetry", "x", "--conf", "spark.a"], "spark.name=value"),
+        (["telemetry", "x", "--since", "soon"], "neither a time"),
+        (["plan", "x", "--counts", "4,0"], "from 1 to 1024"),
+        (["plan", "x", "--counts", "four"], "from 1 to 1024"),
+        (["plan", "x", "--messages"], "one --entity"),
+        (["audit", "--produced", "p"], "Missing option"),
+    ],
+)
+def test_wrong_calls_are_refused_before_spark_starts(arguments: list[str], why: str) -> None:
+    ended, output = call(*arguments)
+    assert ended == 2
+    assert why in " ".join(output.split())
+
+
+@pytest.mark.row("D14")
+def test_json_to_standard_output_is_alone_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(job: Job, want: telemetry_job.Want) -> dict[str, Any]:
+        job.finish({"rows": 0, "entities": []}, page=lambda _: Page("t", "l", []))
+        return {"rows": 0, "entities": []}
+
+    monkeypatch.setattr(telemetry_job, "run", run)
+    result = CliRunner().invoke(main, ["pipeline", "telemetry", "x", "--json", "-"])
+    framed = json.loads(result.stdout)
+    assert (framed["status"], framed["result"]) == ("done", {"rows": 0, "entities": []})
+    assert framed["parameters"]["telemetry"] == ["x"]
+
+
+@pytest.mark.row("D14")
+def test_a_report_takes_the_place_of_the_former_one_at_once(tmp_path: Path) -> None:
+    report = tmp_path / "new" / "report.html"
+    with Job("x", JobOptions(report=report), {"a": datetime(2026, 1, 1, tzinfo=UTC)}) as job:
+        job.finish({"n": 1}, page=lambda found: Page(f"title {found['n']}", "", []))
+        framed = job.finish({"n": 2}, page=lambda found: Page(f"title {found['n']}", "", []))
+    assert "title 2" in report.read_text()
+    assert [path.name for path in report.parent.iterdir()] == ["report.html"]
+    documented = json.loads(DOC.split("```json\n")[1].split("```")[0])
+    assert framed.keys() == documented.keys()
+
+
+def test_settings_and_dry_runs_reach_the_job() -> None:
+    seen: list[JobOptions] = []
+
+    @click.command()
+    @job_options(changes=True)
+    def command(options: JobOptions) -> None:
+        seen.append(options)
+
+    line = ["--master", "local[1]", "--conf", "a=b=c", "--conf", "d=", "--dry-run"]
+    assert CliRunner().invoke(command, line).exit_code == 0
+    assert seen == [JobOptions("local[1]", {"a": "b=c", "d": ""}, None, None, True)]
+
+
+def test_a_duration_is_a_time_ago() -> None:
+    def parsed(text: str) -> datetime:
+        found = time_option(click.Context(pipeline), click.Option(["--since"]), text)
+        assert found is not None
+        return found
+
+    assert abs(parsed("2h") - (datetime.now(UTC) - timedelta(hours=2))) < timedelta(minutes=1)
+    assert parsed("2026-01-31T12:00:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def test_columns_of_logs_are_documented() -> None:
+    for column in (*PRODUCED, *CONSUMED):
+        name = f"**`{column.name}`**" if column.needed else f"`{column.name}`"
+        assert f"| {name} | {column.type} |" in DOC
+    for kind in KINDS:
+        assert f"| `{kind}` |" in DOC
+
+
+def test_every_job_is_listed_and_documented() -> None:
+    for name in JOBS:
+        assert f"[`{name}`](#{name})" in DOC
+
+
+@pytest.mark.row("D13")
+def test_spark_submit_is_told_where_the_jobs_are() -> None:
+    line = [sys.executable, "-m", "partibus.pipeline"]
+    where = subprocess.run([*line, "--where"], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    assert Path(where).name == "__main__.py"
+    shown = subprocess.run([sys.executable, where, "-h"], capture_output=True, text=True, timeout=60, check=True)
+    assert "telemetry" in shown.stdout
