@@ -4,14 +4,24 @@ from typing import Any
 
 from partibus.partition.answers import OnReply
 from partibus.partition.commands import AcceptSession, CancelAccept, ReleaseSession
-from partibus.partition.replies import SessionAccepted
+from partibus.partition.replies import ReceiveRefused, SessionAccepted
 from partibus.routing.partitions import Numbers, PartitionHandle
 
 
 class SessionHold:
     """Made with the request for it; ``session``, ``lock_id`` and ``until_ms`` are true from `accepted` on."""
 
-    __slots__ = ("_listener", "_request", "is_stored", "lock_id", "partition", "receiver", "session", "until_ms")
+    __slots__ = (
+        "_listener",
+        "_on_reply",
+        "_request",
+        "is_stored",
+        "lock_id",
+        "partition",
+        "receiver",
+        "session",
+        "until_ms",
+    )
 
     def __init__(self, partition: PartitionHandle, numbers: Numbers) -> None:
         self.partition = partition
@@ -23,12 +33,14 @@ class SessionHold:
         """The next owner of the partition knows of it, too."""
         self._request = numbers.next()
         self._listener: OnReply | None = None
+        self._on_reply: OnReply | None = None
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
     def ask(self, session: str | None, on_reply: OnReply, *, wait: bool) -> None:
         """Ask the partition for a session, or for any; ``on_reply`` may be called before this returns, and once more
         after `cancel` by what was on its way."""
+        self._on_reply = on_reply
         self.partition.register(self.receiver, self._tell)
         self.partition.submit(AcceptSession(self._request, self.receiver, session, wait), on_reply)
 
@@ -63,10 +75,14 @@ class SessionHold:
 
     def forget(self) -> None:
         """Nobody listens any more."""
-        self._listener = None
+        self._listener = self._on_reply = None
         self.partition.unregister(self.receiver)
 
     def _tell(self, reply: Any) -> None:
-        # Before the session is held only its store's failure can come here; the request is told of it, too.
         if self._listener is not None:
             self._listener(reply)
+        elif isinstance(reply, ReceiveRefused) and self._on_reply is not None:
+            # Who waits for a session is told as a receiver. Nothing else comes before one is held but its store's
+            # failure, and of that the request is told, too.
+            self.partition.forget(self._request)
+            self._on_reply(reply)

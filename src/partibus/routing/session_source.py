@@ -15,8 +15,8 @@ from partibus.errors import SessionLockLost
 from partibus.partition.commands import CancelReceive, Receive
 from partibus.partition.host import Timer
 from partibus.partition.keys import SubqueueKind
-from partibus.partition.replies import Failed, Granted, SessionAccepted
-from partibus.routing.partitions import Numbers
+from partibus.partition.replies import Failed, Granted, ReceiveRefused, SessionAccepted
+from partibus.routing.partitions import Numbers, error_of
 from partibus.routing.receive import OnFailed, OnGranted
 from partibus.routing.session_hold import SessionHold
 
@@ -109,10 +109,15 @@ class SessionSource:
         )
 
     def _reply(self, reply: Any) -> None:
-        """Messages, or the end of the session or of its owner: `SessionEnded`, or `Failed`."""
+        """Messages, or the end of the session or of its owner: `SessionEnded`, `ReceiveRefused`, or `Failed`."""
         if isinstance(reply, Granted):
             self._wanted = 0 if reply.ended else max(0, self._wanted - len(reply.entries))
             self._on_granted(self._hold.partition, reply)
+        elif isinstance(reply, ReceiveRefused):
+            if not self._over:
+                self._end()
+                self._hold.release()
+                self._on_failed(error_of(reply, self._entity))
         elif not isinstance(reply, Failed):
             if not self._over:
                 self._end()
