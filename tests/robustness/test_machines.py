@@ -7,7 +7,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -149,6 +149,35 @@ def test_a_machine_that_is_lost_costs_its_share_for_some_seconds_and_no_message(
         assert len(found) == len(set(found))
         machines.brokers["c"].start()
         machines.settle("a", "b", "c")
+
+
+@pytest.mark.row("K4", "P13")
+def test_a_session_that_is_held_through_one_machine_outlives_the_owner_on_another(
+    tmp_path: Path, server: PostgreSQLServer
+) -> None:
+    with Machines(tmp_path, server).start("a", "b") as machines, ExitStack() as stack:
+        queue = machines.brokers["a"].create_queue("sessions", RequiresSession=True, LockDuration="PT5M")
+        owner = machines.status("a").stores[0].owner  # of the first queue's only partition
+        assert owner is not None
+        (other,) = {"a", "b"} - {owner}
+        client = stack.enter_context(machines.client(other))
+        client.sender(queue).send(
+            [OutgoingMessage(body=b"%d" % number, session_id=name) for name in ("kept", "freed") for number in range(3)]
+        )
+        held = client.receiver(queue, session="kept")
+        (first,) = held.receive(1, PATIENCE_S)
+        dying = machines.client(owner)
+        stack.callback(dying.close)
+        assert number_of(dying.receiver(queue, session="freed").receive(1, PATIENCE_S)[0]) == 0
+        client.sender(queue).send(
+            [OutgoingMessage(body=b"3", session_id="kept")]
+        )  # session locks go with the next commit
+        machines.brokers[owner].kill()
+        del machines.brokers[owner]
+        held.settle([first])  # there is nobody to have it done for some seconds
+        assert [number_of(held.receive(1, PATIENCE_S)[0]) for _ in range(3)] == [1, 2, 3]
+        freed = client.receiver(queue, session="freed")
+        assert [number_of(freed.receive(1, PATIENCE_S)[0]) for _ in range(3)] == [0, 1, 2]
 
 
 @pytest.mark.row("P1", "P11")
