@@ -297,7 +297,8 @@ class Browse:
 @dataclass(slots=True)
 class ReadRange:
     """Read entries by position, packed, as `partibus.partition.ports.Store.read_range` says: for readers of whole
-    partitions. Answered with `RangeRead`, or with `CursorLost` when there is no such cursor."""
+    partitions. A ``to_pos`` above the sub-queue's end is taken for that end, so an empty answer's ``next_pos`` may be
+    below it. Answered with `RangeRead`, or with `CursorLost` when there is no such cursor."""
 
     request: int
     kind: int
@@ -333,7 +334,8 @@ class OpenCursor:
     its `AdvanceCursor` completes what it has passed. Taking it ends the locks that there are (``revoke``), or stops
     hand-outs and is answered with `CursorBusy` until those have been settled or have run out.
 
-    Answered with `CursorOpened`, `CursorHeld`, or `CursorBusy`."""
+    Answered with `CursorOpened`, `CursorHeld`, `CursorBusy`, or, when a lease is to be renewed that has ended,
+    `CursorLost`."""
 
     request: int
     kind: int
@@ -343,6 +345,7 @@ class OpenCursor:
     fates: bool = False
     """It reads the log of fates, too, which is kept from now on."""
     bound_bytes: int = 1 << 30
+    """Of finished messages; 0: none are kept for it, which is what a reader needs that only consumes."""
     lease_ms: int = 0
     """Above 0: exclusive, for so long; asking again with the epoch renews it."""
     epoch: int = 0

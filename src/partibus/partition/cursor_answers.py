@@ -54,10 +54,10 @@ def cursor_infos(state: PartitionState) -> list[CursorInfo]:
 
 
 def held_by(cursors: Cursors, request: int) -> CursorHeld:
-    """Who reads the sub-queue alone, or stops it for that; a pause is nobody's in particular."""
+    """Who reads the sub-queue alone, or has stopped it for that."""
     if cursors.exclusive is not None:
         return CursorHeld(request, cursors.exclusive.name, cursors.exclusive.until_ms)
-    return CursorHeld(request, "", cursors.paused_until_ms)
+    return CursorHeld(request, cursors.paused_by, cursors.paused_until_ms)
 
 
 def why_lost(cursor: Cursor | None, name: str, epoch: int) -> str:

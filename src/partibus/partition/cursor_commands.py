@@ -38,7 +38,7 @@ def open_cursor(state: PartitionState, command: OpenCursor, now_ms: int, step: S
         step.replies.append(held_by(cursors, command.request))
         return
     elif command.lease_ms and alone is None and _must_wait(state, subqueue, command):
-        pause(state, subqueue, command.request, now_ms, step)
+        pause(state, subqueue, command, now_ms, step)
         return
     cursor = find(subqueue, command.name) or _make(state, subqueue, command, now_ms)
     _follow(state, cursor, command)

@@ -75,6 +75,7 @@ class Cursors:
         "fates_from",
         "keep_from",
         "passed_to",
+        "paused_by",
         "paused_until_ms",
         "retained",
         "retained_bytes",
@@ -87,6 +88,8 @@ class Cursors:
         """The one whose lease holds."""
         self.paused_until_ms = 0
         """Until then nobody is handed a message, since somebody wants to read exclusively; 0: no pause."""
+        self.paused_by = ""
+        """Who that is."""
         self.retained = retained.messages if retained else 0
         """Finished entries that are there."""
         self.retained_bytes = retained.size_bytes if retained else 0

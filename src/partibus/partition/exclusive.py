@@ -48,11 +48,12 @@ def locked(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
     return count, max(untils, default=0)
 
 
-def pause(state: PartitionState, subqueue: Subqueue, request: int, now_ms: int, step: Step) -> None:
+def pause(state: PartitionState, subqueue: Subqueue, command: c.OpenCursor, now_ms: int, step: Step) -> None:
     """Hand out nothing for a while, so that locks come to an end; the answer says what there is."""
     if subqueue.cursors is None:
         subqueue.cursors = Cursors()
     subqueue.cursors.paused_until_ms = now_ms + PAUSE_MS
+    subqueue.cursors.paused_by = command.name
     state.closed |= 1 << subqueue.kind
     for batch in [batch for batch in subqueue.reservations if batch.until_ms != NEVER]:
         for entry in batch.entries.values():
@@ -61,7 +62,7 @@ def pause(state: PartitionState, subqueue: Subqueue, request: int, now_ms: int, 
     if subqueue.of_sessions:
         stop_probing(state)
     count, until_ms = locked(state, subqueue)
-    step.replies.append(CursorBusy(request, count, until_ms or now_ms))
+    step.replies.append(CursorBusy(command.request, count, until_ms or now_ms))
 
 
 def take(state: PartitionState, subqueue: Subqueue, cursor: Cursor, until_ms: int, now_ms: int, step: Step) -> None:

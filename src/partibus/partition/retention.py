@@ -55,7 +55,7 @@ def log(subqueue: Subqueue, entries: Sequence[Entry], fate: Fate, step: Step, ta
         return
     rows: list[int] = []
     for entry in entries:
-        rows += (take_number(), entry.pos, entry.sequence, fate, step.now_ms, entry.delivery_count)
+        rows += (take_number(), entry.pos, entry.sequence, int(fate), step.now_ms, entry.delivery_count)
     step.events.append(FatesLogged(subqueue.kind, rows))
 
 

@@ -428,7 +428,7 @@ class Lockstep:
                 assert model.cursors[command.kind].by_name[reply.name] is alone
                 assert (reply.name == command.name, reply.until_ms) == (False, alone.until_ms)
             case ((c.AcceptSession() | c.ReceiveDeferred() | c.Purge()), r.CursorHeld()):
-                kind = SubqueueKind.ACTIVE if isinstance(command, c.AcceptSession) else command.kind
+                kind = int(SubqueueKind.ACTIVE) if isinstance(command, c.AcceptSession) else command.kind
                 asking = any(isinstance(other, r.CursorOpened) for other in self.replies)
                 assert asking or self.is_closed(kind), f"refused, and nobody reads alone: {command}"
             case c.OpenCursor(), r.CursorBusy():
@@ -551,7 +551,7 @@ class Lockstep:
                 del cursors[command.name]
 
     def _check_cursor_lost(self, command: Any) -> None:
-        name = command.cursor if isinstance(command, c.ReadRange | c.ReadFates) else command.name
+        name: Any = command.cursor if isinstance(command, c.ReadRange | c.ReadFates) else command.name
         cursor = self.model.cursors[command.kind].by_name.get(name)
         if cursor is None:
             return
