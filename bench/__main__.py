@@ -195,6 +195,14 @@ def _telemetry(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _spark(run: Run) -> Rows:
+    from bench.spark import measure_spark
+
+    scale = run.scale
+    for row in measure_spark(WORK / "spark", run.program, messages=scale.spark_messages, rounds=scale.rounds):
+        yield row.as_dict()
+
+
 def _peers(run: Run) -> Rows:
     with rabbitmq(WORK / "rabbitmq", run.program) as rabbit:
         for result in runs(rabbit, rabbit.foreign, run.scale):
@@ -223,6 +231,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "scale": _scale,
     "kill": _kill,
     "stores": _stores,
+    "spark": _spark,
     "telemetry": _telemetry,
     "peers": _peers,
 }

@@ -39,6 +39,8 @@ class Scale:
     rounds: int = 3
     """Of what is measured for a time, not for a number of messages."""
     steady_s: float = 10.0
+    spark_messages: int = 1_000_000
+    """Read by each run of Spark."""
 
 
 FULL = Scale({128: 100_000, 1024: 100_000, 65_536: 4_000}, (1, 4), 10, 5)
@@ -58,6 +60,7 @@ QUICK = Scale(
     existing=1_000,
     rounds=1,
     steady_s=5.0,
+    spark_messages=200_000,
 )
 
 _MIDDLE_BYTES = 1024
