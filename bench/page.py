@@ -64,6 +64,7 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
     yield from section("The next session", _ACCEPT, _accept(found), _ACCEPT_NOTE)
     yield from section("Sessions, deferred and scheduled messages by the million", _MANY, _many(found), _MANY_NOTE)
     yield from section("Rules of subscriptions", _RULES, _rules(found), _RULES_NOTE)
+    yield from section("Telemetry", _TELEMETRY, _telemetry(found), _TELEMETRY_NOTE)
     yield from scale_sections(found)
 
 
@@ -120,6 +121,15 @@ def _life(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
 
 
 _PAIRED = {
+    **{
+        f"telemetry, {mode}": (
+            f"Telemetry, {mode}",
+            """\
+*Base* is a broker without telemetry, *other* one with it.
+""",
+        )
+        for mode in ("sampled", "full")
+    },
     "foundation": (
         "Before and after",
         f"""\
@@ -236,6 +246,22 @@ def _accept(rows: Sequence[Row]) -> Iterator[list[str]]:
             times = [fine(row["accept_ms"][key]) for key in _PERCENTILES]
             counts = [f"{row[key]:,}" for key in ("sessions_waiting", "accepts")]
             yield [row["queue"], *counts, *times, rate(row["cycles_per_s"]), number(row["cpu_us"])]
+
+
+_TELEMETRY_NOTE = """\
+A message that is sent, delivered and completed leaves three rows. *Packing* is what the broker spends on that, measured
+alone, by how many messages are sent, delivered or settled together; *writer* the process that makes the files, at low
+priority. What pairs of runs show is above.
+"""
+_TELEMETRY = ("mode", "what", "CPU µs per message", "bytes in files per message")
+
+
+def _telemetry(rows: Sequence[Row]) -> Iterator[list[str]]:
+    for row in rows:
+        if row["scenario"] == "telemetry packing":
+            yield [row["mode"], f"packing, batches of {row['batch']}", fine(row["cpu_us"]), ""]
+        elif row["scenario"] == "telemetry writer":
+            yield [row["mode"], "writer", fine(row["cpu_us"]), number(row["bytes_per_message"])]
 
 
 _MANY_NOTE = """\

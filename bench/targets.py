@@ -32,6 +32,8 @@ _STALL_MS = {False: 1_000, True: 2_000}
 _CREATING_MS = 15
 _EXISTING_START_S = 2
 _ACCEPT_MS = 5
+_TELEMETRY_SHARE = {"sampled": 0.02, "full": 0.08}
+_TELEMETRY_BATCH = 10
 _MANY_MB = 700
 _MANY_RESTART_S = 5
 
@@ -63,6 +65,7 @@ def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
     yield from _entities(rows)
     yield from _brokers(rows)
     yield from _stores(rows)
+    yield from _telemetry(rows)
 
 
 def _partitioned(rows: Sequence[Row]) -> Iterator[Verdict]:
@@ -112,6 +115,20 @@ def _pairs(rows: Sequence[Row]) -> Iterator[Verdict]:
                 yield _at_least(f"{row['queue']}, {run}", share, _ENTITIES_SHARE * 100, "%")
             elif what in _WHOLE_QUEUE_RUNS and row["queue"] == what and run in _WHOLE_QUEUE_RUNS[what]:
                 yield _at_least(f"{what} beside plain, {run}", share, _WHOLE_QUEUE_SHARE[what] * 100, "%")
+
+
+def _telemetry(rows: Sequence[Row]) -> Iterator[Verdict]:
+    """Of the broker's CPU per message through, without telemetry, in the same run."""
+    through = [
+        row["base_cpu_us"]
+        for row in rows
+        if row["scenario"] == "pairs" and row["what"].startswith("telemetry") and row["run"] == "both"
+    ]
+    for row in rows:
+        if through and row["scenario"] == "telemetry packing" and row["batch"] == _TELEMETRY_BATCH:
+            share = row["cpu_us"] / min(through) * 100
+            name = f"telemetry, {row['mode']}, share of the CPU per message through"
+            yield _at_most(name, share, _TELEMETRY_SHARE[row["mode"]] * 100, "%")
 
 
 def _accept(rows: Sequence[Row]) -> Iterator[Verdict]:

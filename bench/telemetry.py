@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -13,11 +14,21 @@ from bench.pairs import Pairs, Side, compare
 from partibus.bench.process import cpu_s_when_quiet
 from partibus.bench.scenarios import receive, send
 from partibus.bench.temporary import TemporaryBroker
+from partibus.message import Message
+from partibus.partition.entry import Entry
+from partibus.partition.notes import COMPLETE, DELIVER, SEND
+from partibus.telemetry.recorder import PackedRecorder
 
+SAMPLE = 0.01
 MODES = {
-    "sampled": ("--telemetry", "sampled", "--telemetry-sample", "0.01"),
+    "sampled": ("--telemetry", "sampled", "--telemetry-sample", f"{SAMPLE}"),
     "full": ("--telemetry", "full"),
 }
+
+
+BATCHES = (1, 10, 50)
+PACKED = 10_000
+ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +48,29 @@ class WriterCost:
         return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}
 
 
-def measure_telemetry(directory: Path, program: Path, *, pairs: int, count: int) -> Iterator[Pairs | WriterCost]:
-    """A plain and a partitioned queue, one connection; then what the writer needs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """What the broker spends on recording alone, in the best of several rounds: less than pairs of runs can tell on a
+    machine that does other things, too."""
+
+    scenario: str = "telemetry packing"
+    mode: str
+    batch: int
+    """Messages that were sent, delivered or completed together."""
+    cpu_us: float
+    """Per message: one that is sent, delivered and completed."""
+
+    def as_dict(self) -> dict[str, object]:
+        return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}
+
+
+def measure_telemetry(
+    directory: Path, program: Path, *, pairs: int, count: int
+) -> Iterator[Packing | Pairs | WriterCost]:
+    """Recording alone; a plain and a partitioned queue, one connection; what the writer needs."""
+    for mode in MODES:
+        for batch in BATCHES:
+            yield _packing(mode, batch)
     shutil.rmtree(directory, ignore_errors=True)
     with ExitStack() as stack:
         brokers = {"off": TemporaryBroker(directory / "off")}
@@ -54,6 +86,29 @@ def measure_telemetry(directory: Path, program: Path, *, pairs: int, count: int)
         for mode in MODES:
             yield _writer_cost(peers[mode], mode, directory / mode / "data" / "telemetry", count)
     shutil.rmtree(directory)
+
+
+def _packing(mode: str, batch: int) -> Packing:
+    recorder = PackedRecorder(SAMPLE if mode == "sampled" else None)
+    recorder.on_full = recorder.buffer.clear
+    store = recorder.of_store()
+    sent = []
+    for start in range(0, PACKED, batch):
+        messages = [Message(bytes(200), partition_key=f"key-{number % 100}") for number in range(start, start + batch)]
+        entries = [
+            Entry(start + n, 1, start + n, 1_900_000_000_000, 0, None, None, 200, message.data)
+            for n, message in enumerate(messages)
+        ]
+        sent.append((entries, messages))
+    best_s = float("inf")
+    for _ in range(ROUNDS):
+        began_s = time.process_time()
+        for entries, messages in sent:
+            store.noted(1, [(SEND, 0, entries, messages)], 1_900_000_000_000, 1)
+            store.noted(1, [(DELIVER, 0, entries, None)], 1_900_000_000_000, 2)
+            store.noted(1, [(COMPLETE, 0, entries, None)], 1_900_000_000_000, 3)
+        best_s = min(best_s, time.process_time() - began_s)
+    return Packing(mode=mode, batch=batch, cpu_us=best_s / PACKED * 1e6)
 
 
 def _side(peer: Partibus, kind: str) -> Side:

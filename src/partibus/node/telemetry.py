@@ -42,15 +42,15 @@ def _places_of(namespace: Namespace) -> "Callable[[int], Place]":
     from partibus.telemetry.recorder import Place
 
     known: dict[int, Place] = {}
+    entities: set[int] = set()
 
     def place_of(row: int) -> Place:
         if row not in known:
-            known.clear()
-            known.update(
-                (place.partition_row, Place(entity.name, place.partition_no, place.store_no))
-                for entity in namespace
-                for place in entity.partitions
-            )
+            for entity in namespace:
+                if entity.entity_id not in entities:  # of ten thousand, most are known
+                    entities.add(entity.entity_id)
+                    for place in entity.partitions:
+                        known[place.partition_row] = Place(entity.name, place.partition_no, place.store_no)
         return known.get(row) or Place("", 0, 0)
 
     return place_of
