@@ -160,7 +160,8 @@ def test_nothing_is_found_where_every_promise_was_kept(spark: SparkSession, tmp_
 @pytest.mark.row("D12")
 def test_each_planted_fault_is_found_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
     """Each in an entity of its own, all in one run."""
-    all_produced, all_consumed = {}, {}
+    all_produced: Log = {}
+    all_consumed: Log = {}
     for plant, _kind, _id in PLANTED:
         produced, consumed = good()
         plant(produced, consumed)
