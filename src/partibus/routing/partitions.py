@@ -8,7 +8,8 @@ from partibus.partition.answers import OnReply
 from partibus.partition.commands import Command, Inspect, Tick
 from partibus.partition.options import PartitionOptions
 from partibus.partition.replies import CursorHeld, Failed, ReceiveRefused, Refused
-from partibus.routing.store_access import StoreAccess
+from partibus.partition.runtime import StoreRuntime
+from partibus.routing.store_access import StoreAccess, StoreRoute
 
 
 class PartitionHandle:
@@ -55,6 +56,12 @@ class PartitionHandle:
     def overloaded(self) -> bool:
         """More waits for the partition's store than its limits allow."""
         return self._store.overloaded
+
+    def revision(self) -> object:
+        """Equal to what it was before: nothing has become durable in the partition's store since. None: who owns the
+        store would have to be asked."""
+        access = self._store.access if isinstance(self._store, StoreRoute) else self._store
+        return (access, access.commits) if isinstance(access, StoreRuntime) else None
 
     def when_usable(self, call: Callable[[], None]) -> None:
         """Call once, when the store has caught up or can be used again; never before this returns."""
