@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -467,3 +468,14 @@ def test_columns_of_a_write_are_said_to_be_what_a_read_gives() -> None:
 
     for column in SINK_COLUMNS:
         assert TYPE_OF[column.name] in column.types
+
+
+def test_options_and_columns_are_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    _, _, chapter = page.partition("# Writing to a queue or topic")
+    for option in SINK_OPTIONS:
+        default = f"{option.default:,}" if isinstance(option.default, int) else option.default or "none"
+        assert f"| `{option.name}` | {default} | {option.help} |" in chapter
+    for column in SINK_COLUMNS:
+        assert f"| `{column.name}` |" in chapter
+        assert f"| {column.doc} |" in chapter
