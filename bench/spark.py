@@ -223,7 +223,9 @@ def _cpu_s(pid: int) -> float:
 
 def _descendants(spark: SparkSession) -> list[int]:
     """Spark's Java process and every process below it."""
-    root = int(spark.sparkContext._gateway.proc.pid)
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None, "a session that was started here has one"
+    root = int(gateway.proc.pid)
     found, left = [], [root]
     while left:
         pid = left.pop()

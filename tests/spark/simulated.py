@@ -301,6 +301,7 @@ class SimulatedClient:
                 number, entity.epochs.get(name, 0), 0, position, -1, entity.complete_from, entity.end_of(number)
             )
             for number, position in entity.cursors[name].items()
+            if number in entity.partitions
         }
 
     def close(self) -> None:

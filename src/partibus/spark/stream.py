@@ -94,6 +94,9 @@ class StreamPlanner:
         if name is None:
             return
         positions = Offset.from_json(end_json).positions
+        if self._seen is not None:
+            there = {one.partition_id for one in self._seen.partitions}
+            positions = {partition_id: pos for partition_id, pos in positions.items() if partition_id in there}
         try:
             epochs = self._lease.epochs if self._lease is not None else None
             self._ask(

@@ -58,7 +58,11 @@ def complete_tail(
 def advance(options: Options, client: RangeReader, positions: Mapping[int, int]) -> None:
     """Move a cursor by whatever lease it has now. Raises `ClientError`."""
     assert options.cursor is not None, "advanced without a cursor"
-    client.advance_cursor(options.cursor, positions, epochs=_epochs(options, client) if options.consumes else None)
+    epochs = _epochs(options, client) if options.consumes else None
+    if epochs is not None and not (epochs and all(epochs.values())):
+        # It would be moved, and complete nothing.
+        raise CursorLost(f"cursor '{options.cursor}' has no exclusive lease")
+    client.advance_cursor(options.cursor, positions, epochs=epochs)
 
 
 def _epochs(options: Options, client: RangeReader) -> dict[int, int]:
