@@ -177,7 +177,7 @@ class RangeFrame(NamedTuple):
     """Many entries in one piece: columns of little-endian numbers, one after the other, and the messages behind them.
     It travels as it is from the store's reader to the one who asked."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple's own is of no use here
     next_pos: int
     """Where to go on: behind the last entry, or ``to_pos`` when nothing is left below it."""
     data: bytes

@@ -428,9 +428,9 @@ class Lockstep:
                 assert model.cursors[command.kind].by_name[reply.name] is alone
                 assert (reply.name == command.name, reply.until_ms) == (False, alone.until_ms)
             case ((c.AcceptSession() | c.ReceiveDeferred() | c.Purge()), r.CursorHeld()):
-                kind = int(SubqueueKind.ACTIVE) if isinstance(command, c.AcceptSession) else command.kind
+                asked_of = SubqueueKind.ACTIVE if isinstance(command, c.AcceptSession) else command.kind
                 asking = any(isinstance(other, r.CursorOpened) for other in self.replies)
-                assert asking or self.is_closed(kind), f"refused, and nobody reads alone: {command}"
+                assert asking or self.is_closed(asked_of), f"refused, and nobody reads alone: {command}"
             case c.OpenCursor(), r.CursorBusy():
                 assert model.is_held_back(command.kind), f"nothing is locked: {reply}"
                 doomed = model.held(command.kind, DOOMED)
