@@ -2,12 +2,12 @@
 
 from partibus.partition import load_requests as w
 from partibus.partition.entry import Entry
-from partibus.partition.keys import SubqueueKind, subqueue_key
+from partibus.partition.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.lane import Lane
 from partibus.partition.machine import Partition
 from partibus.partition.ports import EntryRow, EntryState, Store
 from partibus.partition.reading import read
-from partibus.testing.cursor_model import CursorModel, unpack
+from partibus.testing.cursor_model import CursorModel, Shown, unpack
 from partibus.testing.invariants import i01_everything_is_accounted_for, i03_sections_are_untouched
 from partibus.testing.model import DEFERRED, DELAYED, DOOMED, LOCKED, READY, RESERVED, SCHEDULED, Item, Model
 
@@ -109,8 +109,12 @@ def check_rows(store: Store, partition_row: int, machine: Partition, model: Mode
 
 
 def _check_cursor_rows(store: Store, subqueue: int, cursors: CursorModel, items: dict[int, Item]) -> None:
-    frame = store.read_range(subqueue, 0, 1 << 40, 1 << 40, 1 << 40, finished=True)
-    shown = unpack(frame.count, frame.data)
+    shown: list[Shown] = []
+    at = 0
+    while at < POSITION_MAX:
+        frame = store.read_range(subqueue, at, POSITION_MAX, 1 << 40, 1 << 40, finished=True)
+        shown += unpack(frame.count, frame.data)
+        at = frame.next_pos
     finished = {one.pos: (one.sequence, one.data) for one in shown if one.is_finished}
     cursors.check_at_rest(finished, store.load_fates(subqueue, 0, 1 << 40))
     present = {one.pos: (one.sequence, one.data) for one in shown if not one.is_finished}

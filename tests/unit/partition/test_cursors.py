@@ -1,26 +1,42 @@
 """Cursors of one partition: what stays readable for them, and who reads alone (D14). Each history runs in lock-step
 with the reference model, which checks every step and, at rest, every row."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from partibus.limits import PartitionLimits
 from partibus.partition import commands as c
 from partibus.partition import replies as r
 from partibus.partition.commands import Outcome
-from partibus.partition.keys import SubqueueKind, subqueue_key
+from partibus.partition.events import Cleared
+from partibus.partition.journal import record
+from partibus.partition.keys import SHARED_BODY, SubqueueKind, body_key, subqueue_key
 from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import FINISHED, Fate, Writes
-from partibus.store.memory import MemoryStore
+from partibus.partition.ports import FINISHED, Fate, Store, Writes
 from partibus.testing.cursor_model import Shown, unpack
 from partibus.testing.lockstep import ROW, Lockstep
+from tests.contract.stores import PLACES
 
 ACTIVE, DEAD_LETTER = SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER
 SMALL = PartitionLimits(window_entries=4, page_entries=3)
 ENOUGH = 1 << 20
 
 
+opened_stores: list[Store] = []
+"""Where the histories of the test that runs are written."""
+
+
+@pytest.fixture(params=["memory", "sqlite"], autouse=True)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    opened_stores.append(PLACES[request.param](tmp_path)())
+    yield opened_stores[-1]
+    opened_stores.pop().close()
+
+
 def lockstep(**options: object) -> Lockstep:
-    return Lockstep(MemoryStore(), PartitionOptions(limits=SMALL, **options))  # type: ignore[arg-type]
+    return Lockstep(opened_stores[-1], PartitionOptions(limits=SMALL, **options))  # type: ignore[arg-type]
 
 
 def ask(both: Lockstep, command: object) -> list[r.Reply]:
@@ -235,6 +251,13 @@ def test_what_the_janitor_left_undone_at_a_crash_is_done_later() -> None:
     assert readable(both) == []
 
 
+def test_a_body_that_other_subscriptions_have_goes_with_the_last_of_them() -> None:
+    writes = Writes()
+    shared = [body_key(ROW, SHARED_BODY | number) for number in (5, 6)]
+    record(ROW, [Cleared(ACTIVE, [1, 2], shared)], writes)
+    assert (writes.deleted_shared_bodies, writes.deleted_bodies) == (shared, [])
+
+
 # The log of fates ---------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +333,28 @@ def test_a_commit_completes_what_was_read_and_receivers_are_refused_until_the_le
     both.check_at_rest()
     assert len(both.delivered) >= 1
     assert isinstance(advance(both, 14, epoch=opened.epoch), r.CursorLost)
+
+
+@pytest.mark.row("D10")
+def test_an_exclusive_reader_can_complete_some_and_leave_the_others() -> None:
+    both = lockstep()
+    send(both, 10)
+    opened = ask(both, c.OpenCursor(0, ACTIVE, "spark", lease_ms=1000, bound_bytes=0))[-1]
+    assert isinstance(opened, r.CursorOpened)
+    read_alone(both)
+    reply = advance(both, 0, epoch=opened.epoch, only=[2, 3, 9, 40])
+    assert isinstance(reply, r.CursorOpened)
+    assert reply.position == 0
+    assert sequences(readable(both)) == [1, 4, 5, 6, 7, 8, 10]
+    assert isinstance(advance(both, 0, epoch=opened.epoch, only=[2, 3, 4]), r.CursorOpened)
+    assert sequences(readable(both)) == [1, 5, 6, 7, 8, 10]
+    both.advance(1000)
+    assert isinstance(advance(both, 0, epoch=opened.epoch, only=[5]), r.CursorLost)
+    assert isinstance(advance(both, 0, only=[5]), r.CursorLost)
+    both.receive(ACTIVE, 6, 20, 1 << 20)
+    both.settle_down()
+    both.check_at_rest()
+    assert len(both.delivered) == 6
 
 
 @pytest.mark.row("D3")
