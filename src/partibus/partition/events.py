@@ -215,7 +215,7 @@ class MarkRaised:
 
 @dataclass(slots=True)
 class SinkIdsKept:
-    """Rows of a sink are stored: their ids are kept, as those of this batch (row D5)."""
+    """Rows of a sink are stored, or were: their ids are kept, as those of this batch (row D5)."""
 
     sink: int
     batch: int

@@ -1,7 +1,7 @@
 """Sinks: each row that a job stores is stored once, however often its tasks run (row D5, ADR 0014).
 
-A sink's rows come with ids. The partition keeps them, in the store, tagged with the batch that they are of: the one
-behind the batch that the sink has committed last. When a batch is committed the ids of those before it go, so that a
+A sink's rows come with ids. The partition keeps them, in the store, tagged with the batch that they came with last: the
+one behind the batch that the sink has committed last. When a batch is committed the ids of those before it go, so that a
 batch which was committed can still be repeated: a driver that is lost may not know that it has committed it.
 
 ```text
@@ -97,21 +97,21 @@ class Sinks:
         self, command: Enqueue, ids: Iterator[bytes | None] | None, step: Step
     ) -> tuple[Sequence[Message | None], Iterator[bytes | None] | None]:
         """The messages with None in place of those that the sink has stored; the others count as stored from now on.
-        With them ``ids``, what an entity with duplicate detection knows them by."""
+        With them ``ids``, what an entity with duplicate detection knows them by. A row that came again is of the batch
+        that it comes with now, and is known as long as that."""
         sink, wanted = _rows(command)
         known = self._known
-        kept: list[bytes] = []
         messages: list[Message | None] = []
+        again = False
         for message, item in zip(command.messages, wanted, strict=True):
             if known[item]:
                 messages.append(None)
+                again = True
             else:
                 known[item] = True
-                kept.append(item)
                 messages.append(message)
-        if kept:
-            step.events.append(SinkIdsKept(sink, self._committed.get(sink, NEVER_COMMITTED) + 1, kept))
-        if len(kept) == len(wanted):  # the usual case
+        step.events.append(SinkIdsKept(sink, self._committed.get(sink, NEVER_COMMITTED) + 1, wanted))
+        if not again:  # the usual case
             return command.messages, ids
         if ids is not None:
             ids = iter([None if message is None else item for message, item in zip(messages, ids, strict=False)])

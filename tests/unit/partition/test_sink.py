@@ -130,10 +130,19 @@ def test_batch_may_be_repeated_until_the_one_behind_it_is_committed() -> None:
     put(partition, 1, 10)
     commit(partition, 0)
     put(partition, 2, 10)  # a driver that was lost does not know that it has committed
+    commit(partition, 0)
     put(partition, 3, 20)
-    commit(partition, 1)
-    assert kept(partition, 10, 20) == {20}
     assert stored(partition) == [10, 20]
+
+
+def test_row_that_comes_again_is_of_the_later_batch() -> None:
+    """A job that brings all of its rows in each run."""
+    partition = OnePartition()
+    for batch in range(4):
+        put(partition, batch + 1, 10, 20 + batch)
+        commit(partition, batch)
+    assert stored(partition) == [10, 20, 21, 22, 23]
+    assert kept(partition, 10, 20, 21, 22, 23) == {10, 23}
 
 
 def test_commit_that_comes_again_or_late_changes_nothing() -> None:
