@@ -557,11 +557,11 @@ TestSessionsBehindBytes = CopiedSessionMachine.TestCase
 TestSessionsBehindBytes.settings = quick(50)
 
 TestCursors = CursorMachine.TestCase
-TestCursors.settings = quick(150)
+TestCursors.settings = quick(80)
 TestCursorsAndSessions = CursorSessionMachine.TestCase
-TestCursorsAndSessions.settings = quick(100)
+TestCursorsAndSessions.settings = quick(60)
 TestCursorsBehindBytes = CopiedCursorMachine.TestCase
-TestCursorsBehindBytes.settings = quick(40)
+TestCursorsBehindBytes.settings = quick(25)
 
 
 def test_entries_that_no_memory_has_seen_survive_any_number_of_crashes() -> None:
