@@ -486,6 +486,14 @@ class CursorRules(PartitionMachine):
             if at_rest:
                 self.both.settle_down()
 
+    @rule(kind=KINDS, data=st.data())
+    def complete_chosen(self, kind: int, data: st.DataObject) -> None:
+        if (alone := self.cursor_alone(kind)) is not None:
+            name, cursor = alone
+            if cursor.shown:
+                chosen = data.draw(st.sets(st.sampled_from(sorted(cursor.shown)), min_size=1))
+                self.both.ask(c.AdvanceCursor(0, kind, name, 0, epoch=cursor.epoch, only=sorted(chosen)))
+
     @rule(name=NAMES, start=st.sampled_from([0, 0, 0, c.LATEST]), revoke=st.sampled_from([True, True, False]))
     def take_read_and_commit(self, name: str, start: int, revoke: bool) -> None:
         self.both.ask(c.OpenCursor(0, ACTIVE, name, start, False, 200, 100_000, 0, revoke))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from partibus.amqp.codec.types import Int
+from partibus.amqp.codec.types import Array, Int
 from partibus.client.client import Client, connect
 from partibus.client.errors import ClientError
 from partibus.client.values import binary, integer, integers, maps, text
@@ -25,6 +25,9 @@ WAIT_MAX_S = 25.0
 """The broker answers a wait after so long at the latest."""
 BOUND_BYTES = 1 << 30
 """What finished messages that nobody has read may take up in each partition."""
+COMPLETED_MAX = 4_096
+"""Positions of each partition in one request to complete them."""
+_LONGS = 0x81
 _ANSWER_S = 30.0
 """On top of what the broker was told to wait."""
 
@@ -285,6 +288,16 @@ class RangeClient:
         if epochs is not None:
             body["epochs"] = _by_partition(epochs)
         return _states(self._request("partibus:advance-cursor", body))
+
+    def complete(self, name: str, chosen: Mapping[int, Sequence[int]], epochs: Mapping[int, int]) -> None:
+        """Complete what is active at these positions, which rise, and nothing else: for an exclusive reader that leaves
+        some of what it reads. By partition id, `COMPLETED_MAX` in each at most. Durable when it returns; repeating it
+        changes nothing. Raises `CursorLost`."""
+        only: dict[object, object] = {
+            Int(partition_id): Array(_LONGS, list(positions)) for partition_id, positions in chosen.items() if positions
+        }
+        body = {"name": name, "only": only, "epochs": _by_partition(epochs)}
+        self._request("partibus:advance-cursor", body)
 
     def close_cursor(self, name: str, *, epochs: Mapping[int, int] | None = None, drop: bool = False) -> None:
         """End the exclusive lease of these epochs; ``drop`` removes the cursor, and what is kept for it alone: without

@@ -366,6 +366,9 @@ class AdvanceCursor:
     fate_position: int = -1
     epoch: int = 0
     """Needed of an exclusive one."""
+    only: list[int] = field(default_factory=list)
+    """Of an exclusive one: it stays where it is, and what is active at these positions, which rise, is completed and
+    nothing else."""
 
 
 @dataclass(slots=True)

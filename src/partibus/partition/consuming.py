@@ -36,7 +36,11 @@ def consumed(
         return True
     # First the cursor, or what it completes would be kept for it.
     reached = rows[-1][0].pos + 1 if rows else sweep.to_pos
-    if reached > cursor.position:
+    if command.only:
+        chosen = set(command.only)
+        rows = [row for row in rows if row[0].pos in chosen]
+        sweep.from_pos = reached
+    elif reached > cursor.position:
         cursor.position = reached
         moved(subqueue, cursor, now_ms, step)
     entries = [entry_of(row, None, size_bytes) for row, size_bytes in rows if row.state == EntryState.ACTIVE]
@@ -57,5 +61,5 @@ def consumed(
 def from_here(subqueue: Subqueue, sweep: Consume) -> None:
     """Begin where the cursor is now: those before may have moved it."""
     cursor = find(subqueue, sweep.command.name)
-    if cursor is not None:
+    if cursor is not None and not sweep.command.only:
         sweep.from_pos = cursor.position

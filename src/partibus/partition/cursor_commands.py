@@ -61,6 +61,12 @@ def advance_cursor(state: PartitionState, command: AdvanceCursor, now_ms: int, s
     if 0 <= cursor.fate_position < fate_position:
         cursor.fate_position = fate_position
         moved(subqueue, cursor, now_ms, step)
+    if command.only:
+        if cursor.until_ms:
+            add_sweep(state, subqueue, Consume(command, command.only[0], command.only[-1] + 1), step)
+        else:
+            step.replies.append(CursorLost(command.request, f"cursor {command.name!r} does not read exclusively"))
+        return
     to_pos = min(command.position, end_of(state, subqueue))
     if to_pos > cursor.position and cursor.until_ms:
         add_sweep(state, subqueue, Consume(command, cursor.position, to_pos), step)

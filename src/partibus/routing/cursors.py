@@ -111,10 +111,12 @@ def advance_all(
     fate_positions: Mapping[int, int],
     epochs: Mapping[int, int],
     on_done: OnStates,
+    only: Mapping[int, list[int]] | None = None,
 ) -> None:
-    """Advance a cursor in the partitions that are named. After an error some may have it and others not: asking again
-    does no harm."""
-    named = sorted({*positions, *fate_positions})
+    """Advance a cursor in the partitions that are named; where ``only`` has positions, complete these instead. After an
+    error some may have it and others not: asking again does no harm."""
+    only = only or {}
+    named = sorted({*positions, *fate_positions, *only})
     commands = {
         route.partitions[index]: c.AdvanceCursor(
             route.numbers.next(),
@@ -123,6 +125,7 @@ def advance_all(
             positions.get(index, 0),
             fate_positions.get(index, -1),
             epochs.get(index, 0),
+            only.get(index, []),
         )
         for index in named
     }

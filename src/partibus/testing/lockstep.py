@@ -479,7 +479,7 @@ class Lockstep:
         elif isinstance(event, Removed | Kept):
             for entry in event.entries:
                 if event.fate is Fate.CONSUMED:
-                    self.model.consume(event.kind, entry.sequence)
+                    self.model.consume(event.kind, entry.sequence, _chosen(command))
                 else:
                     self._removed(event.kind, entry, command)
         elif isinstance(event, Cleared):
@@ -558,7 +558,8 @@ class Lockstep:
         if isinstance(command, c.ReadFates):
             assert cursor.fate_position < 0
         else:
-            assert command.epoch != (cursor.epoch if cursor.until_ms else 0), f"it is his: {command}"
+            chooses = isinstance(command, c.AdvanceCursor) and command.only and not cursor.until_ms
+            assert chooses or command.epoch != (cursor.epoch if cursor.until_ms else 0), f"it is his: {command}"
 
     def _cursor_set(self, event: CursorSet, command: w.Input) -> None:
         """Who reads alone moves slice by slice."""
@@ -757,3 +758,9 @@ class Lockstep:
         if waiting and not self.is_closed(SubqueueKind.ACTIVE):
             assert not model.free_sessions(self.now_ms), f"{waiting} wait while {model.free_sessions(self.now_ms)} wait"
         check_rows(self.store, self.row, self.machine, model)
+
+
+def _chosen(command: w.Input) -> list[int]:
+    """The positions that who reads alone has asked to be completed, if it asked for some only."""
+    sweep = command.load.sweep if isinstance(command, w.Loaded) and isinstance(command.load, w.SweepLoad) else None
+    return sweep.command.only if isinstance(sweep, w.Consume) else []

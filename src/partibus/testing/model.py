@@ -10,7 +10,7 @@ activated. So a message is known by its *name*: the first number that it was giv
 """
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -421,14 +421,17 @@ class Model:
             if item.state in (LOCKED, RESERVED):
                 item.state = DEFERRED if item.deferred else READY
 
-    def consume(self, kind: int, sequence: int) -> None:
-        """The commit of who reads alone has completed a message."""
+    def consume(self, kind: int, sequence: int, chosen: Sequence[int]) -> None:
+        """The commit of who reads alone has completed a message: one of the ``chosen`` ones, if there are any."""
         item = self.find(kind, sequence)
         reader = self.cursors[kind].alone
         assert reader is not None, f"nobody reads alone: {item}"
         assert item.state == READY, f"completed while {item.state}: {item}"
         assert item.pos in reader.shown, f"completed, and its reader was never shown it: {item}"
-        assert reader.readable_from <= item.pos < reader.position, f"completed outside of what was passed: {item}"
+        if chosen:
+            assert item.pos in chosen, f"completed, and it was not chosen: {item}"
+        else:
+            assert reader.readable_from <= item.pos < reader.position, f"completed outside of what was passed: {item}"
         self.remove(kind, item, "consumed")
 
     # -- sessions ----------------------------------------------------------------------------------------------------

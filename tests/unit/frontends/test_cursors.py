@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from partibus.amqp import ACCEPTED, Delivery, Modified, Receiver, Sender, Source
-from partibus.amqp.codec.types import Int, Symbol
+from partibus.amqp.codec.types import Array, Int, Symbol
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
 from partibus.client.ranges import Frame, unpack_frame
 from partibus.frontends.amqp.operations.ranges import WAIT_MAX_MS
@@ -65,6 +65,10 @@ def opened(client: Client, name: str = "c", address: str = "q", **body: Any) -> 
 
 def epochs_of(states: Mapping[int, Mapping[str, Any]]) -> dict[Any, int]:
     return {Int(index): state["epoch"] for index, state in states.items()}
+
+
+def messages_in(answer: Mapping[str, Any]) -> int:
+    return sum(one["messages"] for one in answer["partitions"])
 
 
 def complete(client: Client, held: list[Delivery]) -> None:
@@ -348,6 +352,19 @@ class TestAnExclusiveReader:
         again = client.receiver("q")
         assert [body_of(delivery) for delivery in client.receive(again, 50)] == [b"new"]
 
+    @pytest.mark.row("D10")
+    def test_it_may_complete_what_it_chooses(self, world: World, partitioned: bool) -> None:
+        client = world.client()
+        filled(world, client, 20, EnablePartitioning=partitioned)
+        states = opened(client, **LEASE)
+        chosen = {Int(index): Array(0x81, [1, 3]) for index in states}
+        before = messages_in(ask(client, "q", "partitions"))
+        ask(client, "q", "advance-cursor", name="c", only=chosen, epochs=epochs_of(states))
+        assert 0 < before - messages_in(ask(client, "q", "partitions")) <= 2 * len(states)
+        for wrong in ([3, 1], [], [-1], "all"):
+            only = {Int(0): Array(0x81, wrong) if isinstance(wrong, list) else wrong}
+            assert refusal(client, "q", "advance-cursor", name="c", only=only, epochs=epochs_of(states))[0] == 400
+
     def test_a_receiver_that_waits_is_told(self, world: World, partitioned: bool) -> None:
         client = world.client()
         receiver = client.receiver(world.queue("q", EnablePartitioning=partitioned))
@@ -467,6 +484,19 @@ class TestOtherWaysToMessages:
             status, condition, text = node_requests.refusal(client, "q", operation, body)
             assert (status, condition) == (409, "amqp:not-allowed"), operation
             assert "read by the cursor 'c' alone" in text
+
+    def test_while_a_cursor_waits_for_locks_it_is_a_passing_refusal(self, world: World) -> None:
+        client = world.client()
+        filled(world, client)
+        receiver = client.receiver("q")
+        deferred, _ = client.receive(receiver, 2)
+        client.settle(receiver, [deferred], Modified(undeliverable_here=True))
+        assert refusal(client, "q", "open-cursor", name="c", **LEASE)[1] == "com.microsoft:server-busy"
+        numbers = {"sequence-numbers": node_requests.longs([1])}
+        status, condition, text = node_requests.refusal(client, "q", "receive-by-sequence-number", numbers)
+        assert (status, condition) == (503, "com.microsoft:server-busy")
+        assert "the cursor 'c' waits for the end of locks" in text
+        assert not client.is_detached(receiver), "receivers wait"
 
     def test_the_dead_letters_of_a_queue_are_another_sub_queue(self, world: World) -> None:
         client = world.client()

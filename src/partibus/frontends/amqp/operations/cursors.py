@@ -4,10 +4,11 @@ Operations of our own, under the Listen right: who may receive messages may keep
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from partibus.amqp.codec.types import Int
 from partibus.errors import ArgumentError, PartibusError
-from partibus.frontends.amqp.operations.arguments import boolean, by_partition, integer, text
+from partibus.frontends.amqp.operations.arguments import boolean, by_partition, integer, items, mapping, text
 from partibus.frontends.amqp.operations.ranges import check_readable
 from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.status import failure, success
@@ -29,6 +30,8 @@ BOUND_BYTES = 1 << 30
 BOUND_BYTES_MAX = 1 << 50
 LEASE_MAX_MS = 3_600_000
 """Receivers wait for so long when a reader is gone for good."""
+ONLY_MAX = 4_096
+"""Positions of each partition in one request."""
 _NUMBER_MAX = (1 << 63) - 1
 _STARTS = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -64,6 +67,7 @@ def advance_cursor(request: EntityRequest) -> None:
         by_partition(arguments, "fate-positions", count, 0, _NUMBER_MAX),
         by_partition(arguments, "epochs", count, 0, _NUMBER_MAX),
         lambda answer: _respond(request, answer),
+        _only(request),
     )
 
 
@@ -143,6 +147,20 @@ def _respond(request: EntityRequest, answer: dict[int, CursorOpened] | PartibusE
         for index, one in sorted(answer.items())
     ]
     request.respond(success({"cursors": rows}))
+
+
+def _only(request: EntityRequest) -> dict[int, list[int]]:
+    """The positions that are to be completed one by one, as they rise."""
+    given = mapping(request.arguments, "only")
+    by_partition({"only": dict.fromkeys(given, 0)}, "only", len(request.entity.route.partitions), 0, 0)
+    found: dict[int, list[int]] = {}
+    for key, value in given.items():
+        positions = items({"only": value}, "only", "positions", ONLY_MAX)
+        numbers = [integer({"only": position}, "only", 0, POSITION_MAX) for position in positions]
+        if any(second <= first for first, second in pairwise(numbers)):
+            raise ArgumentError("only", numbers, "positions that rise")
+        found[int(key)] = numbers  # type: ignore[call-overload]
+    return found
 
 
 def _name(request: EntityRequest) -> str:
