@@ -2,7 +2,7 @@
 
 | table | one row per | holds |
 |---|---|---|
-| `activity` | second, namespace, entity, partition, store, broker, operation, outcome | messages, bytes, redeliveries |
+| `activity` | second, namespace, entity, partition, operation, outcome | messages, bytes, redeliveries |
 | `timing` | minute, namespace, entity, partition, operation, measure, bucket of values | messages |
 | `keys` | namespace, entity, partition, key | messages sent, bytes, deliveries, redeliveries |
 
@@ -27,7 +27,7 @@ KEYS_MAX = 10_000
 """Keys of one micro-batch that a stream keeps by name, the busiest ones; the others are one row without a name."""
 
 ENTITY = ("namespace", "entity")
-ACTIVITY = ("second", *ENTITY, "partition_id", "store", "broker", "op", "outcome")
+ACTIVITY = ("second", *ENTITY, "partition_id", "op", "outcome")
 TIMING = ("minute", *ENTITY, "partition_id", "op", "measure", "bucket")
 KEYS = (*ENTITY, "partition_id", "key", "others")
 
@@ -68,11 +68,18 @@ def activity_table(rows: DataFrame) -> DataFrame:
 
 
 def timing_table(rows: DataFrame) -> DataFrame:
-    """How long operations took, and how old messages were."""
-    done = rows.where(sf.col("outcome") == OK)
-    latency = done.where(sf.col(LATENCY).isNotNull())
-    dwell = done.where(sf.col(DWELL).isNotNull() & sf.col("op").isin(*SETTLING))
-    return _histogram(latency, LATENCY).unionAll(_histogram(dwell, DWELL))
+    """How long operations took, and how old messages were; both in one pass over the rows."""
+    # Of a commit the duration counts once, however many messages it had.
+    weight = sf.when(sf.col("op") == COMMIT, sf.lit(1.0)).otherwise(sf.coalesce("weight", sf.lit(1.0)))
+    age = sf.when(sf.col("op").isin(*SETTLING), bucket_of(sf.col(DWELL)))
+    measures = sf.array(*(
+        sf.struct(sf.lit(name).alias("measure"), bucket.alias("bucket"))
+        for name, bucket in ((LATENCY, bucket_of(sf.col(LATENCY))), (DWELL, age))
+    ))  # fmt: skip
+    measured = rows.where(sf.col("outcome") == OK).select(
+        _start(60).alias("minute"), *ENTITY, "partition_id", "op", weight.alias("messages"), sf.inline(measures)
+    )
+    return measured.where(sf.col("bucket").isNotNull()).groupBy(*TIMING).agg(sf.sum("messages").alias("messages"))
 
 
 def key_table(rows: DataFrame) -> DataFrame:
@@ -105,15 +112,6 @@ def is_redelivery() -> Column:
 def _start(seconds: int) -> Column:
     """When the span of so many seconds began that a row is in, as Unix time: whole numbers group faster than times."""
     return sf.floor(sf.unix_micros("time") / (seconds * 1_000_000)) * seconds
-
-
-def _histogram(rows: DataFrame, measure: str) -> DataFrame:
-    # Of a commit the duration counts once, however many messages it had.
-    weight = sf.when(sf.col("op") == COMMIT, sf.lit(1.0)).otherwise(sf.coalesce("weight", sf.lit(1.0)))
-    return rows.groupBy(
-        _start(60).alias("minute"), *ENTITY, "partition_id", "op",
-        sf.lit(measure).alias("measure"), bucket_of(sf.col(measure)).alias("bucket"),
-    ).agg(sf.sum(weight).alias("messages"))  # fmt: skip
 
 
 def _summed(table: DataFrame, by: tuple[str, ...]) -> DataFrame:
