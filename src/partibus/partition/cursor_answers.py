@@ -57,7 +57,7 @@ def held_by(cursors: Cursors, request: int) -> CursorHeld:
     """Who reads the sub-queue alone, or has stopped it for that."""
     if cursors.exclusive is not None:
         return CursorHeld(request, cursors.exclusive.name, cursors.exclusive.until_ms)
-    return CursorHeld(request, cursors.paused_by, cursors.paused_until_ms)
+    return CursorHeld(request, cursors.paused_by, cursors.paused_until_ms, paused=True)
 
 
 def why_lost(cursor: Cursor | None, name: str, epoch: int) -> str:

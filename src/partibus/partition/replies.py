@@ -235,6 +235,8 @@ class CursorHeld:
     request: int
     name: str
     until_ms: int
+    paused: bool = False
+    """It does not yet: hand-outs are stopped until then, for locks to come to an end."""
 
 
 @dataclass(slots=True)

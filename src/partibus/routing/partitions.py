@@ -3,7 +3,15 @@
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, ReadExclusively, ServerBusy, StoreUnavailable
+from partibus.errors import (
+    OutcomeUnknown,
+    PartibusError,
+    QuotaExceeded,
+    ReadExclusively,
+    ServerBusy,
+    StoreUnavailable,
+    shown,
+)
 from partibus.partition.answers import OnReply
 from partibus.partition.commands import Command, Inspect, Tick
 from partibus.partition.options import PartitionOptions
@@ -116,11 +124,11 @@ def error_of(reply: Failed | Refused | CursorHeld | ReceiveRefused, entity: str)
     if isinstance(reply, ReceiveRefused):
         return ReadExclusively(entity, reply.cursor, reply.until_ms)
     if isinstance(reply, CursorHeld):
-        if reply.name:
+        if not reply.paused:
             return ReadExclusively(entity, reply.name, reply.until_ms)
         return ServerBusy(
-            f"'{entity}' hands nothing out for a moment: a cursor waits for the end of locks, to read it alone. Wait "
-            "10 seconds and try again."
+            f"'{entity}' hands nothing out for a moment: the cursor {shown(reply.name)} waits for the end of locks, to "
+            "read it alone. Wait 10 seconds and try again."
         )
     if isinstance(reply, Refused):
         return QuotaExceeded(
