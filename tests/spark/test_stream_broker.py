@@ -12,6 +12,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from partibus.client import OutgoingMessage, connect
 from partibus.client.ranges import CursorSummary, open_ranges
 from partibus.spark.listener import CommitListener
 from partibus.spark.tail import complete_tail
@@ -107,6 +108,27 @@ def test_restart_from_a_checkpoint_goes_on_where_it_was_beside_consumers(
     complete_tail(flow.checkpoint, flow.options)
     assert flow.cursor().lag == 0
     assert flow.left() == 90
+
+
+@pytest.mark.row("D2")
+def test_what_arrives_while_the_query_reads_is_read_once(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """An end that is told before its messages can be read would leave them out for ever."""
+    flow = Pipeline(spark, broker, tmp_path, "meanwhile", failOnDataLoss="false")
+    query = flow.start(available_now=False)
+    try:
+        sent: list[str] = []
+        with connect(broker.connection_string) as client:
+            sender = client.sender(flow.queue)
+            while sum(progress.numInputRows > 0 for progress in query.recentProgress) < 3:
+                ids = [f"id-{len(sent) + place}" for place in range(50)]
+                sender.send([OutgoingMessage(message_id=id_, partition_key=id_) for id_ in ids])
+                sent += ids
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert Counter(flow.read()) == Counter(sent)
 
 
 @pytest.mark.row("D3")
