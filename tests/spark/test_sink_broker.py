@@ -1,0 +1,318 @@
+"""Writing to a real broker: what arrives, and that each row is there once whatever fails."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyspark.sql.functions as F  # noqa: N812 (as everybody calls it)
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from partibus.client.ranges import open_ranges
+from partibus.routing.slots import partition_for_key
+from partibus.testing.broker_process import BrokerProcess
+from tests.spark.failing_sink import FailingSource, KilledSource
+
+pytestmark = pytest.mark.row("D5")
+BATCHES = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sources(spark: SparkSession) -> None:
+    spark.dataSource.register(FailingSource)
+    spark.dataSource.register(KilledSource)
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Several requests for each task."""
+    before = spark.conf.get(BATCHES)
+    spark.conf.set(BATCHES, "50")
+    yield
+    assert before is not None
+    spark.conf.set(BATCHES, before)
+
+
+def numbers(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
+    """Rows with a body and a key."""
+    row = F.col("id").cast("string")
+    return spark.range(0, count, numPartitions=tasks).select(
+        "id", row.alias("body"), F.concat(F.lit("key-"), F.col("id") % 20).alias("partition_key")
+    )
+
+
+def write(frame: DataFrame, broker: BrokerProcess, entity: str, source: str = "partibus", **options: str) -> None:
+    given = {"connection": broker.connection_string, "entity": entity, "keyOrder": "ignore"}
+    frame.write.format(source).options(**given | options).mode("append").save()
+
+
+def read(spark: SparkSession, broker: BrokerProcess, entity: str, **options: str) -> DataFrame:
+    given = {"connection": broker.connection_string, "entity": entity}
+    return spark.read.format("partibus").options(**given | options).load()
+
+
+def bodies(spark: SparkSession, broker: BrokerProcess, entity: str) -> Counter[str]:
+    return Counter(row.body.decode() for row in read(spark, broker, entity).select("body").collect())
+
+
+def once(count: int) -> Counter[str]:
+    return Counter(map(str, range(count)))
+
+
+# What arrives -------------------------------------------------------------------------------------------------------
+
+
+def test_service_client_receives_what_columns_said(spark: SparkSession, broker: BrokerProcess) -> None:
+    queue = broker.create_queue("columns", EnablePartitioning=True)
+    frame = numbers(spark, 40).select(
+        "*",
+        F.lit("text/plain").alias("content_type"),
+        F.lit("label").alias("subject"),
+        F.lit("answer").alias("reply_to"),
+        F.concat(F.lit("c-"), "id").alias("correlation_id"),
+        F.lit(60_000).alias("time_to_live_ms"),
+        F.create_map(F.lit("a"), F.lit("1")).alias("application_properties"),
+        (F.col("id") * 2).cast("int").alias("double"),
+    )
+    write(frame, broker, queue, idColumn="id", propertyColumns="double")
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver,
+    ):
+        found = {}
+        while len(found) < 40:
+            for message in receiver.receive_messages(40, max_wait_time=10):
+                found[int(str(message))] = message
+    for number, message in found.items():
+        key = f"key-{number % 20}"
+        assert (message.message_id, message.partition_key) == (str(number), key)
+        assert (message.content_type, message.subject, message.reply_to) == ("text/plain", "label", "answer")
+        assert message.correlation_id == f"c-{number}"
+        assert message.time_to_live == timedelta(minutes=1)
+        assert message.application_properties == {b"a": b"1", b"double": 2 * number}
+        assert message.sequence_number is not None
+        assert message.sequence_number >> 48 == partition_for_key(key, 16)
+
+
+def test_sessions_topics_schedules_and_duplicate_detection(spark: SparkSession, broker: BrokerProcess) -> None:
+    sessions = broker.create_queue("sessions", EnablePartitioning=True, RequiresSession=True)
+    rows = numbers(spark, 30).withColumnRenamed("partition_key", "session_id")
+    write(rows, broker, sessions, idColumn="id")
+    assert {row.session_id for row in read(spark, broker, sessions).collect()} == {f"key-{n}" for n in range(20)}
+
+    topic = broker.create_topic("topic", EnablePartitioning=True)
+    one, other = (broker.create_subscription(topic, name) for name in ("one", "other"))
+    for _ in range(2):
+        write(numbers(spark, 30), broker, topic, idColumn="id", sink="job")
+    assert bodies(spark, broker, one) == bodies(spark, broker, other) == once(30)
+
+    detecting = broker.create_queue("detecting", EnablePartitioning=True, RequiresDuplicateDetection=True)
+    for _ in range(2):
+        write(numbers(spark, 30), broker, detecting, idColumn="id")
+    assert bodies(spark, broker, detecting) == once(30)
+
+    later = broker.create_queue("later")
+    at = F.lit(datetime.now(UTC) + timedelta(hours=1))
+    write(numbers(spark, 5).withColumn("scheduled_enqueue_time", at), broker, later, idColumn="id")
+    assert bodies(spark, broker, later) == Counter()
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_receiver(later) as receiver,
+    ):
+        assert len(receiver.peek_messages(10)) == 5
+
+
+def test_keys_keep_their_order(spark: SparkSession, broker: BrokerProcess) -> None:
+    queue = broker.create_queue("ordered", EnablePartitioning=True)
+    write(numbers(spark, 2_000, tasks=1), broker, queue, idColumn="id")
+    by_key: dict[str, list[int]] = {}
+    for row in read(spark, broker, queue).orderBy("partition_id", "position").collect():
+        by_key.setdefault(row.partition_key, []).append(int(row.body))
+    assert sum(map(len, by_key.values())) == 2_000
+    assert all(found == sorted(found) for found in by_key.values())
+
+
+# Once ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("source", ["failing", "killed"])
+@pytest.mark.parametrize("keyed", [True, False], ids=["keys", "no keys"])
+def test_row_of_a_task_that_is_tried_again_is_there_once(
+    spark: SparkSession, broker: BrokerProcess, source: str, keyed: bool
+) -> None:
+    queue = broker.create_queue(f"again-{source}-{keyed}", EnablePartitioning=True)
+    frame = numbers(spark, 600) if keyed else numbers(spark, 600).drop("partition_key")
+    write(frame, broker, queue, source, idColumn="id")
+    assert bodies(spark, broker, queue) == once(600)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_row_without_a_name_is_there_once_at_least(spark: SparkSession, broker: BrokerProcess) -> None:
+    """It also shows that the attempts above do store rows twice, if nobody looks."""
+    queue = broker.create_queue("unnamed", EnablePartitioning=True)
+    write(numbers(spark, 600).drop("id"), broker, queue, "failing")
+    found = bodies(spark, broker, queue)
+    assert found.keys() == once(600).keys()
+    assert Counter(found.values()) == {1: 400, 2: 200}
+
+
+def test_job_with_a_name_can_be_run_again(spark: SparkSession, broker: BrokerProcess) -> None:
+    queue = broker.create_queue("job", EnablePartitioning=True)
+    for count in (100, 300, 300):
+        write(numbers(spark, count), broker, queue, idColumn="id", sink="job")
+    assert bodies(spark, broker, queue) == once(300)
+    write(numbers(spark, 10), broker, queue, idColumn="id")
+    assert bodies(spark, broker, queue) == once(300) + once(10)
+
+
+def test_queue_is_copied_once_however_often(spark: SparkSession, broker: BrokerProcess) -> None:
+    first, second = (broker.create_queue(name, EnablePartitioning=True) for name in ("original", "copy"))
+    write(numbers(spark, 300).drop("partition_key"), broker, first, idColumn="id")
+    for tasks in (1, 5):
+        write(read(spark, broker, first).repartition(tasks), broker, second, sink="copy", keyOrder="warn")
+    assert bodies(spark, broker, second) == once(300)
+
+
+class Stream:
+    """From one queue to another."""
+
+    def __init__(self, spark: SparkSession, broker: BrokerProcess, folder: Path, name: str, **options: str) -> None:
+        self.spark, self.broker, self.options = spark, broker, options
+        self.checkpoint = folder / "checkpoint"
+        self.source = broker.create_queue(f"{name}-from", EnablePartitioning=True)
+        self.target = broker.create_queue(f"{name}-to", EnablePartitioning=True)
+
+    def send(self, start: int, end: int) -> None:
+        frame = numbers(self.spark, end).where(F.col("id") >= start)
+        write(frame, self.broker, self.source, idColumn="id")
+
+    def run(self, source: str = "partibus", **reading: str) -> None:
+        given = {"connection": self.broker.connection_string, "failOnDataLoss": "false", "entity": self.source}
+        rows = self.spark.readStream.format("partibus").options(**given | reading).load()
+        writer = rows.writeStream.format(source).options(
+            connection=self.broker.connection_string, entity=self.target, **self.options
+        )
+        query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    def forget_the_last_commit(self) -> None:
+        """As when the driver is lost behind the sink's commit, and before its own."""
+        commits = self.checkpoint / "commits"
+        last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+        (commits / str(last)).unlink()
+        (commits / f".{last}.crc").unlink(missing_ok=True)
+
+    def arrived(self) -> Counter[str]:
+        return bodies(self.spark, self.broker, self.target)
+
+
+@pytest.mark.parametrize("naming", ["ids", "positions"])
+def test_batch_that_a_lost_driver_repeats_is_there_once(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, naming: str
+) -> None:
+    stream = Stream(spark, broker, tmp_path, f"repeat-{naming}", naming=naming)
+    for start in (0, 100, 200):
+        stream.send(start, start + 100)
+        stream.run()
+        stream.forget_the_last_commit()
+    stream.run()
+    assert stream.arrived() == once(300)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_stream_is_there_once_whatever_its_tasks_do(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
+    stream = Stream(spark, broker, tmp_path, "killed")
+    stream.send(0, 1_600)
+    stream.run("killed", maxMessagesPerTrigger="1000")
+    assert stream.arrived() == once(1_600)
+
+
+def test_ids_of_a_stream_are_kept_for_two_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """Else a stream that runs for years would fill the disk with what can't come again."""
+    with BrokerProcess(tmp_path) as broker:
+        stream = Stream(spark, broker, tmp_path, "kept")
+        for start in (0, 100, 200):
+            stream.send(start, start + 100)
+            stream.run()
+        assert stream.arrived() == once(300)
+        deadline_s = time.monotonic() + 30
+        while not 100 <= (kept := ids_in_stores(broker)) <= 200:  # Spark may end with a batch that has no rows
+            assert time.monotonic() < deadline_s, f"{kept} ids are kept"
+
+
+def ids_in_stores(broker: BrokerProcess) -> int:
+    """What all sinks have in all stores."""
+    count = 0
+    for path in (broker.data / "stores").glob("*.db"):
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            count += connection.execute("SELECT count(*) FROM sink_id").fetchone()[0]
+    return count
+
+
+def test_source_partition_in_several_tasks_fails_where_a_mark_would_drop_rows(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    stream = Stream(spark, broker, tmp_path, "split", naming="positions")
+    stream.send(0, 400)
+    with pytest.raises(PySparkException, match=r"source partitions fed more than one|do not ascend"):
+        stream.run(messagesPerSparkPartition="10")
+
+
+def test_broker_that_is_killed_meanwhile_has_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        queue = broker.create_queue("q", EnablePartitioning=True)
+        found: list[int] = []
+
+        def kill() -> None:
+            with closing(open_ranges(broker.connection_string, queue)) as ranges:
+                deadline_s = time.monotonic() + 60
+                while time.monotonic() < deadline_s and not found:
+                    stored = sum(one.messages for one in ranges.map().partitions)
+                    if 1_000 <= stored < 20_000:
+                        found.append(stored)
+                    time.sleep(0.02)
+            broker.kill()
+            broker.start()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        write(numbers(spark, 20_000), broker, queue, idColumn="id")
+        killer.join()
+        assert found, "killed while it was written to"
+        assert bodies(spark, broker, queue) == once(20_000)
+
+
+# Refusals -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_written_is_refused(spark: SparkSession, broker: BrokerProcess) -> None:
+    queue = broker.create_queue("refusing", RequiresSession=True)
+    frame = numbers(spark, 5).drop("partition_key")
+    for options, words in (
+        ({"entity": "nowhere"}, "could not be found"),
+        ({"entity": queue}, "Message 0 of the request: 'refusing' requires sessions"),
+        ({"entity": queue, "naming": "hope"}, "option 'naming' is 'hope'"),
+    ):
+        with pytest.raises(PySparkException) as refused:
+            write(frame, broker, **options, idColumn="id", retryTimeoutMs="1000")  # type: ignore[arg-type]
+        assert words in str(refused.value)
+    with pytest.raises(PySparkException, match="mode 'overwrite'"):
+        frame.write.format("partibus").options(connection=broker.connection_string, entity=queue).mode(
+            "overwrite"
+        ).save()
