@@ -48,8 +48,10 @@ class Read:
     rows_per_s: float
     ratio: float
     """Beside the scan of Parquet files in the same run."""
+    cpu_us: float
+    """Per message, of everything: Spark with its Python processes, and the broker."""
     broker_cpu_us: float
-    """Per message; 0 where no broker is asked."""
+    """Of the broker alone; about 0 where it is not asked."""
 
     def as_dict(self) -> dict[str, object]:
         return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}
@@ -132,9 +134,9 @@ def _reads(runs: Runs, columns: str, options: dict[str, str], messages: int, rou
             availableNow=True
         ).start().awaitTermination()
 
-    scans = [_timed(parquet)[0] for _ in range(rounds + 1)][1:]
+    scans = [_timed(parquet, runs)[0] for _ in range(rounds + 1)][1:]
     for scenario, run in (("batch", batch), ("parquet", parquet), ("capture", capture)):
-        found = [_timed(run, runs.peer) for _ in range(rounds + 1)][1:]
+        found = [_timed(run, runs) for _ in range(rounds + 1)][1:]
         seconds = median([one[0] for one in found])
         yield Read(
             scenario=scenario,
@@ -142,15 +144,18 @@ def _reads(runs: Runs, columns: str, options: dict[str, str], messages: int, rou
             messages=messages,
             rows_per_s=messages / seconds,
             ratio=median(scans) / seconds,
-            broker_cpu_us=median([one[1] for one in found]) / messages * 1e6,
+            cpu_us=median([one[1] for one in found]) / messages * 1e6,
+            broker_cpu_us=median([one[2] for one in found]) / messages * 1e6,
         )
 
 
-def _timed(act: Callable[[], None], peer: Partibus | None = None) -> tuple[float, float]:
-    """Seconds, and the broker's CPU seconds."""
-    before_s, started = _cpu_s(peer.broker.pid) if peer else 0.0, time.perf_counter()
+def _timed(act: Callable[[], None], runs: Runs) -> tuple[float, float, float]:
+    """Seconds; CPU seconds of everything; those of the broker."""
+    broker = runs.peer.broker.pid
+    spent, spent_broker, started = _spark_cpu_s(runs.spark), _cpu_s(broker), time.perf_counter()
     act()
-    return time.perf_counter() - started, (_cpu_s(peer.broker.pid) if peer else 0.0) - before_s
+    took, broker_s = time.perf_counter() - started, _cpu_s(broker) - spent_broker
+    return took, _spark_cpu_s(runs.spark) - spent + broker_s, broker_s
 
 
 def _micro(spark: SparkSession, peer: Partibus, directory: Path) -> Micro:
@@ -171,10 +176,9 @@ def _micro(spark: SparkSession, peer: Partibus, directory: Path) -> Micro:
             for progress in query.recentProgress
             if progress["numInputRows"]
         ][3:]
-        processes = [peer.broker.pid, *_descendants(spark)]
-        before_s = sum(map(_cpu_s, processes))
+        before_s = _spark_cpu_s(spark) + _cpu_s(peer.broker.pid)
         time.sleep(_IDLE_S)
-        idle = (sum(map(_cpu_s, processes)) - before_s) / _IDLE_S
+        idle = (_spark_cpu_s(spark) + _cpu_s(peer.broker.pid) - before_s) / _IDLE_S
     finally:
         query.stop()
     return Micro(batches=len(took), median_ms=median(took), longest_ms=max(took), idle_cpu_share=idle)
@@ -213,23 +217,22 @@ def _message(number: int, key: str) -> OutgoingMessage:
 
 
 def _cpu_s(pid: int) -> float:
-    """User and system time of a process."""
+    """User and system time of a process and of those of its children that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / 100
+    return sum(map(int, fields[11:15])) / 100
 
 
-def _descendants(spark: SparkSession) -> list[int]:
-    """Spark's Java process and every process below it."""
+def _spark_cpu_s(spark: SparkSession) -> float:
+    """Of Spark's Java process and every process below it."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None, "a session that was started here has one"
-    root = int(gateway.proc.pid)
-    found, left = [], [root]
+    seconds, left = 0.0, [int(gateway.proc.pid)]
     while left:
         pid = left.pop()
-        found.append(pid)
+        seconds += _cpu_s(pid)
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
             left += map(int, children.read_text().split())
-    return found
+    return seconds
