@@ -203,6 +203,16 @@ def _spark(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _spark_sink(run: Run) -> Rows:
+    from bench.spark_sink import measure_spark_sink
+
+    scale = run.scale
+    for row in measure_spark_sink(
+        WORK / "spark-sink", run.program, rows=scale.spark_messages // 5, rounds=scale.rounds
+    ):
+        yield row.as_dict()
+
+
 def _peers(run: Run) -> Rows:
     with rabbitmq(WORK / "rabbitmq", run.program) as rabbit:
         for result in runs(rabbit, rabbit.foreign, run.scale):
@@ -232,6 +242,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "kill": _kill,
     "stores": _stores,
     "spark": _spark,
+    "spark-sink": _spark_sink,
     "telemetry": _telemetry,
     "peers": _peers,
 }

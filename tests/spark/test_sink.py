@@ -405,8 +405,8 @@ def test_task_stores_its_rows_and_says_so(store: FakeStore) -> None:
 def test_client_is_kept_from_task_to_task_and_closed_after_a_failure(store: FakeStore) -> None:
     opened = []
 
-    def open_one(*arguments: Any) -> FakeStore:
-        opened.append(arguments)
+    def open_one(connection: str, entity: str, patience_s: float, request_bytes: int) -> FakeStore:
+        opened.append((entity, patience_s, request_bytes))
         return store
 
     for _ in range(3):

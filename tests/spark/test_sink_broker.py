@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark.sql.functions as F  # noqa: N812 (as everybody calls it)
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode
+from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiveMode
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -94,7 +94,7 @@ def test_service_client_receives_what_columns_said(spark: SparkSession, broker: 
         ServiceBusClient.from_connection_string(broker.connection_string) as client,
         client.get_queue_receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver,
     ):
-        found = {}
+        found: dict[int, ServiceBusReceivedMessage] = {}
         while len(found) < 40:
             for message in receiver.receive_messages(40, max_wait_time=10):
                 found[int(str(message))] = message
@@ -310,7 +310,7 @@ def test_what_cannot_be_written_is_refused(spark: SparkSession, broker: BrokerPr
         ({"entity": queue, "naming": "hope"}, "option 'naming' is 'hope'"),
     ):
         with pytest.raises(PySparkException) as refused:
-            write(frame, broker, **options, idColumn="id", retryTimeoutMs="1000")  # type: ignore[arg-type]
+            write(frame, broker, **options, idColumn="id", retryTimeoutMs="1000")
         assert words in str(refused.value)
     with pytest.raises(PySparkException, match="mode 'overwrite'"):
         frame.write.format("partibus").options(connection=broker.connection_string, entity=queue).mode(
