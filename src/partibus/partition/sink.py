@@ -1,8 +1,8 @@
 """Sinks: each row that a job stores is stored once, however often its tasks run (row D5, ADR 0014).
 
-A sink's rows come with ids. The partition keeps them, in the store, tagged with the batch that they came with last: the
-one behind the batch that the sink has committed last. When a batch is committed the ids of those before it go, so that a
-batch which was committed can still be repeated: a driver that is lost may not know that it has committed it.
+A sink's rows come with ids. The partition keeps them, in the store, tagged with the batch that they came with last:
+the one behind the batch that the sink has committed last. When a batch is committed the ids of those before it go, so
+that a batch which was committed can still be repeated: a driver that is lost may not know that it has committed it.
 
 ```text
  batch 0 ids ──┐                      commit 0: nothing goes
