@@ -59,7 +59,6 @@ def fill(namespace: SimulatedNamespace, step: int = 1) -> Filled:
                 partitions[id_][pos] = message(
                     ROWS + step * pos,
                     envelope.body,
-                    partition_id=id_,
                     annotations={"x-opt-partition-key": envelope.key},
                     properties=[envelope.message_id],
                     application_properties={str(key): value for key, value in envelope.properties.items()},
