@@ -1,0 +1,194 @@
+"""Two streams on a standalone cluster of two workers, one into Parquet files and one into another queue, while an
+executor, the broker and the driver are killed: both have each message once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partibus.client import OutgoingMessage, connect
+from partibus.client.ranges import open_ranges
+from partibus.routing.slots import partition_for_key
+from partibus.spark.tail import complete_tail
+from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.spark_cluster import HOST, SparkCluster
+
+pytestmark = [pytest.mark.row("D2", "D3", "D5", "D13"), pytest.mark.timeout(240)]
+
+PROJECT = Path(__file__).parents[2]
+PARTITIONS = (0, 6, 15)
+"""Few have messages, so that micro-batches have few tasks."""
+KEYS = [key for key in (f"key-{number}" for number in range(100)) if partition_for_key(key, 16) in PARTITIONS]
+ROUND = 900
+LIMIT = 200
+PATIENCE_S = 90
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+class Pipeline:
+    """A queue, the driver of two streams from it, and what was sent."""
+
+    def __init__(self, folder: Path, cluster: SparkCluster, broker: BrokerProcess) -> None:
+        self.cluster, self.broker = cluster, broker
+        self.checkpoints = folder / "checkpoints"
+        self._log = folder / "driver.log"
+        self.source, self.copy = (broker.create_queue(name, EnablePartitioning=True) for name in ("source", "copy"))
+        self.given = {
+            "master": cluster.master,
+            "connection": broker.connection_string,
+            "source": self.source,
+            "copy": self.copy,
+            "files": str(folder / "files"),
+            "checkpoints": str(self.checkpoints),
+            "limit": str(LIMIT),
+            "config": {
+                "spark.driver.host": HOST,
+                "spark.driver.bindAddress": HOST,
+                "spark.driver.extraJavaOptions": QUICK,
+                "spark.executor.extraJavaOptions": QUICK,
+                "spark.executor.memory": "512m",
+                "spark.local.dir": str(folder),
+                "spark.sql.adaptive.enabled": "false",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.warehouse.dir": str(folder),
+            },
+        }
+        self.sent: list[str] = []
+        self._driver: subprocess.Popen[str] | None = None
+
+    def start_driver(self) -> None:
+        with self._log.open("ab") as log:
+            self._driver = subprocess.Popen(
+                [sys.executable, str(PROJECT / "tests/spark/cluster_driver.py"), json.dumps(self.given)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            )  # fmt: skip
+        assert self._answer() == "ready"
+
+    def kill_driver(self) -> None:
+        """With its JVM and its Python planners, at one stroke."""
+        driver = self._running()
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        for stream in (driver.stdin, driver.stdout):
+            assert stream is not None
+            stream.close()
+        self._driver = None
+
+    def stop_driver(self) -> None:
+        driver = self._running()
+        driver.communicate(timeout=PATIENCE_S)
+        assert driver.returncode == 0, self._failed("driver")
+        self._driver = None
+
+    def send(self) -> None:
+        """A round of messages, the keys in turn."""
+        start = len(self.sent)
+        numbers = range(start, start + ROUND)
+        with connect(self.broker.connection_string) as client:
+            client.sender(self.source).send(
+                [
+                    OutgoingMessage(body=b"body", message_id=f"{n:06}", partition_key=KEYS[n % len(KEYS)])
+                    for n in numbers
+                ]
+            )
+        self.sent += [f"{number:06}" for number in numbers]
+
+    def wait_for_middle(self) -> None:
+        """Until some messages of the latest round have reached the copy; the others have not."""
+        before = len(self.sent) - ROUND
+        with closing(open_ranges(self.broker.connection_string, self.copy)) as ranges:
+            deadline_s = time.monotonic() + PATIENCE_S
+            while (copied := sum(one.messages for one in ranges.map().partitions)) <= before + LIMIT:
+                assert time.monotonic() < deadline_s, self._failed(f"{copied} messages are copied; driver")
+                time.sleep(0.02)
+        assert copied < len(self.sent), "the streams were too fast: nothing is in the middle"
+
+    def settled(self) -> dict[str, Any]:
+        """What the sinks hold when the streams have read all that was sent."""
+        driver = self._running()
+        assert driver.stdin is not None
+        driver.stdin.write("\n")
+        driver.stdin.flush()
+        found: dict[str, Any] = json.loads(self._answer())
+        return found
+
+    def check(self) -> None:
+        """Both sinks have each message once, the copy those of a key in their order."""
+        found = self.settled()
+        assert Counter(found["files"]) == Counter(self.sent)
+        assert Counter(id_ for *_, id_ in found["copy"]) == Counter(self.sent)
+        by_key: defaultdict[str, list[str]] = defaultdict(list)
+        for _, _, key, id_ in sorted(found["copy"]):
+            by_key[key].append(id_)
+        assert all(ids == sorted(ids) for ids in by_key.values())
+
+    def _running(self) -> subprocess.Popen[str]:
+        assert self._driver is not None, "no driver runs"
+        return self._driver
+
+    def _answer(self) -> str:
+        driver = self._running()
+        assert driver.stdout is not None
+        line = driver.stdout.readline()
+        assert line, self._failed("driver")
+        return line.rstrip("\n")
+
+    def _failed(self, what: str) -> str:
+        return f"{what}; its log:\n{self._log.read_text(errors='replace')[-6000:]}"
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    """One for all tests: what a test leaves behind is what the next begins with."""
+    folder = tmp_path_factory.mktemp("cluster")
+    # As on machines where the project is not installed, but brought along:
+    environment = {"PYTHONPATH": str(PROJECT / "src")}
+    with BrokerProcess(folder) as broker, SparkCluster(folder / "spark", environment=environment) as cluster:
+        pipeline = Pipeline(folder, cluster, broker)
+        pipeline.start_driver()
+        yield pipeline
+        if pipeline._driver is not None:
+            pipeline.kill_driver()
+
+
+def kill_executor(pipeline: Pipeline) -> None:
+    executor = random.choice(pipeline.cluster.executors())
+    os.kill(executor, signal.SIGKILL)
+
+
+def kill_broker(pipeline: Pipeline) -> None:
+    pipeline.broker.kill()
+    pipeline.broker.start()
+
+
+def kill_driver(pipeline: Pipeline) -> None:
+    pipeline.kill_driver()
+    pipeline.start_driver()
+
+
+@pytest.mark.parametrize("kill", [kill_executor, kill_broker, kill_driver])
+def test_each_message_is_in_both_sinks_once(pipeline: Pipeline, kill: Callable[[Pipeline], None]) -> None:
+    pipeline.send()
+    pipeline.wait_for_middle()
+    kill(pipeline)
+    pipeline.check()
+
+
+def test_consumed_queue_is_empty_in_the_end(pipeline: Pipeline) -> None:
+    pipeline.check()
+    pipeline.stop_driver()
+    source = {"connection": pipeline.broker.connection_string, "entity": pipeline.source, "cursor": "files"}
+    complete_tail(pipeline.checkpoints / "files", {**source, "mode": "consume"})
+    assert pipeline.broker.describe(pipeline.source).messages == 0
