@@ -23,12 +23,28 @@ def check_value(schema: pa.Schema) -> None:
     """Raises `OptionError` when the column of the documents has a type that JSON is not read as."""
     if BODY_VALUE not in schema.names:
         return
+    kind = schema.field(BODY_VALUE).type
+    if (odd := _odd_type(kind)) is not None:
+        raise OptionError(
+            f"option 'bodySchema' has {odd}: JSON has no such value, and Spark and Arrow take different text for one; "
+            "take string, and convert it in Spark with to_date or unbase64"
+        )
     try:
-        _parse([b"{}"], schema.field(BODY_VALUE).type)
+        _parse([b"{}"], kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise OptionError(
             f"option 'bodySchema' has a type that is not read from JSON: {error}; take string, and cast it in Spark"
         ) from None
+
+
+def _odd_type(kind: pa.DataType) -> str | None:
+    """The name of the first type in it that would be read as something else than Spark's `from_json` makes of it."""
+    if pa.types.is_date(kind):
+        return "a date"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "a binary"
+    inner = [kind.field(place).type for place in range(kind.num_fields)]
+    return next(filter(None, map(_odd_type, inner)), None)
 
 
 def decode_json(bodies: pa.Array, type_: pa.StructType) -> pa.Array:
@@ -56,4 +72,6 @@ def _parse(documents: list[bytes], type_: Any) -> pa.Array:
     table = pa.json.read_json(io.BytesIO(b"\n".join(documents)), _READ, options)
     if table.num_rows != len(documents):
         raise pa.ArrowInvalid(f"{table.num_rows} documents in {len(documents)} bodies")
+    # Arrow takes any bytes between quotes; JSON is UTF-8, and so are Spark's strings.
+    table.validate(full=True)
     return table.to_struct_array().combine_chunks().cast(type_)

@@ -10,8 +10,8 @@ from itertools import pairwise, repeat
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode
-from partibus.amqp.codec.skip import skip_value
 from partibus.amqp.codec.types import Byte, Float, Int, Short, Symbol, Timestamp
 from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_encoding import encode_header
@@ -100,6 +100,8 @@ def _properties(batch: pa.RecordBatch, message_ids: Sequence[str] | None) -> lis
         if column is None:
             fields.append(repeat(NULL))
         else:
+            if name in _SYMBOLS:
+                _check_ascii(column, str(name))
             fields.append(_strings(column, _SYMBOL8 if name in _SYMBOLS else _STRING8))
             last = index + 1
     if not last:
@@ -112,6 +114,7 @@ def _application_properties(batch: pa.RecordBatch, property_columns: Sequence[st
     parts: list[list[tuple[int, bytes]]] = []
     column = _column(batch, "application_properties")
     if column is not None:
+        _check_unlike(column, property_columns)
         parts.append(_map_pairs(column, _column(batch, "application_property_types")))
     for name in property_columns:
         key = encode(name)
@@ -127,6 +130,24 @@ def _application_properties(batch: pa.RecordBatch, property_columns: Sequence[st
         data = b"".join([data for _, data in row])
         found.append(_section(_APPLICATION_PROPERTIES, _MAP, count, data) if count else b"")
     return found
+
+
+def _check_ascii(column: pa.Array, name: str) -> None:
+    is_odd = pc.invert(pc.string_is_ascii(column))
+    if pc.any(is_odd).as_py():
+        raise WriteError(f"column {name!r} is {column.filter(is_odd)[0].as_py()!r}; it must be ASCII")
+
+
+def _check_unlike(column: pa.Array, property_columns: Sequence[str]) -> None:
+    """A name that comes twice makes a message that nobody can read."""
+    if not property_columns:
+        return
+    twice = pc.unique(column.keys.filter(pc.is_in(column.keys, pa.array(property_columns, pa.string()))))
+    if len(twice):
+        raise WriteError(
+            f"application property {twice[0].as_py()!r} is in column 'application_properties' and in a column that "
+            "option 'propertyColumns' names; take it out of one of them"
+        )
 
 
 def _map_pairs(column: pa.Array, types: pa.Array | None) -> list[tuple[int, bytes]]:
@@ -207,15 +228,21 @@ def _other_body(type_: str, body: bytes) -> bytes:
     code = _BODY_CODES.get(type_)
     if code is None:
         raise WriteError(f"column 'body_type' is {type_!r}; it must be 'data', 'value' or 'sequence'")
+    asked = f"which 'body_type' {type_!r} asks for"
     parts = bytearray()
-    pos = 0
+    pos = count = 0
     try:
         while pos < len(body):
-            start, pos = pos, skip_value(body, pos, len(body))
+            start = pos
+            value, pos = decode(body, start)
+            if type_ == "sequence" and not isinstance(value, list):
+                raise WriteError(f"column 'body' has an encoded {type(value).__name__} and no list, {asked}")
             parts += code + body[start:pos]
+            count += 1
     except DecodeError as error:
-        asked = f"which 'body_type' {type_!r} asks for"
         raise WriteError(f"column 'body' is no encoded AMQP value, {asked}: {error}") from None
+    if type_ == "value" and count != 1:
+        raise WriteError(f"column 'body' has {count} encoded AMQP values in place of one, {asked}")
     return bytes(parts)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from uuid import UUID
 
+from partibus.amqp.codec.decoder import decode_all
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import (
     Byte,
@@ -23,7 +24,7 @@ from partibus.amqp.codec.types import (
     ULong,
     UShort,
 )
-from partibus.amqp.errors import EncodeError
+from partibus.amqp.errors import DecodeError, EncodeError
 from partibus.spark.errors import WriteError
 
 NULL = b"\x40"
@@ -70,8 +71,10 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "decimal64": lambda text: Decimal64(_bytes(text)),
     "decimal128": lambda text: Decimal128(_bytes(text)),
 }
-_ENCODED = frozenset(("list", "map", "array"))
-"""Their text is base64 of the encoded value."""
+_ENCODED = {"list": (b"\x45", b"\xc0", b"\xd0"), "map": (b"\xc1", b"\xd1"), "array": (b"\xe0", b"\xf0")}
+"""Their text is base64 of the encoded value, which begins with one of these."""
+_SHOWN_MAX = 100
+"""Characters of a value in an error."""
 
 
 def encoded_value(name: str, text: str | None, type_: str | None) -> bytes:
@@ -82,13 +85,27 @@ def encoded_value(name: str, text: str | None, type_: str | None) -> bytes:
         if type_ is None:
             return encode(text)
         if type_ in _ENCODED:
-            return _bytes(text)
+            return _compound(text, type_)
         reader = _READERS.get(type_)
         if reader is not None:
             return encode(reader(text))
         descriptor, colon, rest = type_.rpartition(":")
         if colon and rest in _READERS:
             return encode(Described(Symbol(descriptor), _READERS[rest](text)))
-    except (ValueError, EncodeError) as error:
-        raise WriteError(f"application property {name!r} is {text!r}, no {type_}: {error}") from None
-    raise WriteError(f"application property {name!r} has type {type_!r}; there are {', '.join(_READERS)}")
+        if colon and rest in _ENCODED:
+            return b"\x00" + encode(Symbol(descriptor)) + _compound(text, rest)
+    except (ValueError, EncodeError, DecodeError) as error:
+        shown = text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
+        raise WriteError(f"application property {name!r} is {shown!r}, no {type_}: {error}") from None
+    known = ", ".join((*_READERS, *_ENCODED))
+    raise WriteError(f"application property {name!r} has type {type_!r}; there are {known}")
+
+
+def _compound(text: str, type_: str) -> bytes:
+    """Bytes that were encoded before, checked as they will stand in a message: whoever reads it decodes them. Raises
+    `ValueError`, `DecodeError`."""
+    data = _bytes(text)
+    if data[:1] not in _ENCODED[type_]:
+        raise ValueError(f"its base64 is not that of an encoded {type_}")
+    decode_all(data)
+    return data
