@@ -92,6 +92,7 @@ REPLIES: dict[int, type] = {
     91: r.CursorBusy,
     92: r.CursorLost,
     93: r.ReceiveRefused,
+    94: r.CursorRefused,
 }
 STAYS = frozenset(("planned", "holder"))
 """Fields, the last of their class, that the owner of a partition fills in for itself: they do not travel."""

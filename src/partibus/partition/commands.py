@@ -334,8 +334,8 @@ class OpenCursor:
     its `AdvanceCursor` completes what it has passed. Taking it ends the locks that there are (``revoke``), or stops
     hand-outs and is answered with `CursorBusy` until those have been settled or have run out.
 
-    Answered with `CursorOpened`, `CursorHeld`, `CursorBusy`, or, when a lease is to be renewed that has ended,
-    `CursorLost`."""
+    Answered with `CursorOpened`, `CursorHeld`, `CursorBusy`, `CursorRefused` (there may be no such cursor) or, when a
+    lease is to be renewed that has ended, `CursorLost`."""
 
     request: int
     kind: int

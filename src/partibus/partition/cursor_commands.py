@@ -10,12 +10,13 @@ from partibus.partition.commands import (
     ReadRange,
 )
 from partibus.partition.cursor_answers import end_of, find, held_by, moved, opened, why_lost
-from partibus.partition.cursors import Cursor, Cursors
+from partibus.partition.cursors import CURSORS_MAX, Cursor, Cursors
 from partibus.partition.events import CursorDropped, CursorSet
-from partibus.partition.exclusive import let_go, locked, pause, take
+from partibus.partition.exclusive import is_going_on, let_go, locked, pause, take
 from partibus.partition.load_requests import Consume, FatesLoad, RangeLoad
+from partibus.partition.outbound import forwards
 from partibus.partition.ports import FateRow, RangeFrame
-from partibus.partition.replies import CursorLost, Done, FatesRead, RangeRead
+from partibus.partition.replies import CursorLost, CursorRefused, Done, FatesRead, RangeRead
 from partibus.partition.retention import begin_clearing, cursors_of
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
@@ -36,6 +37,12 @@ def open_cursor(state: PartitionState, command: OpenCursor, now_ms: int, step: S
         cursor.until_ms = now_ms + command.lease_ms
     elif command.lease_ms and cursors is not None and alone is not None and alone.name != command.name:
         step.replies.append(held_by(cursors, command.request))
+        return
+    elif cursors is not None and command.name not in cursors.by_name and len(cursors.by_name) >= CURSORS_MAX:
+        step.replies.append(CursorRefused(command.request, forwards=False))
+        return
+    elif command.lease_ms and alone is None and forwards(state, subqueue.kind):
+        step.replies.append(CursorRefused(command.request, forwards=True))
         return
     elif command.lease_ms and alone is None and _must_wait(state, subqueue, command):
         pause(state, subqueue, command, now_ms, step)
@@ -141,7 +148,9 @@ def fates_loaded(command: ReadFates, rows: list[FateRow], step: Step) -> None:
 
 def _must_wait(state: PartitionState, subqueue: Subqueue, command: OpenCursor) -> bool:
     """Something is in hands that it can't be, or is not to be, taken out of."""
-    return bool(subqueue.doomed) or (not command.revoke and locked(state, subqueue)[0] > 0)
+    if subqueue.doomed or is_going_on(subqueue):
+        return True
+    return not command.revoke and locked(state, subqueue)[0] > 0
 
 
 def _make(state: PartitionState, subqueue: Subqueue, command: OpenCursor, now_ms: int) -> Cursor:

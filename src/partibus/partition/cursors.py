@@ -18,6 +18,9 @@ from partibus.partition.ports import CursorRow, SubqueueCounts
 
 NOWHERE = 1 << 62
 """Above every position and number."""
+CURSORS_MAX = 100
+"""Of a sub-queue: readers have names that last. A cursor takes memory wherever its partition is in use, and each one
+that moves has all of them looked at."""
 
 
 class Cursor:

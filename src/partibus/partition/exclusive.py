@@ -35,6 +35,11 @@ PAUSE_MS = 10_000
 reader that has gone stops the receivers for no longer."""
 
 
+def is_going_on(subqueue: Subqueue) -> bool:
+    """Messages are on their way to another entity, which may have them already: they can't be taken back."""
+    return any(batch.until_ms == NEVER for batch in subqueue.reservations)
+
+
 def locked(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
     """How much is in somebody's hands, and until when: messages under lock or on their way to another entity, sessions,
     and messages that are to be dead-lettered once their bodies are there (until 0: soon)."""

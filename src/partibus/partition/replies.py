@@ -249,6 +249,16 @@ class CursorBusy:
 
 
 @dataclass(slots=True)
+class CursorRefused:
+    """The cursor can't be opened so as it was asked for, however often it is."""
+
+    request: int
+    forwards: bool
+    """It was to read alone what goes on to another entity, where some of it may be stored already. Otherwise the
+    sub-queue has as many cursors as it may."""
+
+
+@dataclass(slots=True)
 class CursorLost:
     """Nothing was done: there is no such cursor, or its lease has ended."""
 
@@ -349,6 +359,7 @@ Reply = (
     | CursorOpened
     | CursorHeld
     | CursorBusy
+    | CursorRefused
     | CursorLost
     | ReceiveRefused
     | Inspected

@@ -18,6 +18,9 @@ from partibus.partition.subqueue import Subqueue
 
 SLICE_ENTRIES = 4_096
 """Rows without bodies: some milliseconds of reading, beside commits of about as many operations."""
+SLICE_ENTRIES_MIN = 128
+"""Of a slice that is to take away what is too much, which each commit of receivers makes anew: about as many rows are
+read as have to go, or a cursor that has come to its bound would cost receivers a part of their rate."""
 
 
 def keep(
@@ -74,7 +77,7 @@ def begin_clearing(subqueue: Subqueue, step: Step) -> None:
     if to_pos > cursors.cleared_to or fates_from is not None:
         from_pos, cursors.cleared_to = cursors.cleared_to, max(cursors.cleared_to, to_pos)
         cursors.clearing = True
-        step.loads.append(ClearLoad(subqueue.kind, from_pos, to_pos, fates_from, SLICE_ENTRIES))
+        step.loads.append(ClearLoad(subqueue.kind, from_pos, to_pos, fates_from, _slice_entries(cursors)))
     elif cursors.is_idle:
         subqueue.cursors = None
 
@@ -96,6 +99,13 @@ def cursors_of(subqueue: Subqueue) -> Cursors:
     """Those of a sub-queue that has some."""
     assert subqueue.cursors is not None, "asked of sub-queues with cursors"
     return subqueue.cursors
+
+
+def _slice_entries(cursors: Cursors) -> int:
+    if cursors.excess_bytes <= 0 or cursors.fates_forgotten_to < cursors.fates_from < NOWHERE:
+        return SLICE_ENTRIES
+    over = cursors.excess_bytes * cursors.retained // cursors.retained_bytes
+    return max(SLICE_ENTRIES_MIN, min(2 * over, SLICE_ENTRIES))
 
 
 def _clear_entries(subqueue: Subqueue, load: ClearLoad, rows: list[tuple[EntryRow, int]], step: Step) -> None:

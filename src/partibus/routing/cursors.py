@@ -9,14 +9,26 @@ are: given back, their receivers would lock the next messages, and a reader woul
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from partibus.errors import CursorHeld, CursorLost, PartibusError, ServerBusy, moment
+from partibus.errors import (
+    CursorHeld,
+    CursorLost,
+    InvalidOperation,
+    PartibusError,
+    QuotaExceeded,
+    ServerBusy,
+    moment,
+    shown,
+)
 from partibus.partition import commands as c
 from partibus.partition import replies as r
+from partibus.partition.cursors import CURSORS_MAX
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle, error_of
 
 KEPT_MS = 10_000
 """For so long partitions wait for the next attempt of a reader that met locks in others."""
+
+DROP_SOME = "Drop those whose readers are gone: partibus cursor list, partibus cursor drop."
 
 OnStates = Callable[[dict[int, r.CursorOpened] | PartibusError], None]
 """Gets where the cursor stands, by partition id, or why it could not be done."""
@@ -193,5 +205,12 @@ def cursor_error(reply: Any, entity: str, name: str) -> PartibusError:
             return CursorHeld(entity, reply.name, reply.until_ms)
         case r.CursorLost():
             return CursorLost(entity, name, reply.reason)
+        case r.CursorRefused(forwards=True):
+            return InvalidOperation(
+                f"'{entity}' can't be read by the cursor {shown(name)} alone: its messages go on to another entity, "
+                "where some may be stored already. Read that one, end the forwarding first, or read without a lease."
+            )
+        case r.CursorRefused():
+            return QuotaExceeded(f"A partition of '{entity}'", CURSORS_MAX, "cursors", DROP_SOME)
         case _:
             return error_of(reply, entity)

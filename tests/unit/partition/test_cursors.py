@@ -10,6 +10,7 @@ from partibus.limits import PartitionLimits
 from partibus.partition import commands as c
 from partibus.partition import replies as r
 from partibus.partition.commands import Outcome
+from partibus.partition.cursors import CURSORS_MAX
 from partibus.partition.events import Cleared
 from partibus.partition.journal import record
 from partibus.partition.keys import SHARED_BODY, SubqueueKind, body_key, subqueue_key
@@ -92,7 +93,7 @@ def advance(both: Lockstep, position: int, name: str = "spark", **more: object) 
 # What stays readable ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("D14")
+@pytest.mark.row("D2")
 def test_what_was_completed_stays_readable_until_the_cursor_has_passed_it() -> None:
     both = lockstep()
     open_cursor(both)
@@ -256,6 +257,20 @@ def test_a_body_that_other_subscriptions_have_goes_with_the_last_of_them() -> No
     shared = [body_key(ROW, SHARED_BODY | number) for number in (5, 6)]
     record(ROW, [Cleared(ACTIVE, [1, 2], shared)], writes)
     assert (writes.deleted_shared_bodies, writes.deleted_bodies) == (shared, [])
+
+
+def test_a_sub_queue_has_so_many_cursors_and_no_more() -> None:
+    both = lockstep()
+    for number in range(CURSORS_MAX):
+        open_cursor(both, str(number), start=c.LATEST)
+    refusals = both.machine.handle(c.OpenCursor(9, ACTIVE, "one more", lease_ms=10), 0).replies
+    assert refusals == [r.CursorRefused(9, forwards=False)]
+    open_cursor(both, "7", lease_ms=10)
+    open_cursor(both, "one more", DEAD_LETTER)
+    ask(both, c.CloseCursor(0, ACTIVE, "8", drop=True))
+    open_cursor(both, "one more")
+    both.crash(commit_survives=True)
+    both.check_at_rest()
 
 
 # The log of fates ---------------------------------------------------------------------------------------------------

@@ -183,3 +183,46 @@ def test_a_repeated_send_is_no_duplicate_of_itself() -> None:
     step = partition.handle(c.Enqueue(3, messages(4), origin=(ORIGIN, [5, 6, 7, 8])), 0)
     assert MarkRaised(ORIGIN, 8) in step.events
     assert partition.state.subqueues[0].messages == 4
+
+
+# Who reads a forwarding sub-queue alone ------------------------------------------------------------------------------
+
+
+@pytest.mark.row("F1", "D3")
+@pytest.mark.parametrize("revoke", [False, True])
+def test_nobody_reads_alone_what_goes_on_to_another_entity(revoke: bool) -> None:
+    partition = filled(FORWARDS, 3)
+    reserved = granted(partition, forward(1))
+    step = partition.handle(c.OpenCursor(5, 0, "reader", lease_ms=1_000, revoke=revoke), 0)
+    assert step.replies == [r.CursorRefused(5, forwards=True)]
+    assert partition.handle(c.Forwarded(6, 0, tokens(reserved)), 0).replies == [r.Done(6)]
+    step = partition.handle(c.OpenCursor(7, 0, "reader"), 0)
+    assert [type(reply) for reply in step.replies] == [r.CursorOpened], "who only looks is not in the way"
+
+
+@pytest.mark.row("F1", "D3")
+def test_what_is_on_its_way_when_forwarding_ends_is_waited_for_also_by_who_revokes() -> None:
+    partition = filled(FORWARDS, 3)
+    reserved = granted(partition, forward(1))
+    partition.follow(PLAIN)
+    ask = c.OpenCursor(5, 0, "reader", lease_ms=1_000, revoke=True)
+    (busy,) = partition.handle(ask, 0).replies
+    assert isinstance(busy, r.CursorBusy)
+    assert busy.locked == 3
+    partition.handle(c.Forwarded(0, 0, tokens(reserved)), 0)
+    *told, opened = partition.handle(ask, 0).replies
+    assert [type(reply) for reply in told] == [r.ReceiveRefused]
+    assert isinstance(opened, r.CursorOpened)
+    assert partition.state.subqueues[0].messages == 0
+
+
+@pytest.mark.row("F1", "D3")
+def test_a_lease_from_before_the_forwarding_holds_and_its_next_run_takes_over() -> None:
+    partition = filled(PLAIN, 3)
+    partition.handle(c.OpenCursor(5, 0, "reader", lease_ms=1_000), 0)
+    partition.follow(FORWARDS)
+    assert granted(partition, forward(1)) == []
+    for epoch in (1, 0):
+        (opened,) = partition.handle(c.OpenCursor(5, 0, "reader", lease_ms=1_000, epoch=epoch), 10).replies
+        assert isinstance(opened, r.CursorOpened)
+    assert opened.epoch == 2
