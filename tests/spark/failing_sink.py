@@ -34,6 +34,9 @@ class Failing:
             raise ConnectionLost("the test says so")
         return stored
 
+    def check(self) -> None:
+        self._client.check()
+
     def commit(self, sink: int, batch: int) -> None:
         self._client.commit(sink, batch)
 

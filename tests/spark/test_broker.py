@@ -169,6 +169,7 @@ def test_positions_split_a_long_partition(spark: SparkSession, broker: BrokerPro
         (("SAS_KEY_VALUE", "bm90IHRoZSBrZXk="), PLAIN, "the key in option 'connection' must be right"),
         (("Endpoint=sb://localhost:", "Endpoint=sb://localhost:1"), PLAIN, "option 'connection' must name a broker"),
         (("", ""), "nothing-here", "option 'entity' must name what exists"),
+        (("", ""), TOPIC, "cannot read 'topic' at sb://"),
     ],
 )
 def test_what_the_broker_refuses_names_the_option_and_hides_the_key(

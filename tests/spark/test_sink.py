@@ -377,6 +377,10 @@ class FakeStore:
         self.calls.append({"messages": messages, **names})
         return Stored(len(messages), 0)
 
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
     def commit(self, sink: int, batch: int) -> None:
         if self.error is not None:
             raise self.error

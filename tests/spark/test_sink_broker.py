@@ -316,3 +316,28 @@ def test_what_cannot_be_written_is_refused(spark: SparkSession, broker: BrokerPr
         frame.write.format("partibus").options(connection=broker.connection_string, entity=queue).mode(
             "overwrite"
         ).save()
+
+
+# What is refused ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entity", "connection", "words"),
+    [
+        ("nothing-here", ("", ""), "option 'entity' must name what exists"),
+        ("wrong-key", ("SharedAccessKey=", "SharedAccessKey=bm90"), "must be right and have the Send right"),
+        ("wrong-port", ("Endpoint=sb://localhost:", "Endpoint=sb://127.0.0.1:1"), "must name a broker that runs"),
+    ],
+)
+def test_what_nobody_can_write_to_is_told_before_any_task(
+    spark: SparkSession, broker: BrokerProcess, entity: str, connection: tuple[str, str], words: str
+) -> None:
+    """A table whose tasks fail: they must not be asked."""
+    if entity != "nothing-here":
+        broker.create_queue(entity)
+    frame = numbers(spark, 2).withColumn("body", F.raise_error(F.lit("a task ran")).cast("string"))
+    found = broker.connection_string.replace(*connection)
+    with pytest.raises(PySparkException, match=words) as caught:
+        write(frame, broker, entity, idColumn="id", connection=found, retryTimeoutMs="0")
+    assert "cannot write to" in str(caught.value)
+    assert "a task ran" not in str(caught.value)

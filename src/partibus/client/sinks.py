@@ -84,6 +84,10 @@ class SinkClient:
             duplicates += integer(reply, "duplicates")
         return Stored(accepted, duplicates)
 
+    def check(self) -> None:
+        """Raises what would keep anybody from storing something now: no such entity, no right, disabled."""
+        self._ask("partibus:sink", {"sink": 0, "messages": []})
+
     def commit(self, sink: int, batch: int) -> None:
         """A batch is complete and can't come again once the next one is: its rows may be forgotten then. Batches rise;
         one that is not above the last one changes nothing. `SINK_ENDS`: there is no next one."""

@@ -11,7 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from partibus.amqp.errors import DecodeError
-from partibus.client.errors import AccessDenied, ClientError, CursorHeld, CursorLost, EntityDisabled, NotFound
+from partibus.client.errors import (
+    AccessDenied,
+    ClientError,
+    CursorHeld,
+    CursorLost,
+    EntityDisabled,
+    InvalidRequest,
+    NotFound,
+)
 from partibus.client.ranges import CursorState, Frame, PartitionMap
 from partibus.spark.connections import borrowed_client
 from partibus.spark.decoding import Origin, decode_columns
@@ -30,6 +38,7 @@ _WAYS_OUT: dict[type[Exception], str] = {
     EntityDisabled: "set the entity's Status to Active to read it",
     CursorHeld: "wait until that reader has ended, or end it; `partibus cursor list` shows who reads",
     CursorLost: "`partibus cursor list` shows the cursors there are; option 'cursor' must name one of them",
+    InvalidRequest: "option 'entity' must name a queue, or a topic with one of its subscriptions in 'subscription'",
     OSError: "option 'connection' must name a broker that runs and that this machine reaches",
 }
 

@@ -147,7 +147,12 @@ class Sink(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         if overwrite:
             raise OptionError("mode 'overwrite' would have to empty the queue; use .mode(\"append\")")
-        return BatchWriter(SinkOptions.parse(self.options), _columns(schema), type(self).open_sink)
+        from partibus.spark.writer import check_target
+
+        options, open_client = SinkOptions.parse(self.options), type(self).open_sink
+        made = BatchWriter(options, _columns(schema), open_client)
+        check_target(options, open_client)  # not for each micro-batch of a stream: that would cost it a connection
+        return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         if overwrite:

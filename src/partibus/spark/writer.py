@@ -46,6 +46,8 @@ class RowStore(Protocol):
         ids: Sequence[bytes] | None = None,
     ) -> Stored: ...
 
+    def check(self) -> None: ...
+
     def commit(self, sink: int, batch: int) -> None: ...
 
     def close(self) -> None: ...
@@ -69,6 +71,18 @@ class Report:
     """The one source partition of its rows, where that was checked."""
     keys: bytes | None
     """Digests of the keys of its messages; None: it did not look, or there were too many."""
+
+
+def check_target(options: SinkOptions, open_sink: OpenSink) -> None:
+    """Whether anybody with this key could write there now. Raises `WriteError`: on the driver, before any task."""
+    try:
+        client = open_sink(options.connection, options.entity, options.patience_s, options.batch_bytes)
+        try:
+            client.check()
+        finally:
+            client.close()
+    except (ClientError, OSError) as error:
+        raise WriteError(f"cannot write to {options.where}: {error}; {_way_out(error)}") from error
 
 
 def write_rows(

@@ -103,6 +103,7 @@ class TestPartitions:
         world.broker.create_topic("t", {})
         client = world.client()
         for operation in (
+            "partitions",
             "wait",
             "read-range",
             "read-fates",

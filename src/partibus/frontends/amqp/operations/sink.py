@@ -30,6 +30,9 @@ def put(request: EntityRequest) -> None:
     arguments, route, respond = request.arguments, request.entity.route, request.respond
     _check(request)
     sink = _sink(arguments)
+    if arguments.get("messages") == []:  # whether one may send is all that is asked
+        respond(success({"accepted": Int(0), "duplicates": Int(0)}))
+        return
     messages = _messages(request)
     count = len(messages)
 

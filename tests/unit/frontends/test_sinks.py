@@ -1,0 +1,78 @@
+"""`partibus:sink` and `partibus:commit-sink` over AMQP: what is stored once, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from partibus.amqp.codec.types import Array
+from tests.unit.frontends.harness import Client, World, message
+from tests.unit.frontends.test_cursors import ask, refusal
+
+LONGS = 0x81
+
+
+def rows(*numbers: int) -> list[bytes]:
+    return [message(b"%d" % number, partition_key=f"k{number}") for number in numbers]
+
+
+def ids(*numbers: int) -> list[bytes]:
+    return [number.to_bytes(16) for number in numbers]
+
+
+def stored(client: Client) -> int:
+    return sum(one["messages"] for one in ask(client, "q", "partitions")["partitions"])
+
+
+@pytest.mark.row("D5")
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_rows_that_come_again_are_known_by_ids_or_positions(world: World, partitioned: bool) -> None:
+    client = world.client()
+    world.queue("q", EnablePartitioning=partitioned)
+    answer = ask(client, "q", "sink", sink=5, messages=rows(1, 2, 3), ids=ids(1, 2, 3))
+    assert (answer["accepted"], answer["duplicates"]) == (3, 0)
+    answer = ask(client, "q", "sink", sink=5, messages=rows(2, 3, 4), ids=ids(2, 3, 4))
+    assert (answer["accepted"], answer["duplicates"]) == (1, 2)
+    ask(client, "q", "commit-sink", sink=5, batch=0)
+
+    first = Array(LONGS, [1, 2, 3])
+    answer = ask(client, "q", "sink", sink=6, source=-6, messages=rows(1, 2, 3), positions=first)
+    assert (answer["accepted"], answer["duplicates"]) == (3, 0)
+    answer = ask(client, "q", "sink", sink=6, source=-6, messages=rows(1, 2, 3), positions=first)
+    assert (answer["accepted"], answer["duplicates"]) == (0, 3)
+    assert stored(client) == 7
+
+
+@pytest.mark.row("D5")
+def test_no_rows_ask_whether_one_may_send(world: World) -> None:
+    client = world.client()
+    world.queue("q")
+    assert ask(client, "q", "sink", sink=0, messages=[]) == {"accepted": 0, "duplicates": 0}
+    assert refusal(client, "q/$DeadLetterQueue", "sink", sink=0, messages=[])[1] == "amqp:not-allowed"
+    world.broker.create_topic("t", {})
+    world.broker.create_subscription("t", "s", {})
+    assert refusal(client, "t/Subscriptions/s", "sink", sink=0, messages=[])[1] == "amqp:not-allowed"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"messages": rows(1)}, "sink"),
+        ({"sink": 1}, "messages"),
+        ({"sink": 1, "messages": ["text"]}, "a list of encoded messages"),
+        ({"sink": 1, "messages": [b"\x00\x53\x99"]}, "Message 0 of the request"),
+        ({"sink": 1, "messages": rows(1), "ids": [b"short"]}, "binaries of 16 bytes"),
+        ({"sink": 1, "messages": rows(1, 2), "ids": ids(1)}, "one for each of the 2 messages"),
+        ({"sink": 1, "messages": rows(1), "source": 5, "positions": Array(LONGS, [1])}, "source"),
+        ({"sink": 1, "messages": rows(1, 2), "source": -5, "positions": Array(LONGS, [2, 2])}, "longs that rise"),
+        ({"sink": 1, "messages": rows(1, 2), "source": -5, "positions": Array(LONGS, [2])}, "for each of the 2"),
+    ],
+)
+def test_bad_requests_say_what_is_wrong_and_store_nothing(world: World, body: dict[str, Any], words: str) -> None:
+    client = world.client()
+    world.queue("q")
+    status, _, text = refusal(client, "q", "sink", **body)
+    assert status == 400
+    assert words in text
+    assert stored(client) == 0
