@@ -39,6 +39,7 @@ _MAP_VERSION = 1
 
 def partitions(request: EntityRequest) -> None:
     """Reply with the range of positions and the number of messages of every partition."""
+    check_readable(request)
     name, respond = request.entity.queue.name, request.respond
     inspect_all(
         request.entity.route,
@@ -68,12 +69,13 @@ def _map(request: EntityRequest, found: list[Inspected]) -> dict[object, object]
     rows: list[dict[object, object]] = []
     for index, one in enumerate(found):
         retained, retained_bytes = one.retained.get(kind, (0, 0))
+        subqueue = one.subqueues.get(kind)  # those for transfers come into being with what they hold
         rows.append(
             {
                 "partition-id": Int(index),
                 "first-position": 0,
                 "end-position": end_of(one, kind),
-                "messages": one.subqueues[kind].messages,
+                "messages": 0 if subqueue is None else subqueue.messages,
                 "retained": retained,
                 "retained-bytes": retained_bytes,
             }
