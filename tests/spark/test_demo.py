@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.row("C38", "D1")
+@pytest.mark.row("C38", "D1", "D2", "D6", "D8")
 def test_demo_proves_that_what_was_sent_was_read(tmp_path: Path) -> None:
     script = tmp_path / "demo.py"
     script.write_text(SCRIPT)
@@ -34,10 +35,12 @@ def test_demo_proves_that_what_was_sent_was_read(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PROOF OK" in done.stdout
     assert f"{ROWS} sent, {ROWS} read" in done.stdout
+    assert "delayed 0," in done.stdout
     assert str(out / "report.html") in done.stdout.replace("\n", "")
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "PROOF OK" in page
     assert page.count("<svg") == 3
+    check_jobs(out, page)
     assert "<code>delay &gt; 60</code>" in page
     assert "<code>carrier = &#x27;UA&#x27;</code>" in page
     assert {path.name for path in (out / "tables").iterdir()} == {"flights", "delays", "partitions", "keys"}
@@ -56,3 +59,20 @@ def test_demo_proves_that_what_was_sent_was_read(tmp_path: Path) -> None:
     partitions = pq.read_table(out / "tables" / "partitions").to_pylist()
     assert {load["partition_id"] for load in partitions if load["subscription"] == "all"} == set(range(16))
     assert sum(load["messages"] for load in partitions) == len(found)
+
+
+def check_jobs(out: Path, page: str) -> None:
+    """The pages and results of the two jobs over the broker's telemetry."""
+    telemetry = json.loads((out / "telemetry.json").read_text(encoding="utf-8"))["result"]
+    plan = json.loads((out / "plan.json").read_text(encoding="utf-8"))["result"]
+    used = {entity["entity"]: entity for entity in telemetry["entities"]}
+    assert used["flights"]["sent"] == used["flights/Subscriptions/all"]["sent"] == ROWS
+    delayed = used["flights/Subscriptions/delayed"]
+    assert 0 < delayed["sent"] == delayed["completed"]
+    (topic,) = plan["entities"]
+    assert (topic["entity"], topic["partitions"], topic["load"]) == ("flights", 16, ROWS)
+    assert [one["partitions"] for one in topic["predictions"]] == [8, 16, 32, 64]
+    for name in ("telemetry.html", "plan.html"):
+        assert f'href="{name}"' in page
+        assert "<svg" in (out / name).read_text(encoding="utf-8")
+    assert "<b>16</b> (now)" in page

@@ -10,10 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from partibus.demo.capture import BATCHES, Capture
 from partibus.demo.envelopes import envelopes
 from partibus.demo.flights import read_flights
 from partibus.demo.outcome import busiest_keys, collect_delays, collect_keys, collect_partitions
-from partibus.demo.pipeline import ENTITY_SCHEMA, Tables, checksum, fingerprint, write_derived, write_flights
+from partibus.demo.pipeline import ENTITY_SCHEMA, Tables, checksum, fingerprint, flights_table, write_derived
 from partibus.demo.proof import Proof, check_selection, prove
 from partibus.demo.selection import compare_selections, read_input
 from partibus.demo.tally import CHECKSUM_MODULUS, KeyTallies, Tally
@@ -71,7 +72,9 @@ def fill(namespace: SimulatedNamespace, step: int = 1) -> Filled:
 def run(spark: SparkSession, namespace: SimulatedNamespace, out: Path) -> Tables:
     reader = spark.read.format("partibus_simulated").option("connection", namespace.connection).schema(ENTITY_SCHEMA)
     subscriptions = {name: reader.option("entity", path_of(name)).load() for name in SUBSCRIPTIONS}
-    return write_derived(write_flights(subscriptions, out), out)
+    read = flights_table(subscriptions)
+    read.write.partitionBy("subscription").parquet(str(out / "flights"))
+    return write_derived(spark.read.schema(read.schema).parquet(str(out / "flights")), out)
 
 
 def proof_of(sent: dict[str, Tally], tables: Tables, out: Path) -> Proof:
@@ -111,6 +114,39 @@ def test_what_is_in_the_partitions_is_proved_and_tabled(
     assert sum(load.keys for load in loads) == len(sent)
     busiest = busiest_keys(collect_keys(tables), 1)[0]
     assert busiest.messages == max(tally.messages for tally in sent.values())
+
+
+@pytest.mark.row("D2", "D4")
+def test_a_capture_that_was_ended_goes_on_from_its_checkpoint(
+    spark: SparkSession, namespace: SimulatedNamespace, tmp_path: Path
+) -> None:
+    sent, _ = fill(namespace)
+    out = tmp_path / "tables"
+    sources = {
+        name: {
+            "connection": namespace.connection,
+            "entity": path_of(name),
+            "cursor": "capture",
+            "maxMessagesPerTrigger": str(ROWS // BATCHES),
+            "pollTimeoutMs": "0",
+        }
+        for name in SUBSCRIPTIONS
+    }
+    capture = Capture(spark, sources, out, format_="partibus_simulated")
+    shown: list[tuple[int, int]] = []
+    first = capture.run_into_the_middle(lambda done, total: shown.append((done, total)))
+    assert len(first.batches) < BATCHES
+    assert first.ended_in == 1
+    assert shown
+    stray = out / "flights" / "subscription=all" / "part-stray.parquet"
+    stray.write_bytes(next((out / "flights" / "subscription=all").glob("*.parquet")).read_bytes())
+    second = capture.run_to_the_end(lambda done, total: None)
+    assert second.ended_in is None
+    files, rows = capture.remove_leftovers()
+    assert not stray.exists()
+    assert files >= 1
+    assert rows >= 1
+    assert proof_of(sent, write_derived(capture.flights, out), out).holds
 
 
 @pytest.mark.parametrize("fault", ["lost", "doubled", "order"])

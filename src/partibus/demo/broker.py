@@ -10,14 +10,15 @@ from partibus.testing.broker_process import BrokerFailed, BrokerProcess
 
 
 @contextmanager
-def demo_broker(folder: Path) -> Iterator[str]:
+def demo_broker(folder: Path, telemetry: Path) -> Iterator[str]:
     """The connection string of a running broker that has made what Config.json declares. Data and log are kept in
-    ``folder``.
+    ``folder``; a row for every operation on every message goes into the folder ``telemetry``, all of them by the end.
 
     Raises `DemoError` with the broker's log when it does not start, or does not end gracefully.
     """
+    arguments = ("--telemetry", "full", "--telemetry-dir", str(telemetry))
     try:
-        with BrokerProcess(folder, config=config()) as broker:
+        with BrokerProcess(folder, config=config(), arguments=arguments) as broker:
             yield broker.connection_string
     except BrokerFailed as error:
         raise DemoError(str(error)) from error

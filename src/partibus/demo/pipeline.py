@@ -1,7 +1,8 @@
-"""The Spark job: pure functions from table to table, and two that write them as Parquet.
+"""The tables: pure functions from table to table, and one that writes those which are derived, as Parquet.
 
 Everything is computed from what the subscriptions gave; the sending side is not known here. Each subscription is read
-once, into its part of the table `flights`; the others are derived from that, so that all describe the same messages.
+once, by the `capture`, into its part of the table `flights`; the others are derived from that, so that all describe the
+same messages.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from partibus.demo.flights import FIELDS
@@ -38,12 +39,6 @@ class Tables(NamedTuple):
     """Per partition key, of all flights."""
 
 
-def read_entity(spark: SparkSession, connection: str, entity: str) -> DataFrame:
-    """The messages of a subscription (or queue), the columns that the job needs."""
-    reader = spark.read.format("partibus").option("connection", connection).option("entity", entity)
-    return reader.schema(ENTITY_SCHEMA).load()
-
-
 def fingerprint(message_id: Column, body: Column) -> Column:
     """`partibus.demo.tally.fingerprint` in Spark's own functions: an exact decimal, for it takes 64 bits unsigned."""
     digest = sf.md5(sf.concat(message_id.cast("binary"), sf.lit(b"\0"), body))
@@ -56,7 +51,8 @@ def checksum(fingerprints: Column) -> Column:
 
 
 def flights_table(subscriptions: Mapping[str, DataFrame]) -> DataFrame:
-    """One row per message, the body's fields as columns; all partitions of all subscriptions are read in one stage."""
+    """One row per message, the body's fields as columns; of tables or of streams. All partitions of all subscriptions
+    are read in one stage."""
     named = [messages.withColumn("subscription", sf.lit(name)) for name, messages in subscriptions.items()]
     return (
         reduce(DataFrame.unionAll, named)
@@ -117,11 +113,6 @@ def keys_table(flights: DataFrame) -> DataFrame:
     )
 
 
-def write_flights(subscriptions: Mapping[str, DataFrame], out: Path) -> DataFrame:
-    """Read the subscriptions into the table `flights`, a folder for each; what an earlier run left is replaced."""
-    return _written("flights", flights_table(subscriptions), out, "subscription")
-
-
 def write_derived(flights: DataFrame, out: Path) -> Tables:
     """The other tables."""
     every = flights.where(sf.col("subscription") == ALL)
@@ -133,8 +124,8 @@ def write_derived(flights: DataFrame, out: Path) -> Tables:
     )
 
 
-def _written(name: str, table: DataFrame, out: Path, *folders: str) -> DataFrame:
-    """The table as it was written: what is read back is what is there. ``folders``: columns that divide it."""
+def _written(name: str, table: DataFrame, out: Path) -> DataFrame:
+    """The table as it was written: what is read back is what is there."""
     path = str(out / name)
-    table.write.mode("overwrite").partitionBy(*folders).parquet(path)
+    table.write.mode("overwrite").parquet(path)
     return table.sparkSession.read.schema(table.schema).parquet(path)

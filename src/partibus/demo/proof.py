@@ -1,7 +1,7 @@
 """Was everything that was sent read, once, unchanged, on the right partition and in order, and does every subscription
 hold what it should? Pure functions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from partibus.demo.tally import EMPTY, Tally, total
@@ -155,6 +155,17 @@ def check_selection(selection: Selection) -> Check:
         f"Subscription {selection.subscription} holds exactly the rows that the data says",
         selection.holds,
         f"{selection.expected:,} rows, {selection.messages:,} messages" + (f": {faults}" if faults else ""),
+    )
+
+
+def check_left(selections: Sequence[Selection], left: Mapping[str, int], consumed: str) -> Check:
+    """The claim about what the capture has left at the broker. ``left``: messages there by subscription; ``consumed``:
+    the one whose reader completes."""
+    due = {found.subscription: 0 if found.subscription == consumed else found.expected for found in selections}
+    return Check(
+        f"At the broker nothing is left of {consumed}, which was consumed, and everything of the others",
+        due == dict(left),
+        ", ".join(f"{name} {count:,}" for name, count in left.items()),
     )
 
 

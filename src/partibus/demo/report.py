@@ -1,15 +1,16 @@
-"""One HTML file that needs nothing beside it: the verdict and how it was reached, the subscriptions, the load, the
-delays, the run."""
+"""One HTML file that loads nothing: the verdict and how it was reached, the subscriptions, the capture, the load, what
+telemetry says, the delays, the run. It links to the pages of the jobs `telemetry` and `plan` beside it."""
 
-from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
 from partibus.demo.plots import FLIGHTS_MIN, delays_by_carrier_and_hour, load_by_partition, messages_by_subscription
 from partibus.demo.proof import Proof
 from partibus.demo.results import Results, SubscriptionLoad
-from partibus.demo.skew import skew
 from partibus.demo.topology import CONFIG_TEXT
+from partibus.demo.usage_sections import capture_section, outlook_section, usage_section
+from partibus.pipeline.report.page import mark, table
+from partibus.pipeline.skew import skew
 
 _CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
@@ -22,8 +23,8 @@ def write_report(path: Path, results: Results) -> None:
 def render(results: Results) -> str:
     """The page as text."""
     sections = "".join([
-        _summary(results), _subscriptions(results), _proof(results.proof),
-        _load(results), _delays(results), _run(results),
+        _summary(results), _subscriptions(results), capture_section(results.captured), _proof(results.proof),
+        _load(results), usage_section(results.usage), outlook_section(results.outlook), _delays(results), _run(results),
     ])  # fmt: skip
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -45,7 +46,7 @@ def _summary(results: Results) -> str:
     figures = [
         (f"{results.messages:,}", "messages sent"),
         (f"{len(results.subscriptions)}", "subscriptions"),
-        (f"{results.copies:,}", "copies read"),
+        (f"{results.copies:,}", "copies captured"),
         (f"{results.body_bytes / 1e6:,.0f} MB", "of bodies"),
         (f"{results.keys:,}", "partition keys"),
         (f"{len(results.partitions)}", "partitions"),
@@ -55,21 +56,22 @@ def _summary(results: Results) -> str:
     return (
         "<header><h1>Flights through a partitioned topic</h1>"
         "<p>Flights that left New York City in 2013 were sent to a topic of the broker by the unmodified "
-        "azure-servicebus client, with the tail number as partition key. Spark read the partitions of all "
-        "subscriptions in parallel and wrote the tables behind this page.</p></header>"
+        "azure-servicebus client, with the tail number as partition key. A streaming query of Spark captured all "
+        "subscriptions into a table, in two runs, the first of which was ended half-way; what was captured is compared "
+        "with what was sent.</p></header>"
         f'<p class="verdict {"ok" if holds else "bad"}"><b>PROOF {"OK" if holds else "FAILED"}</b> {verdict}</p>'
         f'<div class="figures">{tiles}</div>'
     )
 
 
 def _subscriptions(results: Results) -> str:
-    table = _table(
+    shown = table(
         ["subscription", "selects", "filter", "rows of the input", "messages", "share", "size of bodies", "keys", ""],
         [_subscription(found, results.messages) for found in results.subscriptions],
         numeric=(3, 4, 5, 6, 7),
     )
     return (
-        f"<section><h2>Subscriptions</h2>{table}"
+        f"<section><h2>Subscriptions</h2>{shown}"
         "<p>Each message was sent once. The broker evaluated the filters on the application properties "
         "<code>delay</code> (minutes at departure) and <code>carrier</code>, and gave each subscription that selects "
         "it a copy of its own; the stored body is shared. A cancelled flight has no delay: <code>delay &gt; 60</code> "
@@ -93,16 +95,16 @@ def _subscription(found: SubscriptionLoad, sent: int) -> list[str]:
         f"{found.selection.messages / sent:.1%}" if sent else "",
         f"{sum(load.bytes for load in found.partitions) / 1e6:,.1f} MB",
         f"{sum(load.keys for load in found.partitions):,}",
-        _mark(found.selection.holds),
+        mark(found.selection.holds),
     ]
 
 
 def _proof(proof: Proof) -> str:
-    checks = _table(
+    checks = table(
         ["", "claim", "found"],
-        [[_mark(check.holds), escape(check.claim), escape(check.found)] for check in proof.checks],
+        [[mark(check.holds), escape(check.claim), escape(check.found)] for check in proof.checks],
     )
-    partitions = _table(
+    partitions = table(
         ["partition", "sent", "read", "checksum of what was sent", "checksum of what was read", ""],
         [
             [
@@ -111,7 +113,7 @@ def _proof(proof: Proof) -> str:
                 f"{part.read.messages:,}",
                 f"<code>{part.sent.checksum:016x}</code>",
                 f"<code>{part.read.checksum:016x}</code>",
-                _mark(part.holds),
+                mark(part.holds),
             ]
             for part in proof.partitions
         ],
@@ -138,7 +140,7 @@ def _load(results: Results) -> str:
         "keys": [load.keys for load in results.partitions],
     }
     skews = [(name, skew(values)) for name, values in loads.items()]
-    table = _table(
+    shown = table(
         ["per partition", "largest / mean", "smallest / mean", "standard deviation / mean"],
         [
             [name, f"{s.largest_over_mean:.2f}", f"{s.smallest_over_mean:.2f}", f"{s.variation:.2f}"]
@@ -146,7 +148,7 @@ def _load(results: Results) -> str:
         ],
         numeric=(1, 2, 3),
     )
-    busiest = _table(
+    busiest = table(
         ["busiest keys", "messages", "share of its partition", "partition"],
         [
             [
@@ -163,7 +165,7 @@ def _load(results: Results) -> str:
         "<section><h2>Load per partition of the topic</h2>"
         "<p>A key stays in one partition, so aircraft that fly often make their partition larger.</p>"
         f"<figure>{load_by_partition(results.partitions)}</figure>"
-        f'<div class="side">{table}{busiest}</div></section>'
+        f'<div class="side">{shown}{busiest}</div></section>'
     )
 
 
@@ -177,7 +179,7 @@ def _delays(results: Results) -> str:
 
 
 def _run(results: Results) -> str:
-    phases = _table(
+    phases = table(
         ["step", "seconds", "messages/s"],
         [
             [escape(p.name), f"{p.seconds:.1f}", f"{p.messages / p.seconds:,.0f}" if p.messages else ""]
@@ -185,26 +187,13 @@ def _run(results: Results) -> str:
         ],
         numeric=(1, 2),
     )
-    software = _table(
+    software = table(
         ["software", "version"], [[escape(name), escape(version)] for name, version in results.software.items()]
     )
     return (
         f'<section><h2>The run</h2><div class="side">{phases}{software}</div>'
-        f"<p>{results.senders} sender processes. Tables, as Parquet, in <code>{escape(str(results.tables))}</code>: "
+        f"<p>{results.senders} sender processes. Steps overlap: Spark starts, and the first run of the capture goes "
+        f"on, while flights are sent. All took {results.seconds:.0f} s. Tables, as Parquet, in "
+        f"<code>{escape(str(results.tables))}</code>: "
         "flights (a folder per subscription), delays, partitions, keys.</p></section>"
     )
-
-
-def _mark(holds: bool) -> str:
-    return '<span class="ok">✓</span>' if holds else '<span class="bad">✗</span>'
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[int] = ()) -> str:
-    """A table; cells are HTML, heads are text, columns in ``numeric`` are set flush right."""
-
-    def row(tag: str, cells: Iterable[str]) -> str:
-        classes = (' class="n"' if place in numeric else "" for place in range(len(head)))
-        return "".join(f"<{tag}{class_}>{cell}</{tag}>" for class_, cell in zip(classes, cells, strict=True))
-
-    body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
-    return f"<table><thead><tr>{row('th', map(escape, head))}</tr></thead><tbody>{body}</tbody></table>"

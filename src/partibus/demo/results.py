@@ -54,6 +54,85 @@ class Phase(NamedTuple):
     """Messages that it handled; 0 where a rate means nothing."""
 
 
+class Run(NamedTuple):
+    """One run of the query."""
+
+    batches: list[int]
+    """Rows of each micro-batch that was committed."""
+    ended_in: int | None
+    """The micro-batch that it was ended in, begun and not committed; None: it came to its end."""
+
+
+class Captured(NamedTuple):
+    """What the runs did."""
+
+    runs: list[Run]
+    removed_files: int
+    removed_rows: int
+    """Half-written by the run that was ended, and no part of the table."""
+
+
+class Operation(NamedTuple):
+    """What was done to the messages of one entity."""
+
+    entity: str
+    name: str
+    """`send` or `complete`."""
+    messages: int
+    latency_p50_us: float
+    """From the command to durability."""
+    latency_p99_us: float
+
+
+class EntityUse(NamedTuple):
+    """One entity, the busiest first."""
+
+    entity: str
+    sent: int
+    per_second: float
+    """Mean from the first operation to the last."""
+    per_second_peak: int
+    skew: float
+    """Sent to the busiest partition, over the mean."""
+
+
+class Commits(NamedTuple):
+    """Of the messaging stores."""
+
+    number: int
+    messages_each: float
+    p50_us: float
+    p99_us: float
+
+
+class Usage(NamedTuple):
+    """The job `telemetry`."""
+
+    rows: int
+    entities: list[EntityUse]
+    operations: list[Operation]
+    commits: Commits | None
+
+
+class Prediction(NamedTuple):
+    """What another number of partitions would do."""
+
+    partitions: int
+    largest_share: float
+    largest_over_mean: float
+    effective_partitions: float
+    """So many full partitions are they worth."""
+
+
+class Outlook(NamedTuple):
+    """The job `plan`, of the topic."""
+
+    partitions: int
+    """How many the job found that there are."""
+    predictions: list[Prediction]
+    advice: list[str]
+
+
 class Results(NamedTuple):
     """Everything that the report is made from."""
 
@@ -68,6 +147,11 @@ class Results(NamedTuple):
     phases: list[Phase]
     software: dict[str, str]
     """Name -> version."""
+    captured: Captured
+    usage: Usage
+    outlook: Outlook
+    seconds: float
+    """The whole run; steps overlap."""
     tables: Path
 
     @property

@@ -2,7 +2,9 @@
 
 import os
 import platform
+import shutil
 import tempfile
+import time
 from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
@@ -12,17 +14,21 @@ from typing import NamedTuple
 from rich.console import Console
 
 from partibus.demo.broker import demo_broker
+from partibus.demo.capture import Capture, source_options
 from partibus.demo.errors import DemoError
 from partibus.demo.flights import FLIGHT_COUNT, read_carriers
 from partibus.demo.outcome import busiest_keys, collect_delays, collect_keys, collect_partitions
-from partibus.demo.pipeline import Tables, read_entity, write_derived, write_flights
-from partibus.demo.proof import Selection, check_selection, prove
-from partibus.demo.replay import Sent, replay
+from partibus.demo.pipeline import Tables, write_derived
+from partibus.demo.proof import Selection, check_left, check_selection, prove
+from partibus.demo.replay import Sent
 from partibus.demo.report import write_report
-from partibus.demo.results import Results, SubscriptionLoad
+from partibus.demo.results import Captured, Outlook, Results, SubscriptionLoad, Usage
 from partibus.demo.selection import compare_selections, read_input
+from partibus.demo.sending import Sending
 from partibus.demo.steps import Steps, run_watched, stderr_into
-from partibus.demo.topology import ALL, PARTITION_COUNT, SUBSCRIPTIONS, TOPIC, Filter, filters_at, path_of
+from partibus.demo.topology import ALL, CONSUMED, PARTITION_COUNT, SUBSCRIPTIONS, Filter, filters_at, left_at
+from partibus.demo.usage import find_outlook, find_usage
+from partibus.demo.usage_sections import PLAN_PAGE, TELEMETRY_PAGE
 from partibus.routing.slots import partition_for_key
 from partibus.spark.java import find_java
 from partibus.spark.session import make_session, silence_query_context
@@ -40,22 +46,46 @@ SPARK_CONFIG = {
 }
 
 
+class Paths(NamedTuple):
+    """What a run leaves, and where."""
+
+    out: Path
+
+    @property
+    def tables(self) -> Path:
+        return self.out / "tables"
+
+    @property
+    def telemetry(self) -> Path:
+        """What the broker writes; kept for whoever wants to ask more."""
+        return self.out / "telemetry"
+
+    @property
+    def report(self) -> Path:
+        return self.out / "report.html"
+
+
 class Carried(NamedTuple):
     """What went in, what came out, and what carried it."""
 
     rows: int
     sent: Sent
     senders: int
+    captured: Captured
     tables: Tables
     filters: dict[str, Filter]
+    left: dict[str, int]
+    """Subscription -> messages that it still holds at the end."""
+    usage: Usage
+    outlook: Outlook
     software: dict[str, str]
 
 
 def run_demo(rows: int | None, out: Path, *, senders: int | None = None, console: Console | None = None) -> bool:
-    """Send the first ``rows`` flights (all without it), read them with Spark, write tables and report into ``out``.
+    """Send the first ``rows`` flights (all without it), capture them with Spark, write tables and reports into ``out``.
 
     ``senders`` is the number of sender processes, one per core (2 to 8) without it; docs/demo.md has the measurement.
-    True when the proof holds. Raises `DemoError`, or an error of the data source, when a step can't be done.
+    True when the proof holds. Raises `DemoError`, or an error of Spark, when a step can't be done.
     """
     if rows is not None and not 1 <= rows <= FLIGHT_COUNT:
         raise DemoError(f"rows is {rows:,}; it must be between 1 and {FLIGHT_COUNT:,}, or left out for all")
@@ -64,37 +94,52 @@ def run_demo(rows: int | None, out: Path, *, senders: int | None = None, console
     if senders < 1:
         raise DemoError(f"senders is {senders}; it must be 1 or more")
     console = console or Console()
-    folder, report = out.resolve() / "tables", out.resolve() / "report.html"
-    folder.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    paths = Paths(out.resolve())
+    paths.tables.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(paths.telemetry, ignore_errors=True)
     silence_query_context()
     with ExitStack() as stack, Steps(console) as steps:
-        carried = _carry(rows or FLIGHT_COUNT, folder, senders, stack, steps)
+        carried = _carry(rows or FLIGHT_COUNT, paths, senders, stack, steps)
         with steps.step("prove"):
-            results = _results(carried, compare_selections(read_input(carried.rows), folder / "flights"), folder)
-    results = results._replace(phases=steps.phases)
-    write_report(report, results)
-    _print_end(console, results, report)
+            selections = compare_selections(read_input(carried.rows), paths.tables / "flights")
+            results = _results(carried, selections, paths.tables)
+    results = results._replace(phases=steps.phases, seconds=time.monotonic() - started)
+    write_report(paths.report, results)
+    _print_end(console, results, paths)
     return results.proof.holds
 
 
-def _carry(rows: int, folder: Path, senders: int, stack: ExitStack, steps: Steps) -> Carried:
-    """Through the broker and Spark. Both run until ``stack`` is closed."""
-    with steps.step("start the broker"):
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="partibus-demo-"))
-        connection = stack.enter_context(demo_broker(Path(scratch)))
-        filters = filters_at(connection)
-    with steps.step("send", total=rows, messages=rows) as step:
-        sent = replay(connection, TOPIC, rows, senders, step.advance)
-    with steps.step("start Spark"), stderr_into(folder.parent / "spark.log"):
-        java = find_java()
-        spark = make_session("partibus demo", config=SPARK_CONFIG)
-        stack.callback(spark.stop)
-    with steps.step("read the subscriptions") as step:
-        subscriptions = {name: read_entity(spark, connection, path_of(name)) for name in SUBSCRIPTIONS}
-        flights = run_watched(spark, partial(write_flights, subscriptions, folder), step.at)
-        step.messages = flights.count()
+def _carry(rows: int, paths: Paths, senders: int, stack: ExitStack, steps: Steps) -> Carried:
+    """Through the broker and Spark. The broker ends before its telemetry is read: then all of it is there."""
+    with stack.enter_context(ExitStack()) as broker:
+        with steps.step("start the broker"):
+            scratch = broker.enter_context(tempfile.TemporaryDirectory(prefix="partibus-demo-"))
+            connection = broker.enter_context(demo_broker(Path(scratch), paths.telemetry))
+            filters = filters_at(connection)
+        sending = broker.enter_context(Sending(connection, rows, senders, steps))
+        with steps.step("start Spark"), stderr_into(paths.out / "spark.log"):
+            java = find_java()
+            spark = make_session("partibus demo", config=SPARK_CONFIG)
+            stack.callback(spark.stop)
+        capture = Capture(spark, source_options(connection, rows), paths.tables)
+        sending.wait_for(rows // 2)
+        with steps.step("capture, ended early") as step:
+            capture.run_into_the_middle(step.at)
+        sent = sending.result()
+        with steps.step("capture, the rest") as step:
+            step.messages = sum(capture.run_to_the_end(step.at).batches)
+            captured = capture.finish()
+        left = left_at(connection)
+        with steps.step("end the broker"):
+            broker.close()
+    flights = capture.flights
     with steps.step("derive tables") as step:
-        tables = run_watched(spark, partial(write_derived, flights, folder), step.at)
+        tables = run_watched(spark, partial(write_derived, flights, paths.tables), step.at)
+    with steps.step("report telemetry") as step:
+        usage = run_watched(spark, partial(find_usage, spark, paths.telemetry, paths.out / TELEMETRY_PAGE), step.at)
+    with steps.step("report skew and plan") as step:
+        outlook = run_watched(spark, partial(find_outlook, spark, paths.telemetry, paths.out / PLAN_PAGE), step.at)
     software = {
         "partibus": version("partibus"),
         "azure-servicebus": version("azure-servicebus"),
@@ -102,7 +147,7 @@ def _carry(rows: int, folder: Path, senders: int, stack: ExitStack, steps: Steps
         "Python": platform.python_version(),
         "Java": java.found.partition(" (")[0].removeprefix("Java "),
     }
-    return Carried(rows, sent, senders, tables, filters, software)
+    return Carried(rows, sent, senders, captured, tables, filters, left, usage, outlook, software)
 
 
 def _results(carried: Carried, selections: list[Selection], folder: Path) -> Results:
@@ -111,7 +156,9 @@ def _results(carried: Carried, selections: list[Selection], folder: Path) -> Res
     partition_of = partial(partition_for_key, partition_count=PARTITION_COUNT)
     proof = prove(carried.sent.keys, keys, partitions[ALL][1], partition_of, PARTITION_COUNT, carried.rows)
     return Results(
-        proof=proof._replace(checks=[*proof.checks, *map(check_selection, selections)]),
+        proof=proof._replace(
+            checks=[*proof.checks, *map(check_selection, selections), check_left(selections, carried.left, CONSUMED)]
+        ),
         body_bytes=carried.sent.body_bytes,
         senders=carried.senders,
         delays=collect_delays(carried.tables),
@@ -126,18 +173,25 @@ def _results(carried: Carried, selections: list[Selection], folder: Path) -> Res
         phases=[],
         software=carried.software,
         tables=folder,
+        captured=carried.captured,
+        usage=carried.usage,
+        outlook=carried.outlook,
+        seconds=0.0,
     )
 
 
-def _print_end(console: Console, results: Results, report: Path) -> None:
+def _print_end(console: Console, results: Results, paths: Paths) -> None:
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
     proof = results.proof
     for check in proof.checks:
         mark = "[green]✓[/]" if check.holds else "[bold red]✗[/]"
-        console.print(f"{mark} {check.claim}: {check.found}", highlight=False, soft_wrap=True)
-    console.print(f"report   {report}", highlight=False, soft_wrap=True)
-    console.print(f"tables   {results.tables}", highlight=False, soft_wrap=True)
+        say(f"{mark} {check.claim}: {check.found}")
+    say(f"report     {paths.report}")
+    say(f"usage      {paths.out / TELEMETRY_PAGE}")
+    say(f"partitions {paths.out / PLAN_PAGE}")
+    say(f"tables     {results.tables}")
+    say(f"telemetry  {paths.telemetry}")
     verdict = "[bold green]PROOF OK[/]" if proof.holds else "[bold red]PROOF FAILED[/]"
-    seconds = sum(phase.seconds for phase in results.phases)
-    console.print(
-        f"{verdict}  {results.messages:,} messages, {results.copies:,} copies in {seconds:.0f} s", highlight=False
-    )
+    say(f"{verdict}  {results.messages:,} messages, {results.copies:,} copies in {results.seconds:.0f} s")

@@ -93,11 +93,15 @@ def stderr_into(path: Path) -> Iterator[None]:
 
 def run_watched(spark: "SparkSession", job: Callable[[], T], show: Callable[[int, int], None]) -> T:
     """Run ``job`` and meanwhile show how many tasks of its current stages are done, of how many."""
-    tracker = spark.sparkContext.statusTracker()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(job)
         while wait([running], timeout=POLL_SECONDS).not_done:
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            done = sum(stage.numCompletedTasks for stage in stages if stage)
-            show(done, sum(stage.numTasks for stage in stages if stage))
+            show(*tasks_of(spark))
         return running.result()
+
+
+def tasks_of(spark: "SparkSession") -> tuple[int, int]:
+    """How many tasks of the stages that run now are done, of how many."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = [stage for id_ in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(id_))]
+    return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)

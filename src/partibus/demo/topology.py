@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from partibus.client import connect
-from partibus.client.entities import subscription_path
+from partibus.client.entities import Entities, subscription_path
 from partibus.client.rules import RuleInfo, Rules
 
 TOPIC = "flights"
@@ -16,6 +16,8 @@ ALL = "all"
 """The subscription that gets everything."""
 SUBSCRIPTIONS = (ALL, "delayed", "carrier")
 """In the order in which they are shown."""
+CONSUMED = "delayed"
+"""The one whose reader consumes: what was captured of it is completed. The others are browsed, and keep everything."""
 
 CONFIG_TEXT = (Path(__file__).parent / "Config.json").read_text(encoding="utf-8")
 EVERYTHING = "1=1"
@@ -39,6 +41,12 @@ def config() -> dict[str, Any]:
 def path_of(subscription: str) -> str:
     """Where it is read."""
     return subscription_path(TOPIC, subscription)
+
+
+def left_at(connection: str) -> dict[str, int]:
+    """Subscription -> messages that it holds now."""
+    with connect(connection) as client:
+        return {name: Entities(client).get(path_of(name)).messages for name in SUBSCRIPTIONS}
 
 
 def filters_at(connection: str) -> dict[str, Filter]:

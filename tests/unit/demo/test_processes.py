@@ -22,7 +22,7 @@ def test_broker_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
     with pytest.raises(
         DemoError, match=r"ended with exit code [1-9]\d* before it was ready; its log:\n(?s:.*)is a file"
     ):
-        demo_broker(tmp_path).__enter__()
+        demo_broker(tmp_path, tmp_path / "telemetry").__enter__()
 
 
 def test_sender_that_can_not_work_is_an_error_with_its_words() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partibus.demo.proof import KeyRead, Proof, prove
+from partibus.demo.proof import KeyRead, Proof, Selection, check_left, prove
 from partibus.demo.tally import KeyTallies, Tally, fingerprint, total
 from partibus.routing.slots import partition_for_key
 
@@ -154,3 +154,19 @@ def test_id_and_body_do_not_run_together() -> None:
 def test_total_wraps_at_64_bits() -> None:
     assert total([Tally(1, 2**64 - 1), Tally(2, 2)]) == Tally(3, 1)
     assert total([]) == Tally(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("left", "holds"),
+    [
+        ({"all": 9, "worked": 0}, True),
+        ({"all": 9, "worked": 1}, False),
+        ({"all": 8, "worked": 0}, False),
+        ({"all": 9}, False),
+    ],
+)
+def test_what_is_left_at_the_broker_is_what_was_not_consumed(left: dict[str, int], holds: bool) -> None:
+    selections = [Selection("all", 9, 9, 0, 0, 0, 0, 0), Selection("worked", 4, 4, 0, 0, 0, 0, 0)]
+    check = check_left(selections, left, "worked")
+    assert check.holds == holds
+    assert check.found.startswith(f"all {left['all']}")

@@ -7,13 +7,25 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
 from partibus.demo.plots import FLIGHTS_MIN, delays_by_carrier_and_hour, load_by_partition
 from partibus.demo.proof import KeyRead, Selection, check_selection, prove
 from partibus.demo.report import render, write_report
-from partibus.demo.results import Delay, KeyLoad, PartitionLoad, Phase, Results, SubscriptionLoad
-from partibus.demo.skew import skew
+from partibus.demo.results import (
+    Captured,
+    Commits,
+    Delay,
+    EntityUse,
+    KeyLoad,
+    Operation,
+    Outlook,
+    PartitionLoad,
+    Phase,
+    Prediction,
+    Results,
+    Run,
+    SubscriptionLoad,
+    Usage,
+)
 from partibus.demo.tally import Tally
 from partibus.demo.topology import Filter
 
@@ -58,17 +70,28 @@ def results(*, read: int = 30, key: str = "N<1>", missing: int = 0) -> Results:
         phases=[Phase("start", 1.0), Phase("send", 4.0, 40)],
         software={"Spark": "4.3.0"},
         tables=Path("out/tables"),
+        captured=Captured([Run([900, 7], 2), Run([1_100], None)], 3, 44),
+        usage=Usage(
+            5_000,
+            [EntityUse("flights/<x>", 1_234, 98.7, 777, 1.25)],
+            [Operation("flights/<x>", "send", 1_234, 850.0, 12_300.0)],
+            Commits(321, 15.4, 2_000, 31_000),
+        ),
+        outlook=Outlook(
+            16, [Prediction(16, 0.091, 1.46, 11.0), Prediction(32, 0.062, 1.98, 16.1)], ["Keys & partitions: fine."]
+        ),
+        seconds=61.4,
     )
 
 
-def test_page_is_well_formed_and_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_page_is_well_formed_and_links_to_the_pages_beside_it_only(tmp_path: Path) -> None:
     write_report(tmp_path / "report.html", results())
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     balance = Balance()
     balance.feed(page)
     assert balance.open == []
     links = re.findall(r"""(?:src|href)\s*=\s*["'](?!data:)([^"'#][^"']*)""", page)
-    assert links == []
+    assert links == ["telemetry.html", "plan.html"]
     assert "url(http" not in page
 
 
@@ -96,7 +119,7 @@ def test_subscriptions_are_shown_with_filter_counts_and_share() -> None:
     row = "<td><b>late</b></td><td>SQL</td><td><code>delay &gt; 60</code></td>"
     numbers = ("8", "8", "20.0%", "2.4 MB", "2")
     assert row + "".join(f'<td class="n">{number}</td>' for number in numbers) in page
-    assert "48</b><span>copies read" in page
+    assert "48</b><span>copies captured" in page
     assert "&quot;FilterType&quot;: &quot;Correlation&quot;" in page
 
 
@@ -129,9 +152,25 @@ def test_plots_are_the_same_for_the_same_input() -> None:
     assert load_by_partition(LOADS) == load_by_partition(LOADS)
 
 
-@pytest.mark.parametrize(
-    ("loads", "expected"),
-    [([5, 5, 5], (1, 1, 0)), ([0, 10], (2, 0, 1)), ([0, 0], (1, 1, 0)), ([3], (1, 1, 0))],
-)
-def test_skew(loads: list[float], expected: tuple[float, float, float]) -> None:
-    assert tuple(skew(loads)) == pytest.approx(expected)
+def test_capture_telemetry_and_outlook_are_shown() -> None:
+    page = render(results())
+    assert (
+        '<td class="n">2</td><td>900, 7</td><td class="n">907</td><td>ended in the middle of micro-batch 2</td>' in page
+    )
+    assert "3 files with 44 rows" in page
+    assert (
+        '<td><code>flights/&lt;x&gt;</code></td><td class="n">1,234</td><td class="n">98.7</td>'
+        '<td class="n">777</td><td class="n">1.25</td>'
+    ) in page
+    assert '<td class="n">850 µs</td><td class="n">12.3 ms</td>' in page
+    assert "321 commits of the messaging stores, with 15 messages each" in page
+    assert '<td class="n"><b>16</b> (now)</td><td class="n">9.1 %</td><td class="n">1.46</td>' in page
+    assert "<li>Keys &amp; partitions: fine.</li>" in page
+    assert "All took 61 s" in page
+
+
+def test_a_run_that_came_to_its_end_and_no_commits_are_said_plainly() -> None:
+    bare = results()
+    page = render(bare._replace(captured=Captured([Run([5], None)], 0, 0), usage=bare.usage._replace(commits=None)))
+    assert "left no files that are not part of the table" in page
+    assert "commits of the messaging stores" not in page

@@ -9,7 +9,7 @@ import pytest
 from partibus.client import connect
 from partibus.client.entities import Entities
 from partibus.demo.broker import demo_broker
-from partibus.demo.topology import PARTITION_COUNT, SUBSCRIPTIONS, TOPIC, config, filters_at, path_of
+from partibus.demo.topology import PARTITION_COUNT, SUBSCRIPTIONS, TOPIC, config, filters_at, left_at, path_of
 
 
 def test_file_declares_the_topic_and_the_subscriptions() -> None:
@@ -20,10 +20,11 @@ def test_file_declares_the_topic_and_the_subscriptions() -> None:
 
 @pytest.mark.row("P27")
 def test_broker_has_the_topic_with_the_filters(tmp_path: Path) -> None:
-    with demo_broker(tmp_path) as connection:
+    with demo_broker(tmp_path, tmp_path / "telemetry") as connection:
         with connect(connection) as client:
             entities = {info.name: info for info in Entities(client).list()}
         filters = filters_at(connection)
+        assert left_at(connection) == dict.fromkeys(SUBSCRIPTIONS, 0)
     assert set(entities) == {TOPIC, *map(path_of, SUBSCRIPTIONS)}
     assert entities[TOPIC].partitions == PARTITION_COUNT
     assert filters == {
