@@ -7,6 +7,10 @@ from partibus.cli.lazy import Lazy, LazyGroup
 JOBS = {
     "telemetry": Lazy("partibus.cli.jobs.telemetry", "telemetry", "Say how a broker was used, from its telemetry."),
     "plan": Lazy("partibus.cli.jobs.plan", "plan", "Find hot partitions and keys, and plan splits and merges."),
+    "capture": Lazy(
+        "partibus.cli.jobs.capture", "capture", "Write messages and what became of them to Parquet, or send them again."
+    ),
+    "redrive": Lazy("partibus.cli.jobs.redrive", "redrive", "Send dead letters again, each once, by a condition."),
     "audit": Lazy("partibus.cli.jobs.audit", "audit", "Compare what producers and consumers have logged."),
 }
 

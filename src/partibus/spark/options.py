@@ -18,6 +18,7 @@ from partibus.spark.positions import EARLIEST, LATEST, Bound, parse_bound
 
 BROWSE, CONSUME = "browse", "consume"
 BINARY, JSON = "binary", "json"
+MESSAGES, FATES = "messages", "fates"
 
 DEAD_LETTER_QUEUE, TRANSFER_DEAD_LETTER_QUEUE = "$DeadLetterQueue", "$Transfer/$DeadLetterQueue"
 _SUB_QUEUES = {"dead-letter": DEAD_LETTER_QUEUE, "transfer-dead-letter": TRANSFER_DEAD_LETTER_QUEUE}
@@ -58,6 +59,13 @@ OPTIONS = (
     ),
     Option("subscription", "With a topic as `entity`: which of its subscriptions to read."),
     Option("subQueue", "`dead-letter` or `transfer-dead-letter`: that sub-queue of it.", choices=tuple(_SUB_QUEUES)),
+    Option(
+        "table",
+        "`fates` (streams with a `cursor` only): in place of messages what became of those that have left, one row "
+        "each, from the log that the broker keeps for the cursor.",
+        default=MESSAGES,
+        choices=(MESSAGES, FATES),
+    ),
     Option(
         "mode",
         "`browse` changes nothing. `consume` (streams only) makes the query the exclusive reader of the entity and "
@@ -214,6 +222,7 @@ class Options(NamedTuple):
     poll_timeout_ms: int = 1_000
     outage_timeout_ms: int = 120_000
     pushdown: bool = False
+    table: str = MESSAGES
 
     def __repr__(self) -> str:
         return f"Options(connection=<{endpoint(self.connection)}, key hidden>, entity={self.entity!r})"
@@ -268,7 +277,13 @@ class Options(NamedTuple):
             poll_timeout_ms=_number(values, "pollTimeoutMs") or 0,
             outage_timeout_ms=_number(values, "outageTimeoutMs") or 0,
             pushdown=_flag(values, "pushdown"),
+            table=_word(values, "table") or MESSAGES,
         )
+        if options.table == FATES and (options.cursor is None or options.consumes):
+            raise OptionError(
+                "option 'table' is 'fates', which takes a cursor in mode 'browse', for which the broker keeps the log; "
+                'add .option("cursor", "NAME")'
+            )
         if options.consumes and options.cursor is None:
             raise OptionError(
                 "mode 'consume' takes a name for the reader, by which it is known after a restart; "
@@ -283,6 +298,8 @@ class Options(NamedTuple):
                 "a batch can't have mode 'consume': nobody would say when its rows are safe; use spark.readStream, "
                 "with .trigger(availableNow=True) for one run over what is there, or mode 'browse'"
             )
+        if self.table == FATES:
+            raise OptionError("option 'table' is 'fates', which is a stream; use spark.readStream")
         if self.fail_on_data_loss and self.cursor is None:
             raise OptionError(_NOTHING_KEPT)
 

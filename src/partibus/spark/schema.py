@@ -89,6 +89,24 @@ COLUMNS = (
     Column("application_property_types", "map<string,string>", "The AMQP type of each application property.", True),
 )
 
+FATE_COLUMNS = (
+    Column("entity_id", "string", "As of messages."),
+    Column("partition_id", "int", "As of messages."),
+    Column("number", "bigint", "Of the line in the partition's log: rises, has gaps."),
+    Column("position", "bigint", "Where the message was."),
+    Column("sequence_number", "bigint", "As of messages."),
+    Column(
+        "fate",
+        "string",
+        "`completed`, `received_and_deleted`, `dead_lettered`, `expired`, `purged`, `forwarded`, `consumed` or `lost`.",
+    ),
+    Column("fate_time", "timestamp", "When it left; UTC."),
+    Column("delivery_count", "int", "As it was then."),
+)
+"""Of `table` fates."""
+FATE_DDL = ", ".join(f"`{column.name}` {column.type}" for column in FATE_COLUMNS)
+FATE_TYPE_OF = {column.name: column.type for column in FATE_COLUMNS}
+
 TYPE_OF = {column.name: column.type for column in COLUMNS}
 
 
@@ -106,20 +124,20 @@ def table_ddl(*, include_body: bool = True, include_properties: bool = True, bod
 DDL = table_ddl()
 
 
-def check_subset(asked: Mapping[str, str], *, decoded: bool = False) -> None:
+def check_subset(asked: Mapping[str, str], *, decoded: bool = False, type_of: Mapping[str, str] = TYPE_OF) -> None:
     """Refuse columns that there are not, and other types than ours. ``asked``: name -> Spark type, as in `Column`;
     ``decoded``: bodies are, so that `BODY_VALUE` may be any struct. Raises `OptionError`.
     """
     for name, type_ in asked.items():
         if name == BODY_VALUE:
             _check_value(type_, decoded)
-        elif name not in TYPE_OF:
+        elif name not in type_of:
             raise OptionError(
-                f"the schema asks for column {name!r}, which a queue does not have; {_hint(name, TYPE_OF)}"
+                f"the schema asks for column {name!r}, which a queue does not have; {_hint(name, type_of)}"
             )
-        elif type_ != TYPE_OF[name]:
+        elif type_ != type_of[name]:
             raise OptionError(
-                f"the schema asks for column {name!r} as {type_}; it is {TYPE_OF[name]}: "
+                f"the schema asks for column {name!r} as {type_}; it is {type_of[name]}: "
                 f"read it so and cast it, col({name!r}).cast({type_!r})"
             )
 

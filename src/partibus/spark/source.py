@@ -25,14 +25,15 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from partibus.client.ranges import open_ranges
-from partibus.spark.options import Options
+from partibus.spark.options import FATES, Options
 from partibus.spark.ports import OpenClient, RangeReader
-from partibus.spark.schema import check_subset, table_ddl
+from partibus.spark.schema import FATE_DDL, FATE_TYPE_OF, TYPE_OF, check_subset, table_ddl
 from partibus.spark.sink import Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from partibus.spark.fates import FatesPlanner
     from partibus.spark.stream import StreamPlanner
 
 
@@ -54,6 +55,8 @@ class PartibusSource(Sink):
 
     def schema(self) -> str:
         options = Options.parse(self._given)
+        if options.table == FATES:
+            return FATE_DDL
         return table_ddl(
             include_body=options.include_body,
             include_properties=options.include_properties,
@@ -66,9 +69,11 @@ class PartibusSource(Sink):
         kind = PushingReader if options.pushdown else SplitReader
         return kind(options, _arrow(schema, options), type(self).open_client)
 
-    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802 (PySpark's name)
+    def streamReader(self, schema: StructType) -> "StreamReader | FatesReader":  # noqa: N802 (PySpark's name)
         options = Options.parse(self._given)
         options.check_stream(self._given)
+        if options.table == FATES:
+            return FatesReader(options, _arrow(schema, options))
         return StreamReader(options, _arrow(schema, options), type(self).open_client)
 
     @property
@@ -82,7 +87,8 @@ def _arrow(schema: StructType, options: Options) -> "pa.Schema":
     from pyspark.sql.pandas.types import to_arrow_schema
 
     decoded = bool(options.body_schema)
-    check_subset({field.name: field.dataType.simpleString() for field in schema.fields}, decoded=decoded)
+    asked = {field.name: field.dataType.simpleString() for field in schema.fields}
+    check_subset(asked, decoded=decoded, type_of=FATE_TYPE_OF if options.table == FATES else TYPE_OF)
     found = to_arrow_schema(schema, timezone="UTC")
     if decoded:
         from partibus.spark.json_bodies import check_value
@@ -169,6 +175,56 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from partibus.spark.reader import read_task
 
         return read_task(partition.value, self._options, self._schema, self._open_client)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._planner.commit(end)
+
+    def stop(self) -> None:
+        if self._made is not None:
+            self._made.stop()
+
+
+class FatesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """As `StreamReader`, of the log of fates."""
+
+    def __init__(self, options: Options, schema: "pa.Schema") -> None:
+        self._options = options
+        self._schema = schema
+        self._made: FatesPlanner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_made": None}
+
+    @property
+    def _planner(self) -> "FatesPlanner":
+        if self._made is None:
+            from partibus.spark.fates import FatesPlanner
+
+            self._made = FatesPlanner(self._options, open_ranges)
+        return self._made
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._planner.initial_offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._planner.prepare_available_now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return self._planner.latest_offset(start)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._planner.reached
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [InputPartition(task) for task in self._planner.tasks(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        from partibus.spark.fates import read_fates
+
+        return read_fates(partition.value, self._options, self._schema, open_ranges)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._planner.commit(end)

@@ -1,0 +1,110 @@
+"""Rows of a job to messages of an entity, each once, with a line for each: what went where, and when.
+
+The rows have the columns of the data source, and are known by their address (ADR 0014). The broker keeps their names
+until `forget`, so whatever fails may be sent again as a whole. Tasks write no faster than they are told to.
+"""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import DataFrame
+
+from partibus.client.client import connect
+from partibus.client.entities import Entities, EntityInfo
+from partibus.client.errors import AccessDenied, NotFound
+from partibus.client.sinks import SINK_ENDS
+from partibus.pipeline.errors import JobError
+from partibus.spark.sink import open_sink_client
+from partibus.spark.sink_columns import SINK_TYPES
+from partibus.spark.sink_options import Naming, SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LINE = "entity_id string, partition_id int, position bigint, sent_to string, sent_time timestamp, repeated boolean"
+"""Columns of a line. ``repeated``: some of the rows that went with it were stored before, by an attempt that failed."""
+_STEP_S = 0.25
+"""A task with a rate writes what is due so often."""
+_ROWS_MAX = 2_000
+"""Of one step: what is repeated when a task fails is no more of the audit's business than that."""
+
+
+class Sending(NamedTuple):
+    """Where rows go, and as what."""
+
+    options: SinkOptions
+    sink: int
+    rate: float | None = None
+    """Messages per second, of all."""
+
+
+def check_target(connection: str, entity: str, *, new_ids: bool) -> EntityInfo | None:
+    """What the entity is, where the key has the right to ask. Raises `JobError` when rows would not arrive there."""
+    client = connect(connection)
+    try:
+        found = Entities(client).get(entity)
+    except AccessDenied:
+        return None
+    except NotFound as error:
+        raise JobError(f"there is no entity {entity!r} to send to: create it, or name another one") from error
+    finally:
+        client.close()
+    if found.kind == "subscription":
+        raise JobError(f"nobody can send to the subscription {entity!r}; name its topic, or a queue")
+    if found.properties.get("RequiresDuplicateDetection") and not new_ids:
+        raise JobError(
+            f"{entity!r} detects duplicates, and would drop messages whose ids it has seen lately: give new ones with "
+            "--new-ids, or send to another entity"
+        )
+    return found
+
+
+def sent(rows: DataFrame, sending: Sending) -> DataFrame:
+    """Lines; rows are stored when lines are computed. Rows of one source partition go in the order of their positions,
+    so that keys keep theirs."""
+    columns = [name for name in rows.columns if name in SINK_TYPES]
+    rows = rows.select(*columns)
+    partitions = 1 if sending.rate is not None else rows.sparkSession.sparkContext.defaultParallelism
+    rows = rows.repartition(partitions, "entity_id", "partition_id").sortWithinPartitions("partition_id", "position")
+
+    def store(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+        return _store(batches, sending)
+
+    return rows.mapInArrow(store, LINE)
+
+
+def forget(sending: Sending) -> None:
+    """All is stored, and nothing comes again: the broker need not know the rows any more. Raises nothing."""
+    from partibus.spark.writer import tell_committed
+
+    tell_committed(sending.sink, SINK_ENDS, sending.options, open_sink_client)
+
+
+def _store(batches: Iterator["pa.RecordBatch"], sending: Sending) -> Iterator["pa.RecordBatch"]:
+    import pyarrow as pa
+
+    from partibus.spark.writer import write_rows
+
+    step = _ROWS_MAX if sending.rate is None else min(_ROWS_MAX, max(1, int(sending.rate * _STEP_S)))
+    due_s = time.monotonic()
+    for batch in batches:
+        for start in range(0, batch.num_rows, step):
+            part = batch.slice(start, step)
+            if sending.rate is not None:
+                time.sleep(max(0.0, due_s - time.monotonic()))
+                due_s = max(due_s, time.monotonic() - _STEP_S) + part.num_rows / sending.rate
+            report = write_rows([part], sending.options, Naming.IDS, sending.sink, open_sink_client)
+            count = part.num_rows
+            yield pa.RecordBatch.from_arrays(
+                [
+                    part.column("entity_id").cast(pa.string()),
+                    part.column("partition_id").cast(pa.int32()),
+                    part.column("position").cast(pa.int64()),
+                    pa.array([sending.options.entity] * count, pa.string()),
+                    pa.array([datetime.now(UTC)] * count, pa.timestamp("us", "UTC")),
+                    pa.array([report.duplicates > 0] * count, pa.bool_()),
+                ],
+                names=["entity_id", "partition_id", "position", "sent_to", "sent_time", "repeated"],
+            )

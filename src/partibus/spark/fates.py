@@ -1,0 +1,240 @@
+"""The log of fates as a stream: ``.option("table", "fates")`` with the name of a cursor that reads it.
+
+One row for each message that has left the entity, whatever the way. Lines are numbered within a partition, and offsets
+are those numbers: the cursor's second position, which is moved apart from that of its messages. A broker says where the
+log ends only by handing out its lines, so the planner reads ahead of the tasks what a micro-batch may take.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from partibus.client.errors import ClientError
+from partibus.client.ranges import FateLine, PartitionMap, RangeClient
+from partibus.spark.errors import DataLossError, OffsetError, OptionError, ReadError
+from partibus.spark.offsets import Offset
+from partibus.spark.options import Options
+from partibus.spark.patience import Patience
+from partibus.spark.planning import plan_splits
+from partibus.spark.reader import Task, plan_error
+from partibus.spark.schema import STATES
+from partibus.spark.tail import committed_offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LINES = 10_000
+"""Of one request."""
+PAGES_MAX = 8
+"""Requests by which the planner looks ahead in each partition: a micro-batch takes no more."""
+_FINISHED = 16
+"""What `partibus.spark.schema.STATES` adds to the number of a fate."""
+_MARK = "fates of "
+"""Before the entity's id in offsets, so that nobody goes on with a checkpoint of messages."""
+_COMMIT_PATIENCE_MS = 5_000
+
+Open = Callable[[str, str], RangeClient]
+Json = dict[str, Any]
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class FatesPlanner:
+    """What a stream of fates does on the driver; as `partibus.spark.stream.StreamPlanner`."""
+
+    def __init__(self, options: Options, open_client: Open) -> None:
+        assert options.cursor is not None, "checked with the options"
+        self._options = options
+        self._name = options.cursor
+        self._open_client = open_client
+        self._client: RangeClient | None = None
+        self._until_ms: int | None = None
+        """By the broker's clock: where a run over what is there now ends."""
+        self._is_checked = False
+        self.reached: Json | None = None
+        """What was seen of the log last: for the progress of the query."""
+
+    def initial_offset(self) -> Json:
+        """Of a query that has no checkpoint: where the cursor stands; a new one begins with what leaves from now on.
+        Raises `PlanError`."""
+        found = self._ask(lambda client: client.map())
+        states = self._ask(
+            lambda client: client.open_cursor(self._name, fates=True, bound_bytes=self._options.cursor_bytes)
+        )
+        return self._offset(found, {partition_id: state.fate_position for partition_id, state in states.items()})
+
+    def prepare_available_now(self) -> None:
+        """From now on nothing counts that leaves later."""
+        self._until_ms = self._ask(lambda client: max((one.now_ms for one in client.cursors()), default=0))
+
+    def latest_offset(self, start_json: Json) -> Json:
+        """Where the next micro-batch ends; waits a while for something new. Raises `PlanError`, `DataLossError`."""
+        start = Offset.from_json(start_json)
+        found = self._ask(lambda client: client.map())
+        self._check(start, found)
+        end = self._ask(lambda client: self._reach(client, start.positions, found))
+        if end == start.positions and self._until_ms is None and self._options.poll_timeout_ms:
+            time.sleep(self._options.poll_timeout_ms / 1000)
+            end = self._ask(lambda client: self._reach(client, start.positions, found))
+        self.reached = self._offset(found, end)
+        return self.reached
+
+    def tasks(self, start_json: Json, end_json: Json) -> list[Task]:
+        """What the tasks of a micro-batch read."""
+        start, end = Offset.from_json(start_json), Offset.from_json(end_json)
+        splits = plan_splits(start.positions, end.positions)
+        return [Task(split, end.entity_id.removeprefix(_MARK)) for split in splits if split.first_pos < split.end_pos]
+
+    def commit(self, end_json: Json) -> None:
+        """The sink has everything below. Raises nothing: the next commit makes up for one that fails."""
+        positions = Offset.from_json(end_json).positions
+        try:
+            self._ask(
+                lambda client: client.advance_cursor(self._name, {}, fate_positions=positions),
+                Patience(_COMMIT_PATIENCE_MS),
+            )
+        except Exception as error:  # noqa: BLE001 (whatever it is: the query goes on)
+            _log.warning("cursor %s of %s stays behind for now: %s", self._name, self._options.where, error)
+
+    def stop(self) -> None:
+        self._drop_client()
+
+    def _offset(self, found: PartitionMap, positions: Mapping[int, int]) -> Json:
+        return Offset(f"{_MARK}{found.entity_id}", found.version, positions).to_json()
+
+    def _check(self, start: Offset, found: PartitionMap) -> None:
+        if not start.entity_id.startswith(_MARK):
+            raise OffsetError(
+                f"the checkpoint is of the messages of {self._options.where}, not of their fates; "
+                "give each of both streams a checkpointLocation of its own"
+            )
+        if start.entity_id != f"{_MARK}{found.entity_id}":
+            raise OffsetError(
+                f"the checkpoint belongs to the {start.entity_id}, but {self._options.where} is {found.entity_id}: "
+                "another one, or one that was deleted and made again; begin with a new checkpointLocation"
+            )
+        if self._is_checked:
+            return
+        named = [one for one in self._ask(lambda client: client.cursors()) if one.name == self._name]
+        behind = [
+            one
+            for cursor in named
+            for one in cursor.partitions
+            if one.fate_position > start.positions.get(one.partition_id, one.fate_position)
+        ]
+        if behind or not named:
+            raise DataLossError(
+                f"cursor {self._name!r} of {self._options.where} was dropped, or moved by somebody else, since the "
+                "checkpoint was written: fates that were not read are forgotten. Give each query a cursor of its own, "
+                "and begin with a new checkpointLocation"
+            )
+        self._is_checked = True
+
+    def _reach(self, client: RangeClient, start: Mapping[int, int], found: PartitionMap) -> dict[int, int]:
+        """The ends of what is logged, as far as a micro-batch goes."""
+        ends = dict(start)
+        for one in found.partitions:
+            number = start.get(one.partition_id, 0)
+            for lines in _pages(client, one.partition_id, self._name, number, PAGES_MAX):
+                if self._until_ms is not None:
+                    lines = [line for line in lines if line.at_ms <= self._until_ms]
+                if not lines:
+                    break
+                ends[one.partition_id] = lines[-1].number + 1
+            ends.setdefault(one.partition_id, number)
+        return ends
+
+    def _ask(self, act: Callable[[RangeClient], T], patience: Patience | None = None) -> T:
+        """An answer of the broker; waits while it is away. Raises `PlanError`."""
+        patience = patience or Patience(self._options.outage_timeout_ms)
+        while True:
+            try:
+                if self._client is None:
+                    self._client = self._open_client(self._options.connection, self._options.entity)
+                return act(self._client)
+            except (ClientError, OSError) as error:
+                self._drop_client()
+                if patience.has_ended(error):
+                    raise plan_error(self._options, error) from error
+
+    def _drop_client(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+def read_fates(task: Task, options: Options, schema: pa.Schema, open_client: Open) -> Iterator[pa.RecordBatch]:
+    """The lines of one task. Raises `ReadError`."""
+    split = task.split
+    number = split.first_pos
+    patience = Patience(options.outage_timeout_ms)
+    while number < split.end_pos:
+        try:
+            client = open_client(options.connection, options.entity)
+            try:
+                for page in _pages(client, split.partition_id, str(options.cursor), number):
+                    lines = [line for line in page if line.number < split.end_pos]
+                    if not lines:
+                        return
+                    yield _batch(lines, split.partition_id, task.entity_id, schema)
+                    number = lines[-1].number + 1
+                return
+            finally:
+                client.close()
+        except (ClientError, OSError) as error:
+            if patience.has_ended(error):
+                raise ReadError(
+                    f"reading the fates {number} to {split.end_pos} of partition {split.partition_id} of "
+                    f"{options.where}: {error}"
+                ) from error
+
+
+def complete_fates(
+    checkpoint: str | Path, options: Mapping[str, str], *, spark: "SparkSession | None" = None, open_client: Open
+) -> None:
+    """As `partibus.spark.tail.complete_tail`, of a query over fates. Raises `OptionError`, `OffsetError`,
+    `PlanError`."""
+    checked = Options.parse(options)
+    if checked.cursor is None:
+        raise OptionError("there is nothing to complete without a cursor; give the 'cursor' that the query has")
+    committed = committed_offsets(str(checkpoint), spark)
+    if not committed:
+        return
+    planner = FatesPlanner(checked, open_client)
+    try:
+        planner.commit(committed[-1].to_json())
+    finally:
+        planner.stop()
+
+
+def _pages(
+    client: RangeClient, partition_id: int, cursor: str, number: int, most: int | None = None
+) -> Iterator[list[FateLine]]:
+    count = 0
+    while most is None or count < most:
+        lines = client.read_fates(partition_id, cursor, number, LINES)
+        if not lines:
+            return
+        yield lines
+        number = lines[-1].number + 1
+        count += 1
+
+
+def _batch(lines: list[FateLine], partition_id: int, entity_id: str, schema: pa.Schema) -> pa.RecordBatch:
+    numbers, positions, sequences, fates, times_ms, counts = zip(*lines, strict=True)
+    high = partition_id << 48
+    columns = {
+        "entity_id": [entity_id] * len(lines),
+        "partition_id": [partition_id] * len(lines),
+        "number": numbers,
+        "position": positions,
+        "sequence_number": [high | sequence for sequence in sequences],
+        "fate": [STATES.get(_FINISHED + fate, str(fate)) for fate in fates],
+        "fate_time": [time_ms * 1000 for time_ms in times_ms],
+        "delivery_count": counts,
+    }
+    return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)

@@ -1,0 +1,187 @@
+"""Capture: each message once with its fate, over restarts, and sent again from there."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from pyspark.sql import SparkSession
+
+from partibus.client.ranges import open_ranges
+from partibus.pipeline import capture_job
+from partibus.pipeline.capture import Chosen, captured
+from partibus.pipeline.capture_job import Replay, Want
+from partibus.pipeline.errors import JobError
+from partibus.pipeline.job import Job, JobOptions
+from partibus.spark.errors import OptionError
+from partibus.spark.options import Options
+from partibus.testing.broker_process import BrokerProcess
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+class Bench:
+    """A session, a broker, a queue and a directory."""
+
+    def __init__(
+        self, spark: SparkSession, broker: BrokerProcess, folder: Path, queue: str, *, partitioned: bool
+    ) -> None:
+        self.spark = spark
+        self.broker = broker
+        self.folder = folder
+        self.queue = broker.create_queue(queue, EnablePartitioning=partitioned)
+        self.out = str(folder / "captured")
+        self.sent = 0
+
+    def options(self, *, dry_run: bool = False) -> JobOptions:
+        return JobOptions(
+            spark=self.spark, json=self.folder / "result.json", report=self.folder / "report.html", dry_run=dry_run
+        )
+
+    def send(self, count: int) -> list[str]:
+        ids = [f"id-{number:03}" for number in range(self.sent, self.sent + count)]
+        self.sent += count
+        with self.client() as client, client.get_queue_sender(self.queue) as sender:
+            sender.send_messages(
+                [
+                    ServiceBusMessage(
+                        f"body of {id_}",
+                        message_id=id_,
+                        partition_key=f"key-{id_[-1]}",
+                        application_properties={"number": int(id_[3:]), "half": 0.5},
+                    )
+                    for id_ in ids
+                ]
+            )
+        return ids
+
+    def settle(self, count: int, how: str) -> list[str]:
+        found: list[str] = []
+        with self.client() as client, client.get_queue_receiver(self.queue) as receiver:
+            while len(found) < count:
+                for message in receiver.receive_messages(count - len(found), max_wait_time=10):
+                    getattr(receiver, how)(message)
+                    found.append(str(message.message_id))
+        return found
+
+    def client(self) -> ServiceBusClient:
+        return ServiceBusClient.from_connection_string(self.broker.connection_string, retry_total=0)
+
+    def capture(self, **more: Any) -> dict[str, Any]:
+        with Job("capture", self.options(), {}) as job:
+            return capture_job.run(job, Want(self.broker.connection_string, self.queue, self.out, **more))
+
+    def replay(self, to: str, chosen: Chosen = Chosen(), *, dry_run: bool = False, **more: Any) -> dict[str, Any]:  # noqa: B008 (a value)
+        with Job("capture", self.options(dry_run=dry_run), {}) as job:
+            return capture_job.replay(job, Replay(self.broker.connection_string, self.out, to, chosen, **more))
+
+    def rows(self) -> dict[str, Any]:
+        found = captured(self.spark, self.out).collect()
+        assert len(found) == len({row.message_id for row in found})
+        return {row.message_id: row for row in found}
+
+    def bodies(self, queue: str) -> list[tuple[str, str]]:
+        rows = (
+            self.spark.read.format("partibus")
+            .options(connection=self.broker.connection_string, entity=queue)
+            .load()
+            .collect()
+        )
+        return [(row.message_id, bytes(row.body).decode()) for row in rows]
+
+
+@pytest.mark.row("D6")
+def test_each_message_is_captured_once_with_its_fate(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    bench = Bench(spark, broker, tmp_path, "captured", partitioned=True)
+    first = bench.send(40)
+    found = bench.capture()
+    assert (found["messages"], found["new_messages"], set(found["fates"])) == (40, 40, {"here"})
+
+    # Between two runs: what has come and gone is there all the same.
+    completed = bench.settle(15, "complete_message")
+    second = bench.send(30)
+    dead = bench.settle(10, "dead_letter_message")
+    found = bench.capture()
+    assert (found["messages"], found["new_messages"], found["new_fates"]) == (70, 30, 25)
+    rows = bench.rows()
+    assert set(rows) == set(first + second)
+    assert Counter(row.fate for row in rows.values()) == {"here": 45, "completed": 15, "dead_lettered": 10}
+    assert {id_ for id_, row in rows.items() if row.fate == "completed"} == set(completed)
+    assert {id_ for id_, row in rows.items() if row.fate == "dead_lettered"} == set(dead)
+    assert all(row.dwell_ms >= 0 and row.fate_time >= row.enqueued_time for row in rows.values() if row.fate_time)
+    assert rows["id-007"].application_properties == {"number": "7", "half": "0.5"}
+    assert bytes(rows["id-007"].body) == b"body of id-007"
+
+    # Nothing is new, nothing is kept any more.
+    assert bench.capture()["new_messages"] == 0
+    client = open_ranges(broker.connection_string, bench.queue)
+    try:
+        (cursor,) = client.cursors()
+        assert (cursor.lag, cursor.retained_bytes) == (0, 0)
+        for one in cursor.partitions:
+            assert client.read_fates(one.partition_id, cursor.name, one.fate_position) == []
+    finally:
+        client.close()
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["status"], result["result"]["fates"]["completed"]["messages"]) == ("done", 15)
+    assert "Messages per minute" in (tmp_path / "report.html").read_text()
+    assert "SharedAccessKey" not in (tmp_path / "result.json").read_text()
+
+    # Somebody else's cursor, and another entity's capture, are not taken.
+    with pytest.raises(JobError, match="has a cursor"), Job("capture", JobOptions(spark=spark), {}) as job:
+        capture_job.run(job, Want(broker.connection_string, bench.queue, str(tmp_path / "new"), cursor.name))
+    with pytest.raises(JobError, match="is the capture of 'captured'"), Job("x", JobOptions(spark=spark), {}) as job:
+        capture_job.run(job, Want(broker.connection_string, "other", bench.out))
+
+
+@pytest.mark.row("D6")
+def test_captured_messages_are_sent_again_once(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
+    bench = Bench(spark, broker, tmp_path, "source", partitioned=False)
+    bench.send(30)
+    completed = bench.settle(12, "complete_message")
+    bench.capture()
+    # All were captured, but the fates of those that left before the cursor came are not known: none is there.
+    assert bench.rows().keys().isdisjoint(completed)
+    completed = bench.settle(8, "complete_message")
+    bench.capture()
+    target = broker.create_queue("replayed")
+    chosen = Chosen(fates=("completed",))
+    assert bench.replay(target, chosen, dry_run=True)["messages"] == 8
+    assert bench.bodies(target) == []
+    found = bench.replay(target, chosen)
+    assert (found["messages"], found["sent"], found["repeated"], found["resumed"]) == (8, 8, 0, False)
+    assert sorted(bench.bodies(target)) == [(id_, f"body of {id_}") for id_ in sorted(completed)]
+
+    # As after a crash behind the last message: nothing is doubled, and other filters are refused meanwhile.
+    state = Path(bench.out, "replay.json")
+    before = json.loads(state.read_text())
+    other = broker.create_queue("twice")
+    bench.replay(other, Chosen(partitions=(0,)))
+    count = len(bench.bodies(other))
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"status": "sending"}))
+    with pytest.raises(JobError, match="was interrupted"):
+        bench.replay(target, chosen)
+    assert bench.replay(other, Chosen(partitions=(0,)))["resumed"]
+    assert before["status"] == "done"
+    assert count > 0
+    with pytest.raises(JobError, match="there is no entity 'nowhere'"):
+        bench.replay("nowhere")
+
+
+def test_fates_are_a_stream_of_a_cursor() -> None:
+    given = {"connection": "Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=k", "entity": "q", "table": "fates"}
+    with pytest.raises(OptionError, match="takes a cursor"):
+        Options.parse(given)
+    with pytest.raises(OptionError, match=r"use spark\.readStream"):
+        Options.parse(given | {"cursor": "c"}).check_batch()
