@@ -17,7 +17,7 @@ def find(subqueue: Subqueue, name: str) -> Cursor | None:
 
 def end_of(state: PartitionState, subqueue: Subqueue) -> int:
     """Above every position that entries have got so far; those to come get this one or a higher one."""
-    return state.next_sequence if subqueue.kind == SubqueueKind.ACTIVE else subqueue.end_pos
+    return state.next_sequence if subqueue.kind == SubqueueKind.ACTIVE else state.end_number
 
 
 def moved(subqueue: Subqueue, cursor: Cursor, now_ms: int, step: Step) -> None:

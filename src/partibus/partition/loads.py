@@ -120,7 +120,7 @@ def inspected(state: PartitionState, command: Inspect, scheduled: int) -> Inspec
     return Inspected(
         command.request,
         state.next_sequence,
-        max(subqueue.end_pos for kind, subqueue in state.subqueues.items() if kind != SubqueueKind.ACTIVE),
+        state.end_number,
         infos,
         has_scheduled,
         state.activated_ms,

@@ -117,6 +117,12 @@ class PartitionState:
         size_bytes = self.session_state_bytes + sum(subqueue.size_bytes for subqueue in self.subqueues.values())
         return size_bytes if self.subscriptions is None else size_bytes + self.subscriptions.total
 
+    @property
+    def end_number(self) -> int:
+        """Above the positions in all sub-queues but the active one: they have their numbers from one counter, so that
+        none of them will get an entry below it."""
+        return max(subqueue.end_pos for kind, subqueue in self.subqueues.items() if kind != SubqueueKind.ACTIVE)
+
     def take_number(self) -> int:
         """A number that this partition has not used."""
         number = self.next_number
