@@ -14,12 +14,12 @@ from partibus.errors import Unsupported
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("build/demo"),
     show_default=True,
-    help="Directory of the tables and the report.",
+    help="Directory of the tables and the reports.",
 )
 @click.pass_context
 def demo(ctx: click.Context, rows: int | None, out: Path) -> None:
-    """Send real flight records to a partitioned topic, read its subscriptions with Spark, prove that nothing is
-    missing, and write Parquet tables and a report with plots.
+    """Send real flight records to a partitioned topic, capture its subscriptions with a stream of Spark, prove that
+    each message is there once, and write Parquet tables and reports with plots.
     """
     try:
         from partibus.demo.run import run_demo
