@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -192,6 +193,8 @@ def test_what_a_cursor_stands_before_outlives_kills(tmp_path: Path, bound_bytes:
             ranges.advance_cursor("reader", {one.partition_id: one.end_pos for one in ranges.map().partitions})
             ranges.close_cursor("reader", drop=True)
             eventually("nothing is kept", lambda: not sum(one.retained for one in ranges.map().partitions))
+            if brokers == 1:
+                eventually("every row is gone", lambda: rows_left(broker) == 0)
 
 
 def drained(broker: BrokerProcess, queue: str, least: int) -> set[int]:
@@ -343,7 +346,7 @@ def test_who_reads_alone_completes_what_it_was_shown_and_nothing_else_whatever_i
 def test_who_reads_alone_does_so_with_stores_in_a_server_too(tmp_path: Path) -> None:
     with PostgreSQLServer() as server:
         attack_who_reads_alone(
-            tmp_path, "topic/Subscriptions/one", "--store", server.url(parameters="schema=alone&stores=6")
+            tmp_path, "topic/Subscriptions/one", "--store", server.url(parameters="schema=alone&stores=16")
         )
 
 
@@ -514,6 +517,52 @@ def test_an_entity_that_is_deleted_takes_its_cursors_along(process: BrokerProces
     fill(process, "short", 10)
     assert drained(process, "short", 10) == set(range(10))
     process.delete_queue("short")
+
+
+@pytest.mark.row("D3", "S1")
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_bodies_that_subscriptions_share_stay_as_long_as_a_cursor_may_read_them(tmp_path: Path, end: str) -> None:
+    one, two, three = (f"topic/Subscriptions/{name}" for name in ("one", "two", "three"))
+    with BrokerProcess(tmp_path, arguments=("--clock", "manual")) as broker:
+        broker.create_topic("topic", EnablePartitioning=True)
+        for name in ("one", "two", "three"):
+            broker.create_subscription("topic", name)
+        with closing(open_ranges(broker.connection_string, one)) as ranges:
+            ranges.open_cursor("reader")
+        with connect(broker.connection_string) as client:
+            due_ms = broker.now_ms() + 1_000
+            client.sender("topic").send([message(n, scheduled_ms=due_ms if n % 2 else None) for n in range(30)])
+            broker.advance(2_000)
+            receiver = client.receiver(one)
+            found: list[IncomingMessage] = []
+            while len(found) < 20:
+                found += receiver.receive(20 - len(found), timeout_s=PATIENCE_S)
+            receiver.settle(found[:10])
+            receiver.settle(found[10:], dead_letter("Shared", "by its receiver"))
+        assert drained(broker, two, 30) == set(range(30))
+        broker.delete_queue(three)
+        broker.stop() if end == "stop" else broker.kill()
+        broker.start()
+        with closing(open_ranges(broker.connection_string, one)) as ranges:
+            assert sorted(everything(ranges, finished=True)) == list(range(30))
+            assert rows_left(broker) == 80, "entries and bodies: 30 of each, and 10 dead letters"
+            ranges.advance_cursor("reader", {at.partition_id: at.end_pos for at in ranges.map().partitions})
+            eventually("nothing is kept", lambda: not sum(at.retained for at in ranges.map().partitions))
+            waiting = set(everything(ranges))
+        assert drained(broker, f"{one}/$DeadLetterQueue", 10) == {number_of(at) for at in found[10:]}
+        assert drained(broker, one, 10) == waiting == set(range(30)).difference(number_of(at) for at in found)
+        eventually("every row is gone", lambda: rows_left(broker) == 0)
+
+
+def rows_left(broker: BrokerProcess) -> int:
+    """Entries and bodies in all stores."""
+    total = 0
+    for path in (broker.data / "stores").glob("*.db"):
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
+            for table in ("entry", "body", "fate"):
+                (count,) = store.execute(f"SELECT count(*) FROM {table}").fetchone()
+                total += count
+    return total
 
 
 @pytest.mark.row("D3", "S1")
