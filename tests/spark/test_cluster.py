@@ -60,6 +60,7 @@ class Pipeline:
                 "spark.executor.extraJavaOptions": QUICK,
                 "spark.executor.memory": "512m",
                 "spark.local.dir": str(folder),
+                # With it Spark 4.3 has failed to serialize the tasks of two queries that began at the same moment.
                 "spark.sql.adaptive.enabled": "false",
                 "spark.sql.shuffle.partitions": "2",
                 "spark.sql.warehouse.dir": str(folder),

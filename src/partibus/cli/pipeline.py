@@ -10,6 +10,9 @@ JOBS = {
     "capture": Lazy(
         "partibus.cli.jobs.capture", "capture", "Write messages and what became of them to Parquet, or send them again."
     ),
+    "repartition": Lazy(
+        "partibus.cli.jobs.repartition", "repartition", "Move a queue into one with other partitions, and prove it."
+    ),
     "redrive": Lazy("partibus.cli.jobs.redrive", "redrive", "Send dead letters again, each once, by a condition."),
     "audit": Lazy("partibus.cli.jobs.audit", "audit", "Compare what producers and consumers have logged."),
 }

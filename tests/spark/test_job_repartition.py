@@ -1,0 +1,207 @@
+"""Moving a queue into one with other partitions: whole and in order, after interruptions too, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from pyspark.sql import DataFrame, SparkSession
+
+from partibus.client import OutgoingMessage, connect
+from partibus.client.ranges import open_ranges
+from partibus.pipeline import repartition_job
+from partibus.pipeline.errors import JobError
+from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.repartition import Proof, prove
+from partibus.pipeline.repartition_job import Want
+from partibus.routing.slots import partition_for_key
+from partibus.testing.broker_process import BrokerProcess
+
+pytestmark = [pytest.mark.row("D11"), pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+def run(spark: SparkSession, want: Want, *, dry_run: bool = False, path: Path | None = None) -> dict[str, Any]:
+    with Job("repartition", JobOptions(spark=spark, dry_run=dry_run, json=path), {}) as job:
+        return repartition_job.run(job, want)
+
+
+def send(broker: BrokerProcess, queue: str, numbers: range, *, sessions: bool = False) -> None:
+    """Few have no key, unless there are sessions."""
+    messages = []
+    for number in numbers:
+        key = f"key-{number % 23}" if sessions or number % 46 else None
+        messages.append(
+            OutgoingMessage(
+                body=str(number).encode(),
+                message_id=None if number % 5 == 0 else f"id-{number}",
+                session_id=key if sessions else None,
+                partition_key=None if sessions else key,
+                ttl_ms=3_600_000 if number % 11 == 0 else None,
+                application_properties={"number": number, "odd": bool(number % 2)},
+            )
+        )
+    with connect(broker.connection_string) as client:
+        client.sender(queue).send(messages)
+
+
+def take(broker: BrokerProcess, queue: str, count: int) -> list[tuple[str | None, int]]:
+    """Key and number of messages, received and completed by the service's library."""
+    found: list[tuple[str | None, int]] = []
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_receiver(queue) as receiver,
+    ):
+        while len(found) < count:
+            for message in receiver.receive_messages(count - len(found), max_wait_time=10):
+                receiver.complete_message(message)
+                properties = message.application_properties
+                assert properties is not None
+                number = int(properties[b"number"])
+                assert str(message) == str(number)
+                assert properties[b"odd"] is bool(number % 2)
+                found.append((message.partition_key, number))
+    return found
+
+
+def test_interrupted_move_goes_on_beside_consumers_of_the_new_queue(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = broker.create_queue("plain", LockDuration="PT2M")
+    send(broker, old, range(400))
+    want = Want(broker.connection_string, old, "wide", str(tmp_path / "state"), partitions=16)
+
+    dry = run(spark, want, dry_run=True)
+    assert (dry["before"]["active"], dry["created"], dry["proof"]) == (400, True, None)
+    assert sum(one["predicted"] for one in dry["shares"]) == pytest.approx(1, abs=1e-4)
+
+    def lost(*_: object, **__: object) -> None:
+        raise ConnectionError("the driver is lost behind the sink's commit")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(repartition_job, "complete_tail", lost)
+        with pytest.raises(ConnectionError):
+            run(spark, want)
+    early = take(broker, "wide", 50)
+    send(broker, old, range(400, 460))
+
+    found = run(spark, want, path=tmp_path / "result.json")
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "done"
+    assert found["proof"] == Proof(460, 23, 0, 0, 0, 0, 0)._asdict()
+    assert (found["holds"], found["moved"], found["left"]["active"]) == (True, 460, 0)
+    # What has a key is where its slot says; few have none, and go together:
+    predicted, real = ([one[what] for one in found["shares"]] for what in ("predicted", "real"))
+    assert predicted == pytest.approx(real, abs=0.025)
+    assert max(predicted) > 0.1, "uneven, so that it is a prediction"
+
+    received = early + take(broker, "wide", 410)
+    assert sorted(number for _, number in received) == list(range(460))
+    by_key: defaultdict[str | None, list[int]] = defaultdict(list)
+    for key, number in received:
+        by_key[key].append(number)
+    del by_key[None]
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    for queue in (old, "wide"):
+        assert broker.describe(queue).messages == 0
+        ranges = open_ranges(broker.connection_string, queue)
+        assert ranges.cursors() == [], "the proof is done: nothing is kept for it"
+        ranges.close()
+
+
+def test_sessions_are_moved_back_to_one_partition(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
+    old = broker.create_queue("sessions", EnablePartitioning=True, RequiresSession=True, MaxDeliveryCount=7)
+    send(broker, old, range(120), sessions=True)
+    found = run(
+        spark,
+        Want(broker.connection_string, old, "narrow", str(tmp_path / "state"), partitions=1, close_source=True),
+    )
+    assert (found["holds"], found["moved"], found["proof"]["keys"]) == (True, 120, 23)
+    made = broker.describe("narrow")
+    assert (made.partitions, made.messages) == (1, 120)
+    assert (made.properties["RequiresSession"], made.properties["MaxDeliveryCount"]) == (True, 7)
+    assert made.status == "Active"
+    assert broker.describe(old).status == "SendDisabled"
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_receiver("narrow", session_id="key-3") as receiver,
+    ):
+        numbers = [int(str(message)) for message in receiver.receive_messages(10, max_wait_time=10)]
+    assert numbers == sorted(numbers)
+    assert numbers[0] == 3
+
+
+def test_what_can_not_be_moved_is_refused_before_anything_is_changed(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    queue = broker.create_queue("waiting")
+    topic = broker.create_topic("topic")
+    sessions = broker.create_queue("has-sessions", RequiresSession=True)
+    detecting = broker.create_queue("detecting", RequiresDuplicateDetection=True)
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_sender(queue) as sender,
+        client.get_queue_receiver(queue) as receiver,
+    ):
+        sender.send_messages([ServiceBusMessage(b"twice", message_id="1") for _ in range(3)])
+        (first,) = receiver.receive_messages(1, max_wait_time=10)
+        receiver.defer_message(first)
+        sender.schedule_messages(ServiceBusMessage(b"later"), datetime.now(UTC) + timedelta(hours=1))
+    base = Want(broker.connection_string, queue, "new", str(tmp_path / "state"), partitions=16)
+    for want, words in (
+        (base, "1 deferred messages and 1 scheduled messages"),
+        (base._replace(partitions=5), "--partitions is 5; queues of this broker have 1 partition or 16"),
+        (base._replace(partitions=None), "there is no queue 'new'"),
+        (base._replace(source=topic), "a topic, which holds no messages"),
+        (base._replace(to=queue), "the source itself"),
+        (base._replace(to=sessions, partitions=None), "RequiresSession is"),
+        (base._replace(to=sessions), "has 1 partitions, not 16"),
+        (base._replace(to=detecting, partitions=1, leave=True), "1 message ids are there more than once"),
+    ):
+        with pytest.raises(JobError) as refused:
+            run(spark, want)
+        assert words in str(refused.value)
+    found = run(spark, base._replace(leave=True))
+    assert (found["holds"], found["moved"]) == (True, 2)
+    assert (found["left"]["deferred"], found["left"]["scheduled"], found["left"]["active"]) == (1, 1, 0)
+    with pytest.raises(JobError, match="belongs to the move from 'waiting' to 'new'"):
+        run(spark, base._replace(to="other", leave=True))
+
+
+def test_proof_finds_planted_faults(spark: SparkSession) -> None:
+    keys = ["a", "b", "c"]
+    place = {key: partition_for_key(key, 16) for key in keys}
+    original = [(key, 0, 10 * turn + index, 100 * index + turn) for turn in range(4) for index, key in enumerate(keys)]
+    good = [(key, place[key], position, content) for key, _, position, content in original]
+    unkeyed = [(None, 0, 90 + number, number) for number in range(3)]
+    without = [(None, 5 - number, 7, number) for number in range(3)]
+
+    def table(rows: list[Any]) -> DataFrame:
+        return spark.createDataFrame(rows, "key string, partition_id int, position bigint, content bigint")
+
+    def proof(copy: list[Any], expired: list[Any] | None = None) -> Proof:
+        return prove(table(original + unkeyed), table(copy), table(expired or []), 16)
+
+    whole = Proof(15, 3, 0, 0, 0, 0, 0)
+    assert proof(good + without) == whole
+    later = ("a", place["a"], 999, 5)
+    assert proof([*good, *without, later]) == whole._replace(added=1)
+    assert proof([*good, *without, later], [later]) == whole
+    assert proof([*good, *without[1:]]) == whole._replace(missing=1)
+    assert proof(good[:-3] + without) == whole._replace(missing=3, keys_unlike=3)
+    moved = [(*good[0][:2], 999, good[0][3]), *good[1:], *without]
+    assert proof(moved) == whole._replace(keys_out_of_order=1)
+    elsewhere = [(key, (part + 1) % 16 if key == "b" else part, *rest) for key, part, *rest in good]
+    assert proof(elsewhere + without) == whole._replace(misplaced=4)
+    assert not any(one.holds for one in (whole._replace(missing=1), whole._replace(misplaced=1)))
+    assert whole.holds
