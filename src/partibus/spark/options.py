@@ -6,13 +6,15 @@ it: not in `repr`, not in an error.
 """
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from partibus.client.endpoint import endpoint_of
 from partibus.client.ranges import BOUND_BYTES, FRAME_BYTES
 from partibus.errors import ArgumentError
 from partibus.namespace.connection_string import ConnectionString, parse_connection_string
+from partibus.spark.body_schema import check_body_schema
 from partibus.spark.errors import OptionError
 from partibus.spark.positions import EARLIEST, LATEST, Bound, parse_bound
 
@@ -189,6 +191,9 @@ OPTIONS = (
 _BY_LOWER_NAME = {option.name.lower(): option for option in OPTIONS} | {
     option.alias.lower(): option for option in OPTIONS if option.alias
 }
+_KEY_WORDS = re.compile(r"SharedAccess(Key|Signature)\s*=|SharedAccessSignature\s+s", re.IGNORECASE)
+"""What stands before a secret."""
+CURSOR_CHARS_MAX = 128
 _EXAMPLE = {
     "connection": 'option("connection", "Endpoint=sb://localhost;SharedAccessKeyName=NAME;SharedAccessKey=KEY")',
     "entity": 'option("entity", "orders")',
@@ -253,13 +258,14 @@ class Options(NamedTuple):
         for name, value in given.items():
             option = _BY_LOWER_NAME[name.lower()]
             if option.name in values:
-                raise OptionError(f"option {option.name!r} is given twice, also as {option.alias!r}; leave one out")
+                raise OptionError(f"option {option.name!r} is given twice, the second time as {name!r}; leave one out")
             values[option.name] = value
+        connection = connection_of(values)
         options = cls(
-            connection_of(values),
-            _entity(values),
+            connection,
+            _entity(values, connection),
             mode=_word(values, "mode") or BROWSE,
-            cursor=values.get("cursor", "").strip() or None,
+            cursor=_cursor(values),
             cursor_bytes=_number(values, "cursorBytes") or 0,
             lease_ms=_number(values, "leaseMs") or 0,
             revoke_locks=_flag(values, "revokeLocks"),
@@ -279,6 +285,7 @@ class Options(NamedTuple):
             pushdown=_flag(values, "pushdown"),
             table=_word(values, "table") or MESSAGES,
         )
+        _check_range(options.starting, options.ending)
         if options.table == FATES and (options.cursor is None or options.consumes):
             raise OptionError(
                 "option 'table' is 'fates', which takes a cursor in mode 'browse', for which the broker keeps the log; "
@@ -339,6 +346,8 @@ def connection_of(values: Mapping[str, str]) -> str:
         raise OptionError(f"option {parts[0]!r} is given beside 'connection', which says it already; leave one out")
     if not text and "endpoint" in parts:
         text = _joined(values)
+    elif not text and parts:
+        raise OptionError(f'option {parts[0]!r} goes with \'endpoint\'; add .option("endpoint", "sb://HOST:PORT")')
     if not text:
         raise OptionError(f"option 'connection' is missing; add .{_EXAMPLE['connection']}")
     try:
@@ -353,6 +362,9 @@ def _joined(values: Mapping[str, str]) -> str:
     key_name, key, token = (values.get(name, "").strip() for name in ("keyName", "key", "token"))
     if bool(token) == bool(key_name or key) or bool(key_name) != bool(key):
         raise OptionError("option 'endpoint' goes with 'keyName' and 'key', or with 'token' alone")
+    for name in ("keyName", "key", "token"):
+        if ";" in values.get(name, ""):
+            raise OptionError(f"option {name!r} has a semicolon, which is no part of one; give it alone")
     text = values["endpoint"].strip()
     try:
         # Only the address of it counts:
@@ -362,9 +374,39 @@ def _joined(values: Mapping[str, str]) -> str:
     return ConnectionString(host=where.host, port=where.port, key_name=key_name, key=key, signature=token).text
 
 
-def _entity(values: Mapping[str, str]) -> str:
-    text = values.get("entity", "")
-    entity = text.strip().strip("/")
+def entity_of(values: Mapping[str, str], connection: str) -> str:
+    """As the option says it, else as the connection string does. Raises `OptionError` when they say different
+    things: a key of one entity is of no use for another."""
+    text = values.get("entity", "").strip().strip("/")
+    named = parse_connection_string(connection).entity_path.strip("/")
+    if named and text and not f"{text}/".lower().startswith(f"{named}/".lower()):
+        raise OptionError(
+            f"option 'entity' is {text!r}, but the connection string is of {named!r} (EntityPath); leave one out"
+        )
+    return text or named
+
+
+def _cursor(values: Mapping[str, str]) -> str | None:
+    name = values.get("cursor", "").strip()
+    if len(name) > CURSOR_CHARS_MAX or not name.isprintable():
+        shown = name if len(name) <= CURSOR_CHARS_MAX else name[:CURSOR_CHARS_MAX] + "..."
+        raise OptionError(f"option 'cursor' is {shown!r}; it must be 1 to {CURSOR_CHARS_MAX} printable characters")
+    return name or None
+
+
+def _check_range(starting: Bound, ending: Bound) -> None:
+    """What can be seen without the broker. Raises `OptionError`."""
+    for partition_id, end in ending.positions.items():
+        first = starting.positions.get(partition_id, 0)
+        if starting.sequence_numbers == ending.sequence_numbers and 0 <= end < first:
+            raise OptionError(
+                f"option 'endingPositions' is {end} for partition {partition_id}, below the {first} of option "
+                "'startingPositions': that is nothing; exchange them"
+            )
+
+
+def _entity(values: Mapping[str, str], connection: str) -> str:
+    text = entity = entity_of(values, connection)
     if not entity:
         raise OptionError(f"option 'entity' is missing; add .{_EXAMPLE['entity']}")
     base, dollar, last = entity.partition("/$")
@@ -388,6 +430,8 @@ def _entity(values: Mapping[str, str]) -> str:
 def _body_schema(values: Mapping[str, str]) -> str:
     schema = values.get("bodySchema", "").strip()
     if (_word(values, "bodyFormat") == JSON) == bool(schema):
+        if schema:
+            check_body_schema(schema)
         return schema
     if schema:
         raise OptionError("option 'bodySchema' takes option 'bodyFormat' to be 'json'; add it, or leave the schema out")
@@ -397,7 +441,22 @@ def _body_schema(values: Mapping[str, str]) -> str:
     )
 
 
+def refuse_misplaced_key(given: Mapping[str, str], known: Container[str]) -> None:
+    """A connection string in the place of something else would be shown by every error about that. ``known``: names of
+    options in lower case; of others the value is never shown. Raises `OptionError`."""
+    secrets = {option.name.lower() for option in OPTIONS if option.is_secret}
+    for name, value in given.items():
+        if name.lower() in secrets or not (name.lower() == "path" or name.lower() in known):
+            continue
+        if _KEY_WORDS.search(value):
+            raise OptionError(
+                f"{'the path' if name.lower() == 'path' else f'option {name!r}'} holds a connection string or a token, "
+                'which is not shown here; give it as option "connection", and the queue as option "entity"'
+            )
+
+
 def _refuse_unknown(given: Mapping[str, str]) -> None:
+    refuse_misplaced_key(given, _BY_LOWER_NAME)
     for name in given:
         if name.lower() in _BY_LOWER_NAME:
             continue

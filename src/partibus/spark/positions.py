@@ -44,7 +44,7 @@ def parse_bound(option: str, text: str, otherwise: str = EARLIEST) -> Bound:
     if stripped.startswith("{"):
         try:
             found = json.loads(stripped)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise OptionError(f"option {option!r} is no JSON: {error}; it may be {_FORMS}") from None
         by_number = list(found) == [_SEQUENCE_NUMBERS] and isinstance(found[_SEQUENCE_NUMBERS], dict)
         positions = found[_SEQUENCE_NUMBERS] if by_number else found

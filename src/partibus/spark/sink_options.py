@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from partibus.client.sinks import PATIENCE_S
 from partibus.spark.errors import OptionError
-from partibus.spark.options import OPTIONS, Option, connection_of, endpoint
+from partibus.spark.options import OPTIONS, Option, connection_of, endpoint, entity_of, refuse_misplaced_key
 
 
 class Naming(Enum):
@@ -120,9 +120,10 @@ class SinkOptions(NamedTuple):
                 "leave one of them out"
             )
         columns = [name.strip() for name in values.get("propertyColumns", "").split(",")]
+        connection = connection_of(values)
         return cls(
-            connection_of(values),
-            _entity(values),
+            connection,
+            _entity(values, connection),
             values.get("sink", "").strip() or None,
             naming,
             id_column,
@@ -133,9 +134,8 @@ class SinkOptions(NamedTuple):
         )
 
 
-def _entity(values: Mapping[str, str]) -> str:
-    text = values.get("entity", "")
-    entity = text.strip().strip("/")
+def _entity(values: Mapping[str, str], connection: str) -> str:
+    text = entity = entity_of(values, connection)
     if not entity:
         raise OptionError('option \'entity\' is missing; add .option("entity", "orders")')
     if "/subscriptions/" in entity.lower() or "/$" in entity:
@@ -144,6 +144,7 @@ def _entity(values: Mapping[str, str]) -> str:
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
+    refuse_misplaced_key(given, _BY_LOWER_NAME)
     for name, value in given.items():
         if name.lower() in _BY_LOWER_NAME or name.lower() in _SPARKS:
             continue

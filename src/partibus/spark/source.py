@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from partibus.client.ranges import open_ranges
+from partibus.spark.errors import OptionError
 from partibus.spark.options import FATES, Options
 from partibus.spark.ports import OpenClient, RangeReader
 from partibus.spark.schema import FATE_DDL, FATE_TYPE_OF, TYPE_OF, check_subset, table_ddl
@@ -88,6 +89,9 @@ def _arrow(schema: StructType, options: Options) -> "pa.Schema":
 
     decoded = bool(options.body_schema)
     asked = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if len(asked) < len(schema.fields):
+        twice = next(name for name in asked if schema.fieldNames().count(name) > 1)
+        raise OptionError(f"the schema asks for column {twice!r} twice; once is enough")
     check_subset(asked, decoded=decoded, type_of=FATE_TYPE_OF if options.table == FATES else TYPE_OF)
     found = to_arrow_schema(schema, timezone="UTC")
     if decoded:

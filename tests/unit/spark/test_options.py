@@ -144,7 +144,7 @@ def test_connection_may_be_given_in_parts(given: dict[str, str], connection: str
         ({"endpoint": "localhost:0", "token": KEY}, "option 'endpoint': port of the Endpoint is 0"),
         ({"endpoint": "http://localhost", "token": KEY}, "option 'endpoint': Endpoint is"),
         ({"connection": CONNECTION, "token": KEY}, "option 'token' is given beside 'connection'"),
-        ({"key": KEY}, "option 'connection' is missing"),
+        ({"key": KEY}, "option 'key' goes with 'endpoint'"),
     ],
 )
 def test_parts_of_a_connection_that_do_not_fit_are_refused_without_showing_the_key(
