@@ -213,6 +213,15 @@ def _spark_sink(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _spark_beside(run: Run) -> Rows:
+    from bench.spark_beside import measure_beside
+
+    scale = run.scale
+    count = scale.spark_messages // 2
+    for row in measure_beside(WORK / "spark-beside", run.program, messages=count, rounds=scale.rounds):
+        yield row.as_dict()
+
+
 def _peers(run: Run) -> Rows:
     with rabbitmq(WORK / "rabbitmq", run.program) as rabbit:
         for result in runs(rabbit, rabbit.foreign, run.scale):
@@ -243,6 +252,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "stores": _stores,
     "spark": _spark,
     "spark-sink": _spark_sink,
+    "spark-beside": _spark_beside,
     "telemetry": _telemetry,
     "peers": _peers,
 }

@@ -9,6 +9,7 @@ from bench.before import FOUNDATION, ONE_BROKER
 from bench.cells import fine, number, percent, rate, section
 from bench.duplicates import WINDOW_S
 from bench.page_scale import scale_sections
+from bench.page_spark import spark_sections
 from bench.results import Row, read
 from bench.sessions import SESSIONS, WARM_UP
 from bench.subscriptions import FILTERS
@@ -65,6 +66,7 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
     yield from section("Sessions, deferred and scheduled messages by the million", _MANY, _many(found), _MANY_NOTE)
     yield from section("Rules of subscriptions", _RULES, _rules(found), _RULES_NOTE)
     yield from section("Telemetry", _TELEMETRY, _telemetry(found), _TELEMETRY_NOTE)
+    yield from spark_sections(found)
     yield from scale_sections(found)
 
 

@@ -34,6 +34,18 @@ _EXISTING_START_S = 2
 _ACCEPT_MS = 5
 _TELEMETRY_SHARE = {"sampled": 0.02, "full": 0.08}
 _TELEMETRY_BATCH = 10
+_READ_PER_S = {
+    ("batch", "all"): 80_000,
+    ("batch", "none"): 300_000,
+    ("capture", "all"): 50_000,
+    ("capture", "none"): 100_000,
+}
+"""What Spark does, and its columns."""
+_PARQUET_SHARE = 0.25
+_WRITE_PER_S = 20_000
+_MICRO_BATCH_MS = 400
+_IDLE_SHARE = 0.02
+_BESIDE_MORE = 0.2
 _MANY_MB = 700
 _MANY_RESTART_S = 5
 
@@ -66,6 +78,7 @@ def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
     yield from _brokers(rows)
     yield from _stores(rows)
     yield from _telemetry(rows)
+    yield from _spark(rows)
 
 
 def _partitioned(rows: Sequence[Row]) -> Iterator[Verdict]:
@@ -129,6 +142,25 @@ def _telemetry(rows: Sequence[Row]) -> Iterator[Verdict]:
             share = row["cpu_us"] / min(through) * 100
             name = f"telemetry, {row['mode']}, share of the CPU per message through"
             yield _at_most(name, share, _TELEMETRY_SHARE[row["mode"]] * 100, "%")
+
+
+def _spark(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        scenario = row["scenario"]
+        if (least := _READ_PER_S.get((scenario, row.get("columns", "")))) is not None:
+            what = f"Spark, {scenario}, {row['columns']} of the sender's columns"
+            yield _at_least(what, row["rows_per_s"], least, "rows/s")
+            if scenario == "batch":
+                yield _at_least(f"{what}, beside Parquet", row["ratio"] * 100, _PARQUET_SHARE * 100, "%")
+        elif scenario == "write":
+            what = f"Spark writes, {row['naming']}, {'with' if row['keyed'] else 'without'} keys"
+            yield _at_least(what, row["rows_per_s"], _WRITE_PER_S, "rows/s")
+        elif scenario == "micro-batch":
+            yield _at_most("Spark, median micro-batch", row["median_ms"], _MICRO_BATCH_MS, "ms")
+            yield _at_most("Spark, idle query, of a core", row["idle_cpu_share"] * 100, _IDLE_SHARE * 100, "%")
+        elif scenario == "beside":
+            more = row["cpu_us"] / row["base_cpu_us"] - 1
+            yield _at_most(f"Spark beside a receiver, {row['reader']}, more CPU", more * 100, _BESIDE_MORE * 100, "%")
 
 
 def _accept(rows: Sequence[Row]) -> Iterator[Verdict]:
