@@ -157,7 +157,7 @@ def test_what_a_cursor_stands_before_outlives_kills(tmp_path: Path, bound_bytes:
     with BrokerProcess(tmp_path, arguments=arguments) as broker:
         broker.create_queue("q", EnablePartitioning=True, LockDuration="PT5S")
         with closing(open_ranges(broker.connection_string, "q")) as ranges:
-            ranges.open_cursor("reader", bound_bytes=bound_bytes)
+            ranges.open_cursor("reader", bound_bytes=bound_bytes, fates=True)
         ended = threading.Event()
         work = [
             sending(history, "q", ended, 4_000),
@@ -190,6 +190,10 @@ def test_what_a_cursor_stands_before_outlives_kills(tmp_path: Path, bound_bytes:
             left = drained(broker, "q", len(history.sent - history.in_doubt))
             assert not left & history.completed
             assert history.sent <= left | history.completed | history.in_doubt
+            fates = [(index, line.pos) for index in range(16) for line in ranges.read_fates(index, "reader", 0)]
+            assert len(set(fates)) == len(fates), "a message has left twice"
+            places = {number: place for place, number in history.read.items()}
+            assert {places[number] for number in left | history.completed if number in places} <= set(fates)
             ranges.advance_cursor("reader", {one.partition_id: one.end_pos for one in ranges.map().partitions})
             ranges.close_cursor("reader", drop=True)
             eventually("nothing is kept", lambda: not sum(one.retained for one in ranges.map().partitions))
