@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,15 @@ from partibus.pipeline.job import Job, JobOptions
 from partibus.pipeline.redrive import Change
 from partibus.pipeline.redrive_job import Want, run
 from partibus.testing.broker_process import BrokerProcess
+from tests.spark.conftest import CONFIG
 
 PIPELINE = (sys.executable, "-c", "from partibus.cli.main import main; main()", "pipeline", "redrive")
+FAST = tuple(
+    word
+    for name, value in (CONFIG | {"spark.sql.shuffle.partitions": "1"}).items()
+    for word in ("--conf", f"{name}={value}")
+)
+LOOK_S = 0.2
 EVEN = "cast(application_properties['number'] as int) % 2 = 0 and text like 'body%'"
 
 
@@ -70,9 +78,7 @@ class Bench:
         options = JobOptions(spark=self.spark, json=self.folder / "result.json", report=self.folder / "page.html",
                              dry_run=dry_run)  # fmt: skip
         with Job("redrive", options, {}) as job:
-            return run(
-                job, Want(self.broker.connection_string, entity, None if dry_run else self.out, lease_ms=10_000, **more)
-            )
+            return run(job, Want(self.broker.connection_string, entity, None if dry_run else self.out, **more))
 
     def ids(self, entity: str) -> list[str]:
         """What can be received there."""
@@ -139,14 +145,16 @@ def test_job_that_is_killed_goes_on_and_sends_nothing_twice(
     target = broker.create_queue("target")
     bench.fill(queue, 40)
     child = subprocess.Popen(
-        [*PIPELINE, "--entity", queue, "--to", target, "--where", EVEN, "--out", bench.out, "--rate", "4",
-         "--lease", "10s", "--master", "local[1]"],
-        env={**os.environ, "PARTIBUS_CONNECTION": broker.connection_string}, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [*PIPELINE, "--entity", queue, "--to", target, "--where", EVEN, "--out", bench.out, "--rate", "4", *FAST],
+        env={**os.environ, "PARTIBUS_CONNECTION": broker.connection_string},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         while not broker.describe(target).messages:
-            assert child.poll() is None, "it ended before it has sent anything"
+            with suppress(subprocess.TimeoutExpired):
+                pytest.fail(f"it ended with {child.wait(LOOK_S)} before it has sent anything")
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
