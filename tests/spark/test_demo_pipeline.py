@@ -136,7 +136,7 @@ def test_a_capture_that_was_ended_goes_on_from_its_checkpoint(
     shown: list[tuple[int, int]] = []
     first = capture.run_into_the_middle(lambda done, total: shown.append((done, total)))
     assert len(first.batches) < BATCHES
-    assert first.ended_in == 1
+    assert first.ended_in in range(1, BATCHES)
     assert shown
     stray = out / "flights" / "subscription=all" / "part-stray.parquet"
     stray.write_bytes(next((out / "flights" / "subscription=all").glob("*.parquet")).read_bytes())

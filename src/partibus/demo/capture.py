@@ -68,7 +68,8 @@ class Capture:
         self._runs: list[Run] = []
 
     def run_into_the_middle(self, show: Callable[[int, int], None]) -> Run:
-        """Capture what is there by now, but end in the middle of the second micro-batch, if there is one."""
+        """Capture what is there by now, but end in the middle of the second micro-batch, if there is one; of a later
+        one when that was over before it was seen."""
         return self._run(show, ends_early=True)
 
     def run_to_the_end(self, show: Callable[[int, int], None]) -> Run:
@@ -121,7 +122,7 @@ class Capture:
             while not query.awaitTermination(look):  # type: ignore[arg-type]
                 done, total = tasks_of(self._spark)
                 show(done, total)
-                if ends_early and done and (batch := self._begun()):
+                if ends_early and total and (batch := self._begun()):
                     query.stop()
                     ended_in = batch if self._begun() == batch else None
                     break
