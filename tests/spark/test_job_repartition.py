@@ -33,7 +33,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def run(spark: SparkSession, want: Want, *, dry_run: bool = False, path: Path | None = None) -> dict[str, Any]:
-    with Job("repartition", JobOptions(spark=spark, dry_run=dry_run, json=path), {}) as job:
+    with Job(
+        "repartition",
+        JobOptions(spark=spark, dry_run=dry_run, json=path, report=path and path.with_suffix(".html")),
+        {},
+    ) as job:
         return repartition_job.run(job, want)
 
 
@@ -82,7 +86,8 @@ def test_interrupted_move_goes_on_beside_consumers_of_the_new_queue(
     send(broker, old, range(400))
     want = Want(broker.connection_string, old, "wide", str(tmp_path / "state"), partitions=16)
 
-    dry = run(spark, want, dry_run=True)
+    dry = run(spark, want, dry_run=True, path=tmp_path / "dry.json")
+    assert "Nothing was changed" in (tmp_path / "dry.html").read_text()
     assert (dry["before"]["active"], dry["created"], dry["proof"]) == (400, True, None)
     assert sum(one["predicted"] for one in dry["shares"]) == pytest.approx(1, abs=1e-4)
 
@@ -98,6 +103,9 @@ def test_interrupted_move_goes_on_beside_consumers_of_the_new_queue(
 
     found = run(spark, want, path=tmp_path / "result.json")
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "done"
+    page = (tmp_path / "result.html").read_text()
+    assert "PROVED" in page
+    assert page.count("<svg") == 1
     assert found["proof"] == Proof(460, 23, 0, 0, 0, 0, 0)._asdict()
     assert (found["holds"], found["moved"], found["left"]["active"]) == (True, 460, 0)
     # What has a key is where its slot says; few have none, and go together:

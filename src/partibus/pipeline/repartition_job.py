@@ -21,6 +21,7 @@ from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import DONE, FINDINGS, Job
 from partibus.pipeline.places import Place
 from partibus.pipeline.repartition import lines, prove, shares
+from partibus.pipeline.repartition_page import repartition_page
 from partibus.spark.tail import complete_tail
 
 Values = dict[str, Any]
@@ -84,7 +85,7 @@ def run(job: Job, want: Want) -> Values:
         finally:
             live.unpersist()
         if job.options.dry_run:
-            job.finish(result)
+            job.finish(result, page=repartition_page)
             return result
         place = Place(job.spark, want.state)
         _begin(place, want, source, target, entities, partitions)
@@ -102,7 +103,7 @@ def run(job: Job, want: Want) -> Values:
             _drop(want, entity)
         place.write(NOTE, {**(place.read(NOTE) or {}), "status": "proved"})
     whole = result["holds"] and not left["active"] and not left["delayed"]
-    job.finish(result, status=DONE if whole else FINDINGS)
+    job.finish(result, status=DONE if whole else FINDINGS, page=repartition_page)
     return result
 
 
