@@ -23,10 +23,10 @@ _WRITE = ("named by", "keys", "rows", "rows/s", "broker's CPU µs per row")
 _WRITE_NOTE = """\
 Rows like those above into a partitioned queue; durable when the write ends. *ids*: each is stored once, by a column.
 """
-_BESIDE = ("reader", "rows/s read", "broker's CPU µs per message, alone", "with the reader", "more")
+_BESIDE = ("rows/s read", "broker's CPU µs per message, alone", "with the reader", "more")
 _BESIDE_NOTE = """\
 A sender and a receiver work on a partitioned queue, as under *Throughput*, while a stream reads the same queue into
-nothing, 20,000 positions a second at the most. *With a cursor* what the receiver completes is kept until it is read.
+nothing, 20,000 positions a second at the most. It has a cursor, for which is kept what the receiver completes.
 """
 
 
@@ -68,4 +68,4 @@ def _beside(rows: Sequence[Row]) -> Iterator[list[str]]:
     for row in rows:
         if row["scenario"] == "beside":
             more = percent(row["cpu_us"] / row["base_cpu_us"] - 1)
-            yield [row["reader"], rate(row["rows_per_s"]), number(row["base_cpu_us"]), number(row["cpu_us"]), more]
+            yield [rate(row["rows_per_s"]), number(row["base_cpu_us"]), number(row["cpu_us"]), more]

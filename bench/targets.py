@@ -160,7 +160,7 @@ def _spark(rows: Sequence[Row]) -> Iterator[Verdict]:
             yield _at_most("Spark, idle query, of a core", row["idle_cpu_share"] * 100, _IDLE_SHARE * 100, "%")
         elif scenario == "beside":
             more = row["cpu_us"] / row["base_cpu_us"] - 1
-            yield _at_most(f"Spark beside a receiver, {row['reader']}, more CPU", more * 100, _BESIDE_MORE * 100, "%")
+            yield _at_most("Spark beside a receiver, more CPU per message", more * 100, _BESIDE_MORE * 100, "%")
 
 
 def _accept(rows: Sequence[Row]) -> Iterator[Verdict]:
