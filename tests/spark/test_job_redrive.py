@@ -101,7 +101,7 @@ def test_chosen_dead_letters_go_back_once_and_the_others_stay(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     bench = Bench(spark, broker, tmp_path)
-    queue = broker.create_queue("letters", EnablePartitioning=True)
+    queue = broker.create_queue("letters")
     dead = f"{queue}/$DeadLetterQueue"
     bench.fill(queue, 20)
     looked = bench.redrive(queue, dry_run=True, where=EVEN, samples_max=2)
