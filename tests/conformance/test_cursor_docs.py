@@ -24,10 +24,11 @@ def test_reader_takes_over_everything_and_completes_it(tmp_path: Path) -> None:
             client.get_queue_sender(queue) as sender,
         ):
             sender.send_messages([ServiceBusMessage(b"x", partition_key=f"key-{n}") for n in range(40)])
+        read: list[int] = []
         pasted: dict[str, object] = {"connection_string": broker.connection_string, "time": time}
         exec(
             compile(block.replace("        ...", "        read.append(frame.count)"), str(PAGE), "exec"),
-            pasted | {"read": (read := [])},
+            pasted | {"read": read},
         )
         assert sum(read) == 40
         assert broker.describe(queue).messages == 0
