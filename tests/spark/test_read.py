@@ -197,7 +197,7 @@ def test_unknown_column_fails_before_any_task(spark: SparkSession, namespace: Si
         ({"mode": "consume", "cursor": "c"}, "a batch can't have mode 'consume'"),
         ({"failOnDataLoss": "true"}, "browsing beside live consumers promises nothing"),
         ({"startingPositions": '{"0": 9}'}, "has position 9 for partition 0 of 'q', which ends at 0"),
-        ({"bodyFormat": "json", "bodySchema": "id interval day"}, "option 'bodySchema' has a type that is not read"),
+        ({"bodyFormat": "json", "bodySchema": "id interval day"}, "a type should stand where 'interval' is"),
     ],
 )
 def test_what_a_batch_can_not_do_fails_before_any_task(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 import time
@@ -326,7 +327,7 @@ def test_what_cannot_be_written_is_refused(spark: SparkSession, broker: BrokerPr
     [
         ("nothing-here", ("", ""), "option 'entity' must name what exists"),
         ("wrong-key", ("SharedAccessKey=", "SharedAccessKey=bm90"), "must be right and have the Send right"),
-        ("wrong-port", ("Endpoint=sb://localhost:", "Endpoint=sb://127.0.0.1:1"), "must name a broker that runs"),
+        ("wrong-port", (r"localhost:\d+", "localhost:1"), "must name a broker that runs"),
     ],
 )
 def test_what_nobody_can_write_to_is_told_before_any_task(
@@ -336,7 +337,7 @@ def test_what_nobody_can_write_to_is_told_before_any_task(
     if entity != "nothing-here":
         broker.create_queue(entity)
     frame = numbers(spark, 2).withColumn("body", F.raise_error(F.lit("a task ran")).cast("string"))
-    found = broker.connection_string.replace(*connection)
+    found = re.sub(*connection, broker.connection_string, count=1) if connection[0] else broker.connection_string
     with pytest.raises(PySparkException, match=words) as caught:
         write(frame, broker, entity, idColumn="id", connection=found, retryTimeoutMs="0")
     assert "cannot write to" in str(caught.value)

@@ -29,7 +29,7 @@ RESTART_S = 1.0
 RESTART_MAX_S = 30.0
 STABLE_S = 60.0
 """A writer that has lasted so long is started again as if it were the first."""
-CLOSE_S = 5.0
+CLOSE_S = 10.0
 """What a graceful stop waits for the writer, twice: to take what is left, and to write it."""
 
 
