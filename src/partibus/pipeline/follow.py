@@ -21,7 +21,7 @@ from partibus.pipeline.errors import JobError
 from partibus.pipeline.rollup import KEYS_MAX, Rollup, added, roll_up
 
 FILES_MAX = 200
-"""Files in one micro-batch, the first one apart from nothing: a start beside a full directory works in steps."""
+"""Files in one micro-batch: the first start beside a full directory works in steps, and a crash repeats one of them."""
 
 
 def start(

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -19,8 +19,9 @@ from partibus.spark.errors import DataLossError, OffsetError, OptionError, ReadE
 from partibus.spark.offsets import Offset
 from partibus.spark.options import Options
 from partibus.spark.patience import Patience
+from partibus.spark.patient_client import PatientClient
 from partibus.spark.planning import plan_splits
-from partibus.spark.reader import Task, plan_error
+from partibus.spark.reader import Task
 from partibus.spark.schema import STATES
 from partibus.spark.tail import committed_offsets
 
@@ -39,7 +40,6 @@ _COMMIT_PATIENCE_MS = 5_000
 
 Open = Callable[[str, str], RangeClient]
 Json = dict[str, Any]
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -50,8 +50,7 @@ class FatesPlanner:
         assert options.cursor is not None, "checked with the options"
         self._options = options
         self._name = options.cursor
-        self._open_client = open_client
-        self._client: RangeClient | None = None
+        self._client = PatientClient[RangeClient](options, open_client)
         self._until_ms: int | None = None
         """By the broker's clock: where a run over what is there now ends."""
         self._is_checked = False
@@ -61,25 +60,25 @@ class FatesPlanner:
     def initial_offset(self) -> Json:
         """Of a query that has no checkpoint: where the cursor stands; a new one begins with what leaves from now on.
         Raises `PlanError`."""
-        found = self._ask(lambda client: client.map())
-        states = self._ask(
+        found = self._client.ask(lambda client: client.map())
+        states = self._client.ask(
             lambda client: client.open_cursor(self._name, fates=True, bound_bytes=self._options.cursor_bytes)
         )
         return self._offset(found, {partition_id: state.fate_position for partition_id, state in states.items()})
 
     def prepare_available_now(self) -> None:
         """From now on nothing counts that leaves later."""
-        self._until_ms = self._ask(lambda client: max((one.now_ms for one in client.cursors()), default=0))
+        self._until_ms = self._client.ask(lambda client: max((one.now_ms for one in client.cursors()), default=0))
 
     def latest_offset(self, start_json: Json) -> Json:
         """Where the next micro-batch ends; waits a while for something new. Raises `PlanError`, `DataLossError`."""
         start = Offset.from_json(start_json)
-        found = self._ask(lambda client: client.map())
+        found = self._client.ask(lambda client: client.map())
         self._check(start, found)
-        end = self._ask(lambda client: self._reach(client, start.positions, found))
+        end = self._client.ask(lambda client: self._reach(client, start.positions, found))
         if end == start.positions and self._until_ms is None and self._options.poll_timeout_ms:
             time.sleep(self._options.poll_timeout_ms / 1000)
-            end = self._ask(lambda client: self._reach(client, start.positions, found))
+            end = self._client.ask(lambda client: self._reach(client, start.positions, found))
         self.reached = self._offset(found, end)
         return self.reached
 
@@ -93,7 +92,7 @@ class FatesPlanner:
         """The sink has everything below. Raises nothing: the next commit makes up for one that fails."""
         positions = Offset.from_json(end_json).positions
         try:
-            self._ask(
+            self._client.ask(
                 lambda client: client.advance_cursor(self._name, {}, fate_positions=positions),
                 Patience(_COMMIT_PATIENCE_MS),
             )
@@ -101,7 +100,7 @@ class FatesPlanner:
             _log.warning("cursor %s of %s stays behind for now: %s", self._name, self._options.where, error)
 
     def stop(self) -> None:
-        self._drop_client()
+        self._client.close()
 
     def _offset(self, found: PartitionMap, positions: Mapping[int, int]) -> Json:
         return Offset(f"{_MARK}{found.entity_id}", found.version, positions).to_json()
@@ -119,7 +118,7 @@ class FatesPlanner:
             )
         if self._is_checked:
             return
-        named = [one for one in self._ask(lambda client: client.cursors()) if one.name == self._name]
+        named = [one for one in self._client.ask(lambda client: client.cursors()) if one.name == self._name]
         behind = [
             one
             for cursor in named
@@ -147,24 +146,6 @@ class FatesPlanner:
                 ends[one.partition_id] = lines[-1].number + 1
             ends.setdefault(one.partition_id, number)
         return ends
-
-    def _ask(self, act: Callable[[RangeClient], T], patience: Patience | None = None) -> T:
-        """An answer of the broker; waits while it is away. Raises `PlanError`."""
-        patience = patience or Patience(self._options.outage_timeout_ms)
-        while True:
-            try:
-                if self._client is None:
-                    self._client = self._open_client(self._options.connection, self._options.entity)
-                return act(self._client)
-            except (ClientError, OSError) as error:
-                self._drop_client()
-                if patience.has_ended(error):
-                    raise plan_error(self._options, error) from error
-
-    def _drop_client(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
 
 
 def read_fates(task: Task, options: Options, schema: pa.Schema, open_client: Open) -> Iterator[pa.RecordBatch]:

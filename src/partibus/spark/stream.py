@@ -7,19 +7,19 @@ here.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-from partibus.client.errors import ClientError
 from partibus.client.ranges import CursorState, PartitionMap
 from partibus.spark.errors import DataLossError
 from partibus.spark.lease import Lease
 from partibus.spark.offsets import Offset
 from partibus.spark.options import Options
 from partibus.spark.patience import Patience
+from partibus.spark.patient_client import PatientClient
 from partibus.spark.planning import Positions, admit, admit_bytes, plan_splits
 from partibus.spark.ports import OpenClient, RangeReader
-from partibus.spark.reader import Task, begin_at, open_or_find, plan_error, starting_positions
+from partibus.spark.reader import Task, begin_at, open_or_find, starting_positions
 
 _log = logging.getLogger(__name__)
 _SAMPLE_BYTES = 64 << 10
@@ -28,7 +28,6 @@ _COMMIT_PATIENCE_MS = 5_000
 """A commit that fails is made up for by the next one."""
 
 Json = dict[str, Any]
-T = TypeVar("T")
 
 
 class StreamPlanner:
@@ -37,7 +36,7 @@ class StreamPlanner:
     def __init__(self, options: Options, open_client: OpenClient) -> None:
         self._options = options
         self._open_client = open_client
-        self._client: RangeReader | None = None
+        self._client = PatientClient[RangeReader](options, open_client)
         self._lease: Lease | None = None
         self._cursor_version: int | None = None
         """Of the partition map for which the cursor was opened in this run."""
@@ -49,8 +48,8 @@ class StreamPlanner:
 
     def initial_offset(self) -> Json:
         """Of a query that has no checkpoint. Raises `PlanError`, `OptionError`, `DataLossError`."""
-        found = self._ask(lambda client: client.map())
-        start = self._ask(lambda client: starting_positions(self._options, client, found))
+        found = self._client.ask(lambda client: client.map())
+        start = self._client.ask(lambda client: starting_positions(self._options, client, found))
         if self._options.cursor is not None:
             start = begin_at(self._options, self._open_cursor(start))
             self._cursor_version = found.version
@@ -58,7 +57,7 @@ class StreamPlanner:
 
     def prepare_available_now(self) -> None:
         """From now on nothing counts that comes later."""
-        self._target = self._ask(lambda client: client.map())
+        self._target = self._client.ask(lambda client: client.map())
 
     def latest_offset(self, start_json: Json, *, limited: bool) -> Json:
         """How far the next micro-batch goes; waits a while for something new. Raises as `initial_offset`."""
@@ -99,7 +98,7 @@ class StreamPlanner:
             positions = {partition_id: pos for partition_id, pos in positions.items() if partition_id in there}
         try:
             epochs = self._lease.epochs if self._lease is not None else None
-            self._ask(
+            self._client.ask(
                 lambda client: client.advance_cursor(name, positions, epochs=epochs),
                 Patience(_COMMIT_PATIENCE_MS),
             )
@@ -110,7 +109,7 @@ class StreamPlanner:
         """Best effort: Spark does not call it when a query is stopped as usual."""
         if self._lease is not None:
             self._lease.end()
-        self._drop_client()
+        self._client.close()
 
     # -- the cursor ------------------------------------------------------------------------------------
 
@@ -120,7 +119,7 @@ class StreamPlanner:
             _ = self._lease.epochs  # Raises if it is lost.
         if self._options.cursor is None or (self._cursor_version or -1) >= start.map_version:
             return
-        found = self._ask(lambda client: client.map())
+        found = self._client.ask(lambda client: client.map())
         start.check_entity(found, self._options.where)
         if self._cursor_version is None and not self._options.consumes and self._options.keeps_all:
             self._check_cursor_is_there()
@@ -139,7 +138,7 @@ class StreamPlanner:
     def _check_cursor_is_there(self) -> None:
         """Raises `DataLossError` when somebody has dropped it since the checkpoint was written."""
         name = self._options.cursor
-        if not any(cursor.name == name for cursor in self._ask(lambda client: client.cursors())):
+        if not any(cursor.name == name for cursor in self._client.ask(lambda client: client.cursors())):
             raise DataLossError(
                 f"the checkpoint goes on, but {self._options.where} has no cursor {name!r} any more: what consumers "
                 "have finished meanwhile is gone. Set option 'failOnDataLoss' to 'false' to go on with what is left "
@@ -148,17 +147,17 @@ class StreamPlanner:
 
     def _open_cursor(self, start: Positions) -> Mapping[int, CursorState]:
         if not self._options.consumes:
-            return self._ask(lambda client: open_or_find(self._options, client, start))
+            return self._client.ask(lambda client: open_or_find(self._options, client, start))
         lease = self._lease = self._lease or Lease(self._options, self._open_client)
-        return self._ask(lambda client: lease.take(client, start))
+        return self._client.ask(lambda client: lease.take(client, start))
 
     # -- admission -------------------------------------------------------------------------------------
 
     def _look(self, positions: Positions) -> PartitionMap:
         timeout_s = self._options.poll_timeout_ms / 1000
         if not timeout_s:
-            return self._ask(lambda client: client.map())
-        return self._ask(lambda client: client.wait(positions, timeout_s))
+            return self._client.ask(lambda client: client.map())
+        return self._client.ask(lambda client: client.wait(positions, timeout_s))
 
     def _admit(self, start: Positions, ends: Positions) -> dict[int, int]:
         admitted = admit(start, ends, self._options.max_messages)
@@ -173,28 +172,7 @@ class StreamPlanner:
 
     def _bytes_per_position(self, partition_id: int, start: int, end: int) -> float:
         keeps = self._options.cursor is not None and not self._options.consumes
-        frame = self._ask(
+        frame = self._client.ask(
             lambda client: next(client.read(partition_id, start, end, _SAMPLE_BYTES, finished=keeps), None)
         )
         return 0.0 if frame is None else frame.data.nbytes / (frame.next_pos - start)
-
-    # -- the connection --------------------------------------------------------------------------------
-
-    def _ask(self, act: Callable[[RangeReader], T], patience: Patience | None = None) -> T:
-        """An answer of the broker; waits while it is away. Raises `PlanError`."""
-        patience = patience or Patience(self._options.outage_timeout_ms)
-        while True:
-            try:
-                if self._client is None:
-                    self._client = self._open_client(self._options.connection, self._options.entity)
-                return act(self._client)
-            except (ClientError, OSError) as error:
-                self._drop_client()
-                if patience.has_ended(error):
-                    raise plan_error(self._options, error) from error
-                _log.info("waiting for %s: %s", self._options.where, error)
-
-    def _drop_client(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()

@@ -41,6 +41,30 @@ def time_option(_: click.Context, __: click.Parameter, value: str | None) -> dat
         return datetime.fromtimestamp(moment(value) / 1000, UTC)
 
 
+# Of the jobs that read what brokers did:
+of_entities = click.option("--entity", "entities", multiple=True, metavar="NAME", help="Only this entity; repeatable.")
+since = click.option(
+    "--since", callback=time_option, metavar="TIME", help="Only what is not older: a time, or 2h for two hours ago."
+)
+until = click.option("--until", callback=time_option, metavar="TIME", help="Only what is older.")
+entities_told = click.option(
+    "--entities",
+    "entities_max",
+    type=click.IntRange(1, 200),
+    default=20,
+    show_default=True,
+    help="Tell of so many entities.",
+)
+keys_told = click.option(
+    "--keys",
+    "keys_max",
+    type=click.IntRange(0, 1000),
+    default=10,
+    show_default=True,
+    help="Tell of so many keys of each.",
+)
+
+
 def job_options(*, changes: bool = False) -> Callable[[Command], Command]:
     """Add the options that every job has; they arrive as one argument ``options``. ``changes``: the job changes
     something, so it has a dry run."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from partibus.cli.jobs.common import is_quiet, job_options, say_report, time_option
+from partibus.cli.jobs import common
+from partibus.cli.jobs.common import is_quiet, job_options, say_report
 from partibus.cli.output import note, print_table
 
 if TYPE_CHECKING:
@@ -28,12 +29,10 @@ def _counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[i
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="TELEMETRY...")
-@click.option("--entity", "entities", multiple=True, metavar="NAME", help="Only this entity; repeatable.")
+@common.of_entities
 @click.option("--messages", is_flag=True, help="The paths are Parquet tables of messages, of the one --entity.")
-@click.option(
-    "--since", callback=time_option, metavar="TIME", help="Only what is not older: a time, or 2h for two hours ago."
-)
-@click.option("--until", callback=time_option, metavar="TIME", help="Only what is older.")
+@common.since
+@common.until
 @click.option(
     "--counts", callback=_counts, metavar="N,N,...", help="Partition counts to predict.  [default: 1,2,4,8,16,32,64]"
 )
@@ -54,22 +53,8 @@ def _counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[i
     help="Most partitions of a plan.",
 )
 @click.option("--by-bytes", is_flag=True, help="Weigh messages by their size.")
-@click.option(
-    "--entities",
-    "entities_max",
-    type=click.IntRange(1, 200),
-    default=20,
-    show_default=True,
-    help="Tell of so many entities.",
-)
-@click.option(
-    "--keys",
-    "keys_max",
-    type=click.IntRange(0, 1000),
-    default=10,
-    show_default=True,
-    help="Tell of so many keys of each.",
-)
+@common.entities_told
+@common.keys_told
 @job_options()
 def plan(
     paths: tuple[str, ...],

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from partibus.cli.jobs.common import is_quiet, job_options, say_report, time_option
+from partibus.cli.jobs import common
+from partibus.cli.jobs.common import is_quiet, job_options, say_report
 from partibus.cli.output import print_table
 from partibus.cli.types import duration
 
@@ -18,27 +19,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="TELEMETRY...")
-@click.option("--entity", "entities", multiple=True, metavar="NAME", help="Only this entity; repeatable.")
-@click.option(
-    "--since", callback=time_option, metavar="TIME", help="Only what is not older: a time, or 2h for two hours ago."
-)
-@click.option("--until", callback=time_option, metavar="TIME", help="Only what is older.")
-@click.option(
-    "--entities",
-    "entities_max",
-    type=click.IntRange(1, 200),
-    default=20,
-    show_default=True,
-    help="Tell of so many entities.",
-)
-@click.option(
-    "--keys",
-    "keys_max",
-    type=click.IntRange(0, 1000),
-    default=10,
-    show_default=True,
-    help="Tell of so many keys of each.",
-)
+@common.of_entities
+@common.since
+@common.until
+@common.entities_told
+@common.keys_told
 @click.option(
     "--out", metavar="DIR", help="Write the sums as Parquet tables there. With --follow, also its checkpoint."
 )

@@ -1,0 +1,53 @@
+"""A connection of Spark's planner, which outlives the broker's absences: opened on use, and anew after a failure."""
+
+import logging
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from partibus.client.errors import ClientError
+from partibus.spark.options import Options
+from partibus.spark.patience import Patience
+from partibus.spark.reader import plan_error
+
+_log = logging.getLogger(__name__)
+
+
+class Closing(Protocol):
+    """What a client can do in any case."""
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
+C = TypeVar("C", bound=Closing)
+T = TypeVar("T")
+
+
+class PatientClient(Generic[C]):
+    """Of one entity; not for several threads at once."""
+
+    def __init__(self, options: Options, open_client: Callable[[str, str], C]) -> None:
+        self._options = options
+        self._open_client = open_client
+        self._client: C | None = None
+
+    def ask(self, act: Callable[[C], T], patience: Patience | None = None) -> T:
+        """An answer of the broker; waits while it is away. Raises `PlanError`."""
+        patience = patience or Patience(self._options.outage_timeout_ms)
+        while True:
+            try:
+                if self._client is None:
+                    self._client = self._open_client(self._options.connection, self._options.entity)
+                return act(self._client)
+            except (ClientError, OSError) as error:
+                self.close()
+                if patience.has_ended(error):
+                    raise plan_error(self._options, error) from error
+                _log.info("waiting for %s: %s", self._options.where, error)
+
+    def close(self) -> None:
+        """Idempotent; the next question opens it again."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
