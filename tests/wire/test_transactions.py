@@ -75,7 +75,7 @@ class Conversation:
     def __init__(self, world: World, frames: Frames) -> None:  # noqa: F811
         self.world = world
         self.frames = frames
-        self.peer = Peer(world.broker, world.ingress, lambda: None, lambda: False, world.timeline.call_later)
+        self.peer = Peer(world.namespaces, world.ingress, lambda: None, lambda: False, world.timeline.call_later)
         login = SaslInit(mechanism="PLAIN", initial_response=b"\0root\0root-key")
         begin = Begin(next_outgoing_id=1, incoming_window=5000, outgoing_window=5000)
         self.peer.receive_data(SASL_HEADER + frame(0, login, SASL_FRAME) + AMQP_HEADER)

@@ -1,11 +1,13 @@
 """All pumps of a broker: one for each sub-queue that forwards, in each partition in use whose store is here."""
 
 from collections.abc import Callable
+from functools import partial
 
 from partibus.forwarding.destination import Destination
 from partibus.forwarding.pump import CallLater, Pump, Source
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.namespace import Queue
+from partibus.namespace.namespaces import Namespaces
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import PartitionHandle
@@ -19,8 +21,8 @@ LOOKS_MAX = 50
 class Forwarder:
     """Begins and ends pumps."""
 
-    def __init__(self, broker: Broker, call_later: CallLater) -> None:
-        self._broker = broker
+    def __init__(self, namespaces: Namespaces, call_later: CallLater) -> None:
+        self._namespaces = namespaces
         self._call_later = call_later
         self._by_row: dict[int, tuple[Queue, int]] = {}
         """Partition row -> (entity, place among its partitions) of entities that forward."""
@@ -40,7 +42,7 @@ class Forwarder:
     def _look(self) -> None:
         opened, self._opened = self._opened, {}
         partitions: dict[int, dict[int, tuple[Queue, int]]] = {store_no: {} for store_no in opened}
-        for queue in self._broker.namespace:
+        for queue in self._namespaces.queues():
             if targets_of(queue):
                 for index, placement in enumerate(queue.partitions):
                     if placement.store_no in opened:
@@ -68,7 +70,7 @@ class Forwarder:
             return
         missing = [(queue, index) for queue, index in places if not queue.deleted and not self._pumps(queue, index)]
         for queue, index in missing:
-            self._broker.entity(queue.name).route.partitions[index].wake()
+            self._namespaces.entity_of(queue).route.partitions[index].wake()
         if missing:
             self._call_later(LOOK_AGAIN_MS, lambda: self._load(store_no, store, missing))
 
@@ -90,7 +92,7 @@ class Forwarder:
         queue, index = found
         forwarding = self._forwarding.get(queue.entity_id)
         if forwarding is None:
-            entity = self._broker.entity(queue.name)
+            entity = self._namespaces.entity_of(queue)
             forwarding = self._forwarding[queue.entity_id] = _Forwarding(self, entity)
             entity.join(forwarding)
         forwarding.see(store, index, transfers=transfers)
@@ -100,7 +102,7 @@ class Forwarder:
         found = self._sent_through.get(row)
         if found is not None and not found[0].deleted:
             return found
-        for queue in self._broker.namespace:
+        for queue in self._namespaces.queues():
             for index, placement in enumerate(queue.partitions):
                 if placement.partition_row == row:
                     self._sent_through[row] = (queue, index)
@@ -112,7 +114,7 @@ class Forwarder:
         if found is None or found[0].deleted or not targets_of(found[0]):
             self._by_row = {
                 placement.partition_row: (queue, index)
-                for queue in self._broker.namespace
+                for queue in self._namespaces.queues()
                 if targets_of(queue)
                 for index, placement in enumerate(queue.partitions)
             }
@@ -123,22 +125,11 @@ class Forwarder:
         """The entity is deleted."""
         self._forwarding.pop(entity_id, None)
 
-    def pump(self, source: Source, target: str | None, on_lost: Callable[[], None]) -> Pump:
-        """One that has not begun."""
-        return Pump(source, target, self._destination, self._broker.numbers, self._call_later, on_lost)
-
-    def _destination(self, name: str) -> Destination | None:
-        queue = self._broker.namespace.find(name)
-        if queue is None or queue.deleted:
-            return None
-        return Destination(
-            queue.name,
-            self._broker.entity(queue.name).route.partitions,
-            queue.can_send,
-            queue.message_size_max_bytes,
-            queue.requires_session,
-            queue.requires_duplicate_detection,
-        )
+    def pump(self, of: Queue, source: Source, target: str | None, on_lost: Callable[[], None]) -> Pump:
+        """One of this entity that has not begun."""
+        broker = self._namespaces.broker_of(of)
+        find = partial(_destination, broker)
+        return Pump(source, target, find, broker.numbers, self._call_later, on_lost)
 
 
 class _Forwarding:
@@ -201,7 +192,8 @@ class _Forwarding:
             key = (index, kind)
             if key in self._pumps or index not in self._stores:
                 continue
-            pump = self._forwarder.pump(self._source(index, kind, partition), target, lambda key=key: self._lost(key))  # type: ignore[misc]
+            source, lost = self._source(index, kind, partition), partial(self._lost, key)
+            pump = self._forwarder.pump(queue, source, target, lost)
             self._pumps[key] = pump
             pump.begin()
 
@@ -238,6 +230,20 @@ class _Forwarding:
             self._forwarder.see(store, row)
         if transfers:
             self._forwarder.see(store, row, transfers=True)
+
+
+def _destination(broker: Broker, name: str) -> Destination | None:
+    queue = broker.namespace.find(name)
+    if queue is None or queue.deleted:
+        return None
+    return Destination(
+        queue.name,
+        broker.entity_of(queue).route.partitions,
+        queue.can_send,
+        queue.message_size_max_bytes,
+        queue.requires_session,
+        queue.requires_duplicate_detection,
+    )
 
 
 def targets_of(queue: Queue) -> dict[int, str]:

@@ -1,17 +1,19 @@
 """Entities with their routes: what a front end needs to serve requests, whatever the protocol."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from partibus.clock import Clock, SystemClock
 from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation, PartibusError, Unsupported
 from partibus.filters.model import Rule
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies, SasPolicy
+from partibus.namespace.announcing import Announcer, Change
 from partibus.namespace.dropping import DroppedPartition
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.names import subscription_path
 from partibus.namespace.namespace import Namespace, Queue
+from partibus.namespace.namespace_options import DEFAULT_ID
 from partibus.namespace.placement import Placement
 from partibus.namespace.policies import check_not_fixed, policy_path, regenerated, with_policy, without
 from partibus.namespace.properties import changed_options, options_of, replaced_options
@@ -25,14 +27,6 @@ from partibus.routing.store_access import StoreAccess
 
 MakeHandle = Callable[[Queue, Placement], PartitionHandle]
 
-Change = Mapping[str, Any]
-"""What other brokers must follow, as JSON can hold it: ``entity``, the path of an entity that was made, changed or
-deleted (empty: the namespace, whose policies changed), or ``rehearsals``, all that go on."""
-
-Announce = Callable[[Change, Callable[[], None]], None]
-"""Tells a change to the other brokers and calls when all have followed."""
-
-
 AskStatus = Callable[[Callable[[dict[object, object]], None]], None]
 """Gets the brokers and stores of the namespace as they are now: ``brokers`` and ``stores``, lists of maps."""
 
@@ -44,29 +38,8 @@ def _no_backups(directory: str, stores: Sequence[str], answer: object) -> NoRetu
     raise Unsupported("A backup", "Ask a broker that has its stores in files.")
 
 
-def nobody_else(change: Change, followed: Callable[[], None]) -> None:
-    """The `Announce` of a broker that is alone."""
-    followed()
-
-
 _DROPPED_AT_ONCE = 512
 """Partitions whose end the catalog is told in one change."""
-
-
-class _Announcement:
-    """A change that other brokers may not have followed yet."""
-
-    __slots__ = ("calls", "followed")
-
-    def __init__(self) -> None:
-        self.followed = False
-        self.calls: list[Callable[[], None]] = []
-
-    def end(self) -> None:
-        self.followed = True
-        calls, self.calls = self.calls, []
-        for call in calls:
-            call()
 
 
 class EntityUser(Protocol):
@@ -165,14 +138,17 @@ class Broker:
         numbers: Numbers,
         limits: Limits,
         make_handle: MakeHandle,
-        announce: Announce = nobody_else,
+        announcer: Announcer | None = None,
         stores: Mapping[str, StoreAccess] | None = None,
         call_later: CallLater | None = None,
+        rehearsals: Rehearsals | None = None,
     ) -> None:
         """``stores``: the ways to all stores by name, in the order of their numbers. ``call_later`` is needed for
-        rehearsals, for who waits for messages without receiving them, and beside other brokers."""
+        rehearsals, for who waits for messages without receiving them, and beside other brokers. ``rehearsals``: those
+        of the server, where there are other namespaces."""
+        self._announcer = announcer or Announcer()
         self._call_idle: CallIdle | None = None
-        if call_later is not None and announce is not nobody_else:
+        if call_later is not None and not self._announcer.is_alone:
             self._call_idle = lambda call: call_later(limits.cache_idle_ms, call)
         self.namespace = namespace
         self.access = access
@@ -182,40 +158,37 @@ class Broker:
         self.limits = limits
         self.numbers = numbers
         self._make_handle = make_handle
-        self._announce = announce
-        self._announced = _Announcement()
-        """The last change; `when_followed` is asked right after it."""
-        self._announced.end()
         self.back_up: BackUp = _no_backups
         self.ask_status: AskStatus = lambda answer: answer({"brokers": [], "stores": []})
         """Whoever runs the broker knows better."""
         self._entities: dict[int, Entity] = {}
         self._stores = dict(stores or {})
         self._store_names = list(self._stores)
-        self.rehearsals = Rehearsals(self._store_names, self._places, call_later)
+        self.rehearsals = rehearsals or Rehearsals(self._store_names, call_later)
         """Losses on purpose."""
-        self.rehearsals.on_changed = lambda rules: self._spread({"rehearsals": to_plain(rules)})
+        self.rehearsals.places.append(self._places)
+        if rehearsals is None:
+            self.rehearsals.on_changed = lambda rules: self._announcer.spread({"rehearsals": to_plain(rules)})
+        self.deleted = False
+        """The namespace is."""
         self.arrivals = Arrivals(call_later)
         """Readers by range that wait for messages."""
         access.follow("", namespace.policies)
         for queue in namespace:
             if queue.policies:
                 access.follow(queue.name, queue.policies)
-        self.on_clock_moved: list[Callable[[], None]] = []
-        """Called when the clock was moved by hand (D26): run what has fallen due by `clock`. Timers that the loop has
-        were set for the time that was."""
 
     def entity(self, path: str) -> Entity:
         """The entity of that path, of any kind; routes are made on first use (D1). Raises `EntityNotFound`."""
-        return self._entity_of(self.namespace.entity(path))
+        return self.entity_of(self.namespace.entity(path))
 
     def topic(self, name: str) -> Entity:
         """As `entity`, for a topic."""
-        return self._entity_of(self.namespace.topic(name))
+        return self.entity_of(self.namespace.topic(name))
 
     def __iter__(self) -> Iterator[Entity]:
         """All entities, in order of path."""
-        return (self._entity_of(queue) for queue in self.namespace)
+        return (self.entity_of(queue) for queue in self.namespace)
 
     # -- entities ----------------------------------------------------------------------------------------------------
 
@@ -257,7 +230,7 @@ class Broker:
             return (replaced_options if whole else changed_options)(old, properties, queue.kind)
 
         changed = self.namespace.change(path, change, policies=policies, updated_ms=updated_ms)
-        entity = self._entity_of(changed)
+        entity = self.entity_of(changed)
         self._go_by(entity)
         self._tell(changed.name)
         return entity
@@ -267,7 +240,7 @@ class Broker:
         it must be. Raises `EntityNotFound`, and `InvalidOperation` for another kind."""
         self._known(path, kind)
         deleted = self.namespace.delete(path)
-        gone = [self._entity_of(queue) for queue in deleted]
+        gone = [self.entity_of(queue) for queue in deleted]
         for queue in deleted:
             self._let_go(queue)
         self._tell(deleted[0].name)
@@ -361,7 +334,7 @@ class Broker:
         queue = self.namespace.make(description, self._stores_away(), rule=rule, policies=policies or ())
         self.access.follow(queue.name, queue.policies)
         self._tell(queue.name)
-        return self._entity_of(queue)
+        return self.entity_of(queue)
 
     def _known(self, path: str, kind: EntityKind | None) -> Queue:
         """The entity of that path, which must be of that kind, as the catalog has it."""
@@ -394,11 +367,8 @@ class Broker:
             DroppedPartition(partition, self.numbers, dropped).start()
 
     def when_followed(self, call: Callable[[], None]) -> None:
-        """Call when every broker goes by the change that was made last: at once where there is only this one."""
-        if self._announced.followed:
-            call()
-        else:
-            self._announced.calls.append(call)
+        """See `Announcer`."""
+        self._announcer.when_followed(call)
 
     def follow(self, change: Change) -> None:
         """Go by what another broker has announced. Idempotent. Raises `StoreUnavailable` when the catalog can't be
@@ -407,6 +377,15 @@ class Broker:
             self._follow_entity(change["entity"])
         if "rehearsals" in change:
             self.rehearsals.follow(from_plain(change["rehearsals"]))
+
+    def end(self) -> None:
+        """The namespace is deleted from the catalog: whoever uses it is told, and what is in the stores goes."""
+        self.deleted = True
+        gone = [self.entity_of(queue) for queue in self.namespace.end()]
+        for entity in gone:
+            self._let_go(entity.queue)
+        self.rehearsals.places.remove(self._places)
+        self.when_followed(lambda: self._drop(gone))
 
     def _follow_entity(self, path: str) -> None:
         gone, changed = self.namespace.follow(path)
@@ -420,15 +399,11 @@ class Broker:
 
     def _catch_up(self, path: str) -> None:
         """A change that others have made may not have been told yet."""
-        if self._announce is not nobody_else:
+        if not self._announcer.is_alone:
             self._follow_entity(path)
 
     def _tell(self, path: str) -> None:
-        self._spread({"entity": path})
-
-    def _spread(self, change: Change) -> None:
-        self._announced = _Announcement()
-        self._announce(change, self._announced.end)
+        self._announcer.spread({"entity": path, "namespace": self.namespace.record.namespace_id})
 
     def _go_by(self, entity: Entity) -> None:
         """The entity has other options."""
@@ -448,14 +423,6 @@ class Broker:
         if entity is not None:
             entity.tell_changed()
 
-    def wake_partitions(self, partition_rows: list[int]) -> None:
-        """Have partitions loaded that nobody may use: something falls due in them."""
-        rows = set(partition_rows)
-        for queue in self.namespace if rows else ():
-            wanted = [i for i, placement in enumerate(queue.partitions) if placement.partition_row in rows]
-            for index in wanted:
-                self._entity_of(queue).route.partitions[index].wake()
-
     def in_use(self, queue: Queue) -> Entity | None:
         """The entity, if anybody has asked for it since the start."""
         return self._entities.get(queue.entity_id)
@@ -464,9 +431,18 @@ class Broker:
         """Where its partitions are."""
         names = self._store_names
         return [
-            Place(entity.queue.name, names[placement.store_no] if names else "", partition)
+            Place(self.qualified(entity.queue.name), names[placement.store_no] if names else "", partition)
             for placement, partition in zip(entity.queue.partitions, entity.route.partitions, strict=True)
         ]
+
+    @property
+    def is_default(self) -> bool:
+        """It is the namespace of the server's operator."""
+        return self.namespace.record.namespace_id == DEFAULT_ID
+
+    def qualified(self, path: str) -> str:
+        """The path among those of all namespaces."""
+        return path if self.is_default else f"{self.namespace.name}:{path}"
 
     def _places(self) -> Iterator[Place]:
         return (place for entity in list(self._entities.values()) for place in self.places_of(entity))
@@ -479,7 +455,8 @@ class Broker:
             if store.failure is not None or self.rehearsals.fails(name)
         )
 
-    def _entity_of(self, queue: Queue) -> Entity:
+    def entity_of(self, queue: Queue) -> Entity:
+        """Of a queue of this namespace; its route is made on first use."""
         entity = self._entities.get(queue.entity_id)
         if entity is None:
             partitions = [self._make_handle(queue, placement) for placement in queue.partitions]

@@ -11,8 +11,9 @@ Entity ids and partition rows are given out once, also when the entity is delete
 deleted entity leaves in the stores are remembered until somebody says that they are gone (`dropped_partitions`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from pathlib import Path
 
 from partibus.errors import InvalidOperation, UnusableFile
@@ -21,9 +22,11 @@ from partibus.namespace.access import SasPolicy
 from partibus.namespace.catalog_database import CatalogDatabase
 from partibus.namespace.catalog_entities import DEFAULT_LIMITS, CatalogLimits, EntityRecord, EntityTable
 from partibus.namespace.catalog_file import BUSY_TIMEOUT_S, CatalogFile
-from partibus.namespace.catalog_policies import NAMESPACE_ID, PolicyTable
+from partibus.namespace.catalog_namespaces import NamespaceTable
+from partibus.namespace.catalog_policies import PolicyTable, owner_of
 from partibus.namespace.catalog_rules import RuleTable
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
+from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions, NamespaceRecord
 from partibus.namespace.properties import change_refused, immutable_changes
 
 __all__ = ["Catalog", "CatalogLimits", "EntityRecord"]
@@ -49,9 +52,11 @@ class Catalog:
         can't be used, or has partitions in a store past ``store_count``."""
         self._database = CatalogFile(place, busy_timeout_s) if isinstance(place, Path) else place
         self._store_count = store_count
+        self._limits = limits
         self._rules = RuleTable(self._database, limits.sql_filter_max, limits.correlation_filter_max)
         self._policies = PolicyTable(self._database, limits.policy_max)
-        self._entities = EntityTable(self._database, store_count, limits, self._rules, self._policies)
+        self._namespaces = NamespaceTable(self._database)
+        self._look_at(DEFAULT_ID)
         ((last_store_no,),) = self._database.execute(_LAST_STORE_NO)
         if last_store_no is not None and last_store_no >= store_count:
             self.close()
@@ -60,6 +65,22 @@ class Catalog:
                 f"places partitions in store {last_store_no}, but there are only {store_count} stores",
                 f"Serve with at least {last_store_no + 1} stores.",
             )
+
+    def of(self, namespace_id: int) -> "Catalog":
+        """The same catalog with the entities and policies of another namespace. Closed with this one."""
+        other = copy(self)
+        other._look_at(namespace_id)
+        return other
+
+    def _look_at(self, namespace_id: int) -> None:
+        self.namespace_id = namespace_id
+        self._entities = EntityTable(
+            self._database, self._store_count, self._limits, self._rules, self._policies, namespace_id
+        )
+
+    def _note(self, path: str) -> None:
+        """The entity of that path was changed, or with an empty one the policies of the namespace."""
+        self._database.note({"entity": path, "namespace": self.namespace_id})
 
     @property
     def store_count(self) -> int:
@@ -73,6 +94,48 @@ class Catalog:
     def together(self) -> AbstractContextManager[None]:
         """Changes made inside are durable together at its end, or none is."""
         return self._changing()
+
+    # -- namespaces --------------------------------------------------------------------------------------------------
+
+    def list_namespaces(self) -> list[NamespaceRecord]:
+        """In order of their creation, the default one first."""
+        with self._reading():
+            return self._namespaces.all()
+
+    def create_namespace(
+        self, name: str, options: NamespaceOptions, now_ms: int, policies: Sequence[SasPolicy]
+    ) -> NamespaceRecord:
+        """EntityExists."""
+        with self._changing():
+            record = self._namespaces.create(name, options, now_ms)
+            self._policies.replace_all(owner_of(record.namespace_id), f"'{name}'", policies)
+            self._database.note({"namespaces": True})
+        return record
+
+    def update_namespace(
+        self, name: str, change: Callable[[NamespaceOptions], NamespaceOptions], now_ms: int
+    ) -> NamespaceRecord:
+        """Other options, made from those that it has. EntityNotFound, and what ``change`` raises."""
+        with self._changing():
+            old = self._namespaces.existing(name)
+            record = self._namespaces.update(old, change(old.options), now_ms)
+            self._database.note({"namespaces": True})
+        return record
+
+    def delete_namespace(self, name: str) -> NamespaceRecord:
+        """With all that is in it; the partitions of its entities are remembered as dropped. EntityNotFound."""
+        with self._changing():
+            record = self._namespaces.existing(name)
+            within = self.of(record.namespace_id)
+            for entity in within.list_entities():
+                if entity.description.kind is not EntityKind.SUBSCRIPTION:
+                    within.delete(entity.description.name)
+            self._policies.remove_all(owner_of(record.namespace_id))
+            self._namespaces.remove(record.namespace_id)
+            self._database.note({"namespaces": True})
+        return record
+
+    # -- entities ----------------------------------------------------------------------------------------------------
 
     def list_entities(self) -> list[EntityRecord]:
         """All entities in order of their creation."""
@@ -113,7 +176,7 @@ class Catalog:
                 self._rules.add(record.entity_id, name, self._entities.topic_of(record).entity_id, rule)
             if policies:
                 self._policies.replace_all(record.entity_id, f"'{name}'", policies)
-            self._database.note(name)
+            self._note(name)
             return self._entities.existing(name)
 
     def update(
@@ -129,7 +192,7 @@ class Catalog:
             self._entities.update(old, options, now_ms)
             if policies is not None:
                 self._policies.replace_all(old.entity_id, f"'{name}'", policies)
-            self._database.note(name)
+            self._note(name)
             return self._entities.existing(name)
 
     def delete(self, name: str) -> list[EntityRecord]:
@@ -145,7 +208,7 @@ class Catalog:
             for one in records:
                 self._policies.remove_all(one.entity_id)
             self._entities.remove(records)
-            self._database.note(record.description.name)
+            self._note(record.description.name)
         return records
 
     def add_rule(self, subscription: str, rule: Rule) -> EntityRecord:
@@ -175,13 +238,13 @@ class Catalog:
     def namespace_policies(self) -> tuple[SasPolicy, ...]:
         """Of the namespace, beside those of the keys file."""
         with self._reading():
-            return self._policies.of(NAMESPACE_ID)
+            return self._policies.of(owner_of(self.namespace_id))
 
     def replace_namespace_policies(self, policies: Sequence[SasPolicy]) -> None:
         """QuotaExceeded."""
         with self._changing():
-            self._policies.replace_all(NAMESPACE_ID, "The namespace", policies)
-            self._database.note("")
+            self._policies.replace_all(owner_of(self.namespace_id), "The namespace", policies)
+            self._note("")
 
     def dropped_partitions(self) -> list[tuple[int, int]]:
         """(partition row, store number) of deleted entities' partitions whose rows may still be in their stores."""
@@ -206,7 +269,7 @@ class Catalog:
         with self._changing():
             record = self._entities.existing(subscription)
             yield record, self._entities.topic_of(record).entity_id
-            self._database.note(record.description.name)
+            self._note(record.description.name)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

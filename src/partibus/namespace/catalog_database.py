@@ -12,11 +12,11 @@ Formats of the tables are steps, applied in order: ``ddl/N.sql`` holds what lead
 ``ddl/N_sqlite.sql`` and ``ddl/N_postgresql.sql`` where the two can't be said alike.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Protocol
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """The format that this version writes; older ones are led to it when they are opened, newer ones refused."""
 
 Row = tuple[Any, ...]
@@ -57,8 +57,9 @@ class CatalogDatabase(Protocol):
         """Never raises."""
         ...
 
-    def note(self, path: str) -> None:
-        """In a transaction that writes: who else serves this catalog must look at the entity of this path again."""
+    def note(self, change: Mapping[str, object]) -> None:
+        """In a transaction that writes: what who else serves this catalog must look at again, as
+        `partibus.namespace.namespaces.Change` says."""
         ...
 
     def close(self) -> None:

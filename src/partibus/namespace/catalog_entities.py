@@ -27,6 +27,7 @@ from partibus.namespace.properties import options_of, properties_of
 
 _ENTITY_COLUMNS = "entity_id, name, kind, properties, created_ms, updated_ms"
 _PLACEMENT_COLUMNS = "partition_no, store_no, partition_row"
+_OF_NAMESPACE = "entity_id IN (SELECT entity_id FROM entity WHERE namespace_id = ?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class EntityRecord:
     """Of a subscription, in order of folded name."""
     policies: tuple[SasPolicy, ...] = ()
     """In order of name."""
+    namespace_id: int = 0
 
 
 class EntityTable:
@@ -78,8 +80,11 @@ class EntityTable:
         limits: CatalogLimits,
         rules: RuleTable,
         policies: PolicyTable,
+        namespace_id: int = 0,
     ) -> None:
+        """Those of one namespace."""
         self._database = database
+        self._namespace_id = namespace_id
         self._store_count = store_count
         self._limits = limits
         self._rules = rules
@@ -89,11 +94,15 @@ class EntityTable:
         """In order of their creation."""
         placements: dict[int, list[Placement]] = {}
         for entity_id, *place in self._database.execute(
-            f"SELECT entity_id, {_PLACEMENT_COLUMNS} FROM placement ORDER BY entity_id, partition_no"
+            f"SELECT entity_id, {_PLACEMENT_COLUMNS} FROM placement WHERE {_OF_NAMESPACE}"
+            " ORDER BY entity_id, partition_no",
+            (self._namespace_id,),
         ):
             placements.setdefault(entity_id, []).append(Placement(*place))
         rules, policies = self._rules.of_all(), self._policies.of_all()
-        rows = self._database.execute(f"SELECT {_ENTITY_COLUMNS} FROM entity ORDER BY entity_id")
+        rows = self._database.execute(
+            f"SELECT {_ENTITY_COLUMNS} FROM entity WHERE namespace_id = ? ORDER BY entity_id", (self._namespace_id,)
+        )
         return [
             self._record(row, placements.get(row[0], ()), rules.get(row[0], ()), policies.get(row[0], ()))
             for row in rows
@@ -108,7 +117,7 @@ class EntityTable:
 
     def find(self, name: str) -> EntityRecord | None:
         """The entity of that name, if there is one."""
-        return next(iter(self._select("folded_name", fold_name(name))), None)
+        return next(iter(self._select("folded_name", self._key(name))), None)
 
     def subscriptions_of(self, topic: EntityRecord) -> list[EntityRecord]:
         """In order of folded name; none of what is no topic."""
@@ -124,6 +133,10 @@ class EntityTable:
     def remove(self, records: Sequence[EntityRecord]) -> None:
         """Rules and placements go with what they belong to."""
         self._database.execute_many("DELETE FROM entity WHERE entity_id = ?", [(one.entity_id,) for one in records])
+
+    def _key(self, name: str) -> str:
+        """What the name is unique by among the entities of all namespaces."""
+        return f"{self._namespace_id}:{fold_name(name)}" if self._namespace_id else fold_name(name)
 
     def _select(self, column: str, value: object) -> list[EntityRecord]:
         rows = self._database.execute(
@@ -208,28 +221,44 @@ class EntityTable:
     ) -> EntityRecord:
         name, options, kind = description.name, description.options, description.kind
         self._database.execute(
-            f"INSERT INTO entity ({_ENTITY_COLUMNS}, folded_name, topic_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (entity_id, name, kind.value, _to_text(kind, options), now_ms, now_ms, fold_name(name), topic_id),
+            f"INSERT INTO entity ({_ENTITY_COLUMNS}, folded_name, topic_id, namespace_id)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                entity_id,
+                name,
+                kind.value,
+                _to_text(kind, options),
+                now_ms,
+                now_ms,
+                self._key(name),
+                topic_id,
+                self._namespace_id,
+            ),
         )
         self._database.execute_many(
             "INSERT INTO placement VALUES (?, ?, ?, ?)", [(entity_id, *placement) for placement in placements]
         )
-        return EntityRecord(entity_id, description, placements, now_ms, now_ms)
+        return EntityRecord(entity_id, description, placements, now_ms, now_ms, namespace_id=self._namespace_id)
 
     def _check_quotas(self, options: EntityOptions) -> None:
         ((entity_count,),) = self._database.execute(
-            "SELECT (SELECT count(*) FROM entity) - (SELECT count(*) FROM entity WHERE topic_id IS NOT NULL)"
+            "SELECT (SELECT count(*) FROM entity WHERE namespace_id = ?)"
+            " - (SELECT count(*) FROM entity WHERE topic_id IS NOT NULL AND namespace_id = ?)",
+            (self._namespace_id, self._namespace_id),
         )
         if entity_count >= self._limits.entity_max:
             raise QuotaExceeded("The namespace", self._limits.entity_max, "entities", "Delete one that is not needed.")
         if not options.partitioned:
             return
-        ((partitioned_count,),) = self._database.execute("SELECT count(*) FROM placement WHERE partition_no = 1")
+        ((partitioned_count,),) = self._database.execute(
+            f"SELECT count(*) FROM placement WHERE partition_no = 1 AND {_OF_NAMESPACE}", (self._namespace_id,)
+        )
         if partitioned_count >= self._limits.partitioned_max:
             # Subscriptions are among them, and are not counted.
             ((partitioned_count,),) = self._database.execute(
                 "SELECT count(*) FROM placement JOIN entity ON entity.entity_id = placement.entity_id"
-                " WHERE partition_no = 1 AND topic_id IS NULL"
+                " WHERE partition_no = 1 AND topic_id IS NULL AND namespace_id = ?",
+                (self._namespace_id,),
             )
         if partitioned_count >= self._limits.partitioned_max:
             raise QuotaExceeded(
@@ -282,7 +311,9 @@ class EntityTable:
         if len(placements) != options.partition_count:
             raise self._damaged(name, f"{len(placements)} of its {options.partition_count} partitions")
         description = EntityDescription(name, options, EntityKind(kind))
-        return EntityRecord(entity_id, description, tuple(placements), created_ms, updated_ms, rules, policies)
+        return EntityRecord(
+            entity_id, description, tuple(placements), created_ms, updated_ms, rules, policies, self._namespace_id
+        )
 
     def _damaged(self, name: str, what: str) -> UnusableFile:
         return UnusableFile(self._database.name, f"has the entity '{name}' with {what}", "Restore it from a backup.")

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -66,7 +66,7 @@ class CatalogFile:
         with suppress(sqlite3.Error):
             self._connection.execute("ROLLBACK")
 
-    def note(self, path: str) -> None:
+    def note(self, change: Mapping[str, object]) -> None:
         """Nothing to do: brokers that share a file have a supervisor, who tells them (ADR 0007)."""
 
     def close(self) -> None:

@@ -6,8 +6,11 @@ from partibus.errors import QuotaExceeded
 from partibus.namespace.access import SasPolicy, names_of, rights_of
 from partibus.namespace.catalog_database import CatalogDatabase
 
-NAMESPACE_ID = 0
-"""Stands for the namespace where an entity's id stands otherwise."""
+
+def owner_of(namespace_id: int) -> int:
+    """Stands for a namespace where an entity's id stands otherwise."""
+    return -namespace_id
+
 
 _COLUMNS = "name, rights, primary_key, secondary_key, created_ms, modified_ms"
 

@@ -12,7 +12,7 @@ from partibus.filters.matcher import Matcher
 from partibus.filters.matcher import Subscription as Matched
 from partibus.message import Message
 from partibus.namespace.entities import EntityDescription
-from partibus.namespace.namespace import Namespace, Queue, Subscription, Topic
+from partibus.namespace.namespace import Queue, Subscription, Topic, TopicsByRow
 from partibus.partition.fan_out import Plan, Unfiltered
 from partibus.partition.options import PartitionOptions
 
@@ -22,8 +22,8 @@ MakeOptions = Callable[[Queue], PartitionOptions]
 class TopicSubscribers:
     """The `partibus.partition.fan_out.Subscribers` of a broker."""
 
-    def __init__(self, namespace: Namespace, make_options: MakeOptions) -> None:
-        self._namespace = namespace
+    def __init__(self, topics_by_row: TopicsByRow, make_options: MakeOptions) -> None:
+        self._topics_by_row = topics_by_row
         self._options = _Options(make_options)
         self._rules: dict[int, _Rules] = {}
         """By entity id of the topic."""
@@ -32,7 +32,7 @@ class TopicSubscribers:
 
     def fan_out(self, row: int) -> "TopicFanOut | None":
         """See the protocol. The same object until something of the topic's subscriptions changes."""
-        found = self._namespace.topic_of_row(row)
+        found = self._topics_by_row.get(row)
         if found is None:
             self._forget(row)
             return None

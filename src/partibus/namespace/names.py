@@ -19,6 +19,7 @@ SUBSCRIPTIONS = "Subscriptions"
 RULES = "Rules"
 _RESERVED = frozenset({SUBSCRIPTIONS.lower(), RULES.lower()})
 
+_NAMESPACE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{4,48}[A-Za-z0-9]")
 _SEGMENT = re.compile(r"[A-Za-z0-9._~-]+")
 _ONLY_DOTS = re.compile(r"\.+")
 
@@ -46,6 +47,18 @@ def check_short_name(name: str, field: str = "Name") -> str:
     fault = _segment_fault(name)
     if fault:
         raise ArgumentError(field, name, _CHARACTERS, fault)
+    return name
+
+
+def check_namespace_name(name: str, field: str = "Name") -> str:
+    """``name`` itself when a namespace may have it, as the first label of host names; else ArgumentError."""
+    if not _NAMESPACE_NAME.fullmatch(name):
+        raise ArgumentError(
+            field,
+            name,
+            "6 to 50 letters, digits and hyphens, the first a letter, the last no hyphen",
+            "Host names begin with it.",
+        )
     return name
 
 

@@ -14,11 +14,13 @@ from partibus.errors import EntityChanged, EntityNotFound, OutcomeUnknown, Store
 from partibus.filters.model import Rule
 from partibus.namespace.access import SasPolicy
 from partibus.namespace.catalog import Catalog, EntityRecord
+from partibus.namespace.catalog_namespaces import DEFAULT_RECORD
 from partibus.namespace.config_apply import Applied, apply_config
 from partibus.namespace.config_json import Config
 from partibus.namespace.entities import DEFAULT_OPTIONS, EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.forwards import with_known_targets
 from partibus.namespace.names import fold_name, split_path
+from partibus.namespace.namespace_options import NamespaceRecord
 from partibus.namespace.policies import completed
 from partibus.namespace.queues import Queue, Subscription, Topic
 from partibus.namespace.rules import check_rule, default_rule
@@ -27,6 +29,10 @@ __all__ = ["Applied", "Followed", "Namespace", "Queue", "Subscription", "Topic"]
 
 ChangePolicies = Callable[[Sequence[SasPolicy]], Iterable[SasPolicy]]
 """The policies that somebody is to have, from those that there are."""
+
+
+TopicsByRow = dict[int, tuple[Topic, int]]
+"""The topic that a partition is of, and which of its partitions that is, by the partition's row."""
 
 
 class Followed(NamedTuple):
@@ -44,15 +50,30 @@ class Namespace:
     Changes may raise what `Catalog` raises; then nothing has changed here either.
     """
 
-    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        clock: Clock,
+        record: NamespaceRecord = DEFAULT_RECORD,
+        topics_by_row: TopicsByRow | None = None,
+    ) -> None:
+        """``catalog`` looks at this namespace. ``topics_by_row`` is filled with the partitions of its topics; several
+        namespaces of a broker share one."""
+        self.record = record
+        """Replaced with every change of the namespace's options."""
         self._catalog = catalog
         self._clock = clock
         self._entities: dict[str, Queue] = {}
-        self._topics_by_row: dict[int, tuple[Topic, int]] = {}
+        self.topics_by_row = {} if topics_by_row is None else topics_by_row
         self.policies = catalog.namespace_policies()
         """Of the namespace, beside those of the keys file."""
-        for record in catalog.list_entities():
-            self._add(record)
+        for entity in catalog.list_entities():
+            self._add(entity)
+
+    @property
+    def name(self) -> str:
+        """Its host names begin with it."""
+        return self.record.name
 
     # -- what there is -----------------------------------------------------------------------------------------------
 
@@ -107,9 +128,9 @@ class Namespace:
         """EntityNotFound."""
         return self.topic(topic).subscription(name)
 
-    def topic_of_row(self, partition_row: int) -> tuple[Topic, int] | None:
-        """The topic that a partition is of, and which of its partitions that is."""
-        return self._topics_by_row.get(partition_row)
+    def end(self) -> list[Queue]:
+        """The namespace is deleted: all that was in it."""
+        return [gone for queue in list(self._entities.values()) if not queue.deleted for gone in self._take_out(queue)]
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -271,7 +292,7 @@ class Namespace:
         elif record.description.kind is EntityKind.TOPIC:
             entity = Topic(record)
             for index, placement in enumerate(entity.partitions):
-                self._topics_by_row[placement.partition_row] = (entity, index)
+                self.topics_by_row[placement.partition_row] = (entity, index)
         else:
             topic = self.topic(split_path(record.description.name)[0])
             entity = Subscription(record, topic)
@@ -293,4 +314,4 @@ class Namespace:
             entity.topic.remove(entity)
         elif isinstance(entity, Topic):
             for placement in entity.partitions:
-                del self._topics_by_row[placement.partition_row]
+                del self.topics_by_row[placement.partition_row]

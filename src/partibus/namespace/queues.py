@@ -44,6 +44,7 @@ class Queue:
         "max_delivery_count",
         "message_size_max_bytes",
         "name",
+        "namespace_id",
         "partition_size_max_bytes",
         "partitioned",
         "partitions",
@@ -57,6 +58,7 @@ class Queue:
 
     def __init__(self, record: EntityRecord) -> None:
         self.entity_id: int = record.entity_id
+        self.namespace_id: int = record.namespace_id
         self.name: str = record.description.name
         """Of a subscription its path, ``topic/Subscriptions/name``."""
         self.kind: EntityKind = record.description.kind

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 
 from partibus.clock import ManualClock
-from partibus.namespace.broker import Broker
 from partibus.node.idle import IdleQueues
 from partibus.partition.runtime import StoreRuntime
 
@@ -18,13 +17,14 @@ class ClockHand:
     def __init__(
         self,
         clock: ManualClock,
-        broker: Broker,
+        on_moved: Callable[[], None],
         runtimes: Callable[[], Collection[StoreRuntime]],
         idle: IdleQueues,
     ) -> None:
-        """``runtimes``: of the stores that the broker owns at the moment."""
+        """``on_moved`` runs what has fallen due and is not in a store; ``runtimes``: of the stores that the broker owns
+        at the moment."""
         self._clock = clock
-        self._broker = broker
+        self._on_moved = on_moved
         self._owned = runtimes
         self._idle = idle
         self._turn = asyncio.Lock()
@@ -34,8 +34,7 @@ class ClockHand:
         async with self._turn:
             self._idle.note()  # until now time stood still: what was used, was used now
             now_ms = self._clock.advance(milliseconds)
-            for call in self._broker.on_clock_moved:
-                call()
+            self._on_moved()
             self._idle.check()
             await self.run_out()
             return now_ms
@@ -46,8 +45,7 @@ class ClockHand:
         if used_elsewhere is not None:
             self._idle.note(used_elsewhere)
         self._clock.advance(max(now_ms - self._clock.now_ms(), 0))
-        for call in self._broker.on_clock_moved:
-            call()
+        self._on_moved()
         if used_elsewhere is not None:
             self._idle.check()
         await self.run_out()

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from partibus.namespace.addresses import subqueue_path
-from partibus.namespace.broker import Broker
+from partibus.namespace.namespace import Queue
+from partibus.namespace.namespaces import Namespaces
 from partibus.partition.answers import OnReply
 from partibus.partition.commands import Inspect
 from partibus.partition.replies import CursorInfo, Inspected
@@ -59,15 +60,15 @@ class CursorWatch:
     """One broker's."""
 
     def __init__(
-        self, broker: Broker, runtimes: Callable[[], Collection[StoreRuntime]], loop: asyncio.AbstractEventLoop
+        self, namespaces: Namespaces, runtimes: Callable[[], Collection[StoreRuntime]], loop: asyncio.AbstractEventLoop
     ) -> None:
         """``runtimes``: of the stores that this broker owns at the moment."""
-        self._broker = broker
+        self._namespaces = namespaces
         self._runtimes = runtimes
         self._loop = loop
         self._looking = asyncio.Lock()
-        self._places: dict[int, tuple[str, int]] = {}
-        """By partition row, as far as they were asked for: the entity's path, and the partition's number."""
+        self._places: dict[int, tuple[Queue, int]] = {}
+        """By partition row, as far as they were asked for: the entity, and the partition's number."""
         self._told: dict[tuple[str, int, str, int], tuple[int, bool]] = {}
         """By cursor and partition: where the messages that it will have begin, and whether it was said to lag."""
 
@@ -92,19 +93,19 @@ class CursorWatch:
             rows.update(answer or ())
         if not rows <= self._places.keys():
             self._places = {
-                place.partition_row: (queue.name, place.partition_no)
-                for queue in self._broker.namespace
+                place.partition_row: (queue, place.partition_no)
+                for queue in self._namespaces.queues()
                 for place in queue.partitions
             }
         found = []
-        for path, number in (self._places[row] for row in sorted(rows) if row in self._places):
-            queue = self._broker.namespace.find(path)
-            if queue is not None and not queue.deleted:
-                found.append((self._broker.entity(path).route.partitions[number], path))
+        for queue, number in (self._places[row] for row in sorted(rows) if row in self._places):
+            if not queue.deleted:
+                broker = self._namespaces.broker_of(queue)
+                found.append((broker.entity_of(queue).route.partitions[number], broker.qualified(queue.name)))
         return found
 
     def _inspect(self, partition: PartitionHandle) -> Callable[[OnReply], None]:
-        return lambda on_reply: partition.submit(Inspect(self._broker.numbers.next()), on_reply)
+        return lambda on_reply: partition.submit(Inspect(self._namespaces.default.numbers.next()), on_reply)
 
     def _ask(self, ask: Callable[[OnReply], None]) -> asyncio.Future[Any]:
         """Who asks may be gone when the answer comes: the broker stops."""

@@ -11,10 +11,13 @@ from partibus.frontends.amqp.server import AmqpServer
 from partibus.frontends.rest.app import make_app
 from partibus.frontends.rest.metrics import Snapshot
 from partibus.namespace.access import AccessPolicies
-from partibus.namespace.broker import Broker, Change
+from partibus.namespace.announcing import Announcer, Change
+from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.fan_out import TopicSubscribers
-from partibus.namespace.namespace import Namespace, Queue
+from partibus.namespace.namespace import Namespace, Queue, TopicsByRow
+from partibus.namespace.namespace_options import NamespaceRecord
+from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.placement import Placement
 from partibus.node.backups import Backups
 from partibus.node.clock_hand import ClockHand
@@ -30,6 +33,7 @@ from partibus.partition.meters import Meters
 from partibus.partition.ports import Store
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.routing.rehearsals import Rehearsals, to_plain
 from partibus.routing.store_access import StoreAccess
 
 DRAIN_S = 0.2
@@ -40,7 +44,7 @@ class Whole(Protocol):
     """All brokers of the namespace: a client gets the same answer from each."""
 
     def announce(self, change: Change, followed: Callable[[], None]) -> None:
-        """See `partibus.namespace.broker.Announce`."""
+        """See `partibus.namespace.announcing.Announce`."""
         ...
 
     async def health(self) -> Mapping[str, str]:
@@ -88,44 +92,61 @@ class Front:
         self._stores = list(stores.values())
         self._whole = whole
         self.catalog = catalog
-        self.namespace = Namespace(catalog, clock)
-        self.subscribers = TopicSubscribers(self.namespace, lambda queue: partition_options(queue, settings.limits))
-        self.broker = Broker(
-            self.namespace,
-            access,
-            clock,
-            Numbers(),
-            settings.limits,
-            self._make_handle,
-            whole.announce,
-            stores,
-            lambda delay_ms, call: loop.call_later(delay_ms / 1000, call),
-        )
+        topics_by_row: TopicsByRow = {}
+        self.subscribers = TopicSubscribers(topics_by_row, lambda queue: partition_options(queue, settings.limits))
+        numbers, announcer = Numbers(), Announcer(whole.announce)
+        rehearsals = Rehearsals(list(stores), self._call_later)
+        rehearsals.on_changed = lambda rules: announcer.spread({"rehearsals": to_plain(rules)})
+
+        def serve(record: NamespaceRecord, access: AccessPolicies) -> Broker:
+            return Broker(
+                Namespace(catalog.of(record.namespace_id), clock, record, topics_by_row),
+                access,
+                clock,
+                numbers,
+                settings.limits,
+                self._make_handle,
+                announcer,
+                stores,
+                self._call_later,
+                rehearsals,
+            )
+
+        self.broker = serve(catalog.list_namespaces()[0], access)
+        self.namespaces = Namespaces(self.broker, catalog, lambda record: serve(record, AccessPolicies(())), announcer)
         self.broker.ask_status = self._ask_status
-        self.forwarder = Forwarder(self.broker, lambda delay_ms, call: loop.call_later(delay_ms / 1000, call))
+        self.forwarder = Forwarder(self.namespaces, self._call_later)
         self._backups = Backups(settings.data, list(stores), loop)
         self.broker.back_up = self._backups.begin
-        self.idle = IdleQueues(self.broker)
+        self.idle = IdleQueues(self.namespaces, clock)
         self._idle_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._runtimes = runtimes
-        self._amqp = AmqpServer(self.broker, loop)
-        self._cursors = CursorWatch(self.broker, runtimes, loop)
+        self._amqp = AmqpServer(self.namespaces, loop)
+        self._cursors = CursorWatch(self.namespaces, runtimes, loop)
         self._cursor_timer: asyncio.TimerHandle | None = None
-        self.measuring = Measuring(self.broker, meters, self._amqp, stores, self._cursors)
+        self.measuring = Measuring(self.namespaces, meters, self._amqp, stores, self._cursors)
         advance: Callable[[int], Awaitable[int]] | None = None
         self.hand: ClockHand | None = None
         if isinstance(clock, ManualClock):
-            self.hand = ClockHand(clock, self.broker, runtimes, self.idle)
+            self.hand = ClockHand(clock, self.namespaces.clock_moved, runtimes, self.idle)
             advance = whole.advance
         self._http = HttpServer(
-            make_app(self.health, self._metrics, clock, advance, self.broker, self._amqp.ingress.new_message_id),
+            make_app(self.health, self._metrics, clock, advance, self.namespaces, self._amqp.ingress.new_message_id),
             settings.limits.http,
             self._amqp.make_websocket_protocol,
         )
 
         self.tls = ServerTls.of(settings)
         self._tls_listeners: list[TlsListener] = []
+
+    @property
+    def namespace(self) -> Namespace:
+        """The default one."""
+        return self.broker.namespace
+
+    def _call_later(self, delay_ms: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay_ms / 1000, call)
 
     @property
     def connections(self) -> int:
@@ -202,12 +223,11 @@ class Front:
 
     def wake(self, partition_rows: list[int]) -> None:
         """Something falls due in these partitions, of a store that this broker owns."""
-        self.broker.wake_partitions(partition_rows)
+        self.namespaces.wake_partitions(partition_rows)
 
     def time_jumped(self) -> None:
         """The clock has gone forward by itself: delays that were reckoned before are too long."""
-        for call in self.broker.on_clock_moved:
-            call()
+        self.namespaces.clock_moved()
         for runtime in self._runtimes():
             runtime.run_due()
 

@@ -16,9 +16,10 @@ Of several brokers one deletes, and is told what was used through the others (`I
 import logging
 from collections.abc import Iterable
 
+from partibus.clock import Clock
 from partibus.errors import PartibusError
-from partibus.namespace.broker import Broker
 from partibus.namespace.namespace import Queue
+from partibus.namespace.namespaces import Namespaces
 from partibus.partition.replies import Inspected
 from partibus.routing.inspect import inspect_all
 
@@ -33,9 +34,10 @@ AT_A_TIME = 200
 class IdleQueues:
     """Knows since when each entity with an AutoDeleteOnIdle is idle."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._started_ms = broker.clock.now_ms()
+    def __init__(self, namespaces: Namespaces, clock: Clock) -> None:
+        self._namespaces = namespaces
+        self._clock = clock
+        self._started_ms = clock.now_ms()
         self._used_ms: dict[int, int] = {}
         """Last use by entity id."""
         self.asking = 0
@@ -44,20 +46,20 @@ class IdleQueues:
 
     def begin(self) -> None:
         """This broker deletes from now on. What was used until now is not known here: everything was."""
-        self._started_ms = self._broker.clock.now_ms()
+        self._started_ms = self._clock.now_ms()
         self._used_ms = {}
 
     def take_used(self) -> list[int]:
         """Ids of the queues that were used through this broker since this was asked last."""
-        return [queue.entity_id for queue in self._broker.namespace.deleted_on_idle if self._is_used(queue)]
+        return [queue.entity_id for queue in self._bounded() if self._is_used(queue)]
 
     def note(self, elsewhere: Iterable[int] = ()) -> list[Queue]:
         """Take down who was used until now, here and, by their ids, ``elsewhere``; the queues whose time is over."""
         used_elsewhere = set(elsewhere)
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         before, self._used_ms = self._used_ms, {}
         over = []
-        for queue in self._broker.namespace.deleted_on_idle:
+        for queue in self._bounded():
             used_ms = max(before.get(queue.entity_id, self._started_ms), queue.touched_ms)
             if self._is_used(queue) or queue.entity_id in used_elsewhere:
                 used_ms = now_ms
@@ -72,15 +74,19 @@ class IdleQueues:
             if not queue.deleted:  # with its topic
                 self._ask(queue)
 
+    def _bounded(self) -> list[Queue]:
+        """The entities that have an AutoDeleteOnIdle."""
+        return [queue for broker in self._namespaces for queue in broker.namespace.deleted_on_idle]
+
     def _is_used(self, queue: Queue) -> bool:
-        entity = self._broker.in_use(queue)
+        entity = self._namespaces.in_use(queue)
         return entity is not None and (entity.route.take_used() or entity.awaited)
 
     def _ask(self, queue: Queue) -> None:
         """Only its partitions know what is scheduled. One that can't answer may have such messages."""
         self.asking += 1
         inspect_all(
-            self._broker.entity(queue.name).route,
+            self._namespaces.entity_of(queue).route,
             lambda found: self._inspected(queue, found),
             lambda _: self._asked(),
         )
@@ -92,20 +98,21 @@ class IdleQueues:
         self._asked()
         if queue.deleted:
             return
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._clock.now_ms()
         used_ms = max(self._used_ms.get(queue.entity_id, now_ms), queue.touched_ms)
         if self._is_used(queue) or any(one.has_scheduled for one in found):
             used_ms = now_ms
         self._used_ms[queue.entity_id] = max(used_ms, *(one.activated_ms for one in found))
         if not _is_over(queue, self._used_ms[queue.entity_id], now_ms):
             return
+        broker = self._namespaces.broker_of(queue)
         try:
-            self._broker.delete(queue.name)
+            broker.delete(queue.name)
         except PartibusError as error:  # the next check tries again
             log.warning("the idle %s '%s' could not be deleted: %s", queue.kind.value, queue.name, error)
         else:
             self.asking += 1
-            self._broker.when_followed(self._asked)
+            broker.when_followed(self._asked)
             log.info("the %s '%s' was idle for its AutoDeleteOnIdle and is deleted", queue.kind.value, queue.name)
 
 

@@ -29,7 +29,8 @@ from partibus.cluster.serving import Serving
 from partibus.cluster.share import Member, owners_of, steps_of
 from partibus.cluster.sockets import Address, TcpAddress, listen_tls_at
 from partibus.errors import InvalidOperation, StartError, StoreUnavailable
-from partibus.namespace.broker import Broker, Change
+from partibus.namespace.announcing import Change
+from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.config_json import read_config_json
 from partibus.node.front import Front
@@ -140,7 +141,7 @@ class Machine:
             self,
             self._meters,
         )
-        self._telemetry.begin(self._front.namespace)
+        self._telemetry.begin(self._front.namespaces)
         if settings.config is not None:
             self._front.namespace.apply(read_config_json(settings.config))
         if (rehearsals := self._registry.rehearsals()) is not None:
@@ -345,13 +346,10 @@ class Machine:
         return [] if self._is_janitor else self._front.idle.take_used()
 
     def follow(self, change: Mapping[str, Any]) -> None:
-        self._front.broker.follow(change)
+        self._front.namespaces.follow(change)
 
     def follow_all(self) -> None:
-        known = {entity.name for entity in self._front.namespace}
-        found = {record.description.name for record in self._front.catalog.list_entities()}
-        for name in ("", *sorted(known | found)):  # the empty one stands for the namespace itself
-            self._front.broker.follow({"entity": name})
+        self._front.namespaces.follow_all()
 
     def seen(self, brokers: Sequence[Present]) -> None:
         self._tell_who_is_gone(brokers)

@@ -27,7 +27,7 @@ from partibus.cluster.secret import load_secret
 from partibus.cluster.serving import Serving
 from partibus.cluster.sockets import listen
 from partibus.errors import InvalidOperation, PartibusError, StoreUnavailable
-from partibus.namespace.broker import Change
+from partibus.namespace.announcing import Change
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.keys_file import load_policies
 from partibus.node.front import Front
@@ -139,8 +139,8 @@ class Member:
             self,
             self._meters,
         )
-        self.front.broker.follow(body["changes"])
-        self._telemetry.begin(self.front.namespace)
+        self.front.namespaces.follow(body["changes"])
+        self._telemetry.begin(self.front.namespaces)
         self._made = True
 
     def _time_jumped(self) -> None:
@@ -228,7 +228,7 @@ class Member:
         """Another broker has changed something. Not answered before it is followed: whoever changed it waits for it."""
         while True:
             try:
-                self.front.broker.follow(body["change"])
+                self.front.namespaces.follow(body["change"])
                 return
             except StoreUnavailable as error:
                 log.warning("the catalog can't be read now: %s", error)

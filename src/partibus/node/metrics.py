@@ -10,10 +10,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from partibus.errors import EntityNotFound
 from partibus.frontends.amqp.server import AmqpServer
 from partibus.frontends.rest.metrics import EntityFacts, Snapshot
-from partibus.namespace.broker import Broker
 from partibus.namespace.namespace import Queue
+from partibus.namespace.namespaces import Namespaces
 from partibus.node.cursor_watch import CursorFacts, CursorWatch, Retained
 from partibus.partition.keys import KIND_BITS, kind_of
 from partibus.partition.meters import TALLIED, Meters
@@ -42,7 +43,7 @@ class Measuring:
 
     def __init__(
         self,
-        broker: Broker,
+        namespaces: Namespaces,
         meters: Meters,
         server: AmqpServer,
         stores: Mapping[str, StoreAccess],
@@ -51,7 +52,7 @@ class Measuring:
         """``stores``: the ways to all stores by name."""
         self._cursors = cursors
         self._of_cursors: tuple[list[CursorFacts], list[Retained]] = ([], [])
-        self._broker = broker
+        self._namespaces = namespaces
         self._meters = meters
         self._server = server
         self._stores = stores
@@ -88,19 +89,29 @@ class Measuring:
 
     def describe(self, measured: Mapping[str, Measurements], status: Mapping[str, Any]) -> Snapshot:
         """All there is to say: of every broker, with what is known here about entities."""
-        namespace = self._broker.namespace
         away = {store["name"] for store in status["stores"] if store["trouble"]}
         away_numbers = {number for number, name in enumerate(self._stores) if name in away}
         kinds: dict[str, int] = {}
-        for queue in namespace:
+        for queue in self._namespaces.queues():
             kinds[queue.kind.value] = kinds.get(queue.kind.value, 0) + 1
         entities = {}
         for name in sorted({name for one in measured.values() for name in one["entities"]}):
-            found = namespace.find(name)
+            found = self._named(name)
             if found is not None:
                 is_limited = any(place.store_no in away_numbers for place in found.partitions)
                 entities[name] = EntityFacts(found.kind.value, not is_limited)
         return Snapshot(status, measured, entities, kinds)
+
+    def _name(self, queue: Queue) -> str:
+        return self._namespaces.broker_of(queue).qualified(queue.name)
+
+    def _named(self, name: str) -> Queue | None:
+        namespace, colon, path = name.rpartition(":")
+        try:
+            broker = self._namespaces.named(namespace) if colon else self._namespaces.default
+        except EntityNotFound:
+            return None
+        return broker.namespace.find(path)
 
     def _telemetry(self) -> tuple[int, int]:
         recorder = self._meters.recorder
@@ -132,7 +143,9 @@ class Measuring:
         found: dict[int, dict[str, Any]] = {}
         queues = self._queues_of({*self._meters.tallies, *(key >> KIND_BITS for key in self._waiting)})
         for row, queue in queues.items():
-            of = found.setdefault(queue.entity_id, {"counted": [0] * len(TALLIED), "waiting": {}, "name": queue.name})
+            of = found.setdefault(
+                queue.entity_id, {"counted": [0] * len(TALLIED), "waiting": {}, "name": self._name(queue)}
+            )
             tally = self._meters.tallies.get(row)
             if tally is not None:
                 of["counted"] = [sum(pair) for pair in zip(of["counted"], tally.values(), strict=True)]
@@ -158,7 +171,7 @@ class Measuring:
         known = self._queues
         if not rows <= known.keys():
             known = self._queues = {
-                place.partition_row: queue for queue in self._broker.namespace for place in queue.partitions
+                place.partition_row: queue for queue in self._namespaces.queues() for place in queue.partitions
             }
         return {row: queue for row in sorted(rows) if (queue := known.get(row)) is not None and not queue.deleted}
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from partibus.clock import Clock, ManualClock, SystemClock
 from partibus.cluster.ownership import facts_of
-from partibus.namespace.broker import Broker, nobody_else
+from partibus.namespace.announcing import nobody_else
+from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.config_json import read_config_json
 from partibus.namespace.keys_file import load_policies
@@ -71,7 +72,7 @@ class Node:
             self,
             self._meters,
         )
-        self._telemetry.begin(self._front.namespace)
+        self._telemetry.begin(self._front.namespaces)
         if settings.config is not None:
             self._front.namespace.apply(read_config_json(settings.config))
         for store_no, runtime in enumerate(self.runtimes):

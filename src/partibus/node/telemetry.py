@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from partibus.namespace.namespace import Namespace
+from partibus.namespace.namespaces import Namespaces
 from partibus.node.settings import Settings
 from partibus.partition.meters import Meters
 from partibus.telemetry.settings import OFF
@@ -26,10 +26,10 @@ class Telemetry:
             self._feed = Feed(settings.telemetry, settings.data, broker, run, loop)
         self.meters = Meters(perf_counter, None if self._feed is None else self._feed.recorder)
 
-    def begin(self, namespace: Namespace) -> None:
+    def begin(self, namespaces: Namespaces) -> None:
         """The entities are known: start the writer."""
         if self._feed is not None:
-            self._feed.recorder.place_of = _places_of(namespace)
+            self._feed.recorder.place_of = _places_of(namespaces)
             self._feed.start()
 
     def close(self) -> None:
@@ -38,7 +38,7 @@ class Telemetry:
             self._feed.close()
 
 
-def _places_of(namespace: Namespace) -> "Callable[[int], Place]":
+def _places_of(namespaces: Namespaces) -> "Callable[[int], Place]":
     from partibus.telemetry.recorder import Place
 
     known: dict[int, Place] = {}
@@ -46,7 +46,7 @@ def _places_of(namespace: Namespace) -> "Callable[[int], Place]":
 
     def place_of(row: int) -> Place:
         if row not in known:
-            for entity in namespace:
+            for entity in namespaces.queues():
                 if entity.entity_id not in entities:  # of ten thousand, most are known
                     entities.add(entity.entity_id)
                     for place in entity.partitions:

@@ -39,12 +39,11 @@ class Rehearsal(NamedTuple):
 class Rehearsals:
     """All rehearsals of a broker."""
 
-    def __init__(
-        self, stores: Sequence[str], places: Callable[[], Iterable[Place]], call_later: CallLater | None = None
-    ) -> None:
-        """``places``: the partitions that are in use; `join` tells of others. Without ``call_later`` there are none."""
+    def __init__(self, stores: Sequence[str], call_later: CallLater | None = None) -> None:
+        """Without ``call_later`` there are none."""
         self.stores = stores
-        self._places = places
+        self.places: list[Callable[[], Iterable[Place]]] = []
+        """Of each namespace, the partitions that are in use; `join` tells of others."""
         self._call_later = call_later
         self._rules: dict[tuple[str, int], Rehearsal] = {}
         """By store and row: one of the two is empty."""
@@ -128,7 +127,7 @@ class Rehearsals:
 
     def _apply(self) -> None:
         rehearsed = [place for place, _ in self._detours.values()]  # deleted ones among them
-        for place in (*rehearsed, *self._places()):
+        for place in (*rehearsed, *(place for places in self.places for place in places())):
             self._apply_to(place)
 
     def _apply_to(self, place: Place) -> None:

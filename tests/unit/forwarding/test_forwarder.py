@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from partibus.forwarding.forwarder import Forwarder
-from partibus.namespace.broker import Broker
+from partibus.namespace.namespaces import Namespaces
 from partibus.partition.runtime import StoreRuntime
 
 ROW = 7
@@ -45,8 +45,8 @@ class World:
         )
         partition = SimpleNamespace(wake=self.wake)
         entity = SimpleNamespace(queue=self.queue, route=SimpleNamespace(partitions=[partition]))
-        broker = SimpleNamespace(namespace=[self.queue], entity=lambda name: entity)
-        self.forwarder = Forwarder(cast(Broker, broker), lambda delay_ms, call: self.calls.append(call))
+        namespaces = SimpleNamespace(queues=lambda: iter([self.queue]), entity_of=lambda queue: entity)
+        self.forwarder = Forwarder(cast(Namespaces, namespaces), lambda delay_ms, call: self.calls.append(call))
         self.loaded = False
 
     def wake(self) -> None:

@@ -43,6 +43,7 @@ from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.fan_out import TopicSubscribers
 from partibus.namespace.namespace import Namespace, Queue
+from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.placement import Placement
 from partibus.namespace.sas import make_token
 from partibus.node.options import partition_options
@@ -122,10 +123,13 @@ class World:
         self.timeline = Timeline(NOW_S * 1000.0)
         self.stores = [Servant(self) for _ in range(STORES)]
         self.namespace = Namespace(Catalog(folder, STORES), self.timeline)
-        self.subscribers = TopicSubscribers(self.namespace, lambda queue: partition_options(queue, self.limits))
+        self.subscribers = TopicSubscribers(
+            self.namespace.topics_by_row, lambda queue: partition_options(queue, self.limits)
+        )
         self.numbers = Numbers()
         self.access = AccessPolicies(POLICIES)
         self.broker = Broker(self.namespace, self.access, self.timeline, self.numbers, self.limits, self._handle)
+        self.namespaces = Namespaces(self.broker)
         self.broker.arrivals = Arrivals(self.timeline.call_later)
         self.broker.wall_clock = self.wall_clock = ManualClock(NOW_S * 1000)
         self.clients: list[Client] = []
@@ -187,7 +191,7 @@ class Client:
         self.congested = False
         """What the server's transport says."""
         self._held_back = False
-        self.peer = Peer(world.broker, world.ingress, lambda: None, self._is_congested, world.timeline.call_later)
+        self.peer = Peer(world.namespaces, world.ingress, lambda: None, self._is_congested, world.timeline.call_later)
         self.events: list[Event] = []
         self._tag = 0
         world.clients.append(self)

@@ -20,7 +20,7 @@ THROUGH = "com.microsoft:transfer-destination-address"
 
 @pytest.fixture(autouse=True)
 def forwarder(world: World) -> Forwarder:
-    found = Forwarder(world.broker, world.timeline.call_later)
+    found = Forwarder(world.namespaces, world.timeline.call_later)
     for store in world.stores:
         see = partial(found.see, store.runtime)
         store.runtime._forward = lambda row, transfers, see=see: see(row, transfers=transfers)
@@ -129,7 +129,7 @@ def test_what_is_on_its_way_is_found_again_when_the_store_is_back(world: World) 
     desk.client.send(desk.client.sender("via"), message(b"fails"))
     via.fails = one.fails = None
     world.wait(3_000)
-    world.broker.wake_partitions(rows)
+    world.namespaces.wake_partitions(rows)
     assert left(world, "one") == [b"1"]
 
 

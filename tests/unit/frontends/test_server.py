@@ -103,7 +103,7 @@ class Connected:
         connection = replace(limits.connection, handshake_timeout_s=7.0, outgoing_bytes=1_000, unsent_bytes_max=2_000)
         self.world = World(folder, replace(limits, connection=connection))
         self.loop = FakeLoop()
-        server = AmqpServer(self.world.broker, self.loop)  # type: ignore[arg-type]
+        server = AmqpServer(self.world.namespaces, self.loop)  # type: ignore[arg-type]
         self.transport = FakeTransport()
         self.protocol = PeerProtocol(server)
         self.protocol.connection_made(self.transport)

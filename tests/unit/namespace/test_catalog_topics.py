@@ -232,7 +232,7 @@ def test_a_catalog_of_the_format_before_is_led_to_this_one_after_a_copy(tmp_path
     catalog.create(topic(), 0)
     assert catalog.create(subscription("t/Subscriptions/s"), 0, rules=[EVERYTHING]).rules == (EVERYTHING,)
     catalog.close()
-    copy = sqlite3.connect(tmp_path / "catalog.db.before-format-2.copy")
+    copy = sqlite3.connect(tmp_path / "catalog.db.before-format-3.copy")
     assert copy.execute("SELECT version FROM format").fetchone() == (1,)
     assert list(copy.iterdump()) == list(sqlite3.connect(before).iterdump())
     copy.close()

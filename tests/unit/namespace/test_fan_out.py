@@ -27,7 +27,7 @@ class World:
         options = EntityOptions(partitioned=partitioned)
         self.namespace.make(EntityDescription("t", options, EntityKind.TOPIC))
         self.topic = self.namespace.topic("t")
-        self.subscribers = TopicSubscribers(self.namespace, self._options)
+        self.subscribers = TopicSubscribers(self.namespace.topics_by_row, self._options)
 
     def _options(self, queue: Queue) -> PartitionOptions:
         self.made += 1

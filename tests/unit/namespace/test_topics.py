@@ -140,9 +140,9 @@ def test_what_can_be_no_rule_is_refused_and_changes_nothing(namespace: Namespace
 def test_a_topic_is_deleted_with_its_subscriptions(namespace: Namespace) -> None:
     made, own = topic(namespace), subscription(namespace)
     row = made.partitions[0].partition_row
-    assert namespace.topic_of_row(row) == (made, 0)
+    assert namespace.topics_by_row[row] == (made, 0)
     assert namespace.delete("t") == [made, own]
-    assert (made.deleted, own.deleted, len(namespace), namespace.topic_of_row(row)) == (True, True, 0, None)
+    assert (made.deleted, own.deleted, len(namespace), namespace.topics_by_row) == (True, True, 0, {})
 
 
 def test_an_update_of_what_was_changed_in_between_is_refused(namespace: Namespace) -> None:

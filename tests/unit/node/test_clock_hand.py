@@ -32,7 +32,7 @@ class Hand:
 
     def __init__(self, node: Node) -> None:
         assert isinstance(node.clock, ManualClock)
-        self._hand = ClockHand(node.clock, node.broker, lambda: node.runtimes, node._front.idle)
+        self._hand = ClockHand(node.clock, node._front.namespaces.clock_moved, lambda: node.runtimes, node._front.idle)
 
     async def advance(self, ms: int) -> int:
         return await self._hand.advance(ms)
@@ -178,7 +178,7 @@ def test_who_keeps_time_by_himself_is_called_under_the_new_time(tmp_path: Path) 
             partition.submit(Enqueue(0, [Message(pack(rest=b"body"))]))
 
         await counts(entity)
-        node.broker.on_clock_moved.append(on_moved)
+        node._front.namespaces.on_clock_moved.append(on_moved)
         now_ms = await hand.advance(1_000)
         assert told == [now_ms]
         assert all_durable(node)

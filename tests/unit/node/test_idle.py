@@ -25,7 +25,7 @@ class IdleWorld(World):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.idle = IdleQueues(self.broker)
+        self.idle = IdleQueues(self.namespaces, self.timeline)
 
     def pass_time(self, ms: int) -> None:
         for _ in range(ms // MINUTE_MS):
@@ -177,7 +177,7 @@ def test_a_queue_that_could_not_be_deleted_is_tried_again(world: IdleWorld, monk
 def test_every_queue_counts_as_used_when_the_broker_starts(world: IdleWorld) -> None:
     world.queue("q", AutoDeleteOnIdle="PT10M")
     world.pass_time(IDLE_MS - 2 * MINUTE_MS)
-    world.idle = IdleQueues(world.broker)
+    world.idle = IdleQueues(world.namespaces, world.timeline)
     world.pass_time(IDLE_MS - MINUTE_MS)
     assert world.has("q")
     world.pass_time(3 * MINUTE_MS)

@@ -30,7 +30,9 @@ def places() -> list[Place]:
 
 @pytest.fixture
 def rehearsals(places: list[Place]) -> Rehearsals:
-    return Rehearsals(STORES, lambda: places, Timers())
+    rehearsals = Rehearsals(STORES, Timers())
+    rehearsals.places.append(lambda: places)
+    return rehearsals
 
 
 def test_a_store_is_rehearsed_with_everything_in_it(rehearsals: Rehearsals, places: list[Place]) -> None:
@@ -84,7 +86,8 @@ def test_another_broker_follows(rehearsals: Rehearsals, places: list[Place]) -> 
     rehearsals.rehearse_store("store-01", Effect(delay_ms=3))
     rehearsals.rehearse_partitions(places[2:3], FAILS)
     other_places = [place(row, one.store, one.entity) for row, one in enumerate(places, 1)]
-    other = Rehearsals(STORES, lambda: other_places, Timers())
+    other = Rehearsals(STORES, Timers())
+    other.places.append(lambda: other_places)
     other.follow(from_plain(told[-1]))
     assert other.all() == rehearsals.all()
     assert away(other_places) == [3]

@@ -36,9 +36,17 @@ from partibus.frontends.amqp.operations.status import failure
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import MANAGEMENT
 from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.sas import Path
 
 OnNamespace = Callable[[Broker, object, Respond], None]
+
+
+OnServer = Callable[[Namespaces, object, Respond], None]
+
+
+def _of_default(operation: OnNamespace) -> OnServer:
+    return lambda namespaces, body, respond: operation(namespaces.default, body, respond)
 
 
 class _Entry(NamedTuple):
@@ -88,14 +96,18 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     policies.SET: policies.set_one,
     policies.REGENERATE: policies.regenerate,
     policies.DELETE: policies.delete,
-    cluster.STATUS: cluster.status,
-    backup.BACK_UP: backup.back_up,
     rehearsal.FAIL: rehearsal.fail,
     rehearsal.SLOW: rehearsal.slow,
     rehearsal.HEAL: rehearsal.heal,
     rehearsal.LIST: rehearsal.list_all,
 }
 """All of them need Manage."""
+
+SERVER_OPERATIONS: dict[str, OnServer] = {
+    cluster.STATUS: _of_default(cluster.status),
+    backup.BACK_UP: _of_default(backup.back_up),
+}
+"""What concerns all namespaces: for who may manage the default one, the server's operator."""
 
 
 class EntityManagement:
@@ -143,7 +155,9 @@ class EntityManagement:
 class NamespaceManagement:
     """`$management` of the namespace."""
 
-    def __init__(self, broker: Broker, claims: Claims) -> None:
+    def __init__(self, namespaces: Namespaces, broker: Broker, claims: Claims) -> None:
+        """Of the namespace of ``broker``, one of these."""
+        self._namespaces = namespaces
         self._broker = broker
         self._claims = claims
 
@@ -154,15 +168,27 @@ class NamespaceManagement:
     def handle(self, request: Request, respond: Respond) -> None:
         """Run the operation that the request names."""
         operation = NAMESPACE_OPERATIONS.get(request.operation)
-        if operation is None:
-            respond(failure(_unknown(request.operation, NAMESPACE_OPERATIONS)))
+        of_server = SERVER_OPERATIONS.get(request.operation)
+        if operation is None and of_server is None:
+            respond(failure(_unknown(request.operation, (*NAMESPACE_OPERATIONS, *SERVER_OPERATIONS))))
             return
 
         def run() -> None:
             self._claims.require(Right.MANAGE, (MANAGEMENT,))
-            operation(self._broker, request.body, respond)
+            if operation is not None:
+                operation(self._broker, request.body, respond)
+            elif of_server is not None:
+                self._check_default(request.operation)
+                of_server(self._namespaces, request.body, respond)
 
         _guarded(run, respond)
+
+    def _check_default(self, operation: str) -> None:
+        if self._broker is not self._namespaces.default:
+            raise InvalidOperation(
+                f"{operation} concerns the whole server, and '{self._broker.namespace.name}' is one of its namespaces. "
+                "Ask the default namespace."
+            )
 
 
 def _guarded(run: Callable[[], None], respond: Respond) -> None:

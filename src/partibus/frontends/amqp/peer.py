@@ -55,6 +55,7 @@ from partibus.frontends.amqp.transactions import CoordinatorLink
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
 from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.sas import Path
 from partibus.routing.entity import EntityRoute
 from partibus.routing.transactions import Transactions
@@ -111,25 +112,23 @@ class Peer:
 
     def __init__(
         self,
-        broker: Broker,
+        namespaces: Namespaces,
         ingress: Ingress,
         flush: Callable[[], None],
         congested: Callable[[], bool],
         call_later: CallLater,
     ) -> None:
-        limits = broker.limits.connection
-        self._broker = broker
+        """Until the client's open names another one it is a connection to the default namespace."""
+        self._namespaces = namespaces
+        self._login: PlainLogin | None = None
         self._ingress = ingress
         self._flush = flush
         self._held_back = HeldBack(congested)
-        self._completions = Completions(broker.numbers)
         self._call_later = call_later
-        self._claims = Claims(broker.access, broker.wall_clock)
         self._sessions = Holds()
-        self._transactions = Transactions(
-            broker.clock, broker.limits.transaction, lambda: bytes.fromhex(ingress.new_message_id())
-        )
-        self._state = ConnectionState(broker, self._claims, ingress, self._sessions, self._transactions)
+        self._serve(namespaces.default)
+        broker = namespaces.default
+        limits = broker.limits.connection
         self._replies = ReplyLinks(congested)
         self._incoming: dict[Link, Incoming] = {}
         self._outgoing: dict[Link, Outgoing] = {}
@@ -153,6 +152,16 @@ class Peer:
                 performatives_at_once=PERFORMATIVES_AT_ONCE,
             ),
         )
+
+    def _serve(self, broker: Broker) -> None:
+        """Nothing was asked of another namespace yet."""
+        self.broker = broker
+        self._completions = Completions(broker.numbers)
+        self._claims = Claims(broker.access, broker.wall_clock)
+        self._transactions = Transactions(
+            broker.clock, broker.limits.transaction, lambda: bytes.fromhex(self._ingress.new_message_id())
+        )
+        self._state = ConnectionState(broker, self._claims, self._ingress, self._sessions, self._transactions)
 
     # -- events ------------------------------------------------------------------------------------------------------
 
@@ -234,7 +243,7 @@ class Peer:
                 case WindowOpened():
                     self.resume()
                 case Opened():
-                    self.connection.open(CONTAINER_ID)
+                    self._on_opened()
                 case PlainLogin():
                     self._on_login(event)
                 case SessionClosed():
@@ -247,13 +256,33 @@ class Peer:
         self._completions.flush()
 
     def _on_login(self, login: PlainLogin) -> None:
+        """Which namespace the client means is said with its open, after the answer: then it is checked once more."""
+        refusal = None
+        for broker in self._namespaces:
+            try:
+                broker.access.check_key(login.username, login.password)
+            except PartibusError as error:
+                refusal = refusal or error
+            else:
+                self._login = login
+                break
+        if self._login is None:
+            log.info("login refused: %s", refusal)
+        self._dispatch(self.connection.answer_login(self._login is not None))
+
+    def _on_opened(self) -> None:
+        opened = self.connection.peer
+        broker = self._namespaces.of_host(None if opened is None else opened.hostname)
+        if broker is not self.broker:
+            self._serve(broker)
         try:
-            self._claims.log_in(login.username, login.password)
+            if self._login is not None:
+                self._claims.log_in(self._login.username, self._login.password)
         except PartibusError as error:
-            log.info("login refused: %s", error)
-            self._dispatch(self.connection.answer_login(False))
-        else:
-            self._dispatch(self.connection.answer_login(True))
+            self.connection.open(CONTAINER_ID)
+            self.close(amqp_error(error))
+            return
+        self.connection.open(CONTAINER_ID)
 
     def _on_credit(self, link: Sender) -> None:
         outgoing = self._outgoing.get(link)
@@ -315,7 +344,7 @@ class Peer:
         self._use(link, entity.route)
         link.accept(max_message_size=(destination or entity).queue.message_size_max_bytes)
         self._needed[link] = tuple((Right.SEND, one.segments) for one in (address, onward) if one is not None)
-        credit = self._broker.limits.connection.link_credit
+        credit = self.broker.limits.connection.link_credit
         self._incoming[link] = IncomingLink(
             link, entity, self._ingress, self._transactions, credit, self._flush, destination
         )
@@ -349,7 +378,7 @@ class Peer:
                 entity,
                 address.subqueue,
                 self._transactions,
-                self._broker.limits.connection,
+                self.broker.limits.connection,
                 self._flush,
                 self._held_back,
                 self._completions,
@@ -362,7 +391,7 @@ class Peer:
                 session_filter,
                 self._sessions,
                 self._transactions,
-                self._broker.limits.connection,
+                self.broker.limits.connection,
                 self._flush,
                 self._held_back,
                 self._completions,
@@ -373,7 +402,7 @@ class Peer:
 
     def _use(self, link: Link, route: EntityRoute) -> None:
         """Raises `QuotaExceeded` when as many connections use the entity as may (row C36)."""
-        most = self._broker.limits.entity_connections_max
+        most = self.broker.limits.entity_connections_max
         if self not in route.connections and len(route.connections) >= most:
             raise QuotaExceeded(
                 f"'{route.name}'", most, "connections at a time", "Share connections between senders and receivers."
@@ -383,7 +412,7 @@ class Peer:
 
     def _add_receiver(self, link: Link, route: EntityRoute) -> None:
         """Raises `ServerBusy` when the entity has as many receivers as it takes, waiting ones included (7.4)."""
-        most = self._broker.limits.receivers_max
+        most = self.broker.limits.receivers_max
         if route.receivers >= most:
             raise ServerBusy(
                 f"'{route.name}' has {route.receivers} concurrent receive requests, its limit is {most}. "
@@ -398,7 +427,7 @@ class Peer:
         if folded == CBS:
             return CbsNode(self._claims)
         if folded == MANAGEMENT:
-            return NamespaceManagement(self._broker, self._claims)
+            return NamespaceManagement(self._namespaces, self.broker, self._claims)
         address = parse_address(text)
         if not address.management:
             return None
@@ -411,7 +440,7 @@ class Peer:
 
     def _entity(self, address: Address) -> Entity:
         """The entity of an address. Raises `EntityNotFound`."""
-        return self._broker.entity(address.entity_path)
+        return self.broker.entity(address.entity_path)
 
 
 def _transfer_destination(link: Receiver) -> Address | None:

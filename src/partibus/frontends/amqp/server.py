@@ -11,6 +11,7 @@ from partibus.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.peer import Peer
 from partibus.namespace.broker import Broker
+from partibus.namespace.namespaces import Namespaces
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class PeerProtocol(asyncio.Protocol):
     def __init__(self, server: "AmqpServer") -> None:
         self._server = server
         self._loop = server.loop
-        self.peer = Peer(server.broker, server.ingress, self._flush_soon, self._is_congested, self._call_later)
+        self.peer = Peer(server.namespaces, server.ingress, self._flush_soon, self._is_congested, self._call_later)
         self._transport: asyncio.Transport | None = None
         self._flushing = False
         self._congested = False
@@ -42,7 +43,7 @@ class PeerProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
-        limits = self._server.broker.limits.connection
+        limits = self._server.limits
         self._transport.set_write_buffer_limits(high=limits.outgoing_bytes)
         self._server.protocols.add(self)
         self._tick_after(limits.handshake_timeout_s, self._check_handshake)
@@ -87,7 +88,7 @@ class PeerProtocol(asyncio.Protocol):
 
     def _is_congested(self) -> bool:
         """Too much is unsent: by the transport, or by us in this turn of the loop."""
-        limits = self._server.broker.limits.connection
+        limits = self._server.limits
         if self._congested or self.peer.connection.bytes_buffered > limits.outgoing_bytes:
             self._held_back = True
             return True
@@ -114,7 +115,7 @@ class PeerProtocol(asyncio.Protocol):
             self._balance_reading()
         elif not self._transport.is_closing():
             self._transport.close()
-            self._tick_after(self._server.broker.limits.connection.handshake_timeout_s, self._transport.abort)
+            self._tick_after(self._server.limits.handshake_timeout_s, self._transport.abort)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -127,7 +128,7 @@ class PeerProtocol(asyncio.Protocol):
         if overloaded and not self._awaiting_relief:
             self._awaiting_relief = True
             self.peer.when_relieved(self._on_relieved)
-        unsent_max = self._server.broker.limits.connection.unsent_bytes_max
+        unsent_max = self._server.limits.unsent_bytes_max
         unsent = self._transport.get_write_buffer_size()
         reading = not overloaded and not self._reading_on and unsent <= unsent_max
         if reading is self._reading:
@@ -180,13 +181,17 @@ class PeerProtocol(asyncio.Protocol):
 class AmqpServer:
     """Listeners and the connections that they took."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
-        self.broker = broker
+    def __init__(self, namespaces: Namespaces, loop: asyncio.AbstractEventLoop) -> None:
+        self.namespaces = namespaces
+        self.limits = namespaces.default.limits.connection
         self.loop = loop
         self.ingress = Ingress(_message_ids())
         self.protocols: set[PeerProtocol] = set()
         self._listener: asyncio.Server | None = None
-        broker.access.on_changed.append(self._check_claims_soon)
+        for broker in namespaces:
+            self._watch(broker)
+        namespaces.on_changed.append(self._watch)
+        namespaces.on_deleted.append(self._close_those_of)
 
     async def start(self, host: str, port: int, *, shared: bool = False) -> int:
         """Listen; returns the port, which is chosen by the system when ``port`` is 0. ``shared``: with other processes
@@ -203,8 +208,20 @@ class AmqpServer:
         # The library takes 30 ms to come in, which only brokers with such clients need.
         from partibus.frontends.amqp.websocket import Websocket
 
-        limits = self.broker.limits.connection
+        limits = self.limits
         return Websocket(self.make_protocol(), limits.websocket_frame_bytes_max, limits.handshake_timeout_s)
+
+    def _watch(self, broker: Broker) -> None:
+        if self._check_claims_soon not in broker.access.on_changed:
+            broker.access.on_changed.append(self._check_claims_soon)
+
+    def _close_those_of(self, broker: Broker) -> None:
+        """The namespace is deleted."""
+        error = AmqpError(CONNECTION_FORCED, f"The namespace '{broker.namespace.name}' was deleted.")
+        for protocol in list(self.protocols):
+            if protocol.peer.broker is broker:
+                # A request of this very connection may be what deleted it.
+                self.loop.call_soon(protocol.close, error)
 
     def _check_claims_soon(self) -> None:
         """Not at once: a request of one of the connections may be what changed the policies."""

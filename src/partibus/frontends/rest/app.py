@@ -13,7 +13,7 @@ from partibus.frontends.rest.clock import Advance, AdvanceClock, ShowClock
 from partibus.frontends.rest.data.api import DataApi
 from partibus.frontends.rest.health import GetHealth, Health
 from partibus.frontends.rest.metrics import Ask, ShowMetrics
-from partibus.namespace.broker import Broker
+from partibus.namespace.namespaces import Namespaces
 
 
 def make_app(
@@ -21,21 +21,22 @@ def make_app(
     metrics: Ask,
     clock: Clock,
     advance: Advance | None,
-    broker: Broker,
+    namespaces: Namespaces,
     new_message_id: Callable[[], str],
 ) -> Starlette:
     """``advance`` moves the manual clock; None under the real one. ``new_message_id`` makes ids for messages that come
     without one."""
-    show = ShowClock(clock, broker.access, manual=advance is not None)
+    access = namespaces.default.access
+    show = ShowClock(clock, access, manual=advance is not None)
     return Starlette(
         routes=[
             Route("/health", GetHealth(health)),
             Route("/metrics", ShowMetrics(metrics)),
             Route("/$partibus/clock", show, methods=["GET"]),
-            Route("/$partibus/clock/advance", AdvanceClock(advance, broker.access), methods=["POST"]),
+            Route("/$partibus/clock/advance", AdvanceClock(advance, access), methods=["POST"]),
             Route(openapi.PATH, openapi.ShowDescription(), methods=["GET"]),
             # Entities are named by any path:
-            Route("/{path:path}", EntityPaths(DataApi(broker, new_message_id), AdminApi(broker))),
+            Route("/{path:path}", EntityPaths(DataApi(namespaces, new_message_id), AdminApi(namespaces))),
         ]
     )
 

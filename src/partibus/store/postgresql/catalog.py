@@ -4,7 +4,8 @@ Calls come from the event loop, so none may hang: a statement has two seconds, a
 told so at once. Connecting anew is a thread's business. Its outage stops administration and no message (D19).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from threading import Event, Lock, Thread
@@ -39,7 +40,7 @@ _BEGIN_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT version FROM vers
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT version FROM version"
 _NOTE = """
     WITH next AS (UPDATE version SET version = version + 1 RETURNING version)
-    INSERT INTO change SELECT version, json_build_object('entity', %s::text)::text FROM next
+    INSERT INTO change SELECT version, %s::text FROM next
     RETURNING version
 """
 _NOTIFY = "SELECT pg_notify(current_schema(), '')"
@@ -179,8 +180,8 @@ class CatalogSchema:
             with suppress(StoreUnavailable):
                 self._run("ROLLBACK")
 
-    def note(self, path: str) -> None:
-        ((self._noted,),) = self._run(_NOTE, (path,))
+    def note(self, change: Mapping[str, object]) -> None:
+        ((self._noted,),) = self._run(_NOTE, (json.dumps(change),))
         self._run(_NOTIFY)
 
     def close(self) -> None:

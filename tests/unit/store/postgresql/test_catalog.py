@@ -77,11 +77,11 @@ def test_preparing_again_changes_nothing(address: Address, catalog: CatalogSchem
 
 def test_a_change_is_noted_with_the_next_version_or_not_at_all(catalog: CatalogSchema) -> None:
     catalog.begin(writing=True)
-    catalog.note("orders")
+    catalog.note({"entity": "orders"})
     catalog.rollback()
     catalog.begin(writing=True)
-    catalog.note('a/Subscriptions/"b"')
-    catalog.note("c")
+    catalog.note({"entity": 'a/Subscriptions/"b"'})
+    catalog.note({"entity": "c"})
     catalog.commit()
     assert catalog.execute("SELECT version, body::json ->> 'entity' FROM change ORDER BY version") == [
         (1, 'a/Subscriptions/"b"'),
@@ -150,10 +150,10 @@ def test_a_catalog_that_has_gone_back_is_neither_read_nor_changed_by_who_knows_b
 ) -> None:
     for _ in range(2):
         catalog.begin(writing=True)
-        catalog.note("orders")
+        catalog.note({"entity": "orders"})
         catalog.commit()
     catalog.begin(writing=True)
-    catalog.note("not stored")
+    catalog.note({"entity": "not stored"})
     catalog.rollback()
     catalog.begin(writing=False)
     catalog.rollback()
@@ -164,6 +164,6 @@ def test_a_catalog_that_has_gone_back_is_neither_read_nor_changed_by_who_knows_b
         assert not catalog.in_transaction
     restarted = CatalogSchema(address, "another run")
     restarted.begin(writing=True)
-    restarted.note("orders")
+    restarted.note({"entity": "orders"})
     restarted.commit()
     restarted.close()

@@ -59,7 +59,7 @@ def test_who_is_there_and_what_was_changed_is_heard(make: Make, address: Address
     a.beat(0, '{"owned": {"1": 5}}', [7, 7, 8], tell=False)
     catalog = CatalogSchema(address, "a test")
     catalog.begin(writing=True)
-    catalog.note("orders")
+    catalog.note({"entity": "orders"})
     catalog.commit()
     catalog.close()
     a.announce({"rehearsals": [1]})

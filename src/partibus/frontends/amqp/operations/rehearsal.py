@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from partibus.amqp.codec.types import Int
-from partibus.errors import ArgumentError
+from partibus.errors import ArgumentError, InvalidOperation
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.arguments import body_of, boolean, integer, items, optional_text
 from partibus.frontends.amqp.operations.status import success
@@ -41,13 +41,15 @@ def heal(broker: Broker, body: object, respond: Respond) -> None:
     arguments = body_of(body)
     rehearsals = broker.rehearsals
     if boolean(arguments, "all"):
+        _check_operator(broker)
         ended = rehearsals.heal_all()
     else:
         store, entity = _target(arguments)
         if store:
+            _check_operator(broker)
             ended = rehearsals.heal_store(store)
         else:
-            ended = rehearsals.heal_partitions(entity, _partitions(arguments))
+            ended = rehearsals.heal_partitions(broker.qualified(entity), _partitions(arguments))
             if not ended:
                 broker.entity(entity)
     broker.when_followed(lambda: respond(success({"ended": Int(ended)})))
@@ -55,12 +57,14 @@ def heal(broker: Broker, body: object, respond: Respond) -> None:
 
 def list_all(broker: Broker, body: object, respond: Respond) -> None:
     """Reply with all ``rehearsals`` that go on."""
+    _check_operator(broker)
     respond(success({"rehearsals": [dict(rule) for rule in to_plain(broker.rehearsals.all())]}))
 
 
 def _begin(broker: Broker, arguments: Mapping[object, object], effect: Effect) -> None:
     store, entity_name = _target(arguments)
     if store:
+        _check_operator(broker)
         broker.rehearsals.rehearse_store(store, effect)
         return
     entity = broker.entity(entity_name)
@@ -70,6 +74,15 @@ def _begin(broker: Broker, arguments: Mapping[object, object], effect: Effect) -
         if not 0 <= number < len(places):
             raise ArgumentError("partitions", number, f"partitions of '{entity.queue.name}', 0 to {len(places) - 1}")
     broker.rehearsals.rehearse_partitions([places[number] for number in chosen], effect)
+
+
+def _check_operator(broker: Broker) -> None:
+    """Stores are shared by all namespaces."""
+    if not broker.is_default:
+        raise InvalidOperation(
+            f"Stores and all rehearsals are the server's, and '{broker.namespace.name}' is one of its namespaces. "
+            "Name an entity, or ask the default namespace."
+        )
 
 
 def _target(arguments: Mapping[object, object]) -> tuple[str, str]:

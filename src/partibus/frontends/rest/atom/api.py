@@ -15,7 +15,7 @@ from partibus.frontends.rest.atom.paths import Kind, parse_path
 from partibus.frontends.rest.body import BodyTooLarge
 from partibus.frontends.rest.claims import Claims
 from partibus.namespace.access import Right
-from partibus.namespace.broker import Broker
+from partibus.namespace.namespaces import Namespaces
 
 Handler = Callable[[Call], Awaitable[Response]]
 
@@ -39,9 +39,8 @@ class AdminApi:
     """Answers every path that no other route has taken. An api-version is not looked at: clients ask for versions that
     differ in nothing that is written here (dialect section 9.1)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._claims = Claims(broker.access, broker.wall_clock)
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -58,18 +57,20 @@ class AdminApi:
     async def _answer(self, request: Request) -> Response:
         path = request.scope["path"]
         resource = parse_path(path)
+        broker = self._namespaces.of_host(request.headers.get("host"))
+        claims = Claims(broker.access, broker.wall_clock)
         if resource is None:
-            self._claims.check(request, (), Right.MANAGE)
+            claims.check(request, (), Right.MANAGE)
             raise EntityNotFound(path)
         handlers = HANDLERS[resource.kind]
-        grant = self._claims.check(request, resource.claim_path, Right.MANAGE)
+        grant = claims.check(request, resource.claim_path, Right.MANAGE)
         handler = handlers.get(request.method)
         if handler is None:
             known = ", ".join(handlers)
             response = self._refuse(request, 405, 40500, f"{request.method} is not one of {known}, which this takes.")
             response.headers["allow"] = known
             return response
-        return await handler(Call(self._broker, self._claims, request, resource, grant))
+        return await handler(Call(broker, claims, request, resource, grant))
 
     def _refuse(self, request: Request, status: int, sub_code: int, text: str) -> Response:
-        return refusal(request, status, sub_code, text, self._broker.clock.now_ms())
+        return refusal(request, status, sub_code, text, self._namespaces.default.clock.now_ms())

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -18,6 +19,7 @@ from partibus.frontends.rest.data.message_in import MessageReader
 from partibus.frontends.rest.data.paths import Place, parse_place, read_lock
 from partibus.namespace.access import Right
 from partibus.namespace.broker import Broker
+from partibus.namespace.namespaces import Namespaces
 
 Handler = Callable[[DataCall], Awaitable[Response]]
 
@@ -42,9 +44,8 @@ _STATUS: Mapping[type[PartibusError], tuple[int, int]] = {
 class DataApi:
     """Answers requests about messages."""
 
-    def __init__(self, broker: Broker, new_message_id: Callable[[], str]) -> None:
-        self._broker = broker
-        self._claims = Claims(broker.access, broker.wall_clock)
+    def __init__(self, namespaces: Namespaces, new_message_id: Callable[[], str]) -> None:
+        self._namespaces = namespaces
         self._reader = MessageReader(new_message_id)
 
     def takes(self, scope: Scope) -> bool:
@@ -54,7 +55,7 @@ class DataApi:
             return False
         if len(place.below) == 2 and scope["method"] != "POST" and read_lock(place) is None:
             return False  # an entity may be called so
-        return self._broker.namespace.find("/".join(place.claim_path)) is None
+        return self._broker(scope).namespace.find("/".join(place.claim_path)) is None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -73,17 +74,22 @@ class DataApi:
         assert place is not None, "`takes` was asked"
         right, handler = HANDLERS[len(place.below), request.method]
         address = place.address
-        self._check_claim(request, place, right)
-        entity = self._broker.entity(address.entity_path)
+        broker = self._broker(request.scope)
+        _check_claim(broker, request, place, right)
+        entity = broker.entity(address.entity_path)
         check_api_version(request, entity.queue.name, partitioned=entity.queue.partitioned)
-        return await handler(DataCall(self._broker, self._reader, request, place, address, entity))
+        return await handler(DataCall(broker, self._reader, request, place, address, entity))
 
-    def _check_claim(self, request: Request, place: Place, right: Right) -> None:
-        path, entity = place.claim_path, place.address.segments
-        between = ("/".join(path[:length]) for length in range(len(entity) + 1, len(path) + 1))
-        # An entity may be called `orders/messages`: who may use it may not use `orders` therefore.
-        narrow = all(self._broker.namespace.find(name) is None for name in between)
-        self._claims.check_entity(request, path, entity, right, narrow=narrow)
+    def _broker(self, scope: Scope) -> Broker:
+        return self._namespaces.of_host(Headers(scope=scope).get("host"))
 
     def _refuse(self, request: Request, status: int, sub_code: int, text: str) -> Response:
-        return refusal(request, status, sub_code, text, self._broker.clock.now_ms())
+        return refusal(request, status, sub_code, text, self._namespaces.default.clock.now_ms())
+
+
+def _check_claim(broker: Broker, request: Request, place: Place, right: Right) -> None:
+    path, entity = place.claim_path, place.address.segments
+    between = ("/".join(path[:length]) for length in range(len(entity) + 1, len(path) + 1))
+    # An entity may be called `orders/messages`: who may use it may not use `orders` therefore.
+    narrow = all(broker.namespace.find(name) is None for name in between)
+    Claims(broker.access, broker.wall_clock).check_entity(request, path, entity, right, narrow=narrow)

@@ -1,0 +1,60 @@
+"""Changes of entities and namespaces, told to the other brokers that serve them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Change = Mapping[str, Any]
+"""What other brokers must follow, as JSON can hold it: ``entity``, the path of an entity that was made, changed or
+deleted (empty: the namespace, whose policies changed) in the ``namespace`` of that number, ``rehearsals``, all that go
+on, or ``namespaces``: one was made, changed or deleted."""
+
+Announce = Callable[[Change, Callable[[], None]], None]
+"""Tells a change to the other brokers and calls when all have followed."""
+
+
+def nobody_else(change: Change, followed: Callable[[], None]) -> None:
+    """The `Announce` of a broker that is alone."""
+    followed()
+
+
+class Announcer:
+    """Of one broker, for all of its namespaces."""
+
+    def __init__(self, announce: Announce = nobody_else) -> None:
+        self._announce = announce
+        self._last = _Announcement()
+        self._last.end()
+
+    @property
+    def is_alone(self) -> bool:
+        """There are no other brokers."""
+        return self._announce is nobody_else
+
+    def spread(self, change: Change) -> None:
+        """Tell a change to the others."""
+        self._last = _Announcement()
+        self._announce(change, self._last.end)
+
+    def when_followed(self, call: Callable[[], None]) -> None:
+        """Call when every broker goes by the change that was made last, at once where there is only this one; asked
+        right after the change."""
+        if self._last.followed:
+            call()
+        else:
+            self._last.calls.append(call)
+
+
+class _Announcement:
+    """A change that other brokers may not have followed yet."""
+
+    __slots__ = ("calls", "followed")
+
+    def __init__(self) -> None:
+        self.followed = False
+        self.calls: list[Callable[[], None]] = []
+
+    def end(self) -> None:
+        self.followed = True
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()

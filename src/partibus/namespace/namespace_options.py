@@ -1,0 +1,60 @@
+"""What a namespace is told to be, and its form in the catalog and between brokers: JSON by the names below."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from partibus.errors import ArgumentError
+from partibus.namespace.tiers import Tier
+from partibus.throttling.settings import ThrottlingSettings
+
+DEFAULT_NAME = "default"
+"""Of the namespace that is served under every host name that names no other one. Its keys are those of the keys file,
+and who may manage it is the operator of the server."""
+DEFAULT_ID = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceOptions:
+    """All that the creator of a namespace chooses."""
+
+    tier: Tier = Tier.STANDARD
+    partition_count: int = 1
+    """Premium: of every entity that is made in it; fixed for life (rows P6, P8, P9). The other tiers choose per entity
+    and keep it at 1."""
+    units: int = 1
+    """Premium: messaging units (row R11); 1 in the other tiers, which have none."""
+    units_min: int = 1
+    units_max: int = 1
+    """Premium: the range of automatic scaling; without one both are ``units`` (row R12)."""
+    throttling: ThrottlingSettings = field(default_factory=ThrottlingSettings)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of the tier that are others here, by their names in `partibus.namespace.tiers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRecord:
+    """One namespace as the catalog has it."""
+
+    namespace_id: int
+    name: str
+    options: NamespaceOptions
+    created_ms: int
+    updated_ms: int
+    """Rises with every change of options."""
+
+
+def options_to_plain(options: NamespaceOptions) -> dict[str, Any]:
+    """As JSON can hold them."""
+    plain: dict[str, Any] = msgspec.to_builtins(options)
+    return plain
+
+
+def options_from_plain(plain: Mapping[str, Any]) -> NamespaceOptions:
+    """Back from `options_to_plain`; what is not named has its default. ArgumentError for what can't be."""
+    try:
+        return msgspec.convert(plain, NamespaceOptions)
+    except msgspec.ValidationError as error:
+        raise ArgumentError("options", dict(plain), "those of a namespace", str(error)) from error
