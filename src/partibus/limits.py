@@ -5,6 +5,9 @@ from dataclasses import dataclass
 KIB = 1024
 MIB = 1024 * KIB
 
+EXPRESS_BOUND_MS = 3_000
+"""Default loss bound of an express entity (row C22): the service writes what is older than "a few seconds"."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionLimits:
@@ -41,6 +44,9 @@ class StoreLimits:
     """Longest time that rows nobody waits for wait for a commit to travel with (rows C13, C14: up to 20 ms)."""
     lazy_operations: int = 1_000
     """With so many of them the commit starts without waiting."""
+    express_bytes: int = 8 * MIB
+    """Stored bytes of express messages that only memory has; past it a partition writes what it has at once. With
+    sixteen stores 128 MiB: 50,000 messages of 1 KiB a second for two seconds and a half (D18)."""
 
 
 @dataclass(frozen=True, slots=True)

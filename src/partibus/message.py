@@ -169,6 +169,12 @@ def head_of(data: bytes) -> tuple[bytes, bytes, int]:
     return data[start:end], data[end : end + p], len(data) - end - p
 
 
+def is_durable(data: bytes) -> bool:
+    """Whether the sender said that a message must be kept, from its stored form: ``durable`` in the header, or
+    ``ForcePersistence`` (row C24)."""
+    return bool(data[1] & _DURABLE)
+
+
 def hops_of(data: bytes) -> int:
     """How many entities have forwarded a message, from its stored form."""
     return (data[1] & _HOPS) // _HOP

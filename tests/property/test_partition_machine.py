@@ -79,10 +79,14 @@ class PartitionMachine(RuleBasedStateMachine):
     ttls_ms: tuple[int | None, ...] = (None, None, 30, 300)
     session_ids: tuple[str | None, ...] = (None,)
     message_ids: tuple[str | None, ...] = (None,)
+    forced: tuple[bool, ...] = (False,)
+    express_bytes = 1 << 20
 
     @initialize(data=st.data())
     def start(self, data: st.DataObject) -> None:
-        self.both = Lockstep(MemoryStore(), data.draw(self.options), copied=self.copied)
+        self.both = Lockstep(
+            MemoryStore(), data.draw(self.options), copied=self.copied, express_bytes=self.express_bytes
+        )
 
     # -- choosing ----------------------------------------------------------------------------------------------------
 
@@ -98,6 +102,7 @@ class PartitionMachine(RuleBasedStateMachine):
                     st.sampled_from(self.session_ids),
                     st.sampled_from(times_ms),
                     st.sampled_from(self.message_ids),
+                    st.sampled_from(self.forced),
                 ),
                 min_size=1,
                 max_size=most,
@@ -110,8 +115,9 @@ class PartitionMachine(RuleBasedStateMachine):
                 session_id=session,
                 scheduled_ms=None if later_ms is None else self.both.now_ms + later_ms,
                 message_id=message_id,
+                forced=forced,
             )
-            for size, ttl_ms, session, later_ms, message_id in drawn
+            for size, ttl_ms, session, later_ms, message_id, forced in drawn
         ]
 
     def pick_held(self, kind: int, picks: list[int]) -> list[LockToken]:
@@ -410,6 +416,44 @@ class DuplicateSessionMachine(SessionMachine):
     message_ids = ("1", "2", "3")
 
 
+EXPRESS = {"express_ms": st.sampled_from([60, 600, 3_000])}
+FORCED = (False, False, False, False, False, False, True)
+
+
+class ExpressMachine(PartitionMachine):
+    """An express entity (D18). Few messages are scheduled or forced, or all would be written at once."""
+
+    options = options(
+        redelivery_delay_ms=st.sampled_from([0, 20]), redelivery_delay_max_ms=st.just(50), **EXPRESS
+    )  # fmt: skip
+    forced = FORCED
+    express_bytes = 600
+
+    @rule(data=st.data())
+    def enqueue_express(self, data: st.DataObject) -> None:
+        self.both.enqueue(self.draw_messages(data, 3, scheduled=False))
+
+    @rule(data=st.data(), properties=st.sampled_from([None, {"p": 1}]), outcome=st.sampled_from(Outcome))
+    def consume_express(self, data: st.DataObject, properties: dict[str, object] | None, outcome: Outcome) -> None:
+        self.both.enqueue(self.draw_messages(data, 3, scheduled=False))
+        if self.both.options.requires_session:
+            return
+        self.both.receive(ACTIVE, 1, 6, 10_000)
+        drawn = {"picks": [0, 1], "outcome": outcome, "reason": None}
+        self.both.ask(self.settlement(ACTIVE, drawn if properties is None else drawn | {"properties": properties}))
+
+    @rule(express_ms=st.sampled_from([0, 60, 3_000]), chance=st.integers(0, 3))
+    def change_bound(self, express_ms: int, chance: int) -> None:
+        if chance == 0:
+            self.both.update(express_ms=express_ms)
+
+
+class ExpressSessionMachine(ExpressMachine, SessionMachine):
+    """The same with sessions."""
+
+    options = options(requires_session=st.just(True), **EXPRESS)
+
+
 class CopiedPartitionMachine(PartitionMachine):
     """Every command, event, reply and load goes through bytes and back (D3)."""
 
@@ -529,6 +573,13 @@ class CursorMachine(CursorRules):
     ttls_ms = (None, None, None, 30, 300)
 
 
+class ExpressCursorMachine(CursorRules):
+    """On an express entity."""
+
+    options = options(**EXPRESS)
+    forced = FORCED
+
+
 class CursorSessionMachine(CursorRules, SessionMachine):
     """On an entity that requires sessions."""
 
@@ -559,6 +610,12 @@ TestDuplicates = DuplicateMachine.TestCase
 TestDuplicates.settings = quick(100)
 TestDuplicatesInSessions = DuplicateSessionMachine.TestCase
 TestDuplicatesInSessions.settings = quick(70)
+TestExpress = ExpressMachine.TestCase
+TestExpress.settings = quick(80)
+TestExpressInSessions = ExpressSessionMachine.TestCase
+TestExpressInSessions.settings = quick(50)
+TestExpressAndCursors = ExpressCursorMachine.TestCase
+TestExpressAndCursors.settings = quick(30)
 TestPartitionBehindBytes = CopiedPartitionMachine.TestCase
 TestPartitionBehindBytes.settings = quick(50)
 TestSessionsBehindBytes = CopiedSessionMachine.TestCase

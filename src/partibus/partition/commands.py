@@ -59,6 +59,8 @@ class Arrive:
     ttl_max_ms: int | None = None
     """Their time to live ends after that at the latest: the topic says so."""
     unfiltered: list[Unfiltered] = field(default_factory=list)
+    express_ms: int = 0
+    """Above 0: of an express topic with this loss bound. Then bodies are not stored, and their keys mean nothing."""
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from partibus.partition.replies import Accepted, Done, Refused
 from partibus.partition.sink import Sinks
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
+from partibus.partition.write_behind import express_of, is_express
 
 LOOKED_UP_MAX = 8_192
 """Ids that one load looks up."""
@@ -35,7 +36,10 @@ def enqueue(
     refused = over_quota(state, command)
     if refused is not None:
         step.refuse((SEND, SubqueueKind.ACTIVE, FULL, command.messages))
-    step.replies.append(refused if refused is not None else store(state, command, now_ms, step, ids))
+        step.replies.append(refused)
+    else:
+        step.at_once = bool(state.options.express_ms) and is_express(state, command, now_ms)
+        step.replies.append(store(state, command, now_ms, step, ids))
     if command.sink is not None:
         sinks_of(state).passed()
         if state.duplicates is not None:  # else the line goes on by itself
@@ -62,7 +66,7 @@ def store(
     state: PartitionState, command: Enqueue, now_ms: int, step: Step, ids: Iterator[bytes | None] | None = None
 ) -> Accepted:
     """Give the messages their sequence counters and put them at the end of the active sub-queue; those that are not
-    due yet wait in the store."""
+    due yet wait in the store. With ``step.at_once`` the store hears of them later."""
     if command.via:
         if ids is not None:
             next(islice(ids, len(command.messages) - 1, None), None)
@@ -130,9 +134,12 @@ def store(
     if scheduled:
         schedule(state, scheduled, step)
     if entries:
-        if earliest_ms is not None:
-            state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, earliest_ms)
-        step.events.append(Enqueued(entries))
+        if step.at_once:
+            express_of(state, state.options.express_ms).hold(entries, total, earliest_ms, now_ms)
+        else:
+            if earliest_ms is not None:
+                state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, earliest_ms)
+            step.events.append(Enqueued(entries))
         state.arrive(SubqueueKind.ACTIVE, entries, total, step)
     elif not scheduled:
         step.events.append(NumbersTaken())

@@ -23,6 +23,16 @@ class Enqueued:
 
 
 @dataclass(slots=True)
+class Written:
+    """Express messages are no longer in memory only (D18). Nobody waits for it."""
+
+    entries: list[Entry]
+    """Of the active sub-queue, as they are now."""
+    locks: list[tuple[int, list[tuple[int, list[int]]]]]
+    """Lock ids that the store does not know, and what is locked under each: as `LockChanged.parts`."""
+
+
+@dataclass(slots=True)
 class Published:
     """Messages of a topic are stored, for the subscriptions to name."""
 
@@ -241,6 +251,7 @@ class SinkIdsForgotten:
 
 Event = (
     Enqueued
+    | Written
     | Published
     | Locked
     | Removed

@@ -32,8 +32,9 @@ from partibus.partition.events import (
     SinkIdsKept,
     Unlocked,
     Updated,
+    Written,
 )
-from partibus.partition.keys import SHARED_BODY, entry_key, subqueue_key
+from partibus.partition.keys import SHARED_BODY, SubqueueKind, entry_key, subqueue_key
 from partibus.partition.ports import BODY_COLUMNS, FATE_COLUMNS, FINISHED, Fate, SessionLockRow, Writes
 
 LOCK_SPAN_MAX = 4096
@@ -63,6 +64,8 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
                 writes.session_locks[partition_row, event.session] = row
                 writes.operations += 1
                 waited = waited or event.is_renewed
+            case Written():
+                _write_behind(subqueue_key(partition_row, SubqueueKind.ACTIVE), event, writes)
             case SessionUnlocked():
                 writes.session_locks[partition_row, event.session] = None
             case Kept():
@@ -221,6 +224,14 @@ def _insert(subqueue: int, entries: list[Entry], writes: Writes, *, with_bodies:
             size_bytes += entry.size_bytes
     writes.operations += len(entries)
     writes.size_bytes += size_bytes
+
+
+def _write_behind(subqueue: int, event: Written, writes: Writes) -> None:
+    _insert(subqueue, event.entries, writes, with_bodies=True)
+    # They were acknowledged when there was room: to refuse them now would lose them.
+    writes.replacing_bodies += len(event.entries)
+    for lock_id, parts in event.locks:
+        writes.lock_batches[entry_key(subqueue, lock_id)] = [row for part in parts for row in lock_rows(*part)]
 
 
 def _finish(subqueue: int, entries: list[Entry], fate: Fate, writes: Writes) -> None:

@@ -3,6 +3,7 @@
 from partibus.partition.commands import RenewLocks, Tick
 from partibus.partition.entry import Entry
 from partibus.partition.events import LockChanged, Locked
+from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
 from partibus.partition.lock_table import LockBatch
 from partibus.partition.notes import DELIVER, LOCK_EXPIRED, RENEW
@@ -23,7 +24,12 @@ def lock(state: PartitionState, lane: Lane, entries: list[Entry], now_ms: int, s
     remembered = entries
     if max([entry.size_bytes for entry in entries]) > most:
         # Large bodies leave memory while their message is locked. The entries given stay whole: the grant needs them.
-        remembered = [entry.without_body() if entry.size_bytes > most else entry for entry in entries]
+        # What only memory has stays whole, too.
+        unwritten = state.express.unwritten if state.express is not None and lane.kind == SubqueueKind.ACTIVE else ()
+        remembered = [
+            entry.without_body() if entry.size_bytes > most and entry.pos not in unwritten else entry
+            for entry in entries
+        ]
     if lane.session is not None:
         assert state.sessions is not None, "a session's lane"
         session = state.sessions.by_lock[lane.holder]

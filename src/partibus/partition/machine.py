@@ -16,7 +16,7 @@ from partibus.partition.deferred import receive_deferred
 from partibus.partition.enqueue import commit_sink, enqueue, next_screened, screen, take_numbers
 from partibus.partition.exclusive import end_leases, refuses
 from partibus.partition.hand_out import cancel_receive, lock_reserved, receive, return_reserved, serve
-from partibus.partition.keys import subqueue_key
+from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.loaded import loaded
 from partibus.partition.loads import browse, inspect, peek, read_ahead
 from partibus.partition.locks import renew_locks, tick
@@ -143,6 +143,8 @@ class Partition:
             deadline = None if others is None else others.next_deadline_ms()
             if deadline is not None and deadline < earliest:
                 earliest = deadline
+        if state.express is not None and state.express.write_ms is not None:
+            earliest = min(earliest, state.express.write_ms)
         return None if earliest == NEVER else earliest
 
     @property
@@ -153,9 +155,17 @@ class Partition:
     @property
     def counters(self) -> tuple[int, int, int]:
         """(next sequence, next number, bytes of session states): goes into each commit beside the events."""
-        return self.state.next_sequence, self.state.next_number, self.state.session_state_bytes
+        state = self.state
+        if state.express is None:
+            return state.next_sequence, state.next_number, state.session_state_bytes
+        return (*state.express.counters(state.next_sequence, state.next_number), state.session_state_bytes)
 
     def counts(self) -> Iterable[tuple[int, int, int]]:
-        """(sub-queue key, messages, bytes) of every sub-queue: goes into each commit, too."""
+        """(sub-queue key, messages, bytes) of every sub-queue, as the store has it: goes into each commit, too."""
+        express = self.state.express
         for kind, subqueue in self.state.subqueues.items():
-            yield subqueue_key(self.state.row, kind), subqueue.messages, subqueue.size_bytes
+            messages, size_bytes = subqueue.messages, subqueue.size_bytes
+            if express is not None and kind == SubqueueKind.ACTIVE:
+                messages -= len(express.unwritten)
+                size_bytes -= express.size_bytes
+            yield subqueue_key(self.state.row, kind), messages, size_bytes

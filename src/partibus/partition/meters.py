@@ -15,7 +15,7 @@ COMMIT_BUCKETS_S: Final = (0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.
 
 TALLIED: Final = (
     "received", "delivered", "completed", "abandoned", "deferred", "dead_lettered", "expired", "locks_expired",
-    "forwarded",
+    "forwarded", "never_written",
 )  # fmt: skip
 """The attributes of a `Tally`."""
 
@@ -42,6 +42,8 @@ class Tally:
         """Went back because nobody settled them in time."""
         self.forwarded = 0
         """Went on to another entity."""
+        self.never_written = 0
+        """Express messages that the store was spared: they left before they were old (row C23)."""
 
     def values(self) -> tuple[int, ...]:
         """In the order of `TALLIED`."""

@@ -26,4 +26,7 @@ class PartitionOptions:
     """How long a message stays away after its first abandon; twice as long after each further one. 0: not at all."""
     redelivery_delay_max_ms: int = 0
     reservation_ms: int = 5_000
+    express_ms: int = 0
+    """Messages that nobody forces are acknowledged from memory, and durable when they are so old (D18). 0: they are
+    durable when they are acknowledged. A subscription's are what its topic says."""
     limits: PartitionLimits = field(default_factory=PartitionLimits)

@@ -21,6 +21,7 @@ from partibus.partition.notes import DEAD_LETTER, SEND
 from partibus.partition.ports import EntryState
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
+from partibus.partition.write_behind import express_of
 
 NO_SESSION_REASON = "Session ID is null."
 NO_SESSION_DESCRIPTION = "Session enabled entity doesn't allow a message whose session identifier is null."
@@ -65,6 +66,8 @@ def publish(
         step.events.append(Published(bodies))
     if entries:
         schedule(state, entries, step)
+    elif step.at_once:
+        express_of(state, state.options.express_ms)  # for the numbers
     elif not bodies:
         step.events.append(NumbersTaken())
 
@@ -114,8 +117,13 @@ def _share(
         for message in copies:
             uses[id(message)] = uses.get(id(message), 0) + 1
     known = dict(keys) if are_stored else {}
+    express_ms = state.options.express_ms if step.at_once else 0
     for row, copies in shares:
-        arrive = step.arriving(row, state.options.default_ttl_ms)
+        arrive = step.arriving(row, state.options.default_ttl_ms, express_ms)
+        arrive.messages += copies
+        if express_ms:  # each subscription writes its own, if it has to
+            arrive.bodies += [0] * len(copies)
+            continue
         for message in copies:
             name = id(message)
             key = known.get(name)
@@ -126,7 +134,6 @@ def _share(
                 known[name] = key
                 bodies += (key, message.data)
             arrive.bodies.append(key)
-        arrive.messages += copies
     for failed in plan.unfiltered:
         if failed.row in there:
             step.arriving(failed.row, state.options.default_ttl_ms).unfiltered.append(failed)
@@ -145,6 +152,7 @@ def arrive(state: PartitionState, command: Arrive, now_ms: int, step: Step) -> N
     total = 0
     earliest_ms: int | None = None
     number = state.next_sequence
+    own_body = body_key(state.row, 0) if command.express_ms else None
     for body, message in zip(command.bodies, command.messages, strict=True):
         session = None
         if with_session:
@@ -161,16 +169,21 @@ def arrive(state: PartitionState, command: Arrive, now_ms: int, step: Step) -> N
             if earliest_ms is None or due < earliest_ms:
                 earliest_ms = due
         size = len(message.data)
+        if own_body is not None:
+            body = own_body | number
         entries.append(Entry(number, body, number, now_ms, 0, session, due, size, message.data))
         number += 1
         total += size
     state.next_sequence = number
     state.tally.received += len(command.messages)
     step.notes.append((SEND, SubqueueKind.ACTIVE, entries, command.messages))
-    if entries:
+    if entries and command.express_ms and state.subqueues[SubqueueKind.ACTIVE].cursors is None:
+        express_of(state, command.express_ms).hold(entries, total, earliest_ms, now_ms)
+    elif entries:
         if earliest_ms is not None:
             state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, earliest_ms)
-        step.events.append(Enqueued(entries, with_bodies=False))
+        step.events.append(Enqueued(entries, with_bodies=bool(command.express_ms)))
+    if entries:
         state.arrive(SubqueueKind.ACTIVE, entries, total, step)
     if homeless:
         dead = [_dead(state, message, NO_SESSION_REASON, NO_SESSION_DESCRIPTION, now_ms) for _, message in homeless]

@@ -11,7 +11,7 @@ Everything but the store's own calls happens on one thread: the host's loop in p
 Nothing here knows which.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from partibus.clock import Clock, SystemClock
@@ -25,11 +25,12 @@ from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.commit_schedule import CommitSchedule
 from partibus.partition.deadlines import Deadlines
 from partibus.partition.executed import note_of
+from partibus.partition.express import Express, Pool
 from partibus.partition.fan_out import Subscribers
 from partibus.partition.glance import AT_ONCE, Glance, look
 from partibus.partition.host import Host
 from partibus.partition.journal import record
-from partibus.partition.keys import SubqueueKind
+from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.machine import Partition
 from partibus.partition.meters import CommitMeter, Meters
 from partibus.partition.options import PartitionOptions
@@ -38,6 +39,7 @@ from partibus.partition.reading import read
 from partibus.partition.slot import Slot
 from partibus.partition.step import Step
 from partibus.partition.topic import Topics, publishes
+from partibus.partition.write_behind import hold_back, write_all
 
 REOPEN_DELAY_MS = 200.0
 EXECUTED_KEPT_MS = 60_000
@@ -106,6 +108,8 @@ class StoreRuntime:
         limits = limits or StoreLimits()
         self._schedule = CommitSchedule(host, limits, self._queue, self._start_commit)
         self._backlog = Backlog(limits, self._queue)
+        self.express = Pool(limits.express_bytes)
+        """Express messages that only memory has (D18)."""
         self._deadlines = Deadlines(host, self.run_due)
         self._generation = 0
         self._closing: Callable[[], None] | None = None
@@ -159,7 +163,9 @@ class StoreRuntime:
                 self._fail(result)
                 found(None)
             else:
-                found([row for row, size_bytes in result.items() if size_bytes])
+                filled = {row for row, size_bytes in result.items() if size_bytes}
+                filled.update(row for row, _ in self._unwritten())
+                found([row for row in rows if row in filled])
 
         self._host.read(lambda: store.load_sizes(rows), read)
 
@@ -167,9 +173,17 @@ class StoreRuntime:
         """Commit what is pending, then close the store and call ``done``. Nothing new is taken, or there might be
         something pending for ever."""
         self._closing = done
+        if self.failure is None:
+            self._write_behind()
         self.failure = self.failure or "the store is being closed"
         if self._queue.under_way is None:
             self._start_commit()
+
+    def _write_behind(self) -> None:
+        """Nothing is to be in memory only any more (D18)."""
+        for slot in self._slots.values():
+            if slot.machine is not None and (step := write_all(slot.machine.state, self._clock.now_ms())) is not None:
+                self._record(slot, slot.machine, step, True, unconfirmed=True)
 
     @property
     def store(self) -> Store | None:
@@ -198,17 +212,34 @@ class StoreRuntime:
         return self._backlog.queued
 
     def count_messages(self, most: int, counted: Callable[[Mapping[int, SubqueueCounts] | None], None]) -> None:
-        """Tell what waits in the store, by sub-queue key, as of its last commit: see `Store.load_counts`. None when the
-        store could not say."""
+        """Tell what waits in the store, by sub-queue key, as of its last commit, and in memory only: see
+        `Store.load_counts`. None when the store could not say."""
         store = self._store
         if store is None or self.failure is not None:
             self._host.call_soon(lambda: counted(None))
             return
 
         def read(result: Any) -> None:
-            counted(None if isinstance(result, BaseException) else result)  # to be curious is no reason to fail
+            # To be curious is no reason to fail.
+            counted(None if isinstance(result, BaseException) else self._with_unwritten(result))
 
         self._host.read(lambda: store.load_counts(most), read)
+
+    def _with_unwritten(self, counts: Mapping[int, SubqueueCounts]) -> Mapping[int, SubqueueCounts]:
+        if not self.express.messages:
+            return counts
+        found = dict(counts)
+        for row, express in self._unwritten():
+            key = subqueue_key(row, SubqueueKind.ACTIVE)
+            messages, size_bytes = found.get(key, (0, 0))
+            found[key] = SubqueueCounts(messages + len(express.unwritten), size_bytes + express.size_bytes)
+        return found
+
+    def _unwritten(self) -> Iterator[tuple[int, Express]]:
+        """Rows of partitions with messages in memory only."""
+        for row, slot in self._slots.items():
+            if slot.machine is not None and (express := slot.machine.state.express) is not None and express.unwritten:
+                yield row, express
 
     def find_cursors(self, most: int, found: Callable[[list[int] | None], None]) -> None:
         """Tell which partitions have cursors: see `Store.cursor_partitions`. None when the store could not say."""
@@ -385,6 +416,8 @@ class StoreRuntime:
             for command, _ in self._no_more_waiting(slot):
                 self._answers.refuse(command, "the entity was deleted")
             self._woken(slot)
+        if slot is not None and slot.machine is not None and slot.machine.state.express is not None:
+            slot.machine.state.express.release()
         self._meters.tallies.pop(row, None)
         self._queue.pending.dropped_partitions.append(row)
         self._queue.wait(self._queue.number, on_dropped, row)
@@ -441,6 +474,8 @@ class StoreRuntime:
         assert machine is not None, "loaded"
         now_ms = self._clock.now_ms()
         step = machine.handle(command, now_ms)
+        if machine.state.express is not None:
+            hold_back(machine.state, step)
         if step.events:
             self._record(slot, machine, step, holdable, unconfirmed=_is_unconfirmed(command))
         if self._recorder is not None:
@@ -457,8 +492,10 @@ class StoreRuntime:
             if callback is None:
                 self._give_back(slot, reply)
                 continue
-            if durable:
+            if durable or (step.at_once and type(reply) is r.Accepted and slot.reserved <= queue.durable):
                 self._answers.put(callback, reply)
+            elif step.at_once and type(reply) is r.Accepted:
+                queue.wait(slot.reserved, callback, reply)
             else:
                 queue.wait(slot.waited, callback, reply)
         for load in step.loads:
@@ -529,11 +566,20 @@ class StoreRuntime:
         for subqueue, messages, size_bytes in machine.counts():
             writes.counts[subqueue] = (messages, size_bytes)
         slot.wrote(self._queue.number, waited_for=waited_for)
+        if (express := machine.state.express) is not None:
+            self._note_express(slot, express, step)
         if slot.subscriptions is not None:
             slot.subscriptions.note(slot.row, machine.state.size_bytes)
         if SubqueueKind.TRANSFER in machine.state.subqueues:
             self._see_transfers(slot, machine)
         self._schedule.add(waited_for=waited_for, holdable=holdable)
+
+    def _note_express(self, slot: Slot, express: Express, step: Step) -> None:
+        if step.reserves:
+            slot.reserved = self._queue.number
+        if express.written_ms is not None:
+            self.express.writing(self._queue.number, express.written_ms)
+            express.written_ms = None
 
     def _note_executed(self, step: Step, asker_of: "AskerOf") -> None:
         """With what another broker asked for goes word that it was done (D15)."""
@@ -625,6 +671,7 @@ class StoreRuntime:
         writes = queue.under_way
         assert writes is not None, "a commit was under way"
         passing = queue.end()
+        self.express.written(queue.durable)
         if self._closing is not None:
             self._start_commit()
         elif queue.pending.counters or queue.pending.dropped_partitions:
@@ -675,6 +722,7 @@ class StoreRuntime:
         self._answers.fail_requests(self.failure, full=full)
         self._answers.fail_receivers(self.failure, full=full)
         self._slots.clear()
+        self.express.clear()
         self._glances.clear()
         self._glancing = False
         self._topics.clear()
@@ -727,6 +775,7 @@ class StoreRuntime:
             snapshot, sizes = result
             slot.machine = Partition(slot.row, slot.options, snapshot, store.epoch)
             slot.machine.state.tally = self._meters.tally_of(slot.row)
+            slot.machine.state.pool = self.express
             slot.machine.state.run = self.run
             if slot.machine.state.sessions is not None:
                 slot.machine.state.sessions.await_holders(self._clock.now_ms())

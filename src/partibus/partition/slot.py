@@ -18,6 +18,7 @@ class Slot:
         "ends",
         "machine",
         "options",
+        "reserved",
         "row",
         "subscriptions",
         "waited",
@@ -43,6 +44,8 @@ class Slot:
         """The last commit with rows of this partition that somebody has to wait for."""
         self.written = 0
         """The last commit with rows of this partition."""
+        self.reserved = 0
+        """The last commit that makes numbers durable which are given already (D18)."""
         self.ends: dict[int, int] = {}
         """Commit -> the end of the active sub-queue that it makes durable; the last durable one and those to come."""
         self.deadline_ms: int | None = None
@@ -52,10 +55,13 @@ class Slot:
 
         A page, or a range, only needs the entries below its end: those of a backlog are durable for long, however busy
         its senders are. Who looks at everything is to see the end of what nobody waited for, too. The log of fates only
-        grows: any beginning of it will do.
+        grows: any beginning of it will do. With express messages, nobody waits for those that are written behind, and
+        their positions lie anywhere: a load waits for all that was written (D18).
         """
         if isinstance(load, w.FatesLoad):
             return 0
+        if self.machine is not None and self.machine.state.express is not None:
+            return self.written
         below_end = isinstance(load, w.RangeLoad) or (isinstance(load, w.PageLoad) and not load.edited)
         if isinstance(load, w.PageLoad | w.RangeLoad) and below_end and load.kind == SubqueueKind.ACTIVE:
             while len(self.ends) > 1 and next(islice(self.ends, 1, None)) <= durable:
@@ -75,6 +81,7 @@ class Slot:
         """Rows of this partition are in a commit."""
         assert self.machine is not None, "loaded"
         self.written = commit
-        self.ends[commit] = self.machine.counters[0]
+        if self.machine.state.express is None:
+            self.ends[commit] = self.machine.counters[0]
         if waited_for:
             self.waited = commit

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
+from partibus.limits import StoreLimits
 from partibus.message import ttl_of, with_application_properties
 from partibus.partition.cursors import restored_cursors
 from partibus.partition.duplicates import DuplicateIds
 from partibus.partition.entry import Entry
 from partibus.partition.events import LockChanged, Removed, Rewritten, Unlocked
+from partibus.partition.express import Express, Pool
 from partibus.partition.journal import locked_positions
 from partibus.partition.keys import REWRITTEN_BODY, SubqueueKind, body_key, kind_of, subqueue_key
 from partibus.partition.lane import Lane
@@ -37,11 +39,13 @@ class PartitionState:
         "activated_ms",
         "closed",
         "duplicates",
+        "express",
         "inbound_marks",
         "next_number",
         "next_reservation",
         "next_sequence",
         "options",
+        "pool",
         "row",
         "run",
         "session_state_bytes",
@@ -64,6 +68,10 @@ class PartitionState:
         self.next_reservation = 1
         self.tally = Tally()
         """What is counted; the runtime gives one that outlives this state."""
+        self.pool = Pool(StoreLimits().express_bytes)
+        """Of the store: what is in memory only. The runtime gives the one that its partitions share."""
+        self.express: Express | None = None
+        """From the first express message on."""
         self.activated_ms = 0
         """When a scheduled message became active last, since the partition was loaded; 0: none did."""
         self.inbound_marks = dict(snapshot.inbound_marks) if snapshot else {}
@@ -194,6 +202,8 @@ class PartitionState:
             old_body = entry.body
             entry.body = body_key(self.row, REWRITTEN_BODY | self.take_number())
             entry.data = with_application_properties(entry.data, properties)
+            if self.express is not None and kind == SubqueueKind.ACTIVE:
+                self.express.resized(entry, len(entry.data) - entry.size_bytes)
             subqueue.size_bytes += len(entry.data) - entry.size_bytes
             entry.size_bytes = len(entry.data)
             pairs.append((old_body, entry))

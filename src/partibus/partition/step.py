@@ -15,7 +15,18 @@ class Step:
     them when the handler is done, so no handler needs to know about handing out.
     """
 
-    __slots__ = ("arrivals", "changed", "events", "loads", "notes", "now_ms", "refusals", "replies")
+    __slots__ = (
+        "arrivals",
+        "at_once",
+        "changed",
+        "events",
+        "loads",
+        "notes",
+        "now_ms",
+        "refusals",
+        "replies",
+        "reserves",
+    )
 
     def __init__(self, now_ms: int = 0) -> None:
         self.now_ms = now_ms
@@ -28,6 +39,11 @@ class Step:
         """What was done to messages, for who records it (`partibus.partition.notes`)."""
         self.refusals: list[Refusal] | None = None
         """What was not done, likewise."""
+        self.at_once = False
+        """What is accepted is express: the answer says that it is in memory, and waits for nothing that is to be
+        written but numbers (D18)."""
+        self.reserves = False
+        """Numbers were reserved that are given now."""
         self.arrivals: dict[int, Arrive] | None = None
         """Of a topic: what its subscriptions get, by their rows. To be given to them at once, so that all of it is in
         one commit."""
@@ -42,11 +58,11 @@ class Step:
             self.refusals = []
         self.refusals.append(refusal)
 
-    def arriving(self, row: int, ttl_max_ms: int | None) -> Arrive:
+    def arriving(self, row: int, ttl_max_ms: int | None, express_ms: int = 0) -> Arrive:
         """What a subscription gets; see `arrivals`."""
         if self.arrivals is None:
             self.arrivals = {}
         arrive = self.arrivals.get(row)
         if arrive is None:
-            arrive = self.arrivals[row] = Arrive([], [], ttl_max_ms)
+            arrive = self.arrivals[row] = Arrive([], [], ttl_max_ms, express_ms=express_ms)
         return arrive

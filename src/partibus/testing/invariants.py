@@ -1,4 +1,5 @@
-"""What a queue promises, one function per promise, I1 to I18, and what a topic does besides, I19 to I21.
+"""What a queue promises, one function per promise, I1 to I18; what a topic does besides, I19 to I21; what express
+messages may be, I22.
 
 The reference model calls them with what it knows of the inside, the oracle of the simulation with what clients were
 told. ``name`` is the number that a test wrote into a message's body; times are ms. Each raises `BrokenPromise`.
@@ -157,6 +158,13 @@ def i21_once_per_subscription(row: int, names: Iterable[int]) -> None:
     """A subscription has a message once."""
     twice = [name for name, times in Counter(names).items() if times > 1]
     _require(not twice, f"subscription {row} has messages {twice} more than once")
+
+
+def i22_express_is_lost_only_young(name: object, age_ms: float, bound_ms: float, *, forced: bool) -> None:
+    """Only memory has an express message while it is younger than the loss bound; never a forced one. ``age_ms``: how
+    old it was when memory was lost, or would be."""
+    _require(not forced, f"message {name} was forced to be stored, and only memory has it")
+    _require(age_ms < bound_ms, f"express message {name} is only in memory {age_ms} ms after it was acknowledged")
 
 
 def _require(kept: bool, complaint: str) -> None:

@@ -19,6 +19,7 @@ from partibus.partition import replies as r
 from partibus.partition.entry import Entry
 from partibus.partition.events import Cleared, CursorSet, Enqueued, Event, FatesLogged, Kept, Moved, Removed, Updated
 from partibus.partition.exclusive import PAUSE_MS
+from partibus.partition.express import Pool
 from partibus.partition.journal import record
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.machine import Partition
@@ -26,9 +27,10 @@ from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import FATE_COLUMNS, EntryRow, EntryState, Fate, FateRow, Store, Writes
 from partibus.partition.reading import read
 from partibus.partition.slot import Slot
+from partibus.partition.write_behind import hold_back, write_all
 from partibus.testing.cursor_model import NOWHERE, CursorState, unpack
 from partibus.testing.invariants import body_of, i08_no_lock_ends_early, i16_state_is_the_last_written
-from partibus.testing.machine_memory import check_memory, check_rows
+from partibus.testing.machine_memory import check_memory, check_rows, check_unwritten
 from partibus.testing.model import DELAYED, DOOMED, LOCKED, READY, RESERVED, SCHEDULED, Item, Model
 
 T = TypeVar("T")
@@ -68,14 +70,23 @@ class Lockstep:
     """One partition and its model. ``copied``: all that passes between machine and world is serialised (D3)."""
 
     def __init__(
-        self, store: Store, options: PartitionOptions, *, copied: bool = False, now_ms: int = 0, row: int = ROW
+        self,
+        store: Store,
+        options: PartitionOptions,
+        *,
+        copied: bool = False,
+        now_ms: int = 0,
+        row: int = ROW,
+        express_bytes: int = 1 << 20,
     ) -> None:
         self.store = store
         self.row = row
         self.options = options
         self.copied = copied
         self.now_ms = now_ms
+        self.express_bytes = express_bytes
         self.machine = Partition(row, options)
+        self.machine.state.pool = Pool(express_bytes)
         self.slot = self._new_slot()
         self.model = Model(options)
         self.durable_model = deepcopy(self.model)
@@ -113,10 +124,12 @@ class Lockstep:
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
-    def message(self, size: int = 0, ttl_ms: int | None = None, **keys: Any) -> Message:
-        """A message with a body of its own."""
+    def message(self, size: int = 0, ttl_ms: int | None = None, *, forced: bool = False, **keys: Any) -> Message:
+        """A message with a body of its own; ``forced``: it is not to be express (row C24)."""
         self._name += 1
-        return Message(pack(ttl_ms=ttl_ms, rest=body_of(self._name) + bytes(size)), ttl_ms=ttl_ms, **keys)
+        return Message(
+            pack(durable=forced, ttl_ms=ttl_ms, rest=body_of(self._name) + bytes(size)), ttl_ms=ttl_ms, **keys
+        )
 
     def ask(self, command: Any) -> None:
         """Give a command that is answered; ``request`` is filled in."""
@@ -221,9 +234,18 @@ class Lockstep:
     def begin_commit(self) -> None:
         """Take the pending rows."""
         assert self.under_way is None
-        self.under_way = (self.pending, deepcopy(self.model), self.commit_number)
+        self.under_way = (self.pending, self._stored_model(), self.commit_number)
         self.pending = Writes()
         self.commit_number += 1
+
+    def _stored_model(self) -> Model:
+        """What would be left after a crash, once the pending rows are durable."""
+        model = deepcopy(self.model)
+        express = self.machine.state.express
+        if express is not None and express.unwritten:
+            for item in [item for item in model.queues[SubqueueKind.ACTIVE] if item.pos in express.unwritten]:
+                model.remove(SubqueueKind.ACTIVE, item, "lost with the memory that had it")
+        return model
 
     def end_commit(self) -> None:
         """The rows taken are durable."""
@@ -265,6 +287,10 @@ class Lockstep:
         self.model.options = self.options
         self.model.forget_memory()
         self.machine = Partition(self.row, self.options, self.store.load_partition(self.row))
+        self.machine.state.pool = Pool(self.express_bytes)
+        if self.options.express_ms:
+            assert self.model.next_sequence <= self.machine.state.next_sequence
+            self.model.next_sequence = self.machine.state.next_sequence  # others were given, or might have been
         self.slot = self._new_slot()
         check_memory(self.machine, self.model)
 
@@ -283,6 +309,19 @@ class Lockstep:
                 return
         raise AssertionError("the partition never comes to rest")
 
+    def _write_behind(self) -> None:
+        """As before the store is closed."""
+        if (step := write_all(self.machine.state, self.now_ms)) is not None:
+            self._record(step.events)
+            self.settle_down()
+
+    def _record(self, events: list[Event]) -> None:
+        waited_for = record(self.row, self._pass(events), self.pending)
+        self.pending.counters[self.row] = self.machine.counters
+        for subqueue, messages, size_bytes in self.machine.counts():
+            self.pending.counts[subqueue] = (messages, size_bytes)
+        self.slot.wrote(self.commit_number, waited_for=waited_for)
+
     # -- one step ----------------------------------------------------------------------------------------------------
 
     def step(self, command: w.Input) -> None:
@@ -291,21 +330,23 @@ class Lockstep:
         for of_kind in self.model.cursors.values():
             of_kind.end_leases(self.now_ms)
         step = self.machine.handle(self._pass(command), self.now_ms)
-        events, self.replies, loads = self._pass(step.events), self._pass(step.replies), self._pass(step.loads)
+        events = self._pass(list(step.events))
+        express = self.machine.state.express
+        kept = {} if express is None else {entry.sequence: entry.data for entry in express.unwritten.values()}
+        if express is not None:
+            hold_back(self.machine.state, step)
+        self.replies, loads = self._pass(step.replies), self._pass(step.loads)
         if step.events:
-            waited_for = record(self.row, events, self.pending)
-            self.pending.counters[self.row] = self.machine.counters
-            for subqueue, messages, size_bytes in self.machine.counts():
-                self.pending.counts[subqueue] = (messages, size_bytes)
-            self.slot.wrote(self.commit_number, waited_for=waited_for)
+            self._record(step.events)
         self.loads += [(self.slot.needed_by(load, self.durable), load) for load in loads]
         enqueued = [entry for event in events if isinstance(event, Enqueued) for entry in event.entries]
-        kept = {entry.sequence: entry.data for entry in enqueued if entry.data is not None}
+        kept |= {entry.sequence: entry.data for entry in enqueued}
+        bodies = {sequence: data for sequence, data in kept.items() if data is not None}
         if isinstance(command, c.Arrive):
-            self.model.enqueue(command.messages, kept, self.now_ms)
+            self.model.enqueue(command.messages, bodies, self.now_ms)
         for reply in self.replies:
             if not isinstance(reply, r.Granted | r.DeferredGranted):
-                self._answered(reply, kept)
+                self._answered(reply, bodies)
         for event in events:
             self._happened(event, command)
         self._check_fates(events)
@@ -320,6 +361,7 @@ class Lockstep:
                 self._check_consumed(command)
         self._note_excuses()
         check_memory(self.machine, self.model)
+        check_unwritten(self.machine, self.now_ms, self.row)
         for kind in KINDS:
             self.model.cursors[kind].check_memory(self.machine.state.subqueues[kind].cursors)
         self.is_broken = False
@@ -743,6 +785,7 @@ class Lockstep:
     def check_at_rest(self) -> None:
         """What holds when nothing is under way: nobody waits beside a ready message, nothing due is left."""
         self.settle_down()
+        self._write_behind()
         model = self.model
         for (kind, receiver), demand in self.demands.items():
             session = model.sessions[demand.session].session if demand.session else None

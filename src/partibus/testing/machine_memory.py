@@ -1,5 +1,6 @@
 """What must hold of a partition's memory and rows beside the reference model."""
 
+from partibus.message import is_durable
 from partibus.partition import load_requests as w
 from partibus.partition.entry import Entry
 from partibus.partition.keys import POSITION_MAX, SubqueueKind, subqueue_key
@@ -8,7 +9,11 @@ from partibus.partition.machine import Partition
 from partibus.partition.ports import EntryRow, EntryState, Store
 from partibus.partition.reading import read
 from partibus.testing.cursor_model import CursorModel, Shown, unpack
-from partibus.testing.invariants import i01_everything_is_accounted_for, i03_sections_are_untouched
+from partibus.testing.invariants import (
+    i01_everything_is_accounted_for,
+    i03_sections_are_untouched,
+    i22_express_is_lost_only_young,
+)
 from partibus.testing.model import DEFERRED, DELAYED, DOOMED, LOCKED, READY, RESERVED, SCHEDULED, Item, Model
 
 KINDS = (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER)
@@ -35,6 +40,30 @@ def check_memory(machine: Partition, model: Model) -> None:
         held = {session.lock_id: session.name for session in sessions.held.values() if session.asked is None}
         assert held == {lock_id: lock.session for lock_id, lock in model.sessions.items()}
     assert machine.state.session_state_bytes == sum(len(state) for state, _ in model.states.values())
+
+
+def check_unwritten(machine: Partition, now_ms: int, partition_row: int) -> None:
+    """What only memory has is young, was not forced, and is counted right (D18)."""
+    state, express = machine.state, machine.state.express
+    if express is None:
+        return
+    unwritten = list(express.unwritten.values())
+    for entry in unwritten:
+        assert entry.data is not None, "memory alone has it, and has let it go"
+        # Until the next tick, which is due.
+        age_ms = now_ms - entry.enqueued_ms if express.write_ms is None or express.write_ms > now_ms else 0
+        i22_express_is_lost_only_young(
+            f"at {entry.pos} of partition {partition_row}",
+            age_ms,
+            express.bound_ms * 5 // 6,
+            forced=is_durable(entry.data),
+        )
+    assert [entry.pos for entry in unwritten] == sorted(express.unwritten)
+    assert express.size_bytes == sum(entry.size_bytes for entry in unwritten) == state.pool.size_bytes
+    assert len(unwritten) == state.pool.messages
+    assert state.subqueues[SubqueueKind.ACTIVE].cursors is None or not unwritten, "a cursor does not find it"
+    locks = {batch.lock_id for batch in state.subqueues[SubqueueKind.ACTIVE].locks}
+    assert express.locks <= locks, "locks that are over are remembered"
 
 
 def _check_lane(lane: Lane, machine: Partition, queue: list[Item], doomed: list[Entry]) -> set[int]:
