@@ -54,8 +54,7 @@ class ThrottlingSettings:
     """Per message sent to a topic and rule of its subscriptions, besides the cost of the send."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.policy, ThrottlingPolicy):
-            object.__setattr__(self, "policy", _policy(self.policy))
+        object.__setattr__(self, "policy", _policy(self.policy))  # may be given as its text
         _check("credits_per_s", self.credits_per_s, 1, CREDITS_PER_S_MAX)
         _check("period_ms", self.period_ms, PERIOD_MIN_MS, PERIOD_MAX_MS)
         for name in _COSTS:

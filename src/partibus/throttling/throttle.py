@@ -1,0 +1,276 @@
+"""What front ends ask before they do something for a client, one for each namespace and broker (rows R1-R6, R15).
+
+```text
+                       policy off          observe                     enforce
+ admit_sends, admit    not asked           counted, always admitted    admitted, refused, or known in a moment
+ charge                not asked           counted                     counted: done already, paid by later periods
+ withholds             not asked           False                       True: ask for no messages now; called back
+```
+
+``active`` is False under the policy off: whoever asks looks at that first, and that is all that it costs.
+
+Nothing has been done for what is refused. A receiver is never told: its messages stay where they are until there are
+credits (`withholds`).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from partibus.clock import Clock
+from partibus.errors import ServerBusy
+from partibus.throttling.account import Account, Bank, CallLater, OnAdmitted, Timer
+from partibus.throttling.allocator import Allocator, Ask, Grant
+from partibus.throttling.counters import Counters, Operation
+from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
+
+RETRY_AFTER_S = 2
+"""What clients are told to wait (seed 1)."""
+THROTTLED = (
+    "The request was terminated because the entity is being throttled. Error code: 50009. "
+    f"Please wait {RETRY_AFTER_S} seconds and try again."
+)
+"""The service's text, to the letter: clients look for the code (row R7)."""
+
+OnKnown = Callable[[bool], None]
+
+
+def throttled() -> ServerBusy:
+    """Out of credits; nothing was executed."""
+    return ServerBusy(THROTTLED)
+
+
+class Withheld(Protocol):
+    """A receiver."""
+
+    def on_credits(self) -> None:
+        """There are credits again."""
+        ...
+
+    def on_exhausted(self) -> None:
+        """There are none any more: take back what was asked for."""
+        ...
+
+
+class LocalBank:
+    """The `Bank` of a broker that is alone: the allocator is here and answers at once."""
+
+    alone = True
+
+    def __init__(self, settings: ThrottlingSettings, clock: Clock) -> None:
+        self._allocator = Allocator(settings)
+        self._clock = clock
+
+    def ask(self, ask: Ask, on_grant: Callable[[Grant | None], None]) -> None:
+        """See `Bank`."""
+        on_grant(self._allocator.grant(ask, self._clock.now_ms()))
+
+    def change(self, settings: ThrottlingSettings) -> None:
+        """The namespace has other settings."""
+        self._allocator.change(settings, self._clock.now_ms())
+
+
+class Throttle:
+    """One namespace as this broker counts it. All on the loop."""
+
+    def __init__(
+        self,
+        settings: ThrottlingSettings,
+        clock: Clock,
+        call_later: CallLater | None = None,
+        bank: Bank | None = None,
+    ) -> None:
+        """``bank``: the way to the allocator; None: this broker is alone. Without ``call_later`` nobody is called when
+        a period begins but through `look`."""
+        self.counters = Counters()
+        self._clock = clock
+        self._call_later = call_later
+        self._bank: Bank = bank or LocalBank(settings, clock)
+        self._withheld: dict[Withheld, None] = {}
+        self._receivers: dict[Withheld, None] = {}
+        self._timer: Timer | None = None
+        self._set(settings)
+        self._account = Account(settings, clock, self._bank, call_later, self._exhausted)
+
+    def _set(self, settings: ThrottlingSettings) -> None:
+        self.settings = settings
+        self.active = settings.policy is not ThrottlingPolicy.OFF
+        self.enforces = settings.policy is ThrottlingPolicy.ENFORCE
+
+    def change(self, settings: ThrottlingSettings) -> None:
+        """The namespace has other settings, with effect from now on."""
+        if settings == self.settings:
+            return
+        self._set(settings)
+        if isinstance(self._bank, LocalBank):
+            self._bank.change(settings)
+        self._account.change(settings)
+        self._resume()
+
+    @property
+    def granted(self) -> int:
+        """Credits that this broker was given, ever."""
+        return self._account.granted
+
+    @property
+    def periods(self) -> int:
+        """In how many periods something was paid for."""
+        return self._account.periods
+
+    def tell_debt(self) -> None:
+        """Another broker has the allocator now."""
+        self._account.tell_debt()
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    @property
+    def exhausted(self) -> bool:
+        """Whatever costs something is refused until the next period: no need to look at it."""
+        return self.enforces and self._account.exhausted
+
+    def admit_sends(self, messages: Sequence[int], rules: int, then: OnAdmitted) -> int | None:
+        """How many of these sends may be done, the first ones; each is so many ``messages``, every one of which is
+        compared with ``rules`` of a topic's subscriptions. None: ``then`` gets it in a moment."""
+        settings = self.settings
+        cost = settings.send_credits + rules * settings.filter_credits
+        costs = [cost * count for count in messages] if cost != 1 else messages
+        if not self.enforces:
+            self._observe(Operation.SEND, costs)
+            self._use_sends(messages, len(messages), rules)
+            return len(messages)
+
+        def known(count: int) -> int:
+            self._use_sends(messages, count, rules)
+            self.counters.throttled[Operation.SEND] += len(messages) - count
+            return count
+
+        count = self._account.admit(costs, lambda count: then(known(count)))
+        return None if count is None else known(count)
+
+    def admit(self, operation: Operation, count: int, then: OnKnown) -> bool | None:
+        """Whether one request of ``count`` units (messages; 1 for management) may be done, all or nothing. None:
+        ``then`` gets it in a moment."""
+        cost = count * self._price(operation)
+        if not self.enforces:
+            self._observe(operation, (cost,))
+            self.counters.used[operation] += cost
+            return True
+        admitted = self._account.admit((cost,), lambda count: then(self._known(operation, cost, count == 1)))
+        return None if admitted is None else self._known(operation, cost, admitted == 1)
+
+    def admit_now(self, operation: Operation, count: int, rules: int = 0) -> bool:
+        """As `admit`, answered at once: where credits would have to be asked for elsewhere, later periods pay. Of who
+        must not wait, because what he says next depends on it."""
+        if self.enforces and self._account.exhausted:
+            self.refused(operation)
+            return False
+        self.charge(operation, count)
+        if rules:
+            self.charge(Operation.FILTER, count * rules)
+        return True
+
+    def charge(self, operation: Operation, count: int) -> None:
+        """``count`` units were done already."""
+        cost = count * self._price(operation)
+        if self.enforces:
+            self._account.charge(cost)
+        else:
+            self._observe(operation, (cost,))
+        self.counters.used[operation] += cost
+
+    def refused(self, operation: Operation, count: int = 1) -> None:
+        """So many requests were refused because of `exhausted`."""
+        self.counters.throttled[operation] += count
+
+    def _price(self, operation: Operation) -> int:
+        settings = self.settings
+        match operation:
+            case Operation.RECEIVE:
+                return settings.receive_credits
+            case Operation.SEND:
+                return settings.send_credits
+            case Operation.PEEK:
+                return settings.peek_credits
+            case Operation.FILTER:
+                return settings.filter_credits
+        return settings.management_credits
+
+    def _known(self, operation: Operation, cost: int, admitted: bool) -> bool:
+        if admitted:
+            self.counters.used[operation] += cost
+        else:
+            self.counters.throttled[operation] += 1
+        return admitted
+
+    def _use_sends(self, messages: Sequence[int], count: int, rules: int) -> None:
+        total = sum(messages if count == len(messages) else messages[:count])
+        self.counters.used[Operation.SEND] += total * self.settings.send_credits
+        if rules:
+            self.counters.used[Operation.FILTER] += total * rules * self.settings.filter_credits
+
+    def _observe(self, operation: Operation, costs: Sequence[int]) -> None:
+        """Only see whether they would have been admitted."""
+        admitted = self._account.admit(costs, partial(self._observed, operation, len(costs)))
+        if admitted is not None and admitted < len(costs):
+            self._observed(operation, len(costs), admitted)
+
+    def _observed(self, operation: Operation, count: int, admitted: int) -> None:
+        self.counters.would_throttle[operation] += count - admitted
+
+    # -- receivers ---------------------------------------------------------------------------------------------------
+
+    def join(self, receiver: Withheld) -> None:
+        """Tell a receiver when nothing is left: of one whose messages are gone once they are granted."""
+        self._receivers[receiver] = None
+
+    def leave(self, receiver: Withheld) -> None:
+        """Idempotent."""
+        self._receivers.pop(receiver, None)
+        self._withheld.pop(receiver, None)
+
+    def withholds(self, receiver: Withheld) -> bool:
+        """Nothing is to be asked for now; the receiver is called when there are credits again."""
+        if not (self.enforces and self._account.exhausted):
+            return False
+        self.call_back(receiver)
+        return True
+
+    def call_back(self, receiver: Withheld) -> None:
+        """Have a receiver called when the next period begins."""
+        self._withheld[receiver] = None
+        self._await_period()
+
+    @property
+    def room(self) -> int:
+        """Messages that a receiver may ask for: as many as a period pays for."""
+        return self.settings.period_credits // max(1, self.settings.receive_credits) or 1
+
+    def look(self) -> None:
+        """The clock may have been moved: a period may have begun."""
+        if self._withheld and not self._account.exhausted:
+            self._resume()
+
+    def _resume(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        withheld, self._withheld = self._withheld, {}
+        for receiver in withheld:
+            receiver.on_credits()
+
+    def _exhausted(self) -> None:
+        if self.enforces:
+            for receiver in list(self._receivers):
+                receiver.on_exhausted()
+
+    def _await_period(self) -> None:
+        if self._timer is None and self._call_later is not None:
+            left_ms = self._account.ends_ms - self._clock.now_ms()
+            # A manual clock stands still: `look` is called when it is moved.
+            self._timer = self._call_later(max(left_ms, 1), self._period_over)
+
+    def _period_over(self) -> None:
+        self._timer = None
+        self.look()
+        if self._withheld:
+            self._await_period()
