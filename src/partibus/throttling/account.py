@@ -24,7 +24,7 @@ from partibus.throttling.allocator import Ask, Grant
 from partibus.throttling.settings import ThrottlingSettings
 
 PATIENCE_MS = 300
-"""How long a request waits for credits that are on their way. An answer takes about a millisecond."""
+"""How long requests wait since the allocator was asked for them. An answer takes about a millisecond."""
 RETRY_MS = 50
 """Until the allocator is asked again, when nobody could be asked."""
 SPARE_PART = 100
