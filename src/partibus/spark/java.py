@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from partibus.spark.errors import JavaNotFound
+from partibus.spark.programs import cache_directory, write_program
 
 JAVA_VERSION_MIN = 17
 """What Spark 4 asks for."""
@@ -92,7 +93,7 @@ def _use(runtime: Runtime, source: str, env: Mapping[str, str]) -> Java:
     found = f"Java {runtime.version} from {source} ({runtime.home})"
     if runtime.has_vector_module:
         return Java(runtime.home, found)
-    home = _write_wrapper(runtime.home, _cache_directory(env))
+    home = _write_wrapper(runtime.home, cache_directory("java", env))
     return Java(home, f"{found}, wrapped in {home} since it lacks {VECTOR_MODULE}")
 
 
@@ -123,21 +124,12 @@ def _wheel_home() -> Path | None:
     return Path(spec.origin).parent / "java-runtime"
 
 
-def _cache_directory(env: Mapping[str, str]) -> Path:
-    base = env.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "partibus" / "java"
-
-
 def _write_wrapper(real_home: Path, cache: Path) -> Path:
-    """A home per wrapped runtime. Written aside and renamed: several programs may start at once."""
+    """A home per wrapped runtime."""
     home = cache / hashlib.blake2b(str(real_home).encode(), digest_size=8).hexdigest()
     java = home / "bin" / "java"
-    aside = java.with_name(f"java.{os.getpid()}")
     try:
-        java.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(wrapper_script(real_home))
-        aside.chmod(0o755)
-        aside.replace(java)
+        write_program(java, wrapper_script(real_home))
     except OSError as error:
         raise JavaNotFound(
             f"cannot write the wrapper {java}: {error}; set XDG_CACHE_HOME to a writable place"

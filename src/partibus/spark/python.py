@@ -1,0 +1,60 @@
+"""Which Python runs Spark's workers and planners on this machine: this one, with PySpark from where it is installed.
+
+Spark puts the zipped sources of PySpark before everything else on their PYTHONPATH, and from a zip every process
+compiles all of them anew: a second of processor time for each start of a streaming query, and for each kind of planner.
+"""
+
+import hashlib
+import os
+import shlex
+import sys
+import sysconfig
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from partibus.spark.programs import cache_directory, write_program
+
+
+def worker_python(env: Mapping[str, str] = os.environ) -> str:
+    """A path for PYSPARK_PYTHON, good on this machine only: a program that leaves the zips of the installed PySpark out
+    of PYTHONPATH and runs this interpreter. The interpreter itself where that can't be: PySpark is not among its
+    packages, or the cache is not writable."""
+    home = _installed()
+    if home is None or os.name != "posix":
+        return sys.executable
+    text = wrapper_script(Path(sys.executable), home)
+    name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    program = cache_directory("python", env) / name / "python"
+    try:
+        write_program(program, text)
+    except OSError:
+        return sys.executable
+    return str(program)
+
+
+def wrapper_script(python: Path, spark_home: Path) -> str:
+    """The text of a program that runs ``python`` without what Spark of ``spark_home`` adds to PYTHONPATH."""
+    zips, jars = (shlex.quote(str(spark_home / folder)) for folder in ("python/lib", "jars"))
+    return (
+        "#!/bin/sh\n"
+        "# Written by partibus: from a zip, PySpark would be compiled by every process.\n"
+        "kept=\n"
+        "IFS=:\n"
+        "set -f\n"
+        "for part in $PYTHONPATH; do\n"
+        f"  case $part in {zips}/*.zip|{jars}/*.jar) ;; *) kept=$kept${{kept:+:}}$part ;; esac\n"
+        "done\n"
+        "unset IFS\n"
+        f'PYTHONPATH=$kept exec {shlex.quote(str(python))} "$@"\n'
+    )
+
+
+def _installed() -> Path | None:
+    """Spark's home, if PySpark and what it needs are found without the zips, too."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return None
+    home = Path(spec.origin).parent
+    packages = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    return home if home.parent in packages and (home.parent / "py4j").is_dir() else None
