@@ -16,6 +16,7 @@ from partibus.namespace.names import check_namespace_name, fold_name
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions, NamespaceRecord
 from partibus.namespace.policies import completed
+from partibus.namespace.tiers import check_migration, check_namespace_options, check_update
 
 MakeBroker = Callable[[NamespaceRecord], Broker]
 
@@ -90,6 +91,8 @@ class Namespaces:
         """The clock was moved by hand, or has gone forward by itself: delays that were reckoned before are too long."""
         for call in self.on_clock_moved:
             call()
+        for broker in self:
+            broker.throttle.look()
 
     def wake_partitions(self, partition_rows: list[int]) -> None:
         """Have partitions loaded that nobody may use: something falls due in them."""
@@ -104,6 +107,7 @@ class Namespaces:
     def create(self, name: str, options: NamespaceOptions) -> Broker:
         """Make a namespace, with a policy of all rights and new keys. `ArgumentError`, `EntityExists`."""
         check_namespace_name(name)
+        check_namespace_options(options)
         now_ms = self.default.clock.now_ms()
         root = completed([SasPolicy(ROOT_POLICY, Right.MANAGE, "", "")], (), now_ms)
         self._known.create_namespace(name, options, now_ms, root)
@@ -112,8 +116,28 @@ class Namespaces:
 
     def update(self, name: str, change: Callable[[NamespaceOptions], NamespaceOptions]) -> Broker:
         """Give a namespace the options that ``change`` makes of those in the catalog. `EntityNotFound`, and what
-        ``change`` raises."""
-        self._known.update_namespace(name, change, self.default.clock.now_ms())
+        ``change`` and `check_update` raise."""
+
+        def checked(old: NamespaceOptions) -> NamespaceOptions:
+            new = change(old)
+            check_update(old, new)
+            return new
+
+        self._known.update_namespace(name, checked, self.default.clock.now_ms())
+        self._changed()
+        return self.named(name)
+
+    def migrate(self, name: str, change: Callable[[NamespaceOptions], NamespaceOptions]) -> Broker:
+        """Make a premium namespace of a standard one, while it is in use (rows P10, R10). Its entities stay as they
+        are, with their messages, locks, sessions and cursors; those that are made from now on are as in any premium
+        namespace. Raises what `update` does, by `check_migration`."""
+
+        def checked(old: NamespaceOptions) -> NamespaceOptions:
+            new = change(old)
+            check_migration(old, new)
+            return new
+
+        self._known.update_namespace(name, checked, self.default.clock.now_ms())
         self._changed()
         return self.named(name)
 
@@ -180,6 +204,7 @@ class Namespaces:
                 self._put(self._make(record))
             elif known.namespace.record != record:
                 known.namespace.record = record
+                known.throttle.change(record.options.credits)
                 for tell in self.on_changed:
                     tell(known)
 

@@ -1,6 +1,19 @@
-"""The tiers of a namespace."""
+"""The tiers of a namespace: what each allows, and every number that a tier bounds, in one table of data.
 
+What a namespace may have is `limits_of` its options: the numbers of its tier, with those that its own options change.
+`partibus.namespace.tier_rules` holds entities against it. ``docs/tiers.md`` shows the same table.
+"""
+
+from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from partibus.errors import ArgumentError, InvalidOperation
+from partibus.namespace.hints import did_you_mean
+
+if TYPE_CHECKING:
+    from partibus.namespace.namespace_options import NamespaceOptions
 
 
 class Tier(Enum):
@@ -9,3 +22,278 @@ class Tier(Enum):
     BASIC = "basic"
     STANDARD = "standard"
     PREMIUM = "premium"
+
+
+class Feature(Enum):
+    """What not every tier has. The values are what errors call it."""
+
+    TOPICS = "topics and subscriptions"
+    SESSIONS = "sessions"
+    DUPLICATE_DETECTION = "duplicate detection"
+    FORWARDING = "forwarding"
+    TRANSACTIONS = "transactions"
+    EXPRESS = "express entities"
+    PARTITIONED_ENTITIES = "partitioning chosen per entity"
+
+
+_LACKING: Final[Mapping[Tier, frozenset[Feature]]] = {
+    Tier.BASIC: frozenset(
+        {
+            Feature.TOPICS,
+            Feature.SESSIONS,
+            Feature.DUPLICATE_DETECTION,
+            Feature.FORWARDING,
+            Feature.TRANSACTIONS,
+            Feature.EXPRESS,
+        }
+    ),
+    Tier.STANDARD: frozenset(),
+    # Memory is not what a premium namespace's units are promised to survive with (row C22, seeds 0 and 2):
+    Tier.PREMIUM: frozenset({Feature.EXPRESS, Feature.PARTITIONED_ENTITIES}),
+}
+
+PARTITION_COUNTS: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Of a premium namespace; the service offers the first three (row P8). A power of two keeps each partition's share of
+the key slots the same."""
+UNITS: Final = (1, 2, 4, 8, 16)
+"""Messaging units of a premium namespace (row R11)."""
+ENTITY_SIZES_MB: Final = tuple(gb * 1024 for gb in (1, 2, 3, 4, 5, 10, 20, 40, 80))
+"""Sizes that the service offers over all tiers (rows P21, P23); a namespace has those up to its `entity_size_mb`."""
+
+_MANY = 1_000_000
+
+
+class Limit(NamedTuple):
+    """One number of the table."""
+
+    name: str
+    of_tiers: tuple[int, int, int]
+    """Of basic, standard and premium."""
+    unit: str
+    what: str
+    source: str
+    """Rows of the specification, sections of the dialect, decisions."""
+    span: tuple[int, int]
+    """Least and most that a namespace may choose: past them the number would mean nothing."""
+
+    def of(self, tier: Tier) -> int:
+        """The tier's number."""
+        return self.of_tiers[_TIERS.index(tier)]
+
+
+_TIERS = tuple(Tier)
+
+
+def _alike(number: int) -> tuple[int, int, int]:
+    """Where the service says nothing of single tiers."""
+    return number, number, number
+
+
+LIMITS: Final = (
+    Limit("entities", _alike(10_000), "", "queues and topics", "row A12", (0, _MANY)),
+    Limit(
+        "partitioned_entities",
+        (100, 100, 10_000),
+        "",
+        "partitioned ones among them; in premium no other bound than that of all",
+        "row A12",
+        (0, _MANY),
+    ),
+    Limit("subscriptions", _alike(2_000), "", "subscriptions of one topic", "row C37, section 11.2", (0, _MANY)),
+    Limit(
+        "sql_filters",
+        _alike(2_000),
+        "",
+        "SQL filters of one topic, true and false ones included",
+        "section 11.2",
+        (1, _MANY),
+    ),
+    Limit("correlation_filters", _alike(100_000), "", "correlation filters of one topic", "section 11.2", (1, _MANY)),
+    Limit("policies", _alike(12), "", "access policies of one entity, or of the namespace", "section 11.2", (1, 1_000)),
+    Limit(
+        "entity_size_mb",
+        (5_120, 5_120, 81_920),
+        "MiB",
+        "MaxSizeInMegabytes, the size of each partition",
+        "rows P21, P23, section 11.1",
+        (1_024, 81_920),
+    ),
+    Limit(
+        "entity_total_mb",
+        _alike(81_920),
+        "MiB",
+        "MaxSizeInMegabytes times the number of partitions",
+        "rows P22, P23",
+        (1_024, 64 * 81_920),
+    ),
+    Limit(
+        "message_kb",
+        (256, 256, 102_400),
+        "KiB",
+        "MaxMessageSizeInKilobytes of an entity with one partition",
+        "sections 11.1, 11.2",
+        (256, 102_400),
+    ),
+    Limit(
+        "partitioned_message_kb",
+        (256, 256, 1_024),
+        "KiB",
+        "MaxMessageSizeInKilobytes of an entity with several partitions",
+        "row A11, section 11.2",
+        (256, 102_400),
+    ),
+    Limit(
+        "batch_kb",
+        (256, 256, 1_024),
+        "KiB",
+        "a batch, a message over HTTP, the state of a session",
+        "row A11, section 11.2",
+        (256, 102_400),
+    ),
+    Limit("batch_messages", _alike(4_500), "", "messages of one batch", "section 11.2", (1, _MANY)),
+    Limit(
+        "property_kb", _alike(32), "KiB", "one application property, its name and value", "section 11.2", (1, 65_536)
+    ),
+    Limit("properties_kb", _alike(64), "KiB", "all properties and headers of one message", "section 11.2", (1, 65_536)),
+    Limit(
+        "transaction_messages", _alike(100), "", "messages of one transaction", "section 11.2, section 8", (1, 10_000)
+    ),
+    Limit("connections", _alike(5_000), "", "AMQP connections at a time", "row C35, section 11.2", (1, _MANY)),
+    Limit(
+        "entity_connections",
+        _alike(5_000),
+        "",
+        "AMQP connections that use one entity at a time",
+        "rows C35, C36",
+        (1, _MANY),
+    ),
+    Limit("receivers", _alike(5_000), "", "receivers of one entity at a time", "sections 7.4, 11.2", (1, _MANY)),
+    Limit("links", _alike(5_000), "", "links of one AMQP connection", "D24", (1, 5_000)),
+)
+"""The table."""
+
+_BY_NAME = {limit.name: limit for limit in LIMITS}
+
+
+class TierLimits(NamedTuple):
+    """What one namespace may have: a number for each row of `LIMITS`, in its order and unit."""
+
+    entities: int
+    partitioned_entities: int
+    subscriptions: int
+    sql_filters: int
+    correlation_filters: int
+    policies: int
+    entity_size_mb: int
+    entity_total_mb: int
+    message_kb: int
+    partitioned_message_kb: int
+    batch_kb: int
+    batch_messages: int
+    property_kb: int
+    properties_kb: int
+    transaction_messages: int
+    connections: int
+    entity_connections: int
+    receivers: int
+    links: int
+
+
+def limits_of(options: "NamespaceOptions") -> TierLimits:
+    """The numbers of a namespace: its tier's, and those that it has others of."""
+    return _limits_of(options.tier, tuple(sorted(options.limits.items())))
+
+
+@lru_cache(maxsize=1024)
+def _limits_of(tier: Tier, changed: tuple[tuple[str, int], ...]) -> TierLimits:
+    others = dict(changed)
+    return TierLimits(*(others.get(limit.name, limit.of(tier)) for limit in LIMITS))
+
+
+def has(tier: Tier, feature: Feature) -> bool:
+    """Whether the tier allows it."""
+    return feature not in _LACKING[tier]
+
+
+def tiers_with(feature: Feature) -> str:
+    """Those that have it, as errors say them."""
+    return " or ".join(tier.value for tier in Tier if has(tier, feature))
+
+
+def check_namespace_options(options: "NamespaceOptions") -> None:
+    """Refuse what a namespace can't be. ArgumentError with the field, its value and what is allowed."""
+    if options.tier is not Tier.PREMIUM:
+        _check_not_premium(options)
+    _check_choice("partition_count", options.partition_count, PARTITION_COUNTS)
+    for field in ("units", "units_min", "units_max"):
+        _check_choice(field, getattr(options, field), UNITS)
+    if options.units_min > options.units_max:
+        raise ArgumentError("units_min", options.units_min, f"at most units_max, {options.units_max}")
+    if not options.units_min <= options.units <= options.units_max:
+        raise ArgumentError(
+            "units",
+            options.units,
+            f"from units_min, {options.units_min}, to units_max, {options.units_max}",
+            "Without automatic scaling all three are the same.",
+        )
+    for name, value in options.limits.items():
+        _check_limit(name, value)
+
+
+def check_update(old: "NamespaceOptions", new: "NamespaceOptions") -> None:
+    """Refuse what an update can't make of a namespace (rows P9, R10). ArgumentError."""
+    check_namespace_options(new)
+    if new.tier is not old.tier:
+        raise ArgumentError(
+            "tier", new.tier.value, f"{old.tier.value}, as it is", "From standard to premium it is migrated."
+        )
+    if new.partition_count != old.partition_count:
+        raise ArgumentError(
+            "partition_count",
+            new.partition_count,
+            f"{old.partition_count}, which a namespace has for life",
+            "Create another namespace with the new one and move the messages.",
+        )
+
+
+def check_migration(old: "NamespaceOptions", new: "NamespaceOptions") -> None:
+    """Refuse every migration but from standard to premium (row R10). ArgumentError, InvalidOperation."""
+    check_namespace_options(new)
+    if old.tier is not Tier.STANDARD:
+        raise InvalidOperation(
+            f"A namespace of the tier {old.tier.value} can't be migrated: only one of the tier standard is, to premium."
+        )
+    if new.tier is not Tier.PREMIUM:
+        raise ArgumentError("tier", new.tier.value, "premium", "There is no other way, and none back.")
+
+
+def _check_not_premium(options: "NamespaceOptions") -> None:
+    tier = options.tier.value
+    if options.partition_count != 1:
+        raise ArgumentError(
+            "partition_count",
+            options.partition_count,
+            f"1 in the tier {tier}, where each entity is partitioned or not (EnablePartitioning)",
+            "Leave it out, or create a premium namespace.",
+        )
+    for field in ("units", "units_min", "units_max"):
+        if getattr(options, field) != 1:
+            raise ArgumentError(
+                field,
+                getattr(options, field),
+                f"1 in the tier {tier}, which has no messaging units",
+                "Leave it out, or create a premium namespace.",
+            )
+
+
+def _check_choice(field: str, value: object, allowed: tuple[int, ...]) -> None:
+    if type(value) is not int or value not in allowed:
+        raise ArgumentError(field, value, f"one of {', '.join(map(str, allowed))}")
+
+
+def _check_limit(name: str, value: object) -> None:
+    limit = _BY_NAME.get(name)
+    if limit is None:
+        raise ArgumentError("limit", name, f"one of {', '.join(_BY_NAME)}", did_you_mean(name, _BY_NAME))
+    if type(value) is not int or not limit.span[0] <= value <= limit.span[1]:
+        raise ArgumentError(f"limit {name}", value, f"an integer from {limit.span[0]} to {limit.span[1]}")
