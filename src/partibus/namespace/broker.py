@@ -24,6 +24,8 @@ from partibus.routing.front_end_cache import CallIdle
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.rehearsals import Place, Rehearsals, from_plain, to_plain
 from partibus.routing.store_access import StoreAccess
+from partibus.throttling.account import Bank
+from partibus.throttling.throttle import Throttle
 
 MakeHandle = Callable[[Queue, Placement], PartitionHandle]
 
@@ -142,10 +144,12 @@ class Broker:
         stores: Mapping[str, StoreAccess] | None = None,
         call_later: CallLater | None = None,
         rehearsals: Rehearsals | None = None,
+        bank: Bank | None = None,
     ) -> None:
         """``stores``: the ways to all stores by name, in the order of their numbers. ``call_later`` is needed for
         rehearsals, for who waits for messages without receiving them, and beside other brokers. ``rehearsals``: those
-        of the server, where there are other namespaces."""
+        of the server, where there are other namespaces. ``bank``: who has the namespace's credits, where there are
+        other brokers."""
         self._announcer = announcer or Announcer()
         self._call_idle: CallIdle | None = None
         if call_later is not None and not self._announcer.is_alone:
@@ -153,6 +157,7 @@ class Broker:
         self.namespace = namespace
         self.access = access
         self.clock = clock
+        self.throttle = Throttle(namespace.record.options.credits, clock, call_later, bank)
         self.wall_clock: Clock = SystemClock()
         """Tokens expire by the real time, also under a manual clock (D26)."""
         self.limits = limits

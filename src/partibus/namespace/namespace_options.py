@@ -1,14 +1,14 @@
 """What a namespace is told to be, and its form in the catalog and between brokers: JSON by the names below."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from partibus.errors import ArgumentError
 from partibus.namespace.tiers import Tier
-from partibus.throttling.settings import ThrottlingSettings
+from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 
 DEFAULT_NAME = "default"
 """Of the namespace that is served under every host name that names no other one. Its keys are those of the keys file,
@@ -32,6 +32,13 @@ class NamespaceOptions:
     throttling: ThrottlingSettings = field(default_factory=ThrottlingSettings)
     limits: Mapping[str, int] = field(default_factory=dict)
     """Numbers of the tier that are others here, by their names in `partibus.namespace.tiers`."""
+
+    @property
+    def credits(self) -> ThrottlingSettings:
+        """What credits the namespace is counted by: premium is throttled by load, never by credits (row R11)."""
+        if self.tier is Tier.PREMIUM:
+            return replace(self.throttling, policy=ThrottlingPolicy.OFF)
+        return self.throttling
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,7 @@ class Account:
         self._settings = settings
         self.credits = 0
         self._asked = None
+        self._debt = (0, 0)
         self._ends_ms = 0
         self._look()
         self._serve()
@@ -214,7 +215,9 @@ class Account:
         self._period = period
         self._ends_ms = (period + 1) * self._settings.period_ms
         self.credits = self._used = 0
-        self._spent = False
+        since, debt = self._debt
+        # What is owed for longer than one period leaves nothing: nobody needs to ask.
+        self._spent = debt > 0 and debt >= (period - since) * self._settings.period_credits
 
     def _pay(self, cost: int) -> None:
         self.credits -= cost

@@ -34,7 +34,7 @@ class Counters:
         self.used = [0] * len(OPERATIONS)
         """Credits, by `Operation`. Under the policy observe also those of what would have been refused."""
         self.throttled = [0] * len(OPERATIONS)
-        """Requests that were refused, and deliveries that were withheld, by `Operation`. What is sent to a topic counts
-        as `Operation.SEND`."""
+        """Requests that were refused, and receivers that were made to wait for the next period, by `Operation`. What is
+        sent to a topic counts as `Operation.SEND`."""
         self.would_throttle = [0] * len(OPERATIONS)
         """As above, under the policy observe: what was done all the same."""

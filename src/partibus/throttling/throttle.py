@@ -2,8 +2,8 @@
 
 ```text
                        policy off          observe                     enforce
- admit_sends, admit    not asked           counted, always admitted    admitted, refused, or known in a moment
- charge                not asked           counted                     counted: done already, paid by later periods
+ admit...              not asked           counted, always admitted    admitted, refused, or known in a moment
+ charge...             not asked           counted                     counted: done already, paid by later periods
  withholds             not asked           False                       True: ask for no messages now; called back
 ```
 
@@ -158,16 +158,10 @@ class Throttle:
         admitted = self._account.admit((cost,), lambda count: then(self._known(operation, cost, count == 1)))
         return None if admitted is None else self._known(operation, cost, admitted == 1)
 
-    def admit_now(self, operation: Operation, count: int, rules: int = 0) -> bool:
-        """As `admit`, answered at once: where credits would have to be asked for elsewhere, later periods pay. Of who
-        must not wait, because what he says next depends on it."""
-        if self.enforces and self._account.exhausted:
-            self.refused(operation)
-            return False
-        self.charge(operation, count)
-        if rules:
-            self.charge(Operation.FILTER, count * rules)
-        return True
+    def admit_send(self, count: int, rules: int, then: OnKnown) -> bool | None:
+        """As `admit`, of one send of so many messages (`admit_sends`)."""
+        admitted = self.admit_sends((count,), rules, lambda admitted: then(admitted == 1))
+        return None if admitted is None else admitted == 1
 
     def charge(self, operation: Operation, count: int) -> None:
         """``count`` units were done already."""
@@ -177,6 +171,13 @@ class Throttle:
         else:
             self._observe(operation, (cost,))
         self.counters.used[operation] += cost
+
+    def charge_sends(self, count: int, rules: int) -> None:
+        """So many messages were sent already, and compared with so many rules each. Of who can't wait for credits from
+        elsewhere, and has seen that it is not `exhausted`: later periods pay."""
+        self.charge(Operation.SEND, count)
+        if rules:
+            self.charge(Operation.FILTER, count * rules)
 
     def refused(self, operation: Operation, count: int = 1) -> None:
         """So many requests were refused because of `exhausted`."""
@@ -232,6 +233,8 @@ class Throttle:
         """Nothing is to be asked for now; the receiver is called when there are credits again."""
         if not (self.enforces and self._account.exhausted):
             return False
+        if receiver not in self._withheld:
+            self.counters.throttled[Operation.RECEIVE] += 1
         self.call_back(receiver)
         return True
 

@@ -13,6 +13,8 @@ from partibus.message import Message
 from partibus.namespace.broker import Entity
 from partibus.routing.send import OnSent, send, send_through
 from partibus.routing.transactions import Transaction, Transactions
+from partibus.throttling.counters import Operation
+from partibus.throttling.throttle import Throttle, throttled
 
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 """Property of a link: what is sent on it goes through the link's entity to the one with this address (section 3.7)."""
@@ -39,6 +41,7 @@ class IncomingLink:
         entity: Entity,
         ingress: Ingress,
         transactions: Transactions,
+        throttle: Throttle,
         credit: int,
         flush: Callable[[], None],
         destination: Entity | None = None,
@@ -50,6 +53,7 @@ class IncomingLink:
         self._entity = entity
         self._ingress = ingress
         self._transactions = transactions
+        self._throttle = throttle
         self._credit = credit
         self._runs: deque[_Run] = deque()
         self._awaiting_relief = False
@@ -66,6 +70,12 @@ class IncomingLink:
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         """Store what came; what can't be stored is rejected alone."""
+        if self._throttle.enforces and self._throttle.exhausted:
+            self._throttle.refused(Operation.SEND, len(deliveries))
+            run = _Run(deliveries)
+            self._runs.append(run)
+            self._finish(run, [throttled()] * len(deliveries))
+            return
         if any(delivery.state is not None for delivery in deliveries):
             deliveries = self._take_transactional(deliveries)
         run = _Run(deliveries)
@@ -84,14 +94,49 @@ class IncomingLink:
                 batches.append(messages_of(delivery, queue))
             except PartibusError as error:
                 refused[index] = error
-        if not deliveries:
+        if batches and self._throttle.active:
+            self._admit(run, batches, refused)
+        else:
+            self._go_on(run, batches, refused)
+
+    def _go_on(self, run: _Run, batches: Sequence[Sequence[Message]], refused: dict[int, PartibusError]) -> None:
+        """Send what is not refused."""
+        count = len(run.deliveries)
+        if not count:
             self._finish(run, None)
         elif not refused:
             self._send(batches, lambda errors: self._finish(run, errors))
         elif batches:
-            self._send(batches, lambda errors: self._finish(run, _merge(len(deliveries), refused, errors)))
+            self._send(batches, lambda errors: self._finish(run, _merge(count, refused, errors)))
         else:
-            self._finish(run, [refused[index] for index in range(len(deliveries))])
+            self._finish(run, [refused[index] for index in range(count)])
+
+    def _admit(self, run: _Run, batches: list[list[Message]], refused: dict[int, PartibusError]) -> None:
+        """Send what the namespace has credits for."""
+
+        def known(admitted: int) -> None:
+            if admitted < len(batches):
+                busy = throttled()
+                left = [index for index in range(len(run.deliveries)) if index not in refused]
+                refused.update(dict.fromkeys(left[admitted:], busy))
+                del batches[admitted:]
+            self._go_on(run, batches, refused)
+
+        def known_later(admitted: int) -> None:
+            try:
+                self._entity.check_send()
+            except PartibusError as refusal:
+                self._finish(run, [refusal] * len(run.deliveries))
+            else:
+                known(admitted)
+
+        admitted = self._throttle.admit_sends([len(batch) for batch in batches], self._rule_count, known_later)
+        if admitted is not None:
+            known(admitted)
+
+    @property
+    def _rule_count(self) -> int:
+        return (self._destination or self._entity).queue.rule_count
 
     def _send(self, batches: Sequence[Sequence[Message]], on_sent: OnSent) -> None:
         if self._destination is None:
@@ -113,7 +158,11 @@ class IncomingLink:
 
     def _add_to_transaction(self, delivery: Delivery, state: DeliveryState) -> DeliveryState:
         """The answer to a delivery that is sent in a transaction."""
-        entity = self._entity
+        entity, throttle = self._entity, self._throttle
+        if throttle.enforces and throttle.exhausted:
+            # The transaction goes on: the client may send it again.
+            throttle.refused(Operation.SEND)
+            return Rejected(amqp_error(throttled()))
         try:
             transaction = transaction_of(state, self._transactions)
             with transaction.operation():
@@ -126,6 +175,8 @@ class IncomingLink:
                 else:
                     entity.check_send()
                     transaction.send(entity, messages)
+                if throttle.active:
+                    throttle.charge_sends(len(messages), self._rule_count)
         except PartibusError as error:
             return Rejected(amqp_error(error))
         return TransactionalState(txn_id=transaction.id, outcome=ACCEPTED)

@@ -31,13 +31,14 @@ from partibus.frontends.amqp.operations import (
     update_disposition,
 )
 from partibus.frontends.amqp.operations.arguments import body_of
-from partibus.frontends.amqp.operations.request import ConnectionState, EntityOperation, EntityRequest
+from partibus.frontends.amqp.operations.request import ConnectionState, EntityOperation, EntityRequest, if_paid
 from partibus.frontends.amqp.operations.status import failure
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import MANAGEMENT
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.sas import Path
+from partibus.throttling.counters import Operation
 
 OnNamespace = Callable[[Broker, object, Respond], None]
 
@@ -55,6 +56,8 @@ class _Entry(NamedTuple):
     transactional: bool = False
     """It may be asked for in a transaction. One client's library marks whatever it asks for while a transaction is
     open, so reading, receiving under lock and renewing are done then: at once, whatever becomes of the transaction."""
+    administers: bool = False
+    """It costs what creating, reading, updating and deleting cost (row R4)."""
 
 
 ENTITY_OPERATIONS: dict[str, _Entry] = {
@@ -80,9 +83,9 @@ ENTITY_OPERATIONS: dict[str, _Entry] = {
     cursors.LIST: _Entry(Right.LISTEN, cursors.cursors),
     sink.PUT: _Entry(Right.SEND, sink.put),
     sink.COMMIT: _Entry(Right.SEND, sink.commit),
-    rules.ADD: _Entry(Right.MANAGE, rules.add),
-    rules.REMOVE: _Entry(Right.MANAGE, rules.remove),
-    rules.ENUMERATE: _Entry(Right.MANAGE, rules.enumerate_rules),
+    rules.ADD: _Entry(Right.MANAGE, rules.add, administers=True),
+    rules.REMOVE: _Entry(Right.MANAGE, rules.remove, administers=True),
+    rules.ENUMERATE: _Entry(Right.MANAGE, rules.enumerate_rules, administers=True),
 }
 
 NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
@@ -102,6 +105,9 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     rehearsal.LIST: rehearsal.list_all,
 }
 """All of them need Manage."""
+
+REHEARSALS = frozenset((rehearsal.FAIL, rehearsal.SLOW, rehearsal.HEAL, rehearsal.LIST))
+"""They cost nothing: whoever rehearses a loss must be able to end it."""
 
 SERVER_OPERATIONS: dict[str, OnServer] = {
     cluster.STATUS: _of_default(cluster.status),
@@ -138,16 +144,18 @@ class EntityManagement:
                 raise InvalidOperation(
                     f"{request.operation} can't be part of a transaction. Ask for it outside of the transaction."
                 )
-            operation.run(
-                EntityRequest(
-                    self._entity,
-                    self._kind,
-                    body_of(request.body),
-                    request.transaction,
-                    self._connection,
-                    respond,
-                )
+            of_entity = EntityRequest(
+                self._entity,
+                self._kind,
+                body_of(request.body),
+                request.transaction,
+                self._connection,
+                respond,
             )
+            if operation.administers:
+                of_entity.when_paid(Operation.MANAGEMENT, 1, lambda: operation.run(of_entity))
+            else:
+                operation.run(of_entity)
 
         _guarded(run, respond)
 
@@ -176,12 +184,21 @@ class NamespaceManagement:
         def run() -> None:
             self._claims.require(Right.MANAGE, (MANAGEMENT,))
             if operation is not None:
-                operation(self._broker, request.body, respond)
+                self._run(request, operation, respond)
             elif of_server is not None:
                 self._check_default(request.operation)
                 of_server(self._namespaces, request.body, respond)
 
         _guarded(run, respond)
+
+    def _run(self, request: Request, operation: OnNamespace, respond: Respond) -> None:
+        def go_on() -> None:
+            operation(self._broker, request.body, respond)
+
+        if request.operation in REHEARSALS:
+            go_on()
+        else:
+            if_paid(self._broker.throttle, Operation.MANAGEMENT, 1, respond, go_on)
 
     def _check_default(self, operation: str) -> None:
         if self._broker is not self._namespaces.default:

@@ -30,6 +30,8 @@ from partibus.routing.lock_tokens import delivery_tag, tag_start
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.receive import OnFailed, OnGranted, Source
 from partibus.routing.transactions import Transactions
+from partibus.throttling.counters import Operation
+from partibus.throttling.throttle import Throttle
 
 Context = tuple[PartitionHandle, int, int]
 """What a delivery on the wire stands for: partition, lock id, position."""
@@ -53,6 +55,7 @@ class OutgoingLink:
         entity: Entity,
         kind: int,
         transactions: Transactions,
+        throttle: Throttle,
         limits: ConnectionLimits,
         flush: Callable[[], None],
         held_back: HeldBack,
@@ -68,6 +71,7 @@ class OutgoingLink:
         self._entity = entity
         self._kind = kind
         self._transactions = transactions
+        self._throttle = throttle
         self._ordered = entity.queue.requires_session and kind == SubqueueKind.ACTIVE
         self._limits = limits
         self._held_back = held_back
@@ -80,6 +84,8 @@ class OutgoingLink:
         """Settlements that the client waits for."""
         self._held: deque[Item] = deque()
         """Granted, but the client has taken its credit back or its window is shut."""
+        self._unpaid: deque[Granted] = deque()
+        """Granted, and it is not known yet whether the namespace has credits for it."""
         self._stopping = False
         self._closed = False
         self._encoders: dict[int, DeliveryEncoder] = {}
@@ -89,6 +95,8 @@ class OutgoingLink:
         else:
             self._source = make_source(self._on_granted, self._on_failed)
         entity.join(self)
+        if delete:
+            throttle.join(self)
 
     @property
     def unsettled(self) -> int:
@@ -101,7 +109,8 @@ class OutgoingLink:
         if self._delete:
             return []
         contexts: Iterable[Context] = self._link.unsettled_contexts()  # type: ignore[assignment]
-        return sorted({context[2] for context in contexts} | {item[2][2] for item in self._held})
+        unpaid = {entry.pos for granted in self._unpaid for entry in granted.entries}
+        return sorted({context[2] for context in contexts} | {item[2][2] for item in self._held} | unpaid)
 
     # -- credit ------------------------------------------------------------------------------------------------------
 
@@ -124,9 +133,29 @@ class OutgoingLink:
             self._ask(wanted)
 
     def _ask(self, wanted: int) -> None:
+        throttle = self._throttle
+        if throttle.enforces:
+            if throttle.withholds(self):
+                return
+            if wanted > throttle.room:
+                throttle.call_back(self)
+                wanted = throttle.room
         count = wanted - self._asked
-        self._asked = wanted
-        self._source.ask(count, self._limits.outgoing_bytes)
+        if count > 0:
+            self._asked = wanted
+            self._source.ask(count, self._limits.outgoing_bytes)
+
+    def on_credits(self) -> None:
+        """See `partibus.throttling.throttle.Withheld`."""
+        self.on_credit()
+        self._flush()
+
+    def on_exhausted(self) -> None:
+        """Messages stay where they are until there are credits again. What comes meanwhile, come it must, is paid for
+        later."""
+        if self._asked and not (self._stopping or self._closed):
+            self._stopping = True
+            self._source.stop(self._stopped)
 
     @property
     def waiting(self) -> bool:
@@ -164,8 +193,43 @@ class OutgoingLink:
         if self._closed:
             self._release(partition, [(granted.lock_id, entry.pos) for entry in granted.entries])
             return
+        self._asked = 0 if granted.ended else max(0, self._asked - len(granted.entries))
+        if self._throttle.active and granted.entries:
+            self._charge(partition, granted)
+        else:
+            self._deliver(partition, granted)
+
+    def _charge(self, partition: PartitionHandle, granted: Granted) -> None:
+        """Deliver what the namespace has credits for. Nothing stays under lock that is not delivered."""
+        count = len(granted.entries)
+        if self._delete:
+            # They exist nowhere else any more.
+            # First they leave: with nothing left, who drains is told so at once.
+            self._deliver(partition, granted)
+            self._throttle.charge(Operation.RECEIVE, count)
+            return
+
+        def known(admitted: bool) -> None:
+            if admitted and not self._closed:
+                self._deliver(partition, granted)
+                return
+            self._release(partition, [(granted.lock_id, entry.pos) for entry in granted.entries])
+            if not self._closed:
+                self._throttle.call_back(self)
+                self.on_exhausted()
+
+        def known_later(admitted: bool) -> None:
+            self._unpaid.popleft()
+            known(admitted)
+
+        self._unpaid.append(granted)
+        admitted = self._throttle.admit(Operation.RECEIVE, count, known_later)
+        if admitted is not None:
+            self._unpaid.pop()
+            known(admitted)
+
+    def _deliver(self, partition: PartitionHandle, granted: Granted) -> None:
         entries = granted.entries
-        self._asked = 0 if granted.ended else max(0, self._asked - len(entries))
         encode = self._encoder(partition).encode
         until_ms = None if self._delete else granted.until_ms
         lock_id = granted.lock_id
@@ -333,6 +397,7 @@ class OutgoingLink:
             return
         self._closed = True
         self._held_back.forget(self)
+        self._throttle.leave(self)
         self._entity.leave(self)
         self._source.close()
         self._release_held(keep=0)

@@ -346,7 +346,14 @@ class Peer:
         self._needed[link] = tuple((Right.SEND, one.segments) for one in (address, onward) if one is not None)
         credit = self.broker.limits.connection.link_credit
         self._incoming[link] = IncomingLink(
-            link, entity, self._ingress, self._transactions, credit, self._flush, destination
+            link,
+            entity,
+            self._ingress,
+            self._transactions,
+            self.broker.throttle,
+            credit,
+            self._flush,
+            destination,
         )
 
     def _attach_outgoing(self, link: Sender) -> None:
@@ -378,6 +385,7 @@ class Peer:
                 entity,
                 address.subqueue,
                 self._transactions,
+                self.broker.throttle,
                 self.broker.limits.connection,
                 self._flush,
                 self._held_back,
@@ -391,6 +399,7 @@ class Peer:
                 session_filter,
                 self._sessions,
                 self._transactions,
+                self.broker.throttle,
                 self.broker.limits.connection,
                 self._flush,
                 self._held_back,

@@ -30,6 +30,7 @@ from partibus.routing import receive
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.session_source import Resuming, SessionSource
 from partibus.routing.transactions import Transactions
+from partibus.throttling.throttle import Throttle
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
 """Have something called after so many milliseconds of real time: how long clients wait is no matter of the broker's
@@ -91,6 +92,7 @@ class SessionLink:
         wanted: SessionFilter,
         holds: Holds,
         transactions: Transactions,
+        throttle: Throttle,
         limits: ConnectionLimits,
         flush: Callable[[], None],
         held_back: HeldBack,
@@ -105,6 +107,7 @@ class SessionLink:
         self._wanted = wanted
         self._holds = holds
         self._transactions = transactions
+        self._throttle = throttle
         self._limits = limits
         self._flush = flush
         self._held_back = held_back
@@ -167,6 +170,7 @@ class SessionLink:
             self._entity,
             SubqueueKind.ACTIVE,
             self._transactions,
+            self._throttle,
             self._limits,
             self._flush,
             self._held_back,

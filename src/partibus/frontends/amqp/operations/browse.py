@@ -15,6 +15,7 @@ from partibus.partition.commands import Browse
 from partibus.partition.keys import POSITION_MAX
 from partibus.partition.replies import Failed
 from partibus.routing.partitions import error_of
+from partibus.throttling.counters import Operation
 
 BROWSE = "partibus:browse"
 BROWSE_BYTES_MAX = 8 << 20
@@ -22,7 +23,9 @@ LONG = 0x81
 
 
 def browse(request: EntityRequest) -> None:
-    """Reply with the messages of a range: ``positions``, ``messages`` in parallel, and where to go on."""
+    """Reply with the messages of a range: ``positions``, ``messages`` in parallel, and where to go on. Each is paid for
+    as one that is peeked at."""
+    request.check_not_exhausted(Operation.PEEK)
     entity, kind, arguments, respond = request.entity, request.kind, request.arguments, request.respond
     count = len(entity.route.partitions)
     partition_id = integer(arguments, "partition-id", 0, count - 1)
@@ -39,15 +42,12 @@ def browse(request: EntityRequest) -> None:
             respond(failure(error_of(reply, entity.queue.name)))
             return
         rows = reply.rows
-        respond(
-            success(
-                {
-                    "positions": Array(LONG, [row.pos for row in rows]),
-                    "messages": [encode_row(encoder, row) for row in rows],
-                    "next-position": rows[-1].pos + 1 if rows else end,
-                }
-            )
-        )
+        found: dict[object, object] = {
+            "positions": Array(LONG, [row.pos for row in rows]),
+            "messages": [encode_row(encoder, row) for row in rows],
+            "next-position": rows[-1].pos + 1 if rows else end,
+        }
+        request.when_paid(Operation.PEEK, len(rows), lambda: respond(success(found)))
 
     command = Browse(entity.route.numbers.next(), kind, start, end, min(size_bytes, BROWSE_BYTES_MAX))
     partition.submit(command, answered)

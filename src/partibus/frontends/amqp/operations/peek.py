@@ -20,13 +20,15 @@ from partibus.partition.replies import Failed
 from partibus.routing.partitions import error_of
 from partibus.routing.send import COUNTER_BITS
 from partibus.routing.slots import partition_for_key
+from partibus.throttling.counters import Operation
 
 NAME = "com.microsoft:peek-message"
 COUNT_MAX = 5_000
 
 
 def peek(request: EntityRequest) -> None:
-    """Reply with ``messages``, or 204 when nothing is left."""
+    """Reply with ``messages``, or 204 when nothing is left. Paid for by what is shown (row R3)."""
+    request.check_not_exhausted(Operation.PEEK)
     arguments, queue = request.arguments, request.entity.queue
     start = max(0, integer(arguments, "from-sequence-number", -(1 << 63), (1 << 63) - 1, 0))
     count = min(integer(arguments, "message-count", 1, 1 << 31, 1), COUNT_MAX)
@@ -76,7 +78,8 @@ class _Peek:
             else:
                 self._answered = True
                 if reply.rows:
-                    self._reply(partition_id, reply.rows)
+                    rows = reply.rows
+                    request.when_paid(Operation.PEEK, len(rows), lambda: self._reply(partition_id, rows))
                     return
             self.at(partition_id + 1, 0)
 

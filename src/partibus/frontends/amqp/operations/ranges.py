@@ -23,6 +23,7 @@ from partibus.routing.arrivals import end_of
 from partibus.routing.cursors import cursor_error
 from partibus.routing.inspect import inspect_all
 from partibus.routing.partitions import PartitionHandle, error_of
+from partibus.throttling.counters import Operation
 
 PARTITIONS = "partibus:partitions"
 WAIT = "partibus:wait"
@@ -90,7 +91,9 @@ def _map(request: EntityRequest, found: list[Inspected]) -> dict[object, object]
 
 
 def read_range(request: EntityRequest) -> None:
-    """Reply with the first part of a range: ``count`` messages in a ``frame``, and where to go on."""
+    """Reply with the first part of a range: ``count`` messages in a ``frame``, and where to go on. Each is paid for as
+    one that is peeked at."""
+    request.check_not_exhausted(Operation.PEEK)
     check_readable(request)
     entity, arguments, respond = request.entity, request.arguments, request.respond
     partition = partition_of(request)
@@ -105,16 +108,13 @@ def read_range(request: EntityRequest) -> None:
         if not isinstance(reply, RangeRead):
             respond(failure(cursor_error(reply, entity.queue.name, cursor or "")))
             return
-        respond(
-            success(
-                {
-                    "count": reply.count,
-                    "next-position": reply.next_pos,
-                    "complete-from": reply.complete_from,
-                    "frame": reply.data,
-                }
-            )
-        )
+        found: dict[object, object] = {
+            "count": reply.count,
+            "next-position": reply.next_pos,
+            "complete-from": reply.complete_from,
+            "frame": reply.data,
+        }
+        request.when_paid(Operation.PEEK, reply.count, lambda: respond(success(found)))
 
     number, is_finished = entity.route.numbers.next(), boolean(arguments, "finished")
     partition.submit(ReadRange(number, request.kind, start, end, size_bytes, is_finished, cursor), answered)

@@ -23,6 +23,7 @@ from partibus.partition.commands import LockToken, Outcome, ReceiveDeferred, Set
 from partibus.partition.replies import DeferredGranted, Failed, NotFound, SessionLost
 from partibus.routing.lock_tokens import token_uuid
 from partibus.routing.partitions import PartitionHandle, error_of
+from partibus.throttling.counters import Operation
 
 NAME = "com.microsoft:receive-by-sequence-number"
 DELETE, PEEK_LOCK = 0, 1
@@ -42,7 +43,8 @@ def receive_deferred(request: EntityRequest) -> None:
         raise InvalidOperation(
             "Messages can't be received and deleted in a transaction. Receive them under lock, and complete them in it."
         )
-    _Reception(request, numbers, delete=delete).go_on()
+    reception = _Reception(request, numbers, delete=delete)
+    request.when_paid(Operation.RECEIVE, len(numbers), reception.go_on)
 
 
 class _Reception:

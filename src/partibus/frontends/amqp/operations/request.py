@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from partibus.errors import SessionLockLost
+from partibus.errors import PartibusError, SessionLockLost
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.node import Respond
+from partibus.frontends.amqp.operations.status import failure
 from partibus.namespace.broker import Broker, Entity
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.transactions import Transactions
+from partibus.throttling.counters import Operation
+from partibus.throttling.throttle import Throttle, throttled
 
 SESSION_ID: Final = "session-id"
 """The argument by which operations name a session."""
@@ -68,6 +71,56 @@ class EntityRequest:
         if held is None:
             raise SessionLockLost(self.entity.queue.name, session)
         return held
+
+    @property
+    def throttle(self) -> Throttle:
+        """What counts the namespace's credits."""
+        return self.connection.broker.throttle
+
+    def when_paid(self, operation: Operation, count: int, go_on: Callable[[], None]) -> None:
+        """Go on when the namespace has credits for ``count`` units, else respond that it has not. A `PartibusError` of
+        ``go_on`` is the response, too."""
+        if_paid(self.throttle, operation, count, self.respond, go_on)
+
+    def when_sends_paid(self, count: int, go_on: Callable[[], None]) -> None:
+        """As `when_paid`, of so many messages that are sent to the entity."""
+        if not self.throttle.active:
+            go_on()
+            return
+        known = _paid(self.respond, go_on)
+        at_once = self.throttle.admit_send(count, self.entity.queue.rule_count, known)
+        if at_once is not None:
+            known(at_once)
+
+    def check_not_exhausted(self, operation: Operation) -> None:
+        """Raises `ServerBusy` when there is nothing left in this period, before anything is done for the request."""
+        if self.throttle.enforces and self.throttle.exhausted:
+            self.throttle.refused(operation)
+            raise throttled()
+
+
+def if_paid(throttle: Throttle, operation: Operation, count: int, respond: Respond, go_on: Callable[[], None]) -> None:
+    """See `EntityRequest.when_paid`."""
+    if not throttle.active:
+        go_on()
+        return
+    known = _paid(respond, go_on)
+    at_once = throttle.admit(operation, count, known)
+    if at_once is not None:
+        known(at_once)
+
+
+def _paid(respond: Respond, go_on: Callable[[], None]) -> Callable[[bool], None]:
+    def known(admitted: bool) -> None:
+        if not admitted:
+            respond(failure(throttled()))
+            return
+        try:
+            go_on()
+        except PartibusError as error:
+            respond(failure(error))
+
+    return known
 
 
 EntityOperation = Callable[[EntityRequest], None]

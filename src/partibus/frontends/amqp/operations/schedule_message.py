@@ -14,6 +14,7 @@ from partibus.partition.keys import SubqueueKind
 from partibus.partition.replies import Accepted
 from partibus.routing.partitions import error_of
 from partibus.routing.send import send_numbered
+from partibus.throttling.counters import Operation
 
 NAME = "com.microsoft:schedule-message"
 LONG = 0x81
@@ -23,6 +24,7 @@ def schedule_message(request: EntityRequest) -> None:
     """Reply with ``sequence-numbers``, in the order of the messages, once all are stored; what is due already becomes
     active at once. When some could not be stored that is the answer, and the others are cancelled again. In a
     transaction: the numbers are given now, the messages stored at the commit."""
+    request.check_not_exhausted(Operation.SEND)
     if request.transaction is None:
         _schedule(request)
         return
@@ -39,6 +41,8 @@ def schedule_message(request: EntityRequest) -> None:
                 respond(failure(error_of(reply, request.entity.queue.name)))
 
         partition = transaction.schedule(request.entity, messages, numbered)
+        if request.throttle.active:
+            request.throttle.charge_sends(len(messages), request.entity.queue.rule_count)
 
 
 def _schedule(request: EntityRequest) -> None:
@@ -48,7 +52,8 @@ def _schedule(request: EntityRequest) -> None:
         else:
             _reply(request, numbers)
 
-    send_numbered(request.entity.route, _read(request), sent)
+    messages = _read(request)
+    request.when_sends_paid(len(messages), lambda: send_numbered(request.entity.route, messages, sent))
 
 
 def _reply(request: EntityRequest, numbers: list[int]) -> None:

@@ -18,6 +18,7 @@ from partibus.partition.commands import SINK_ENDS
 from partibus.partition.keys import SubqueueKind
 from partibus.routing.send import send
 from partibus.routing.sinks import ID_BYTES, commit_sink, put_by_id, put_by_position
+from partibus.throttling.counters import Operation
 
 PUT: Final = "partibus:sink"
 COMMIT: Final = "partibus:commit-sink"
@@ -26,7 +27,9 @@ _KEY_MAX: Final = (1 << 63) - 1
 
 
 def put(request: EntityRequest) -> None:
-    """Reply with how many rows were ``accepted`` now, and how many were ``duplicates``: stored before."""
+    """Reply with how many rows were ``accepted`` now, and how many were ``duplicates``: stored before. Each is paid
+    for as a message that is sent."""
+    request.check_not_exhausted(Operation.SEND)
     arguments, route, respond = request.arguments, request.entity.route, request.respond
     _check(request)
     sink = _sink(arguments)
@@ -58,7 +61,7 @@ def put(request: EntityRequest) -> None:
         else:
             send_rows()
 
-    go_on()
+    request.when_sends_paid(count, go_on)
 
 
 def commit(request: EntityRequest) -> None:
