@@ -26,6 +26,7 @@ from partibus.routing.rehearsals import Place, Rehearsals, from_plain, to_plain
 from partibus.routing.store_access import StoreAccess
 from partibus.throttling.account import Bank
 from partibus.throttling.throttle import Throttle
+from partibus.units.account import Account
 
 MakeHandle = Callable[[Queue, Placement], PartitionHandle]
 
@@ -176,6 +177,8 @@ class Broker:
             self.rehearsals.on_changed = lambda rules: self._announcer.spread({"rehearsals": to_plain(rules)})
         self.deleted = False
         """The namespace is."""
+        self.account = Account()
+        """What it uses of this process."""
         self.arrivals = Arrivals(call_later)
         """Readers by range that wait for messages."""
         access.follow("", namespace.policies)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from secrets import token_hex
+from time import perf_counter_ns
 from typing import cast
 
 from partibus.amqp import AmqpError
@@ -12,10 +13,17 @@ from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.peer import Peer
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
+from partibus.units.account import Account
+from partibus.units.turns import PIECE_BYTES, Turns
 
 log = logging.getLogger(__name__)
 
 WEBSOCKET_PATH = "/$servicebus/websocket"
+WAITING_BYTES_MAX = 256 * 1024
+"""Of one connection that waits for its turn, past which nothing more is read: what the loop reads at once, so twice as
+much at most, far below `ConnectionLimits.incoming_bytes`."""
+WRITE_BYTES = 256
+"""As many bytes as a read or write of few of them costs (`partibus.units.account.Account.moved`)."""
 
 
 def is_websocket_path(path: str) -> bool:
@@ -24,7 +32,7 @@ def is_websocket_path(path: str) -> bool:
 
 
 class PeerProtocol(asyncio.Protocol):
-    """One connection: bytes between a transport and a `Peer`."""
+    """One connection: bytes between a transport and a `Peer`. A `partibus.units.account.Reader` of its namespace."""
 
     def __init__(self, server: "AmqpServer") -> None:
         self._server = server
@@ -36,7 +44,11 @@ class PeerProtocol(asyncio.Protocol):
         self._held_back = False
         self._reading = True
         self._awaiting_relief = False
-        self._reading_on = False
+        self._later = bytearray()
+        """Read, and not decoded yet."""
+        self._waits = False
+        """For its turn."""
+        self._turns = server.turns
         self._ticker: asyncio.TimerHandle | None = None
 
     # -- the transport's calls ---------------------------------------------------------------------------------------
@@ -49,22 +61,50 @@ class PeerProtocol(asyncio.Protocol):
         self._tick_after(limits.handshake_timeout_s, self._check_handshake)
 
     def data_received(self, data: bytes) -> None:
+        account = self.peer.broker.account
+        turns = self._turns
+        if self._waits or not turns.begin(account):
+            self._later += data
+            self._wait_for_turn()
+        else:
+            self._take(data)
+            turns.end(account, len(data) + WRITE_BYTES)
+            if self.peer.connection.more_to_read:
+                self._wait_for_turn()
+        self._balance_reading()
+
+    @property
+    def account(self) -> Account:
+        """Of the namespace that the client has named, of the default one before."""
+        return self.peer.broker.account
+
+    def read_piece(self) -> bool:
+        """Its turn: decode some of what was read."""
+        self._waits = False
+        if self._transport is None:
+            return False
+        piece = b""
+        if not self.peer.connection.more_to_read:
+            piece = bytes(self._later[:PIECE_BYTES])
+            del self._later[:PIECE_BYTES]
+        self.account.moved += len(piece) + WRITE_BYTES
+        self._take(piece)
+        self._waits = bool(self._later) or self.peer.connection.more_to_read
+        self._balance_reading()
+        return self._waits
+
+    def _wait_for_turn(self) -> None:
+        if not self._waits:
+            self._waits = True
+            self._turns.add(self)
+
+    def _take(self, data: bytes) -> None:
         try:
             self.peer.receive_data(data)
         except Exception:  # a bug of ours: it ends this connection and no other
             log.exception("an error inside of the broker ends a connection")
             self.peer.close(AmqpError(INTERNAL_ERROR, "An error inside of the broker; its log says more."))
-        if self.peer.connection.more_to_read and not self._reading_on:
-            self._reading_on = True
-            self._loop.call_soon(self._read_on)
-        self._balance_reading()
         self._flush_soon()
-
-    def _read_on(self) -> None:
-        """After the other connections' turn, the rest of what has come."""
-        self._reading_on = False
-        if self._transport is not None:
-            self.data_received(b"")
 
     def pause_writing(self) -> None:
         self._congested = True
@@ -78,6 +118,9 @@ class PeerProtocol(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._later:  # settlements, mostly, before a client goes
+            piece, self._later = bytes(self._later), bytearray()
+            self._take(piece)
         self._transport = None
         self._server.protocols.discard(self)
         if self._ticker is not None:
@@ -107,6 +150,7 @@ class PeerProtocol(asyncio.Protocol):
         data = self.peer.connection.data_to_send()
         if data:
             self._transport.write(data)
+            self.peer.broker.account.moved += len(data) + WRITE_BYTES
         if self._held_back and not self._congested:
             self._held_back = False
             self.peer.resume()
@@ -130,7 +174,8 @@ class PeerProtocol(asyncio.Protocol):
             self.peer.when_relieved(self._on_relieved)
         unsent_max = self._server.limits.unsent_bytes_max
         unsent = self._transport.get_write_buffer_size()
-        reading = not overloaded and not self._reading_on and unsent <= unsent_max
+        more = self.peer.connection.more_to_read or len(self._later) >= WAITING_BYTES_MAX
+        reading = not overloaded and not more and unsent <= unsent_max
         if reading is self._reading:
             return
         self._reading = reading
@@ -181,12 +226,14 @@ class PeerProtocol(asyncio.Protocol):
 class AmqpServer:
     """Listeners and the connections that they took."""
 
-    def __init__(self, namespaces: Namespaces, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, namespaces: Namespaces, loop: asyncio.AbstractEventLoop, turns: Turns | None = None) -> None:
+        """``turns``: of the namespaces, shared with other front ends on the loop."""
         self.namespaces = namespaces
         self.limits = namespaces.default.limits.connection
         self.loop = loop
         self.ingress = Ingress(_message_ids())
         self.protocols: set[PeerProtocol] = set()
+        self.turns = turns or Turns(loop.call_soon, perf_counter_ns)
         self._listener: asyncio.Server | None = None
         for broker in namespaces:
             self._watch(broker)

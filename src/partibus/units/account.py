@@ -1,0 +1,64 @@
+"""What one namespace uses of one broker process (R11): processor time, counted as it is used."""
+
+from collections import deque
+from typing import Protocol
+
+
+class Reader(Protocol):
+    """Somebody whose input waits for a turn."""
+
+    @property
+    def account(self) -> "Account":
+        """Whose input it is; may be another namespace's after each piece (an AMQP connection is named by its open)."""
+        ...
+
+    def read_piece(self) -> bool:
+        """Do what the next piece asks for; whether more waits."""
+        ...
+
+
+class Account:
+    """One namespace's."""
+
+    __slots__ = (
+        "busy_ns",
+        "closed",
+        "closed_ns",
+        "cpu_s",
+        "credit_ns",
+        "held_bytes",
+        "is_listed",
+        "moved",
+        "readers",
+        "units",
+    )
+
+    def __init__(self) -> None:
+        self.units: float | None = None
+        """Its own in this process; None: it shares what is left (`partibus.units.shares`)."""
+        self.credit_ns = 0
+        """What it may use before the others have their turn; negative: it has used more."""
+        self.readers: deque[Reader] = deque()
+        self.is_listed = False
+        """It has input that waits for a turn."""
+        self.busy_ns = 0
+        """Used while its requests were done, since `partibus.units.meter` has looked last."""
+        self.closed_ns = 0
+        """Used while its requests were refused, since then."""
+        self.moved = 0
+        """Bytes read and written since then, with something for each time: by this the work is dealt out of which
+        nobody knows for whom it was."""
+        self.closed = False
+        """Its units have more to do than they can: its requests are refused."""
+        self.cpu_s = 0.0
+        """Ever."""
+        self.held_bytes = 0
+        """Memory that it takes, as `partibus.units.meter` has seen it last."""
+
+    def spend(self, nanoseconds: int) -> None:
+        """So much of the loop's time was its."""
+        self.credit_ns -= nanoseconds
+        if self.closed:
+            self.closed_ns += nanoseconds
+        else:
+            self.busy_ns += nanoseconds

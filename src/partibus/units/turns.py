@@ -1,0 +1,157 @@
+"""Deficit round robin over the namespaces of a broker process, before anything of what they send is decoded (row R9).
+
+```text
+ read ─┬─▶ nobody else has sent anything lately: done at once, its time noted
+       └─▶ waits at its connection ─▶ namespaces in turns, each for its quantum ─▶ its connections in turns, by pieces
+```
+
+A namespace whose input comes after a while without any is served before those that always have some, once: so who asks
+for little waits for the end of a slice and not for a round. What it used beyond its quantum it has to make up for.
+Costs are measured: the time of each piece, and later what else was done for the namespace (`partibus.units.meter`).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from partibus.units.account import Account, Reader
+
+QUANTUM_NS: Final = 1_000_000
+"""Of one unit per round: some dozens of requests."""
+SLICE_NS: Final = 1_000_000
+"""Turns are taken for so long, then the loop looks what else there is: commits that ended, new input. Looking takes
+about 50 us."""
+APART_NS: Final = 1_000_000_000
+"""Two namespaces that send within this time of one another share the loop."""
+PIECE_BYTES: Final = 8 * 1024
+"""One connection's at a time: 40 messages of 200 bytes, which take about a millisecond."""
+DEBT_ROUNDS: Final = 20
+"""No more than so many rounds are passed over: it would be a punishment for what nobody else wanted."""
+
+
+class Turns:
+    """One broker process's. All on the loop."""
+
+    __slots__ = (
+        "_began_ns",
+        "_call_soon",
+        "_is_set",
+        "_known",
+        "_last",
+        "_last_ns",
+        "_new",
+        "_now",
+        "_shared_until_ns",
+        "_sharing",
+        "left",
+    )
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], now_ns: Callable[[], int]) -> None:
+        self._call_soon = call_soon
+        self._now = now_ns
+        self._new: deque[Account] = deque()
+        """Those whose first turn it is."""
+        self._known: deque[Account] = deque()
+        self._is_set = False
+        self._last: Account | None = None
+        self._last_ns = 0
+        self._shared_until_ns = 0
+        self._began_ns = 0
+        self._sharing = 0
+        """Namespaces without units of their own whose input waits."""
+        self.left = 1.0
+        """The weight of them all together, in units."""
+
+    @property
+    def waiting(self) -> int:
+        """Connections whose input waits."""
+        return sum(len(account.readers) for account in (*self._new, *self._known))
+
+    # -- at once -----------------------------------------------------------------------------------------------------
+
+    def begin(self, account: Account) -> bool:
+        """Whether its input may be done at once: then do it, and say `end`."""
+        now_ns = self._now()
+        if account is not self._last:
+            if self._last is not None and now_ns - self._last_ns < APART_NS:
+                self._shared_until_ns = now_ns + APART_NS
+            self._last = account
+        self._last_ns = now_ns
+        if now_ns < self._shared_until_ns or self._is_set:
+            return False
+        self._began_ns = now_ns
+        return True
+
+    def end(self, account: Account, size_bytes: int) -> None:
+        """What was begun is done."""
+        account.spend(self._now() - self._began_ns)
+        account.moved += size_bytes
+
+    # -- in turns ----------------------------------------------------------------------------------------------------
+
+    def add(self, reader: Reader) -> None:
+        """Have its input done when its turn comes. Not twice before that."""
+        account = reader.account
+        account.readers.append(reader)
+        if not account.is_listed:
+            account.is_listed = True
+            self._sharing += account.units is None
+            if account.credit_ns < 0:
+                self._known.append(account)
+            else:
+                account.credit_ns = self._quantum(account)
+                self._new.append(account)
+        self._set()
+
+    def _set(self) -> None:
+        if not self._is_set:
+            self._is_set = True
+            self._call_soon(self._run)
+
+    def _run(self) -> None:
+        """One slice."""
+        self._is_set = False
+        began_ns = self._now()
+        ends_ns = began_ns + SLICE_NS
+        try:
+            while began_ns < ends_ns and (account := self._next()) is not None:
+                reader = account.readers.popleft()
+                more = reader.read_piece()
+                now_ns = self._now()
+                account.spend(now_ns - began_ns)
+                began_ns = now_ns
+                if more:
+                    self.add(reader)
+        finally:
+            if self._new or self._known:
+                self._set()
+
+    def _next(self) -> Account | None:
+        """Whose turn it is. Those that have used up their quantum get another and go to the end."""
+        new, known = self._new, self._known
+        while new or known:
+            accounts = new or known
+            account = accounts[0]
+            if account.readers and account.credit_ns > 0:
+                return account
+            accounts.popleft()
+            if account.readers:
+                quantum = self._quantum(account)
+                account.credit_ns = max(account.credit_ns, -DEBT_ROUNDS * quantum) + quantum
+                known.append(account)
+            elif accounts is new:
+                known.append(account)  # who comes back at once is not new again
+            else:
+                account.is_listed = False
+                self._sharing -= account.units is None
+        return None
+
+    def _quantum(self, account: Account) -> int:
+        units = account.units
+        return int(QUANTUM_NS * (self.left / max(1, self._sharing) if units is None else units))
+
+    def follow(self, account: Account, units: float | None) -> None:
+        """A namespace has other ``units`` in this process; None: none of its own."""
+        if account.is_listed:
+            self._sharing += (units is None) - (account.units is None)
+        account.units = units
