@@ -47,6 +47,20 @@ def test_ids_are_found_by_partition_and_sink(open_store: Opener) -> None:
     assert store.count_sink_ids(PARTITION, (1 << 63) - 1, (1 << 63) - 1) == 1
 
 
+def test_new_ids_are_kept_as_all_others(store: Store) -> None:
+    """Written before those that may be there, which move them to a later batch."""
+    store.commit(stored(1, *IDS[:10]))
+    writes = stored(3, IDS[0], IDS[300])
+    writes.new_sink_ids.append((PARTITION, SINK, 2, IDS[10:610]))
+    writes.new_sink_ids.append((PARTITION + 1, -SINK, 2, IDS[:1]))
+    store.commit(writes)
+    assert store.find_sink_ids(PARTITION, SINK, IDS) == {*IDS[:610]}
+    assert [store.count_sink_ids(PARTITION, SINK, batch) for batch in (1, 2, 3)] == [9, 608, 610]
+    assert store.find_sink_ids(PARTITION + 1, -SINK, IDS) == {IDS[0]}
+    forget(store, 2, 10_000)
+    assert store.find_sink_ids(PARTITION, SINK, IDS) == {IDS[0], IDS[300]}
+
+
 @pytest.mark.parametrize("batch", [1, 2, 9])
 def test_an_id_that_is_there_gets_the_new_batch(store: Store, batch: int) -> None:
     store.commit(stored(2, *IDS[:10]))

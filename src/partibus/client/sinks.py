@@ -22,7 +22,7 @@ PAUSE_MAX_S = 4.0
 SINK_ENDS = (1 << 63) - 1
 """As a batch that is committed: no row of the sink comes again, so nothing is kept of it."""
 _LONGS = 0x81
-REQUEST_BYTES = 1 << 18
+REQUEST_BYTES = 1 << 20
 """Of messages in one request, where the broker takes as much or does not say."""
 _OVERHEAD_BYTES = 2_048
 """Of a request, beside its messages."""

@@ -162,9 +162,11 @@ def commit_sink(state: PartitionState, command: CommitSink, now_ms: int, step: S
     step.replies.append(Done(command.request))
 
 
-def sink_ids_found(state: PartitionState, load: SinkLoad, stored: set[bytes], now_ms: int, step: Step) -> None:
+def sink_ids_found(
+    state: PartitionState, load: SinkLoad, stored: set[bytes], count: int | None, now_ms: int, step: Step
+) -> None:
     """The store has looked ids up."""
-    sinks_of(state).found(load, stored)
+    sinks_of(state).found(load, stored, count)
     _advance(state, now_ms, step)
 
 

@@ -230,6 +230,8 @@ class SinkIdsKept:
     sink: int
     batch: int
     ids: list[bytes]
+    are_new: bool = False
+    """No batch has any of them."""
 
 
 @dataclass(slots=True)

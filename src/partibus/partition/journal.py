@@ -130,8 +130,11 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
             writes.inbound_marks[partition_row, event.source] = event.pos
         case SinkIdsKept():
             sink, batch = event.sink, event.batch
-            for row_id in event.ids:
-                writes.sink_ids += (partition_row, sink, row_id, batch)
+            if event.are_new:
+                writes.new_sink_ids.append((partition_row, sink, batch, event.ids))
+            else:
+                for row_id in event.ids:
+                    writes.sink_ids += (partition_row, sink, row_id, batch)
         case SinkCommitted():
             writes.sink_batches[partition_row, event.sink] = event.batch
         case SinkIdsForgotten():

@@ -155,10 +155,11 @@ class DuplicateScan:
 
 @dataclass(slots=True)
 class SinkLoad:
-    """Which of these rows a sink has stored."""
+    """Which of these rows a sink has stored, and, where that is asked for, how many ids the store has of the sink."""
 
     sink: int
     ids: list[bytes]
+    counts: bool = False
 
 
 @dataclass(slots=True)

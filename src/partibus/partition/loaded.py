@@ -69,7 +69,8 @@ def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> N
         case DuplicateScan():
             duplicates_scanned(state, found, now_ms, step)
         case SinkLoad():
-            sink_ids_found(state, load, found, now_ms, step)
+            stored, count = found
+            sink_ids_found(state, load, stored, count, now_ms, step)
         case SinkCount():
             sinks_of(state).counted(load, found, now_ms)
         case RangeLoad():

@@ -214,6 +214,7 @@ class Writes:
         "forgotten_sink_ids",
         "inbound_marks",
         "lock_batches",
+        "new_sink_ids",
         "now_ms",
         "operations",
         "replacing_bodies",
@@ -266,6 +267,8 @@ class Writes:
         """Ranges of keys of log lines, both ends included."""
         self.sink_ids: list[int | bytes] = []
         """Flat: partition row, sink, id (16 bytes), batch. An id that is there already gets the new batch."""
+        self.new_sink_ids: list[tuple[int, int, int, list[bytes]]] = []
+        """(partition row, sink, batch, ids) that no batch of the sink has: written before ``sink_ids``."""
         self.sink_batches: dict[tuple[int, int], int] = {}
         """(partition row, sink) -> the batch that it committed last."""
         self.forgotten_sink_ids: list[tuple[int, int, int, int]] = []

@@ -43,7 +43,8 @@ def read(store: Store, row: int, load: w.Load) -> Any:
         case w.DuplicateScan():
             return store.scan_duplicates(row, load.after, load.max_ids)
         case w.SinkLoad():
-            return store.find_sink_ids(row, load.sink, load.ids)
+            count = store.count_sink_ids(row, load.sink, c.SINK_ENDS) if load.counts else None
+            return store.find_sink_ids(row, load.sink, load.ids) if count != 0 else set(), count
         case w.SinkCount():
             return store.count_sink_ids(row, load.sink, load.batch)
         case w.PeekLoad():

@@ -10,8 +10,9 @@ that a batch which was committed can still be repeated: a driver that is lost ma
  batch 2 ids      └── ...             commit 2: ids of batch 1 go
 ```
 
-Memory has no ids but those of commands that are here: whether others are stored is asked of the store, once for all
-commands that wait. They wait in line, so that two attempts at the same rows can't pass each other.
+Whether a row is stored is asked of the store, once for all commands that wait. They wait in line, so that two attempts
+at the same rows can't pass each other. Where memory has all ids of a sink (`partibus.partition.sink_memory`) rows that
+are surely new pass without a question: nearly all are.
 """
 
 from collections import deque
@@ -21,6 +22,7 @@ from partibus.message import Message
 from partibus.partition.commands import SINK_ENDS, CommitSink, Enqueue
 from partibus.partition.events import SinkCommitted, SinkIdsForgotten, SinkIdsKept
 from partibus.partition.load_requests import SinkCount, SinkLoad
+from partibus.partition.sink_memory import SinkMemory
 from partibus.partition.step import Step
 
 LOOKED_UP_MAX = 8_192
@@ -33,11 +35,12 @@ NEVER_COMMITTED = -1
 class Sinks:
     """The sinks of one partition."""
 
-    __slots__ = ("_committed", "_known", "_loading", "_passing", "_sink", "_trim_ms", "_trims", "_waiting")
+    __slots__ = ("_committed", "_known", "_loading", "_memory", "_passing", "_sink", "_trim_ms", "_trims", "_waiting")
 
     def __init__(self, committed: Mapping[int, int]) -> None:
         self._committed = dict(committed)
         """Sink -> the batch that it has committed last."""
+        self._memory = SinkMemory()
         self._waiting: deque[Enqueue] = deque()
         self._loading = False
         self._passing: Enqueue | None = None
@@ -69,6 +72,10 @@ class Sinks:
             return None
         sink, ids = _rows(self._waiting[0])
         if self._sink != sink or any(item not in self._known for item in ids):
+            if self._memory.lacks(sink, ids):
+                self._known.clear()  # says of none of them that it is stored, which is so no more
+                self._passing = self._waiting.popleft()
+                return self._passing
             # What was known is of no use any more: those whose ids were looked up with the last ones have passed.
             asked: dict[bytes, None] = {}
             for waiting in self._waiting:
@@ -79,14 +86,16 @@ class Sinks:
             self._known.clear()
             self._sink = sink
             self._loading = True
-            step.loads.append(SinkLoad(sink, list(asked)))
+            step.loads.append(SinkLoad(sink, list(asked), counts=not self._memory.has(sink)))
             return None
         self._passing = self._waiting.popleft()
         return self._passing
 
-    def found(self, load: SinkLoad, stored: set[bytes]) -> None:
-        """The store has looked ids up."""
+    def found(self, load: SinkLoad, stored: set[bytes], count: int | None) -> None:
+        """The store has looked ids up, and counted those of the sink if it was asked to."""
         self._loading = False
+        if count is not None:
+            self._memory.begin(load.sink, 0 if count == 0 else self._batch(load.sink) + 1)
         self._known.update((item, item in stored) for item in load.ids)
 
     def passed(self) -> None:
@@ -100,7 +109,12 @@ class Sinks:
         With them ``ids``, what an entity with duplicate detection knows them by. A row that came again is of the batch
         that it comes with now, and is known as long as that."""
         sink, wanted = _rows(command)
+        batch = self._batch(sink)
+        self._memory.add(sink, batch, wanted)
         known = self._known
+        if not known:  # surely new
+            step.events.append(SinkIdsKept(sink, batch, wanted, are_new=True))
+            return command.messages, ids
         messages: list[Message | None] = []
         again = False
         for message, item in zip(command.messages, wanted, strict=True):
@@ -110,7 +124,7 @@ class Sinks:
             else:
                 known[item] = True
                 messages.append(message)
-        step.events.append(SinkIdsKept(sink, self._committed.get(sink, NEVER_COMMITTED) + 1, wanted))
+        step.events.append(SinkIdsKept(sink, batch, wanted))
         if not again:  # the usual case
             return command.messages, ids
         if ids is not None:
@@ -131,6 +145,10 @@ class Sinks:
             if before != NEVER_COMMITTED:
                 self._forget(sink, before, step)
 
+    def _batch(self, sink: int) -> int:
+        """The one that rows come with now."""
+        return self._committed.get(sink, NEVER_COMMITTED) + 1
+
     def _forget(self, sink: int, batch: int, step: Step) -> None:
         self._trims[sink] = [batch, -1]
         step.loads.append(SinkCount(sink, batch))
@@ -142,7 +160,7 @@ class Sinks:
             return  # another batch has been committed since
         trim[1] = count
         if not count:
-            del self._trims[load.sink]
+            self._forgotten(load.sink, load.batch)
         elif self._trim_ms is None:
             self._trim_ms = now_ms
 
@@ -160,10 +178,14 @@ class Sinks:
                 step.events.append(SinkIdsForgotten(sink, batch, TRIM_IDS))
                 trim[1] = left - TRIM_IDS
                 if trim[1] <= 0:
-                    del self._trims[sink]
+                    self._forgotten(sink, batch)
                 break
         more = any(left > 0 for _, left in self._trims.values())
         self._trim_ms = now_ms + TRIM_PAUSE_MS if more else None
+
+    def _forgotten(self, sink: int, batch: int) -> None:
+        del self._trims[sink]
+        self._memory.forget(sink, batch)
 
 
 def _rows(command: Enqueue) -> tuple[int, list[bytes]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from partibus.client.sinks import PATIENCE_S
+from partibus.client.sinks import PATIENCE_S, REQUEST_BYTES
 from partibus.spark.errors import OptionError
 from partibus.spark.options import OPTIONS, Option, connection_of, endpoint, entity_of, refuse_misplaced_key
 
@@ -67,8 +67,9 @@ SINK_OPTIONS = (
     Option("propertyColumns", "Columns that become application properties of the same name: `carrier, delay`."),
     Option(
         "batchBytes",
-        "Bytes of messages in one request; bounded by what the entity takes in a message, too.",
-        default=256 << 10,
+        "Bytes of messages in one request; a MiB, or what the entity takes in one message where that is more, is the "
+        "bound.",
+        default=REQUEST_BYTES,
         low=4 << 10,
         high=64 << 20,
     ),
@@ -95,7 +96,7 @@ class SinkOptions(NamedTuple):
     id_column: str | None = None
     key_order: KeyOrder = KeyOrder.WARN
     property_columns: tuple[str, ...] = ()
-    batch_bytes: int = 256 << 10
+    batch_bytes: int = REQUEST_BYTES
     patience_s: float = PATIENCE_S
 
     def __repr__(self) -> str:

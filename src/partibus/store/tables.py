@@ -150,6 +150,9 @@ class Tables:
         self.fates.update(fates)
         for first, last in writes.forgotten_fates:
             _delete_range(self.fates, first, last)
+        for row, sink, batch, ids in writes.new_sink_ids:
+            for row_id in ids:
+                self.sink_ids.remember(row, sink, row_id, batch)
         for columns in _rows(writes.sink_ids, SINK_ID_COLUMNS):
             self.sink_ids.remember(*columns)
         self.sink_batches.update(writes.sink_batches)

@@ -55,6 +55,19 @@ def test_no_rows_ask_whether_one_may_send(world: World) -> None:
     assert refusal(client, "t/Subscriptions/s", "sink", sink=0, messages=[])[1] == "amqp:not-allowed"
 
 
+@pytest.mark.row("D5")
+def test_many_rows_are_looked_at_by_slices(world: World) -> None:
+    """Larger than a message may be; what can't be read is known by its place in the request."""
+    client = world.client()
+    world.queue("q", EnablePartitioning=True)
+    many = [message(b"x" * 400, partition_key=f"k{number}") for number in range(2_000)]
+    answer = ask(client, "q", "sink", sink=5, messages=many, ids=ids(*range(2_000)))
+    assert (answer["accepted"], answer["duplicates"]) == (2_000, 0)
+    many[1_500] = b"\x00\x53\x99"
+    assert "Message 1500 of the request" in refusal(client, "q", "sink", sink=6, messages=many)[2]
+    assert stored(client) == 2_000
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [

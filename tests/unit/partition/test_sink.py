@@ -268,3 +268,57 @@ def test_ascending_rows_are_dropped_up_to_the_mark_and_counted() -> None:
     partition.give(c.Enqueue(2, [message(2), message(3)], origin=(-9, [2, 3])))
     assert stored(partition) == [1, 2, 3]
     assert accepted(partition, 2).duplicates == 1
+
+
+# What memory has ----------------------------------------------------------------------------------------------------
+
+
+def test_store_is_asked_about_the_first_rows_of_a_sink_and_those_that_come_again() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10, 11)
+    assert partition.run_load(), "nothing is known of the sink yet"
+    put(partition, 2, 12, 13)
+    assert not partition.run_load(), "surely new"
+    put(partition, 3, 13, 14)
+    partition.commit()
+    assert partition.run_load(), "13 is stored, or was to be"
+    assert stored(partition) == [10, 11, 12, 13, 14]
+    assert [accepted(partition, request).duplicates for request in (1, 2, 3)] == [0, 0, 1]
+    assert kept(partition, *range(10, 15)) == {10, 11, 12, 13, 14}
+
+
+def test_store_is_asked_after_a_restart_until_two_batches_are_committed() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10)
+    commit(partition, 0)
+    put(partition, 2, 20)
+    partition.settle_down()
+    partition.crash()
+    put(partition, 3, 20, 21)
+    commit(partition, 1)
+    assert accepted(partition, 3).duplicates == 1
+    put(partition, 4, 30)
+    assert partition.run_load(), "20 may come again"
+    commit(partition, 2)
+    put(partition, 5, 40)
+    assert not partition.run_load()
+    put(partition, 6, 30)
+    assert stored(partition) == [10, 20, 21, 30, 40]
+
+
+def test_rows_that_memory_has_no_room_for_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partibus.partition.sink_memory.IDS_MAX", 4)
+    partition = OnePartition()
+    for request in range(6):
+        put(partition, request, 2 * request, 2 * request + 1)
+    partition.settle_down()
+    put(partition, 6, *range(12))
+    assert stored(partition) == [*range(12)]
+    assert accepted(partition, 6).duplicates == 12
+    commit(partition, 0)
+    put(partition, 7, 20)
+    commit(partition, 1)
+    put(partition, 8, 30)
+    assert not partition.run_load(), "all that the store has left came with the last batch"
+    put(partition, 9, 20, 30)
+    assert stored(partition) == [*range(12), 20, 30]

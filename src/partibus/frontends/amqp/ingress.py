@@ -1,7 +1,8 @@
 """A delivery as it came -> messages as they are stored (D4).
 
-Every section but data is decoded once, so that what no client could read is refused and never stored; then it is kept
-as its bytes. Senders repeat themselves, so what headers and annotations say is remembered by their bytes.
+Every section but data is decoded once, or seen to be `plain`, so that what no client could read is refused and never
+stored; then it is kept as its bytes. Senders repeat themselves, so what headers and annotations say is remembered by
+their bytes.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from partibus.amqp.codec.types import Symbol
 from partibus.amqp.section_fields import Property, decode_body, header, iter_map, later_properties
 from partibus.amqp.sections import BATCH_FORMAT, DATA, iter_batch, split_sections
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge
+from partibus.frontends.amqp.plain import is_plain_map, plain_identity
 from partibus.message import DEFAULT_PRIORITY, Message, id_text, lifetime_ms, pack
 from partibus.namespace.namespace import Queue
 
@@ -102,7 +104,7 @@ class Ingress:
         )
         properties = sections.properties
         message_id, session_id = _identity(properties)
-        if sections.application_properties:
+        if sections.application_properties and not is_plain_map(sections.application_properties):
             _check_map(sections.application_properties)
         if sections.footer:
             _check_map(sections.footer)
@@ -199,6 +201,9 @@ def _identity(properties: bytes) -> tuple[object, str | None]:
     """Message id and session id of a properties section, all of which must be readable."""
     if not properties:
         return None, None
+    plain = plain_identity(properties, KEY_CHARS_MAX)
+    if plain is not None:
+        return plain
     values: Any = decode(properties, _DESCRIPTOR_BYTES)[0]
     if len(values) > len(Property):
         raise DecodeError(f"the properties have {len(values)} fields, at most {len(Property)} are defined")

@@ -127,7 +127,7 @@ class EntityManagement:
 
     @property
     def carried_bytes_max(self) -> int:
-        return self._entity.queue.message_size_max_bytes
+        return max(self._entity.queue.message_size_max_bytes, sink.REQUEST_BYTES_MAX)
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Run the operation that the request names."""

@@ -161,7 +161,9 @@ class Peer:
         self._transactions = Transactions(
             broker.clock, broker.limits.transaction, lambda: bytes.fromhex(self._ingress.new_message_id())
         )
-        self._state = ConnectionState(broker, self._claims, self._ingress, self._sessions, self._transactions)
+        self._state = ConnectionState(
+            broker, self._claims, self._ingress, self._sessions, self._transactions, self._call_later
+        )
 
     # -- events ------------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ def commit_parameters(writes: Writes) -> dict[str, Any]:
     answered, answered_data = _answered(writes)
     forgotten_ms = writes.forgotten_executed_ms
     cursors, gone_cursors, cursor_data = _cursors(writes)
-    sink_ids, sink_id_data = _sink_ids(writes.sink_ids)
+    sink_ids, sink_id_data = _sink_ids(writes)
     session_locks, session_lock_data = _session_locks(writes)
     return {
         "now_ms": writes.now_ms,
@@ -185,12 +185,13 @@ def _cursors(writes: Writes) -> tuple[Bigints, Bigints, bytes]:
     return Bigints(written), Bigints(gone), blob.joined()
 
 
-def _sink_ids(flat: list[Any]) -> tuple[Bigints, bytes]:
+def _sink_ids(writes: Writes) -> tuple[Bigints, bytes]:
     """One row per id, with the last batch."""
-    if not flat:
+    if not writes.sink_ids and not writes.new_sink_ids:
         return _NOTHING, b""
-    columns = [iter(flat)] * SINK_ID_COLUMNS
-    last = {(row, sink, row_id): batch for row, sink, row_id, batch in zip(*columns, strict=True)}
+    last = {(row, sink, row_id): batch for row, sink, batch, ids in writes.new_sink_ids for row_id in ids}
+    columns: list[Any] = [iter(writes.sink_ids)] * SINK_ID_COLUMNS
+    last |= {(row, sink, row_id): batch for row, sink, row_id, batch in zip(*columns, strict=True)}
     blob = _Blob()
     rows = [(row, sink, *blob.add(row_id), batch) for (row, sink, row_id), batch in last.items()]
     return _flat(rows), blob.joined()

@@ -15,7 +15,7 @@ from partibus.partition.ports import (
     executed_rows,
 )
 from partibus.store.sqlite.duplicates import forget_duplicates
-from partibus.store.sqlite.sinks import forget_sink_ids, remember_sink_ids, sweep_sink_ids
+from partibus.store.sqlite.sinks import add_sink_ids, forget_sink_ids, remember_sink_ids, sweep_sink_ids
 from partibus.store.sqlite.sql import execute_keys, execute_rows, in_list_form, padded_keys, statement
 
 COUNTER_COLUMNS = 4
@@ -65,7 +65,7 @@ def apply_writes(writes: Writes, connection: Connection) -> None:
         execute_rows(connection, "insert_executed", EXECUTED_COLUMNS, executed)
     if writes.cursors or writes.retained or writes.fates or writes.forgotten_fates:
         _apply_readers(connection, writes)
-    if writes.sink_ids or writes.sink_batches or writes.forgotten_sink_ids:
+    if writes.new_sink_ids or writes.sink_ids or writes.sink_batches or writes.forgotten_sink_ids:
         _apply_sinks(connection, writes)
     if writes.session_locks:
         _apply_session_locks(connection, writes)
@@ -115,7 +115,10 @@ def _apply_readers(connection: Connection, writes: Writes) -> None:
 
 
 def _apply_sinks(connection: Connection, writes: Writes) -> None:
-    remember_sink_ids(connection, writes.sink_ids)
+    for new in writes.new_sink_ids:
+        add_sink_ids(connection, *new)
+    if writes.sink_ids:
+        remember_sink_ids(connection, writes.sink_ids)
     batches = [column for place, batch in writes.sink_batches.items() for column in (*place, batch)]
     execute_rows(connection, "replace_sink_batches", SINK_COLUMNS, batches)
     for forgotten in writes.forgotten_sink_ids:

@@ -98,6 +98,7 @@ def estimate_appended_bytes(writes: Writes) -> int:
             - sessions.count(None)
             + len(writes.duplicate_ids) // DUPLICATE_COLUMNS
             + len(writes.sink_ids) // SINK_ID_COLUMNS
+            + sum([len(ids) for *_, ids in writes.new_sink_ids])
             + len(writes.session_locks)
         )
         + KIB * sum(last - first + 1 for first, last in writes.deleted_bodies)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sqlite3 import Connection
 
 from partibus.partition.ports import SINK_ID_COLUMNS
-from partibus.store.sqlite.sql import execute_rows, in_list_form, padded_keys, statement
+from partibus.store.sqlite.sql import ROWS_MAX, execute_rows, in_list_form, padded_keys, statement, values_form
 
 
 def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
@@ -27,6 +27,17 @@ def count_sink_ids(connection: Connection, partition_row: int, sink: int, batch:
     """See `partibus.partition.ports.Store.count_sink_ids`."""
     ((count,),) = connection.execute(statement("count_sink_ids"), (partition_row, sink, batch)).fetchall()
     return int(count)
+
+
+def add_sink_ids(connection: Connection, partition_row: int, sink: int, batch: int, ids: Sequence[bytes]) -> None:
+    """Note ids that no batch of the sink has, in the order of their places in the file."""
+    ordered = sorted(ids)
+    for start in range(0, len(ordered), ROWS_MAX):
+        chunk = ordered[start : start + ROWS_MAX]
+        count = len(chunk)
+        (form_ids,) = padded_keys(chunk)
+        form = values_form("insert_sink_ids", len(form_ids))
+        connection.execute(form, (partition_row, sink, batch, *form_ids, count))
 
 
 def remember_sink_ids(connection: Connection, flat: Sequence[int | bytes]) -> None:

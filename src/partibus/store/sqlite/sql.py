@@ -50,7 +50,8 @@ def statement(name: str) -> str:
 
 
 @cache
-def _values_form(name: str, rows: int) -> str:
+def values_form(name: str, rows: int) -> str:
+    """The statement with ``rows`` times the tuple of its ``VALUES``."""
     return _VALUES.sub(lambda match: f"(VALUES {', '.join([match[1]] * rows)})", statement(name))
 
 
@@ -74,7 +75,7 @@ def execute_rows(connection: Connection, name: str, columns: int, flat: Sequence
         # Zeros, not None: the sqlite3 module binds an int at once but looks up an adapter for None (0.3 us each).
         chunk += (0,) * ((size - rows) * columns)
         chunk.append(rows)
-        connection.execute(_values_form(name, size), chunk)
+        connection.execute(values_form(name, size), chunk)
 
 
 def padded_keys(keys: Sequence[T]) -> list[list[T]]:

@@ -49,6 +49,8 @@ class ConnectionState:
     sessions: HeldSessions
     transactions: Transactions
     """Those that its coordinator links have declared."""
+    call_later: Callable[[float, Callable[[], None]], object]
+    """Takes milliseconds; 0: when others have had their turn."""
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ Operations of our own, for writers like Spark. One request brings many messages,
 durable. An error says that some may not be; the same request again stores what is missing, unless rows are not named.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -23,6 +23,11 @@ from partibus.throttling.counters import Operation
 PUT: Final = "partibus:sink"
 COMMIT: Final = "partibus:commit-sink"
 MESSAGES_MAX: Final = 10_000
+REQUEST_BYTES_MAX: Final = 1 << 20
+"""Of messages in one request, also where one message may not be that large: the more rows a partition gets at a time,
+the fewer commits."""
+AT_ONCE_MAX: Final = 512
+"""Messages of a request that are looked at before others have their turn: some five milliseconds."""
 _KEY_MAX: Final = (1 << 63) - 1
 
 
@@ -36,14 +41,27 @@ def put(request: EntityRequest) -> None:
     if arguments.get("messages") == []:  # whether one may send is all that is asked
         respond(success({"accepted": Int(0), "duplicates": Int(0)}))
         return
-    messages = _messages(request)
-    count = len(messages)
+    payloads = items(arguments, "messages", "messages", MESSAGES_MAX)
+    count = len(payloads)
+    messages: list[Message] = []
 
     def answered(result: int | PartibusError) -> None:
         if isinstance(result, PartibusError):
             respond(failure(result))
         else:
             respond(success({"accepted": Int(count - result), "duplicates": Int(result)}))
+
+    def look_on() -> None:
+        """At the next messages; then send all."""
+        try:
+            _read(request, payloads, messages)
+        except PartibusError as error:
+            respond(failure(error))
+            return
+        if len(messages) < count:
+            request.connection.call_later(0, look_on)
+        else:
+            request.when_sends_paid(count, go_on)
 
     send_rows: Callable[[], None]
     if arguments.get("source") is not None:
@@ -61,7 +79,7 @@ def put(request: EntityRequest) -> None:
         else:
             send_rows()
 
-    request.when_sends_paid(count, go_on)
+    look_on()
 
 
 def commit(request: EntityRequest) -> None:
@@ -85,10 +103,11 @@ def _sink(arguments: Mapping[object, object]) -> int:
     return integer(arguments, "sink", -_KEY_MAX, _KEY_MAX)
 
 
-def _messages(request: EntityRequest) -> list[Message]:
-    found: list[Message] = []
+def _read(request: EntityRequest, payloads: Sequence[object], found: list[Message]) -> None:
+    """Add the next messages to those that were found."""
     message_of, queue = request.connection.ingress.message_of, request.entity.queue
-    for index, payload in enumerate(items(request.arguments, "messages", "messages", MESSAGES_MAX)):
+    for index in range(len(found), min(len(found) + AT_ONCE_MAX, len(payloads))):
+        payload = payloads[index]
         if not isinstance(payload, bytes):
             raise ArgumentError("messages", f"{payload!r} at {index}", "a list of encoded messages")
         try:
@@ -96,7 +115,6 @@ def _messages(request: EntityRequest) -> list[Message]:
         except PartibusError as error:
             error.message = f"Message {index} of the request: {error.message}"
             raise
-    return found
 
 
 def _positions(arguments: Mapping[object, object], count: int) -> list[int]:
