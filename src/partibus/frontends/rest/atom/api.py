@@ -14,8 +14,11 @@ from partibus.frontends.rest.atom.namespace_info import get_namespace_info
 from partibus.frontends.rest.atom.paths import Kind, parse_path
 from partibus.frontends.rest.body import BodyTooLarge
 from partibus.frontends.rest.claims import Claims
+from partibus.frontends.rest.credits import pay
 from partibus.namespace.access import Right
 from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.requests import RequestKind
+from partibus.throttling.counters import Operation
 
 Handler = Callable[[Call], Awaitable[Response]]
 
@@ -52,6 +55,8 @@ class AdminApi:
             response = self._refuse(request, 413, 41300, str(error))
         except PartibusError as error:
             response = self._refuse(request, *status_of(error), str(error))
+        broker = self._namespaces.of_host(request.headers.get("host"))
+        broker.requests.answered_status(RequestKind.MANAGEMENT, response.status_code)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -70,6 +75,8 @@ class AdminApi:
             response = self._refuse(request, 405, 40500, f"{request.method} is not one of {known}, which this takes.")
             response.headers["allow"] = known
             return response
+        if resource.kind is not Kind.NAMESPACE_INFO:
+            await pay(broker, Operation.MANAGEMENT)
         return await handler(Call(broker, claims, request, resource, grant))
 
     def _refuse(self, request: Request, status: int, sub_code: int, text: str) -> Response:

@@ -15,6 +15,7 @@ from partibus import errors as core
 from partibus.errors import PartibusError
 from partibus.frontends.rest.atom.values import date_text
 from partibus.frontends.rest.atom.xml_out import element, text_element
+from partibus.throttling.throttle import RETRY_AFTER_S
 
 STATUS: Final[dict[type[PartibusError], tuple[int, int]]] = {
     core.EntityNotFound: (404, 40400),
@@ -70,4 +71,6 @@ def refusal(request: Request, status: int, sub_code: int, text: str, now_ms: int
     headers = {"x-ms-request-id": tracking}
     if status == 401:
         headers["www-authenticate"] = "SharedAccessSignature"
+    if status == 503:
+        headers["retry-after"] = str(RETRY_AFTER_S)
     return Response(content, status, headers, "application/xml; charset=utf-8")

@@ -20,6 +20,7 @@ from partibus.errors import (
 )
 from partibus.frontends.rest.answers import Handover
 from partibus.frontends.rest.claims import host_of
+from partibus.frontends.rest.credits import check_not_exhausted, pay
 from partibus.frontends.rest.data.calls import DataCall
 from partibus.frontends.rest.data.message_out import body_of, headers_of, sequence_number
 from partibus.partition.commands import Outcome, Settle
@@ -27,6 +28,7 @@ from partibus.partition.keys import SubqueueKind
 from partibus.partition.replies import Granted
 from partibus.routing.lock_tokens import token_uuid
 from partibus.routing.partitions import PartitionHandle
+from partibus.throttling.counters import Operation
 
 TIMEOUT_S = 60
 """How long is waited where the request says nothing."""
@@ -57,6 +59,7 @@ async def _receive(call: DataCall, *, delete: bool) -> Response:
     if entity.queue.requires_session and call.kind == SubqueueKind.ACTIVE:
         raise InvalidOperation(f"'{entity.queue.name}' requires sessions, which HTTP does not have. Receive over AMQP.")
     timeout_s = _timeout_s(call.request.query_params.get("timeout"))
+    check_not_exhausted(call.broker, Operation.RECEIVE)
     receiver = _Receiver(call, delete=delete)
     try:
         found = await receiver.receive(timeout_s)
@@ -66,6 +69,7 @@ async def _receive(call: DataCall, *, delete: bool) -> Response:
         return Response(None, 204)
     if isinstance(found, PartibusError):
         raise found
+    await receiver.pay(*found)
     return _answer(call, *found, delete=delete)
 
 
@@ -126,6 +130,19 @@ class _Receiver:
             self._release(*found)
             return None
         return found
+
+    async def pay(self, partition: PartitionHandle, granted: Granted) -> None:
+        """For the message that came. Raises `ServerBusy`; then it is back in its place."""
+        throttle = self._call.broker.throttle
+        if self._delete:
+            if throttle.active:
+                throttle.charge(Operation.RECEIVE, 1)  # it exists nowhere else any more
+            return
+        try:
+            await pay(self._call.broker, Operation.RECEIVE)
+        except ServerBusy:
+            self._release(partition, granted)
+            raise
 
     def close(self) -> None:
         """Nothing is waited for any more."""

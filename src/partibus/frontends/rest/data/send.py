@@ -7,9 +7,11 @@ from starlette.responses import Response
 from partibus.errors import InvalidOperation, QuotaExceeded
 from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.body import BodyTooLarge, read_body
+from partibus.frontends.rest.credits import check_not_exhausted, pay_for_sends
 from partibus.frontends.rest.data.calls import DataCall
 from partibus.partition.keys import SubqueueKind
 from partibus.routing.send import send
+from partibus.throttling.counters import Operation
 
 BATCH_TYPE = "application/vnd.microsoft.servicebus.json"
 _KIB = 1024
@@ -25,6 +27,7 @@ async def send_messages(call: DataCall) -> Response:
     if call.kind != SubqueueKind.ACTIVE:
         raise InvalidOperation(f"Nobody can send to '{call.address.path}'. Send to '{queue.name}'.")
     call.entity.check_send()
+    check_not_exhausted(call.broker, Operation.SEND)
     headers = call.request.headers
     if headers.get("content-type", "").partition(";")[0].strip().lower() == BATCH_TYPE:
         most = min(BATCH_BODY_MAX, JSON_FACTOR * queue.message_size_max_bytes)
@@ -36,7 +39,8 @@ async def send_messages(call: DataCall) -> Response:
         except BodyTooLarge:
             raise QuotaExceeded(f"A message to '{queue.name}'", most, "bytes", "Send less in one message.") from None
         batch = [call.reader.from_headers(headers.items(), body, queue)]
-    # The entity may have been changed while the body came.
+    await pay_for_sends(call.broker, call.entity, len(batch))
+    # The entity may have been changed meanwhile.
     call.entity.check_send()
     errors = await answer_of(partial(send, call.entity.route, [batch]))
     for error in errors or ():
