@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from partibus.errors import ArgumentError, InvalidOperation
 from partibus.namespace.hints import did_you_mean
+from partibus.units.shares import UNITS
 
 if TYPE_CHECKING:
     from partibus.namespace.namespace_options import NamespaceOptions
@@ -55,8 +56,6 @@ _LACKING: Final[Mapping[Tier, frozenset[Feature]]] = {
 PARTITION_COUNTS: Final = (1, 2, 4, 8, 16, 32, 64)
 """Of a premium namespace; the service offers the first three (row P8). A power of two keeps each partition's share of
 the key slots the same."""
-UNITS: Final = (1, 2, 4, 8, 16)
-"""Messaging units of a premium namespace (row R11)."""
 ENTITY_SIZES_MB: Final = tuple(gb * 1024 for gb in (1, 2, 3, 4, 5, 10, 20, 40, 80))
 """Sizes that the service offers over all tiers (rows P21, P23); a namespace has those up to its `entity_size_mb`."""
 

@@ -9,6 +9,9 @@
 
 ``active`` is False under the policy off: whoever asks looks at that first, and that is all that it costs.
 
+A premium namespace has the policy off, and is told by `overload` when its messaging units have too much to do (row
+R11): until they have less, everything is refused or withheld as if there were no credits.
+
 Nothing has been done for what is refused. A receiver is never told: its messages stay where they are until there are
 credits (`withholds`).
 """
@@ -33,11 +36,6 @@ THROTTLED = (
 """The service's text, to the letter: clients look for the code (row R7)."""
 
 OnKnown = Callable[[bool], None]
-
-
-def throttled() -> ServerBusy:
-    """Out of credits; nothing was executed."""
-    return ServerBusy(THROTTLED)
 
 
 class Withheld(Protocol):
@@ -89,13 +87,15 @@ class Throttle:
         self._withheld: dict[Withheld, None] = {}
         self._receivers: dict[Withheld, None] = {}
         self._timer: Timer | None = None
+        self._overload: str | None = None
         self._set(settings)
         self._account = Account(settings, clock, self._bank, call_later, self._exhausted)
 
     def _set(self, settings: ThrottlingSettings) -> None:
         self.settings = settings
-        self.active = settings.policy is not ThrottlingPolicy.OFF
-        self.enforces = settings.policy is ThrottlingPolicy.ENFORCE
+        overloaded = self._overload is not None
+        self.active = overloaded or settings.policy is not ThrottlingPolicy.OFF
+        self.enforces = overloaded or settings.policy is ThrottlingPolicy.ENFORCE
 
     def change(self, settings: ThrottlingSettings) -> None:
         """The namespace has other settings, with effect from now on."""
@@ -106,6 +106,26 @@ class Throttle:
             self._bank.change(settings)
         self._account.change(settings)
         self._resume()
+
+    def overload(self, resource: str | None) -> None:
+        """Refuse everything because the namespace has used up its part of a resource, by name; None: no longer."""
+        if resource == self._overload:
+            return
+        self._overload = resource
+        self._set(self.settings)
+        if resource is None:
+            self._resume()
+        else:
+            self._exhausted()
+
+    def refusal(self) -> ServerBusy:
+        """Nothing was executed, and why."""
+        if self._overload is None:
+            return ServerBusy(THROTTLED)
+        return ServerBusy(
+            "The request was terminated because the namespace is being throttled: its messaging units have no more "
+            f"{self._overload}. Error code: 50009. Please wait {RETRY_AFTER_S} seconds and try again."
+        )
 
     @property
     def granted(self) -> int:
@@ -126,11 +146,14 @@ class Throttle:
     @property
     def exhausted(self) -> bool:
         """Whatever costs something is refused until the next period: no need to look at it."""
-        return self.enforces and self._account.exhausted
+        return self._overload is not None or (self.enforces and self._account.exhausted)
 
     def admit_sends(self, messages: Sequence[int], rules: int, then: OnAdmitted) -> int | None:
         """How many of these sends may be done, the first ones; each is so many ``messages``, every one of which is
         compared with ``rules`` of a topic's subscriptions. None: ``then`` gets it in a moment."""
+        if self._overload is not None:
+            self.counters.throttled[Operation.SEND] += len(messages)
+            return 0
         settings = self.settings
         cost = settings.send_credits + rules * settings.filter_credits
         costs = [cost * count for count in messages] if cost != 1 else messages
@@ -150,6 +173,9 @@ class Throttle:
     def admit(self, operation: Operation, count: int, then: OnKnown) -> bool | None:
         """Whether one request of ``count`` units (messages; 1 for management) may be done, all or nothing. None:
         ``then`` gets it in a moment."""
+        if self._overload is not None:
+            self.counters.throttled[operation] += 1
+            return False
         cost = count * self._price(operation)
         if not self.enforces:
             self._observe(operation, (cost,))
@@ -166,6 +192,8 @@ class Throttle:
     def charge(self, operation: Operation, count: int) -> None:
         """``count`` units were done already."""
         cost = count * self._price(operation)
+        if self._overload is not None:
+            return  # nobody counts credits
         if self.enforces:
             self._account.charge(cost)
         else:
@@ -231,7 +259,7 @@ class Throttle:
 
     def withholds(self, receiver: Withheld) -> bool:
         """Nothing is to be asked for now; the receiver is called when there are credits again."""
-        if not (self.enforces and self._account.exhausted):
+        if not self.exhausted:
             return False
         if receiver not in self._withheld:
             self.counters.throttled[Operation.RECEIVE] += 1
@@ -250,7 +278,7 @@ class Throttle:
 
     def look(self) -> None:
         """The clock may have been moved: a period may have begun."""
-        if self._withheld and not self._account.exhausted:
+        if self._withheld and not self.exhausted:
             self._resume()
 
     def _resume(self) -> None:
@@ -267,7 +295,7 @@ class Throttle:
                 receiver.on_exhausted()
 
     def _await_period(self) -> None:
-        if self._timer is None and self._call_later is not None:
+        if self._timer is None and self._call_later is not None and self._overload is None:
             left_ms = self._account.ends_ms - self._clock.now_ms()
             # A manual clock stands still: `look` is called when it is moved.
             self._timer = self._call_later(max(left_ms, 1), self._period_over)

@@ -14,7 +14,7 @@ from partibus.namespace.broker import Entity
 from partibus.routing.send import OnSent, send, send_through
 from partibus.routing.transactions import Transaction, Transactions
 from partibus.throttling.counters import Operation
-from partibus.throttling.throttle import Throttle, throttled
+from partibus.throttling.throttle import Throttle
 
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 """Property of a link: what is sent on it goes through the link's entity to the one with this address (section 3.7)."""
@@ -74,7 +74,7 @@ class IncomingLink:
             self._throttle.refused(Operation.SEND, len(deliveries))
             run = _Run(deliveries)
             self._runs.append(run)
-            self._finish(run, [throttled()] * len(deliveries))
+            self._finish(run, [self._throttle.refusal()] * len(deliveries))
             return
         if any(delivery.state is not None for delivery in deliveries):
             deliveries = self._take_transactional(deliveries)
@@ -116,7 +116,7 @@ class IncomingLink:
 
         def known(admitted: int) -> None:
             if admitted < len(batches):
-                busy = throttled()
+                busy = self._throttle.refusal()
                 left = [index for index in range(len(run.deliveries)) if index not in refused]
                 refused.update(dict.fromkeys(left[admitted:], busy))
                 del batches[admitted:]
@@ -162,7 +162,7 @@ class IncomingLink:
         if throttle.enforces and throttle.exhausted:
             # The transaction goes on: the client may send it again.
             throttle.refused(Operation.SEND)
-            return Rejected(amqp_error(throttled()))
+            return Rejected(amqp_error(throttle.refusal()))
         try:
             transaction = transaction_of(state, self._transactions)
             with transaction.operation():

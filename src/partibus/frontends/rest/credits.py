@@ -5,33 +5,33 @@ from collections.abc import Callable
 from partibus.frontends.rest.answers import answer_of
 from partibus.namespace.broker import Broker, Entity
 from partibus.throttling.counters import Operation
-from partibus.throttling.throttle import OnKnown, throttled
+from partibus.throttling.throttle import OnKnown, Throttle
 
 
 async def pay(broker: Broker, operation: Operation) -> None:
     """For one unit."""
     if broker.throttle.active:
-        await _paid(lambda then: broker.throttle.admit(operation, 1, then))
+        await _paid(broker.throttle, lambda then: broker.throttle.admit(operation, 1, then))
 
 
 async def pay_for_sends(broker: Broker, entity: Entity, count: int) -> None:
     """For so many messages that are sent together."""
     if broker.throttle.active:
-        await _paid(lambda then: broker.throttle.admit_send(count, entity.queue.rule_count, then))
+        await _paid(broker.throttle, lambda then: broker.throttle.admit_send(count, entity.queue.rule_count, then))
 
 
 def check_not_exhausted(broker: Broker, operation: Operation) -> None:
     """Nothing is left in this period: what comes need not be looked at."""
     if broker.throttle.enforces and broker.throttle.exhausted:
         broker.throttle.refused(operation)
-        raise throttled()
+        raise broker.throttle.refusal()
 
 
-async def _paid(admit: Callable[[OnKnown], bool | None]) -> None:
+async def _paid(throttle: Throttle, admit: Callable[[OnKnown], bool | None]) -> None:
     def ask(answer: OnKnown) -> None:
         at_once = admit(answer)
         if at_once is not None:
             answer(at_once)
 
     if not await answer_of(ask):
-        raise throttled()
+        raise throttle.refusal()

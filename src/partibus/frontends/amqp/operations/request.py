@@ -18,7 +18,7 @@ from partibus.namespace.broker import Broker, Entity
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.transactions import Transactions
 from partibus.throttling.counters import Operation
-from partibus.throttling.throttle import Throttle, throttled
+from partibus.throttling.throttle import Throttle
 
 SESSION_ID: Final = "session-id"
 """The argument by which operations name a session."""
@@ -89,7 +89,7 @@ class EntityRequest:
         if not self.throttle.active:
             go_on()
             return
-        known = _paid(self.respond, go_on)
+        known = _paid(self.throttle, self.respond, go_on)
         at_once = self.throttle.admit_send(count, self.entity.queue.rule_count, known)
         if at_once is not None:
             known(at_once)
@@ -98,7 +98,7 @@ class EntityRequest:
         """Raises `ServerBusy` when there is nothing left in this period, before anything is done for the request."""
         if self.throttle.enforces and self.throttle.exhausted:
             self.throttle.refused(operation)
-            raise throttled()
+            raise self.throttle.refusal()
 
 
 def if_paid(throttle: Throttle, operation: Operation, count: int, respond: Respond, go_on: Callable[[], None]) -> None:
@@ -106,16 +106,16 @@ def if_paid(throttle: Throttle, operation: Operation, count: int, respond: Respo
     if not throttle.active:
         go_on()
         return
-    known = _paid(respond, go_on)
+    known = _paid(throttle, respond, go_on)
     at_once = throttle.admit(operation, count, known)
     if at_once is not None:
         known(at_once)
 
 
-def _paid(respond: Respond, go_on: Callable[[], None]) -> Callable[[bool], None]:
+def _paid(throttle: Throttle, respond: Respond, go_on: Callable[[], None]) -> Callable[[bool], None]:
     def known(admitted: bool) -> None:
         if not admitted:
-            respond(failure(throttled()))
+            respond(failure(throttle.refusal()))
             return
         try:
             go_on()
