@@ -102,8 +102,13 @@ def _page_loaded(state: PartitionState, load: PageLoad, rows: list[EntryRow], st
         lane.page_stale = False
         step.change(lane)
         return
+    up_to = rows[-1].pos + 1 if rows else load.end_pos
+    if state.express is not None and up_to > load.end_pos:
+        # What the store has there came since, and what memory alone has may lie before it (D18).
+        rows = [row for row in rows if row.pos < load.end_pos]
+        up_to = load.end_pos
     entries = [entry_of(row, row.data, len(row.data)) for row in rows]
-    lane.page_in(entries, rows[-1].pos + 1 if rows else load.end_pos)
+    lane.page_in(entries, up_to)
     step.change(lane)
 
 

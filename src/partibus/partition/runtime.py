@@ -173,8 +173,6 @@ class StoreRuntime:
         """Commit what is pending, then close the store and call ``done``. Nothing new is taken, or there might be
         something pending for ever."""
         self._closing = done
-        if self.failure is None:
-            self._write_behind()
         self.failure = self.failure or "the store is being closed"
         if self._queue.under_way is None:
             self._start_commit()
@@ -636,6 +634,8 @@ class StoreRuntime:
         queue = self._queue
         if queue.under_way is not None or self._store is None:
             return
+        if self._closing is not None:
+            self._write_behind()
         writes = queue.pending
         if not (writes.counters or writes.dropped_partitions):
             self._finish_closing()

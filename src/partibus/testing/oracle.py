@@ -8,7 +8,7 @@ outcome of a request that nobody answered) excuses whatever it could explain, an
 from collections import Counter
 from dataclasses import dataclass, field
 
-from partibus.message import DeliveryEncoder, Message, StoredMessage
+from partibus.message import DeliveryEncoder, Message, StoredMessage, is_durable
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind, entry_key, subqueue_key
 from partibus.partition.options import PartitionOptions
@@ -70,6 +70,8 @@ class Oracle:
     """Completed and told so, received and deleted, cancelled: never seen again."""
     maybe_gone: set[int] = field(default_factory=set)
     """The outcome of what would have removed them is not known."""
+    lost_young: set[int] = field(default_factory=set)
+    """Express messages that were younger than their loss bound when memory was lost."""
     abandoned: Counter[int] = field(default_factory=Counter)
     """Abandons that were confirmed."""
     deferred: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -78,8 +80,8 @@ class Oracle:
     locks: dict[int, Held] = field(default_factory=dict)
     highest: dict[tuple[int, str | None], int] = field(default_factory=dict)
     """(partition row, session) -> highest sequence of a first delivery."""
-    given: Counter[int] = field(default_factory=Counter)
-    """Partition row -> highest sequence that a sender was told."""
+    given: Counter[tuple[int, bool]] = field(default_factory=Counter)
+    """(partition row, whether it is of express messages) -> highest sequence that a sender was told."""
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     """(partition row, sequence) -> name."""
     lost_budget: Counter[int] = field(default_factory=Counter)
@@ -91,6 +93,8 @@ class Oracle:
     sessions: SessionOracle = field(default_factory=SessionOracle)
     by_number: int = 0
     """Deferred messages that were handed out."""
+    lost: set[int] = field(default_factory=set)
+    """At the end: acknowledged, gone, never seen, and rightly so: `lost_young`."""
     dropped: set[int] = field(default_factory=set)
     """At the end: acknowledged, gone, and rightly so: duplicates, or expired."""
 
@@ -105,8 +109,9 @@ class Oracle:
         if first_sequence is not None:
             if self._durable_end(row) < first_sequence + len(names):
                 raise BrokenPromise(f"messages {names} were acknowledged before they were durable")
-            i.i13_numbers_rise(f"message {names[0]}", first_sequence, self.given[row])
-            self.given[row] = first_sequence + len(names) - 1
+            line = (row, self._is_express(names))
+            i.i13_numbers_rise(f"message {names[0]}", first_sequence, self.given[line])
+            self.given[line] = first_sequence + len(names) - 1
             for number, name in enumerate(names, first_sequence):
                 self._number(name, row, number)
         for name in names:
@@ -245,6 +250,27 @@ class Oracle:
         }
         self.sessions.memory_lost()
 
+    def _is_express(self, names: list[int]) -> bool:
+        """They were acknowledged from memory, before others perhaps that wait for their commit."""
+        messages = [self.sent[name].message for name in names]
+        forced = any(is_durable(message.data) or message.scheduled_ms is not None for message in messages)
+        return self.options[self.sent[names[0]].row].express_ms > 0 and not forced
+
+    def _is_young(self, known: Sent, now_ms: int) -> bool:
+        """Perhaps only memory had it (D18)."""
+        since_ms = known.asked_ms if known.answered_ms is None else known.answered_ms
+        if now_ms - since_ms >= self.options[known.row].express_ms or known.message.scheduled_ms is not None:
+            return False
+        return not is_durable(known.message.data)
+
+    def express_lost(self, now_ms: int) -> None:
+        """Likewise: express messages that are younger than their bound may be gone, with their locks."""
+        promised = {name for transaction in self.transactions for name in transaction.sends}
+        young = {name for name, known in self.sent.items() if self._is_young(known, now_ms)} - promised
+        self.lost_young |= young
+        for name in young:
+            self.locks.pop(name, None)
+
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def check_rest(self, found: list[int], now_ms: int) -> None:
@@ -254,9 +280,10 @@ class Oracle:
             i.i02_nothing_that_was_not_sent(name, [name] if known is not None and known.stored is not False else [])
         accepted = {name for name, known in self.sent.items() if known.stored}
         seen = {*found, *(name for name, times in self.delivered.items() if times)}
-        excused = self.maybe_gone | self._expired(now_ms) | self._possible_duplicates(seen)
+        excused = self.maybe_gone | self.lost_young | self._expired(now_ms) | self._possible_duplicates(seen)
         missing = accepted.difference(found, self.fates, excused)
-        self.dropped = (accepted & excused).difference(found, self.fates, self.maybe_gone)
+        self.dropped = (accepted & excused).difference(found, self.fates, self.maybe_gone, self.lost_young)
+        self.lost = (accepted & self.lost_young).difference(seen, self.fates)
         budgets = {row for row in self.options if self.lost_budget[row]}
         i.i01_everything_is_accounted_for(
             accepted, self.fates, found, excused | {name for name in missing if self.sent[name].row in budgets}
@@ -276,6 +303,7 @@ class Oracle:
         happened["by number"] = self.by_number
         for name in self.dropped:
             happened["expired" if self.sent[name].message.message_id is None else "duplicates dropped"] += 1
+        happened["lost young"] = len(self.lost)
         happened["sessions accepted"] = self.sessions.accepted_times
         happened["states read"] = self.sessions.read_times
         happened["transactions done"] = sum(transaction.done is True for transaction in self.transactions)
@@ -349,7 +377,7 @@ class Oracle:
         completes = [
             self.delivered[name] == times and name not in found
             for name, times in transaction.completes.items()
-            if transaction.done or self.removals[name] == 1
+            if name not in self.lost_young and (transaction.done or self.removals[name] == 1)
         ]
         i.i18_whole_or_not_at_all(transaction, sends + completes)
         if transaction.done is not None and not {*sends, *completes} <= {transaction.done}:

@@ -33,20 +33,30 @@ LOCK_WRITTEN_MS = 100.0
 """A lock is in the store by then: a commit under way (12 + 12 ms), 20 ms until rows that nobody waits for are written,
 20 ms of batching, and a commit of its own."""
 CRASH_CHANCE = 0.003
+FORCED_CHANCE = 0.1
+"""Of a message to an express entity; those in one batch with it are kept, too."""
+EXPRESS_BOUND_MS = 600
+"""Of the last sixth of it, in which a commit has to end, see `LOCK_WRITTEN_MS`."""
 FAULTS = Faults(refused=0.01, forgotten=0.004, torn=0.004, unanswered=0.01, unsynced=0.004, load_fails=0.01)
+CALM_CRASH_CHANCE = CRASH_CHANCE / 6
+CALM_FAULTS = Faults(refused=0.002, unanswered=0.002, load_fails=0.001)
+"""Where messages are to become as old as a loss bound."""
 
-assert 4 * IO_MS_MAX + 40 < LOCK_WRITTEN_MS
+assert 4 * IO_MS_MAX + 40 < LOCK_WRITTEN_MS <= EXPRESS_BOUND_MS / 6
 
 
 class Simulation:
     """One history. Raises `BrokenPromise`, which names the seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, express_ms: int = 0) -> None:
+        """``express_ms``: all entities are express, with this loss bound."""
         self.seed = seed
+        self.express_ms = express_ms
         self.random = Random(seed)
         self.timeline = Timeline()
         self.disk = MemoryDisk()
-        self.faults = FaultSource(seed, FAULTS)
+        self.faults = FaultSource(seed, FAULTS if not express_ms else CALM_FAULTS)
+        self._crash_chance = CRASH_CHANCE if not express_ms else CALM_CRASH_CHANCE
         self.options = self._draw_options()
         self.oracle = Oracle(
             self.disk, ordered=set(ROWS) - {RESERVED}, lock_written_ms=LOCK_WRITTEN_MS, options=self.options
@@ -74,6 +84,7 @@ class Simulation:
             lock_duration_ms=random.choice((60, 400, 5_000)),
             max_delivery_count=random.choice((2, 5)),
             reservation_ms=200,
+            express_ms=self.express_ms,
             limits=PartitionLimits(
                 window_entries=random.choice((4, 30)),
                 window_bytes=random.choice((500, 100_000)),
@@ -100,8 +111,20 @@ class Simulation:
         """Start the broker on what the disk has."""
         self.host = SimulatedHost(self.timeline, self.random)
         self.runtime = StoreRuntime(self.open_store, self.host, self.timeline, wake=self._wake)
+        if self.express_ms:
+            self._watch_failures(self.runtime)
         self.runtime.open()
         self.runtime.wake_timed()
+
+    def _watch_failures(self, runtime: StoreRuntime) -> None:
+        """Have the oracle know when memory is lost, and only then: clients are told when the store is closed, too."""
+        fail = runtime._fail
+
+        def failed(error: BaseException, *, of_commit: bool = False) -> None:
+            self.oracle.express_lost(self.timeline.now_ms())
+            fail(error, of_commit=of_commit)
+
+        runtime._fail = failed  # type: ignore[method-assign]
 
     def _wake(self, rows: list[int]) -> None:
         for row in rows:
@@ -131,8 +154,9 @@ class Simulation:
         now_ms = self.timeline.now_ms()
         ttl_ms = random.choice((None, None, 50, 1_500)) if row == TIMED else None
         padding = bytes(random.choice((0, 0, 50, 300)))
+        is_forced = bool(self.express_ms) and random.random() < FORCED_CHANCE
         message = Message(
-            pack(ttl_ms=ttl_ms, rest=body_of(self.names) + padding),
+            pack(durable=is_forced, ttl_ms=ttl_ms, rest=body_of(self.names) + padding),
             ttl_ms=ttl_ms,
             session_id=random.choice(SESSIONS) if row == SESSION else None,
             scheduled_ms=now_ms + random.randint(-50, 2_000) if row == TIMED and random.random() < 0.4 else None,
@@ -147,6 +171,7 @@ class Simulation:
         self.host.crash()
         self.disk.crash()
         self.oracle.memory_lost(self.timeline.now_ms())
+        self.oracle.express_lost(self.timeline.now_ms())
         self.start_process()
         for client in self.clients:
             client.disconnected()
@@ -156,11 +181,12 @@ class Simulation:
         try:
             for _ in range(steps):
                 self.timeline.run_next()
-                if self.random.random() < CRASH_CHANCE:
+                if self.random.random() < self._crash_chance:
                     self.crash()
             self.come_to_rest()
         except AssertionError as error:
             again = f"python -m {type(self).__module__} --seed {self.seed} --steps {steps}"
+            again += f" --express-ms {self.express_ms}" if self.express_ms else ""
             raise BrokenPromise(f"{error} (seed {self.seed}, at {self.timeline.now_ms()} ms; {again})") from error
 
     def come_to_rest(self) -> None:
@@ -242,10 +268,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1, help="how many, one after the other")
+    parser.add_argument("--express-ms", type=int, default=0, help="all entities are express, with this loss bound")
     parser.add_argument("--steps", type=int, default=3_000, help="events before the broker comes to rest")
     arguments = parser.parse_args()
     for seed in range(arguments.seed, arguments.seed + arguments.seeds):
-        simulation = Simulation(seed)
+        simulation = Simulation(seed, arguments.express_ms)
         simulation.run(arguments.steps)
         print(
             f"seed {seed}: {simulation.names} messages, {sum(simulation.oracle.delivered.values())} deliveries,"
