@@ -86,6 +86,12 @@ class Connection:
         return self.state is State.CLOSED
 
     @property
+    def called(self) -> str | None:
+        """What a client calls this server: the host name of its open, or of its login where that has none."""
+        opened = None if self.peer is None else self.peer.hostname
+        return opened or (self._handshake.hostname if isinstance(self._handshake, ServerHandshake) else None)
+
+    @property
     def bytes_buffered(self) -> int:
         """Bytes that `data_to_send` has not handed out yet."""
         return self.output.size + self._handshake.output.size

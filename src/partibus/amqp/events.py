@@ -6,7 +6,7 @@ one call of `receive_data` is at work, and are the caller's afterwards.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from partibus.amqp.codec.states import DeliveryState
@@ -52,7 +52,9 @@ class PlainLogin:
     """The client logs in by SASL PLAIN; `Connection.answer_login` says yes or no."""
 
     username: str
-    password: str
+    password: str = field(repr=False)
+    hostname: str | None = None
+    """What the client calls the server."""
 
 
 @dataclass(slots=True)

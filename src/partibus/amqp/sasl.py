@@ -151,10 +151,12 @@ _FRAME_PHASES: Final = frozenset({Phase.EXPECT_MECHANISMS, Phase.EXPECT_INIT, Ph
 class ServerHandshake(Handshake):
     """Answers a client. One that skips SASL counts as anonymous."""
 
-    __slots__ = ()
+    __slots__ = ("hostname",)
 
     def __init__(self) -> None:
         super().__init__(Phase.EXPECT_HEADER)
+        self.hostname: str | None = None
+        """What the client calls the server, if it has said."""
 
     def headers(self) -> tuple[bytes, ...]:
         if self.phase is Phase.EXPECT_HEADER:
@@ -174,10 +176,11 @@ class ServerHandshake(Handshake):
         if not isinstance(performative, SaslInit):
             raise self.unexpected(performative)
         self.mechanism = performative.mechanism
+        self.hostname = performative.hostname
         if self.mechanism in _ANONYMOUS:
             self._accept()
         elif self.mechanism == "PLAIN":
-            events.append(_parse_plain(performative.initial_response))
+            events.append(_parse_plain(performative.initial_response, performative.hostname))
             self.phase = Phase.AWAIT_VERDICT
         else:
             raise self._failed(f"SASL mechanism {self.mechanism} is not available here; use PLAIN or ANONYMOUS")
@@ -199,13 +202,13 @@ class ServerHandshake(Handshake):
         return _refuse(UNAUTHORIZED_ACCESS, reason)
 
 
-def _parse_plain(response: bytes | None) -> PlainLogin:
+def _parse_plain(response: bytes | None, hostname: str | None) -> PlainLogin:
     """RFC 4616: authorization identity (ignored), name and password, divided by NUL."""
     parts = (response or b"").split(b"\x00")
     if len(parts) != 3:
         raise _refuse(DECODE_ERROR, "a PLAIN response has three parts divided by NUL")
     try:
-        return PlainLogin(parts[1].decode(), parts[2].decode())
+        return PlainLogin(parts[1].decode(), parts[2].decode(), hostname)
     except UnicodeDecodeError:
         raise _refuse(DECODE_ERROR, "a PLAIN response is UTF-8") from None
 

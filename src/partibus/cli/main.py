@@ -7,6 +7,9 @@ from partibus.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = {
     "serve": Lazy("partibus.cli.serve", "serve", "Run a broker."),
+    "namespace": Lazy(
+        "partibus.cli.namespace", "namespace", "Create, list, show, change, migrate and delete namespaces."
+    ),
     "entity": Lazy("partibus.cli.entity", "entity", "Create, list, show, change and delete entities."),
     "rule": Lazy("partibus.cli.rule", "rule", "Say which messages a subscription gets."),
     "policy": Lazy("partibus.cli.policy", "policy", "Say who may send, listen and manage."),

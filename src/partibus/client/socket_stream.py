@@ -80,7 +80,7 @@ class SocketStream:
 def connect_stream(endpoint: Endpoint, timeout_s: float) -> SocketStream:
     """TLS trusts what the system trusts, and what SSL_CERT_FILE names. Raises `ConnectFailed` with what to do."""
     try:
-        sock = socket.create_connection((endpoint.address, endpoint.port), timeout_s)
+        sock = _connect(endpoint, timeout_s)
     except OSError as error:
         raise ConnectFailed(
             f"no connection to {endpoint}: {_reason(error)}. Start a broker there (partibus serve), or "
@@ -97,6 +97,16 @@ def connect_stream(endpoint: Endpoint, timeout_s: float) -> SocketStream:
             "UseDevelopmentEmulator=true to the connection string."
         ) from error
     return SocketStream(sock, str(endpoint))
+
+
+def _connect(endpoint: Endpoint, timeout_s: float) -> socket.socket:
+    """Names below ``localhost`` are this machine (RFC 6761), also where the system's resolver does not know that."""
+    try:
+        return socket.create_connection((endpoint.address, endpoint.port), timeout_s)
+    except socket.gaierror:
+        if not endpoint.address.lower().endswith(".localhost"):
+            raise
+    return socket.create_connection(("localhost", endpoint.port), timeout_s)
 
 
 def _reason(error: OSError) -> str:

@@ -379,6 +379,7 @@ class Supervisor:
             "state": "away" if child is None else "serving" if child.serving else "starting",
             "stores": len(facts[broker]["stores"]) if broker in facts else 0,
             "connections": facts[broker]["connections"] if broker in facts else 0,
+            "namespaces": facts[broker]["namespaces"] if broker in facts else {},
             "restarts": self._restarts[broker],
             "lag_ms": None if child is None else round(child.lag_ms, 1),
         }

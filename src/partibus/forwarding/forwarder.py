@@ -24,10 +24,6 @@ class Forwarder:
     def __init__(self, namespaces: Namespaces, call_later: CallLater) -> None:
         self._namespaces = namespaces
         self._call_later = call_later
-        self._by_row: dict[int, tuple[Queue, int]] = {}
-        """Partition row -> (entity, place among its partitions) of entities that forward."""
-        self._sent_through: dict[int, tuple[Queue, int]] = {}
-        """The same of entities through which messages are sent to others."""
         self._forwarding: dict[int, _Forwarding] = {}
         """By entity id."""
         self._opened: dict[int, StoreRuntime] = {}
@@ -98,28 +94,14 @@ class Forwarder:
         forwarding.see(store, index, transfers=transfers)
 
     def _find_any(self, row: int) -> tuple[Queue, int] | None:
-        """As `_find`, of any entity: messages are sent through few."""
-        found = self._sent_through.get(row)
-        if found is not None and not found[0].deleted:
-            return found
-        for queue in self._namespaces.queues():
-            for index, placement in enumerate(queue.partitions):
-                if placement.partition_row == row:
-                    self._sent_through[row] = (queue, index)
-                    return queue, index
-        return None
+        """The entity, and the partition's place among its."""
+        queue = self._namespaces.queue_of(row)
+        return None if queue is None else (queue, queue.index_of(row))
 
     def _find(self, row: int) -> tuple[Queue, int] | None:
-        found = self._by_row.get(row)
-        if found is None or found[0].deleted or not targets_of(found[0]):
-            self._by_row = {
-                placement.partition_row: (queue, index)
-                for queue in self._namespaces.queues()
-                if targets_of(queue)
-                for index, placement in enumerate(queue.partitions)
-            }
-            found = self._by_row.get(row)
-        return found
+        """As `_find_any`, of an entity that forwards."""
+        found = self._find_any(row)
+        return found if found is not None and targets_of(found[0]) else None
 
     def forget(self, entity_id: int) -> None:
         """The entity is deleted."""

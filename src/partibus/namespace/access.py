@@ -101,6 +101,8 @@ class AccessPolicies:
         self.version = 0
         """Rises with every change."""
         self.on_changed: list[Callable[[], None]] = []
+        self.answers_to: Callable[[str], bool] = lambda host: True
+        """Whether a host is the namespace's, so that a token for it may be."""
 
     def __iter__(self) -> Iterator[SasPolicy]:
         """Those of the namespace."""
@@ -127,6 +129,13 @@ class AccessPolicies:
         self.version += 1
         for call in list(self.on_changed):
             call()
+
+    def close(self) -> None:
+        """The namespace is deleted: nothing that was shown is good any more."""
+        self._fixed = {}
+        self._added = {}
+        self._emulator = False
+        self.version += 1
 
     def policy(self, name: str) -> SasPolicy:
         """Of the namespace. Unauthorized when there is none of that name."""
@@ -167,8 +176,8 @@ class AccessPolicies:
         """The grant of a token that is shown for ``audience``, the resource that the client is about to use.
 
         Unauthorized when it is malformed, names no policy of the namespace or of what it is signed for, is not signed
-        with one of the policy's keys, has expired (more than ``leeway_s`` ago), or is for something else than the
-        audience or what that lies in.
+        with one of the policy's keys, has expired (more than ``leeway_s`` ago), is for another namespace, or is for
+        something else than the audience or what that lies in.
         """
         token = parse_token(text)
         resource = token.resource
@@ -177,6 +186,11 @@ class AccessPolicies:
         if now_s >= expires_s:
             raise Unauthorized(
                 f"The token expired {int(now_s) - token.expires_s} s ago. Get a new one, or compare the clocks."
+            )
+        if not self.answers_to(resource.host):
+            raise Unauthorized(
+                f"The token is for {shown(token.signed_resource)}, which is in another namespace. "
+                "Sign the host name by which this one is called."
             )
         if not resource.covers(parse_resource(audience)):
             raise Unauthorized(

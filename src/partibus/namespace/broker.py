@@ -183,6 +183,8 @@ class Broker:
         """Readers by range that wait for messages."""
         access.follow("", namespace.policies)
         for queue in namespace:
+        self.connections = 0
+        """AMQP connections of its clients, to this broker."""
             if queue.policies:
                 access.follow(queue.name, queue.policies)
 
@@ -253,7 +255,9 @@ class Broker:
             self._let_go(queue)
         self._tell(deleted[0].name)
         # Who uses it lets go first: what links say to a partition when they end would bring it to life again.
-        self.when_followed(lambda: self._drop(gone))
+        # Subscriptions before their topic.
+        partitions = [partition for entity in reversed(gone) for partition in entity.route.partitions]
+        self.when_followed(lambda: self._drop(partitions))
 
     def update_queue(self, path: str, changes: Mapping[str, object]) -> Entity:
         """`update` of some properties."""
@@ -355,9 +359,8 @@ class Broker:
             )
         return queue
 
-    def _drop(self, entities: Sequence[Entity]) -> None:
-        """Have the rows of deleted entities deleted, those of subscriptions before their topic's."""
-        partitions = [partition for entity in reversed(entities) for partition in entity.route.partitions]
+    def _drop(self, partitions: Sequence[PartitionHandle]) -> None:
+        """Have the rows of deleted entities deleted."""
         missing = len(partitions)
         gone: list[int] = []
 
@@ -386,14 +389,20 @@ class Broker:
         if "rehearsals" in change:
             self.rehearsals.follow(from_plain(change["rehearsals"]))
 
-    def end(self) -> None:
-        """The namespace is deleted from the catalog: whoever uses it is told, and what is in the stores goes."""
+    def end(self) -> list[Queue]:
+        """The namespace is deleted from the catalog: whoever uses it is told, and nobody gets in any more. What was in
+        it, for `drop`."""
         self.deleted = True
-        gone = [self.entity_of(queue) for queue in self.namespace.end()]
-        for entity in gone:
-            self._let_go(entity.queue)
+        gone = self.namespace.end()
+        for queue in gone:
+            self._let_go(queue)
+        self.access.close()
         self.rehearsals.places.remove(self._places)
-        self.when_followed(lambda: self._drop(gone))
+        return gone
+
+    def drop(self, queues: Sequence[Queue]) -> None:
+        """Have what deleted entities of this namespace have left in the stores deleted: nobody uses it any more."""
+        self._drop([self._make_handle(queue, place) for queue in reversed(queues) for place in queue.partitions])
 
     def _follow_entity(self, path: str) -> None:
         gone, changed = self.namespace.follow(path)

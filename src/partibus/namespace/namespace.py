@@ -34,6 +34,9 @@ ChangePolicies = Callable[[Sequence[SasPolicy]], Iterable[SasPolicy]]
 TopicsByRow = dict[int, tuple[Topic, int]]
 """The topic that a partition is of, and which of its partitions that is, by the partition's row."""
 
+QueuesByRow = dict[int, Queue]
+"""The entity that a partition is of, by the partition's row."""
+
 
 class Followed(NamedTuple):
     """What has become of the entity of a name."""
@@ -56,15 +59,17 @@ class Namespace:
         clock: Clock,
         record: NamespaceRecord = DEFAULT_RECORD,
         topics_by_row: TopicsByRow | None = None,
+        queues_by_row: QueuesByRow | None = None,
     ) -> None:
-        """``catalog`` looks at this namespace. ``topics_by_row`` is filled with the partitions of its topics; several
-        namespaces of a broker share one."""
+        """``catalog`` looks at this namespace. ``topics_by_row`` is filled with the partitions of its topics, and
+        ``queues_by_row`` with those of all its entities; several namespaces of a broker share both."""
         self.record = record
         """Replaced with every change of the namespace's options."""
         self._catalog = catalog
         self._clock = clock
         self._entities: dict[str, Queue] = {}
         self.topics_by_row = {} if topics_by_row is None else topics_by_row
+        self.queues_by_row = {} if queues_by_row is None else queues_by_row
         self.policies = catalog.namespace_policies()
         """Of the namespace, beside those of the keys file."""
         for entity in catalog.list_entities():
@@ -298,6 +303,8 @@ class Namespace:
             entity = Subscription(record, topic)
             topic.add(entity)
         self._entities[fold_name(entity.name)] = entity
+        for placement in entity.partitions:
+            self.queues_by_row[placement.partition_row] = entity
         return entity
 
     def _take_out(self, entity: Queue) -> list[Queue]:
@@ -310,6 +317,8 @@ class Namespace:
     def _remove(self, entity: Queue) -> None:
         entity.deleted = True
         del self._entities[fold_name(entity.name)]
+        for placement in entity.partitions:
+            del self.queues_by_row[placement.partition_row]
         if isinstance(entity, Subscription):
             entity.topic.remove(entity)
         elif isinstance(entity, Topic):

@@ -1,4 +1,4 @@
-"""The namespaces of a server, by the host names under which clients reach it (rows R9, R10).
+"""The namespaces of a server, by the host names under which clients reach it (rows R9, R10, P6, P8).
 
 A host name leads to the namespace that its first label names: ``acme.localhost``, ``acme.plant.example`` and
 ``acme.servicebus.windows.net`` to ``acme``; every other one to the default namespace. Each has entities, keys and
@@ -36,6 +36,7 @@ class Namespaces:
         self._catalog = catalog
         self._make = make
         self._announcer = announcer or Announcer()
+        self._queues_by_row = default.namespace.queues_by_row
         self._by_name: dict[str, Broker] = {}
         self._by_id: dict[int, Broker] = {}
         self.on_clock_moved: list[Callable[[], None]] = []
@@ -70,9 +71,17 @@ class Namespaces:
             raise EntityNotFound(f"namespace {name}")
         return broker
 
+    def numbered(self, namespace_id: int) -> Broker | None:
+        """As the catalog knows it."""
+        return self._by_id.get(namespace_id)
+
     def queues(self) -> Iterator[Queue]:
         """The entities of all."""
         return (queue for broker in self for queue in broker.namespace)
+
+    def queue_of(self, partition_row: int) -> Queue | None:
+        """The entity that a partition is of, if it is not deleted."""
+        return self._queues_by_row.get(partition_row)
 
     def broker_of(self, queue: Queue) -> Broker:
         """The namespace of an entity that is not deleted."""
@@ -96,11 +105,10 @@ class Namespaces:
 
     def wake_partitions(self, partition_rows: list[int]) -> None:
         """Have partitions loaded that nobody may use: something falls due in them."""
-        rows = set(partition_rows)
-        for queue in self.queues() if rows else ():
-            wanted = [i for i, placement in enumerate(queue.partitions) if placement.partition_row in rows]
-            for index in wanted:
-                self.entity_of(queue).route.partitions[index].wake()
+        for row in partition_rows:
+            queue = self.queue_of(row)
+            if queue is not None:
+                self.entity_of(queue).route.partitions[queue.index_of(row)].wake()
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -123,9 +131,7 @@ class Namespaces:
             check_update(old, new)
             return new
 
-        self._known.update_namespace(name, checked, self.default.clock.now_ms())
-        self._changed()
-        return self.named(name)
+        return self._change(name, checked)
 
     def migrate(self, name: str, change: Callable[[NamespaceOptions], NamespaceOptions]) -> Broker:
         """Make a premium namespace of a standard one, while it is in use (rows P10, R10). Its entities stay as they
@@ -137,16 +143,18 @@ class Namespaces:
             check_migration(old, new)
             return new
 
-        self._known.update_namespace(name, checked, self.default.clock.now_ms())
-        self._changed()
-        return self.named(name)
+        return self._change(name, checked)
 
     def delete(self, name: str) -> None:
         """Take a namespace out, with all that is in it. `EntityNotFound`; `InvalidOperation` for the default one."""
         if fold_name(name) == fold_name(self.default.namespace.name):
             raise InvalidOperation(f"'{name}' is the default namespace, which stays. Delete its entities instead.")
-        self._known.delete_namespace(name)
-        self._changed()
+        record = self._known.delete_namespace(name)
+        broker = self._by_id.get(record.namespace_id)
+        gone = dict(self._changed())
+        # Who uses it lets go first, everywhere: what links say when they end would bring partitions to life again.
+        if broker is not None:
+            self.when_followed(lambda: broker.drop(gone.get(record.namespace_id, [])))
 
     def when_followed(self, call: Callable[[], None]) -> None:
         """See `Announcer`."""
@@ -184,20 +192,29 @@ class Namespaces:
             raise InvalidOperation("This server has one namespace only.")
         return self._catalog
 
-    def _changed(self) -> None:
-        self._follow_catalog()
-        self._announcer.spread({"namespaces": True})
+    def _change(self, name: str, checked: Callable[[NamespaceOptions], NamespaceOptions]) -> Broker:
+        self._known.update_namespace(name, checked, self.default.clock.now_ms())
+        self._changed()
+        return self.named(name)
 
-    def _follow_catalog(self) -> None:
+    def _changed(self) -> list[tuple[int, list[Queue]]]:
+        """As `_follow_catalog`, and have others follow."""
+        gone = self._follow_catalog()
+        self._announcer.spread({"namespaces": True})
+        return gone
+
+    def _follow_catalog(self) -> list[tuple[int, list[Queue]]]:
+        """The numbers of namespaces that are gone, with what was in them."""
+        gone: list[tuple[int, list[Queue]]] = []
         if self._catalog is None or self._make is None:
-            return
+            return gone
         records = {record.namespace_id: record for record in self._catalog.list_namespaces()}
         for number, broker in list(self._by_id.items()):
             if number not in records:
                 del self._by_id[number], self._by_name[fold_name(broker.namespace.name)]
+                gone.append((number, broker.end()))
                 for tell in self.on_deleted:
                     tell(broker)
-                broker.end()
         for number, record in records.items():
             known = self._by_id.get(number)
             if known is None:
@@ -207,9 +224,11 @@ class Namespaces:
                 known.throttle.change(record.options.credits)
                 for tell in self.on_changed:
                     tell(known)
+        return gone
 
     def _put(self, broker: Broker) -> None:
         record = broker.namespace.record
         self._by_name[fold_name(record.name)] = self._by_id[record.namespace_id] = broker
+        broker.access.answers_to = lambda host: self.of_host(host) is broker
         for tell in self.on_changed:
             tell(broker)

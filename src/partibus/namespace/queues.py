@@ -114,6 +114,10 @@ class Queue:
         """It goes by this record already."""
         return self.updated_ms == record.updated_ms and self.description == record.description
 
+    def index_of(self, partition_row: int) -> int:
+        """Which of its partitions that one is."""
+        return next(i for i, place in enumerate(self.partitions) if place.partition_row == partition_row)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, entity {self.entity_id}, {len(self.partitions)} partitions>"
 

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from partibus.namespace.addresses import subqueue_path
-from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.partition.answers import OnReply
 from partibus.partition.commands import Inspect
@@ -67,8 +66,6 @@ class CursorWatch:
         self._runtimes = runtimes
         self._loop = loop
         self._looking = asyncio.Lock()
-        self._places: dict[int, tuple[Queue, int]] = {}
-        """By partition row, as far as they were asked for: the entity, and the partition's number."""
         self._told: dict[tuple[str, int, str, int], tuple[int, bool]] = {}
         """By cursor and partition: where the messages that it will have begin, and whether it was said to lag."""
 
@@ -91,17 +88,13 @@ class CursorWatch:
         rows: set[int] = set()
         for answer in await asyncio.gather(*asked):
             rows.update(answer or ())
-        if not rows <= self._places.keys():
-            self._places = {
-                place.partition_row: (queue, place.partition_no)
-                for queue in self._namespaces.queues()
-                for place in queue.partitions
-            }
         found = []
-        for queue, number in (self._places[row] for row in sorted(rows) if row in self._places):
-            if not queue.deleted:
+        for row in sorted(rows):
+            queue = self._namespaces.queue_of(row)
+            if queue is not None:
                 broker = self._namespaces.broker_of(queue)
-                found.append((broker.entity_of(queue).route.partitions[number], broker.qualified(queue.name)))
+                partition = broker.entity_of(queue).route.partitions[queue.index_of(row)]
+                found.append((partition, broker.qualified(queue.name)))
         return found
 
     def _inspect(self, partition: PartitionHandle) -> Callable[[OnReply], None]:

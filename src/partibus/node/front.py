@@ -15,7 +15,7 @@ from partibus.namespace.announcing import Announcer, Change
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.fan_out import TopicSubscribers
-from partibus.namespace.namespace import Namespace, Queue, TopicsByRow
+from partibus.namespace.namespace import Namespace, Queue, QueuesByRow, TopicsByRow
 from partibus.namespace.namespace_options import NamespaceRecord
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.placement import Placement
@@ -83,9 +83,11 @@ class Front:
         runtimes: Callable[[], Collection[StoreRuntime]],
         whole: Whole,
         meters: Meters,
+        credits: Credits | None = None,
     ) -> None:
         """The certificate of ``settings`` is there already. ``stores`` are the ways to all stores by name, in the order
-        of their numbers; ``runtimes`` are of those that this broker owns at the moment. Raises what reading the catalog
+        of their numbers; ``runtimes`` are of those that this broker owns at the moment; ``credits`` is the way to what
+        hands out credits, where there are other brokers. Raises what reading the catalog
         does, and `UnusableFile` for a certificate."""
         self._settings = settings
         self._loop = loop
@@ -93,6 +95,7 @@ class Front:
         self._whole = whole
         self.catalog = catalog
         topics_by_row: TopicsByRow = {}
+        queues_by_row: QueuesByRow = {}
         self.subscribers = TopicSubscribers(topics_by_row, lambda queue: partition_options(queue, settings.limits))
         numbers, announcer = Numbers(), Announcer(whole.announce)
         rehearsals = Rehearsals(list(stores), self._call_later)
@@ -100,7 +103,7 @@ class Front:
 
         def serve(record: NamespaceRecord, access: AccessPolicies) -> Broker:
             return Broker(
-                Namespace(catalog.of(record.namespace_id), clock, record, topics_by_row),
+                Namespace(catalog.of(record.namespace_id), clock, record, topics_by_row, queues_by_row),
                 access,
                 clock,
                 numbers,
@@ -110,10 +113,14 @@ class Front:
                 stores,
                 self._call_later,
                 rehearsals,
+                None if credits is None else credits.bank(record.namespace_id),
             )
 
         self.broker = serve(catalog.list_namespaces()[0], access)
         self.namespaces = Namespaces(self.broker, catalog, lambda record: serve(record, AccessPolicies(())), announcer)
+        if credits is not None:
+            credits.settings_of = self._credits_of
+            credits.on_moved = self._tell_debts
         self.broker.ask_status = self._ask_status
         self.forwarder = Forwarder(self.namespaces, self._call_later)
         self._backups = Backups(settings.data, list(stores), loop)
@@ -152,6 +159,11 @@ class Front:
     def connections(self) -> int:
         """AMQP connections of clients."""
         return len(self._amqp.protocols)
+
+    @property
+    def connections_by_namespace(self) -> dict[str, int]:
+        """Those of clients that have named their namespace; namespaces without any left out."""
+        return {broker.namespace.name: broker.connections for broker in self.namespaces if broker.connections}
 
     async def listen(self, host: str, ports: Ports, *, shared: bool = False) -> Ports:
         """Take connections; the ports as they are now. ``shared``: beside other brokers. Raises OSError when a port is
@@ -281,6 +293,14 @@ class Front:
         return PartitionHandle(
             placement.partition_no, placement.partition_row, store, options, batched=queue.batched_operations
         )
+
+    def _credits_of(self, namespace: int) -> ThrottlingSettings | None:
+        broker = self.namespaces.numbered(namespace)
+        return None if broker is None else broker.throttle.settings
+
+    def _tell_debts(self) -> None:
+        for broker in self.namespaces:
+            broker.throttle.tell_debt()
 
     def _keep(self, work: Any) -> None:
         """The loop itself keeps tasks weakly only."""

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from partibus.clock import SystemClock
+from partibus.cluster.credits import Credits
 from partibus.cluster.handshake import Identity
 from partibus.cluster.ownership import Owner, Stores
 from partibus.cluster.peers import PeerChannels
@@ -130,6 +131,9 @@ class Machine:
 
         catalog = Catalog(CatalogSchema(joined.catalog, f"partibus {self._us.broker}"[:60]), len(names))
         prepare_certificate(settings)
+        credits = Credits(self._us, len(names), self._peers, self._clock, loop.time)
+        self.stores.on_owners = credits.follow
+        serving.grant = credits.grant
         self._front = Front(
             settings,
             loop,
@@ -140,6 +144,7 @@ class Machine:
             self.stores.runtimes.values,
             self,
             self._meters,
+            credits,
         )
         self._telemetry.begin(self._front.namespaces)
         if settings.config is not None:
@@ -339,6 +344,7 @@ class Machine:
             "stores": self.stores.facts(),
             "failed": {names[store_no]: why for store_no, why in self._failed.items()},
             "connections": self._front.connections,
+            "namespaces": self._front.connections_by_namespace,
             "lag_ms": round(self._roster.lag_s * 1_000, 1),
         }
 
@@ -374,7 +380,7 @@ class Machine:
     def announce(self, change: Change, followed: Callable[[], None]) -> None:
         async def tell() -> None:
             try:
-                await self._roster.announce(change, is_noted="entity" in change)
+                await self._roster.announce(change, is_noted="rehearsals" not in change)
             except StoreUnavailable as error:
                 log.warning("other brokers can't be told of a change now: %s", error)
             followed()
@@ -444,6 +450,7 @@ def _status_of(owner: Owner, facts: Mapping[str, Any], is_there: bool) -> dict[s
         "state": facts.get("state", "starting") if is_there else "away",
         "stores": len(facts.get("owned", ())) if is_there else 0,
         "connections": facts.get("connections", 0) if is_there else 0,
+        "namespaces": facts.get("namespaces", {}) if is_there else {},
         "restarts": 0,
         "lag_ms": facts.get("lag_ms"),
     }

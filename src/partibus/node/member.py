@@ -20,6 +20,7 @@ import uvloop
 
 from partibus.clock import Clock, ManualClock, SystemClock
 from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused
+from partibus.cluster.credits import Credits
 from partibus.cluster.handshake import Identity
 from partibus.cluster.ownership import Owner, Stores
 from partibus.cluster.peers import PeerChannels
@@ -128,6 +129,9 @@ class Member:
         self.stores = Stores(
             names, self._us, self._hosts.near, self._peers, self._serving, self._open_store, self._make_runtime
         )
+        credits = Credits(self._us, len(names), self._peers, self._clock, self._loop.time)
+        self.stores.on_owners = credits.follow
+        self._serving.grant = credits.grant
         self.front = Front(
             settings,
             self._loop,
@@ -138,6 +142,7 @@ class Member:
             self.stores.runtimes.values,
             self,
             self._meters,
+            credits,
         )
         self.front.namespaces.follow(body["changes"])
         self._telemetry.begin(self.front.namespaces)
@@ -235,7 +240,11 @@ class Member:
                 await asyncio.sleep(RETRY_S)
 
     async def _facts(self, body: Body) -> Body:
-        return {"stores": self.stores.facts(), "connections": self.front.connections}
+        return {
+            "stores": self.stores.facts(),
+            "connections": self.front.connections,
+            "namespaces": self.front.connections_by_namespace,
+        }
 
     async def _measure(self, body: Body) -> Body:
         return await self.front.measuring.measure(body["brokers"])

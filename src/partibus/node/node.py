@@ -154,6 +154,7 @@ class Node:
             "state": "serving",
             "stores": len(self.runtimes),
             "connections": self._front.connections,
+            "namespaces": self._front.connections_by_namespace,
             "restarts": 0,
             "lag_ms": 0.0,
         }

@@ -41,16 +41,12 @@ class Telemetry:
 def _places_of(namespaces: Namespaces) -> "Callable[[int], Place]":
     from partibus.telemetry.recorder import Place
 
-    known: dict[int, Place] = {}
-    entities: set[int] = set()
-
     def place_of(row: int) -> Place:
-        if row not in known:
-            for entity in namespaces.queues():
-                if entity.entity_id not in entities:  # of ten thousand, most are known
-                    entities.add(entity.entity_id)
-                    for place in entity.partitions:
-                        known[place.partition_row] = Place(entity.name, place.partition_no, place.store_no)
-        return known.get(row) or Place("", 0, 0)
+        queue = namespaces.queue_of(row)
+        if queue is None:
+            return Place("", 0, 0)
+        place = queue.partitions[queue.index_of(row)]
+        name = namespaces.broker_of(queue).namespace.name
+        return Place(queue.name, place.partition_no, place.store_no, name)
 
     return place_of

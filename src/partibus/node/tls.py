@@ -33,11 +33,23 @@ OUT_OF_FILES_S = 0.5
 """Before the next try, when the process has no file descriptor for a connection."""
 
 
+class NamedConnection(ssl.SSLObject):
+    """Of a server: it keeps what the client calls it, which may be what tells namespaces apart."""
+
+    server_name: str | None = None
+
+
+def _note_name(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+    connection.server_name = name  # type: ignore[attr-defined]
+
+
 def make_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
     """``key``: None when it is in the same file. Raises `UnusableFile`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
+    context.sslobject_class = NamedConnection
+    context.sni_callback = _note_name
     shown = str(certificate) if key is None else f"{certificate}, {key}"
     try:
         # Without a function that gives a password OpenSSL would ask for it on the terminal.

@@ -24,7 +24,7 @@ from partibus.telemetry.layout import (
     NOT_DURABLE,
     columns_of,
 )
-from partibus.telemetry.schema import KEY_MAX
+from partibus.telemetry.schema import KEY_MAX, NAMESPACE
 
 KEYS_MAX = 1 << 18
 """Keys of messages that are remembered, twice: some 60 MB if all differ."""
@@ -39,6 +39,7 @@ class Place(NamedTuple):
     entity: str
     partition: int
     store: int
+    namespace: str = NAMESPACE
 
 
 class Batch(NamedTuple):

@@ -28,6 +28,7 @@ from partibus.telemetry.layout import (
     NO_POSITION,
     NOT_DURABLE,
 )
+from partibus.telemetry.schema import NAMESPACE
 
 CHUNK_BYTES = 256 << 10
 """So much goes to the writer at once; what is less waits for the feed's timer."""
@@ -53,6 +54,7 @@ class Place(NamedTuple):
     """Path; empty when it is not known any more."""
     partition: int
     store: int
+    namespace: str = NAMESPACE
 
 
 class PackedRecorder:

@@ -27,14 +27,14 @@ FAILED: Final = "com.microsoft:server-busy"
 UNKNOWN: Final = "unknown"
 """Outcome of what was decided when the broker ended before it heard of the commit."""
 NAMESPACE: Final = "default"
-"""A broker serves one namespace, and clients call it by any host name that leads to it."""
+"""The namespace that every server has."""
 KEY_MAX: Final = 128
 """Characters of a key that are written. Its slot is the whole key's."""
 
 COLUMNS: Final = (
     TelemetryColumn("time", "timestamp", "when it was decided, in ms, by the broker's clock (UTC)"),
     TelemetryColumn("op", "string", f"what was done: {', '.join(OPS)}"),
-    TelemetryColumn("namespace", "string", f"`{NAMESPACE}`: a broker has one"),
+    TelemetryColumn("namespace", "string", f"of the entity; of a commit `{NAMESPACE}`, since namespaces share stores"),
     TelemetryColumn("entity", "string", "path of the queue, topic or subscription, its sub-queue included"),
     TelemetryColumn("partition_id", "int", "0 of an entity without partitions"),
     TelemetryColumn("store", "int", "number of the messaging store"),

@@ -90,7 +90,7 @@ class Tables:
         return {
             "time": now_ms * 1000,
             "op": repeated([words.number(_OPS[batch.operation]) for batch in batches]),
-            "namespace": np.full(total, words.number(NAMESPACE)),
+            "namespace": repeated([words.number(place.namespace) for place in found]),
             "entity": repeated(
                 [
                     words.number(place.entity + SUBQUEUES[batch.kind])

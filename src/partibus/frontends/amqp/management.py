@@ -18,6 +18,7 @@ from partibus.frontends.amqp.operations import (
     cluster,
     cursors,
     entities,
+    namespaces,
     peek,
     policies,
     ranges,
@@ -113,6 +114,12 @@ SERVER_OPERATIONS: dict[str, OnServer] = {
     cluster.STATUS: _of_default(cluster.status),
     backup.BACK_UP: _of_default(backup.back_up),
 }
+    namespaces.CREATE: namespaces.create,
+    namespaces.LIST: namespaces.list_all,
+    namespaces.GET: namespaces.get,
+    namespaces.UPDATE: namespaces.update,
+    namespaces.MIGRATE: namespaces.migrate,
+    namespaces.DELETE: namespaces.delete,
 """What concerns all namespaces: for who may manage the default one, the server's operator."""
 
 

@@ -122,6 +122,10 @@ class Peer:
         self._namespaces = namespaces
         self._login: PlainLogin | None = None
         self._ingress = ingress
+        self.called: str | None = None
+        """What the client calls the server below AMQP: by TLS, or in the request for a websocket."""
+        self._counted: Broker | None = None
+        """The namespace that this connection is counted in."""
         self._flush = flush
         self._held_back = HeldBack(congested)
         self._call_later = call_later
@@ -222,6 +226,9 @@ class Peer:
         """The connection is gone, with all that was on it."""
         self._completions.flush()
         for link in [*self._incoming, *self._outgoing]:
+        if self._counted is not None:
+            self._counted.connections -= 1
+            self._counted = None
             self._on_detached(link)
 
     def _dispatch(self, events: list[Event]) -> None:
@@ -258,33 +265,31 @@ class Peer:
         self._completions.flush()
 
     def _on_login(self, login: PlainLogin) -> None:
-        """Which namespace the client means is said with its open, after the answer: then it is checked once more."""
-        refusal = None
-        for broker in self._namespaces:
-            try:
-                broker.access.check_key(login.username, login.password)
-            except PartibusError as error:
-                refusal = refusal or error
-            else:
-                self._login = login
-                break
-        if self._login is None:
+        """Which namespace the client means is said with its open, after the answer: then it is checked once more, and
+        what counts is what it has shown in that one. Here it is let in when any of them takes its key."""
+        meant = self._namespaces.of_host(login.hostname or self.called)
+        refusal = _refusal_of(meant, login)
+        # Each is asked whatever the others say: how long it takes tells nothing of them.
+        others = [] if refusal is None else [_refusal_of(broker, login) for broker in self._namespaces]
+        if refusal is None or None in others:
+            self._login = login
+        else:
             log.info("login refused: %s", refusal)
         self._dispatch(self.connection.answer_login(self._login is not None))
 
     def _on_opened(self) -> None:
-        opened = self.connection.peer
-        broker = self._namespaces.of_host(None if opened is None else opened.hostname)
+        broker = self._namespaces.of_host(self.connection.called or self.called)
         if broker is not self.broker:
             self._serve(broker)
         try:
             if self._login is not None:
+        self.connection.open(CONTAINER_ID)
                 self._claims.log_in(self._login.username, self._login.password)
         except PartibusError as error:
-            self.connection.open(CONTAINER_ID)
             self.close(amqp_error(error))
             return
-        self.connection.open(CONTAINER_ID)
+        self._counted = broker
+        broker.connections += 1
 
     def _on_credit(self, link: Sender) -> None:
         outgoing = self._outgoing.get(link)
@@ -457,6 +462,15 @@ class Peer:
 def _transfer_destination(link: Receiver) -> Address | None:
     """Where messages go that the client sends through the entity of a link (section 3.7)."""
     text = (link.properties or {}).get(TRANSFER_DESTINATION)
+def _refusal_of(broker: Broker, login: PlainLogin) -> PartibusError | None:
+    """Why a namespace does not take a name and key; None when it does."""
+    try:
+        broker.access.check_key(login.username, login.password)
+    except PartibusError as error:
+        return error
+    return None
+
+
     return None if text is None else _address_to_send_to(_text(text))
 
 

@@ -19,6 +19,8 @@ from partibus.units.turns import PIECE_BYTES, Turns
 log = logging.getLogger(__name__)
 
 WEBSOCKET_PATH = "/$servicebus/websocket"
+CALLED = "partibus.called"
+"""Extra information of a websocket: what its client calls the server."""
 WAITING_BYTES_MAX = 256 * 1024
 """Of one connection that waits for its turn, past which nothing more is read: what the loop reads at once, so twice as
 much at most, far below `ConnectionLimits.incoming_bytes`."""
@@ -55,6 +57,7 @@ class PeerProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
+        self.peer.called = transport.get_extra_info(CALLED) or _server_name(transport)
         limits = self._server.limits
         self._transport.set_write_buffer_limits(high=limits.outgoing_bytes)
         self._server.protocols.add(self)
@@ -235,6 +238,7 @@ class AmqpServer:
         self.protocols: set[PeerProtocol] = set()
         self.turns = turns or Turns(loop.call_soon, perf_counter_ns)
         self._listener: asyncio.Server | None = None
+        self._watched: set[Broker] = set()
         for broker in namespaces:
             self._watch(broker)
         namespaces.on_changed.append(self._watch)
@@ -259,24 +263,27 @@ class AmqpServer:
         return Websocket(self.make_protocol(), limits.websocket_frame_bytes_max, limits.handshake_timeout_s)
 
     def _watch(self, broker: Broker) -> None:
-        if self._check_claims_soon not in broker.access.on_changed:
-            broker.access.on_changed.append(self._check_claims_soon)
+        if broker not in self._watched:
+            self._watched.add(broker)
+            broker.access.on_changed.append(lambda: self._check_claims_soon(broker))
 
     def _close_those_of(self, broker: Broker) -> None:
         """The namespace is deleted."""
+        self._watched.discard(broker)
         error = AmqpError(CONNECTION_FORCED, f"The namespace '{broker.namespace.name}' was deleted.")
         for protocol in list(self.protocols):
             if protocol.peer.broker is broker:
                 # A request of this very connection may be what deleted it.
                 self.loop.call_soon(protocol.close, error)
 
-    def _check_claims_soon(self) -> None:
+    def _check_claims_soon(self, broker: Broker) -> None:
         """Not at once: a request of one of the connections may be what changed the policies."""
-        self.loop.call_soon(self._check_claims)
+        self.loop.call_soon(self._check_claims, broker)
 
-    def _check_claims(self) -> None:
+    def _check_claims(self, broker: Broker) -> None:
         for protocol in list(self.protocols):
-            protocol.check_claims()
+            if protocol.peer.broker is broker:
+                protocol.check_claims()
 
     def stop_listening(self) -> None:
         """Take no more connections."""
@@ -287,6 +294,12 @@ class AmqpServer:
         """Tell every client to reconnect elsewhere or later."""
         for protocol in list(self.protocols):
             protocol.close(AmqpError(CONNECTION_FORCED, reason))
+
+
+def _server_name(transport: asyncio.BaseTransport) -> str | None:
+    """What the client has called the server in its TLS handshake, where `partibus.node.tls` has noted it."""
+    name: str | None = getattr(transport.get_extra_info("ssl_object"), "server_name", None)
+    return name
 
 
 def _message_ids() -> Callable[[], str]:

@@ -20,6 +20,8 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from partibus.frontends.amqp.server import CALLED
+
 SUBPROTOCOLS: Final = (Subprotocol("AMQPWSB10"), Subprotocol("amqp"))
 """What the service's clients ask for, and the name that the standard gives."""
 AT_ONCE_BYTES: Final = 64 * 1024
@@ -56,6 +58,8 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
         self._loop = asyncio.get_running_loop()
         self._open = False
         """The inner protocol is connected."""
+        self._host: str | None = None
+        """What the client calls the server."""
         self._closing = False
         self._paused = False
         """The inner protocol takes nothing at the moment."""
@@ -137,6 +141,8 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
         self._transport.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: object = None) -> object:
+        if name == CALLED:
+            return self._host
         return self._transport.get_extra_info(name, default)
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -184,6 +190,7 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
         """To the client's handshake."""
         self._framing.send_response(self._framing.accept(request))
         if self._framing.state is State.OPEN:
+            self._host = request.headers.get("Host")
             self._send()
             self._open = True
             self._inner.connection_made(self)

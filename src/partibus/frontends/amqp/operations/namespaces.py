@@ -1,0 +1,223 @@
+"""Namespaces of the server: create, list, get, update, migrate, delete, on the `$management` node of the default one.
+
+Who may manage the default namespace is the server's operator. Options are maps by the names of `OPTIONS`; a number of
+the tier that is null is the tier's again. Answers to ``create`` and ``get`` have keys: who made a namespace hands them
+on. Changes are answered when every broker goes by them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from partibus.errors import ArgumentError
+from partibus.frontends.amqp.node import Respond
+from partibus.frontends.amqp.operations.arguments import body_of, mapping, text
+from partibus.frontends.amqp.operations.status import success
+from partibus.namespace.access import ROOT_POLICY, Right
+from partibus.namespace.broker import Broker
+from partibus.namespace.hints import did_you_mean
+from partibus.namespace.namespace_options import NamespaceOptions
+from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.tiers import Tier
+from partibus.throttling.settings import ThrottlingSettings
+
+CREATE: Final = "partibus:create-namespace"
+LIST: Final = "partibus:list-namespaces"
+GET: Final = "partibus:get-namespace"
+UPDATE: Final = "partibus:update-namespace"
+MIGRATE: Final = "partibus:migrate-namespace"
+DELETE: Final = "partibus:delete-namespace"
+
+LIMITS: Final = "limits"
+OPTIONS: Final[dict[str, str]] = {
+    "tier": "tier",
+    "partitions": "partition_count",
+    "units": "units",
+    "units-min": "units_min",
+    "units-max": "units_max",
+    LIMITS: "limits",
+}
+"""Name in requests and answers -> field of `NamespaceOptions`; those of `THROTTLING` stand beside them."""
+THROTTLING: Final[dict[str, str]] = {
+    "throttling" if field.name == "policy" else field.name.replace("_", "-").replace("per-s", "per-second"): field.name
+    for field in fields(ThrottlingSettings)
+}
+"""The same of `ThrottlingSettings`."""
+_UNITS: Final = ("units", "units_min", "units_max")
+_INT_MAX: Final = (1 << 63) - 1
+
+
+def create(namespaces: Namespaces, body: object, respond: Respond) -> None:
+    """Make a namespace of that ``name``, with a policy of all rights; reply with what it became."""
+    arguments = body_of(body)
+    with _named_as_asked():
+        broker = namespaces.create(text(arguments, "name"), _changed(NamespaceOptions(), _options(arguments)))
+    namespaces.when_followed(lambda: respond(success(_described(broker) | _keys(broker) | _counts(broker, 0))))
+
+
+def list_all(namespaces: Namespaces, body: object, respond: Respond) -> None:
+    """Reply with all, in order of name."""
+    body_of(body)
+
+    def counted(connections: Mapping[str, int]) -> None:
+        brokers = sorted(namespaces, key=lambda broker: broker.namespace.name.lower())
+        found = [_described(one) | _counts(one, connections.get(one.namespace.name, 0)) for one in brokers]
+        respond(success({"namespaces": found}))
+
+    _ask_connections(namespaces, counted)
+
+
+def get(namespaces: Namespaces, body: object, respond: Respond) -> None:
+    """Reply with one, its policy of all rights included if it still has that."""
+    _reply_with(namespaces, namespaces.named(text(body_of(body), "name")), respond, keys=True)
+
+
+def update(namespaces: Namespaces, body: object, respond: Respond) -> None:
+    """Change the options that are given and leave the others; reply with what it became."""
+    arguments = body_of(body)
+    given = _options(arguments)
+    with _named_as_asked():
+        broker = namespaces.update(text(arguments, "name"), lambda old: _changed(old, given))
+    namespaces.when_followed(lambda: _reply_with(namespaces, broker, respond))
+
+
+def migrate(namespaces: Namespaces, body: object, respond: Respond) -> None:
+    """Make it a premium namespace, with the other options that are given, while it is in use; reply with what it
+    became."""
+    arguments = body_of(body)
+    given = {"tier": Tier.PREMIUM.value, **_options(arguments)}
+    with _named_as_asked():
+        broker = namespaces.migrate(text(arguments, "name"), lambda old: _changed(old, given))
+    namespaces.when_followed(lambda: _reply_with(namespaces, broker, respond))
+
+
+def delete(namespaces: Namespaces, body: object, respond: Respond) -> None:
+    """Take a namespace out with all that is in it: its clients are disconnected."""
+    namespaces.delete(text(body_of(body), "name"))
+    namespaces.when_followed(lambda: respond(success()))
+
+
+# -- from requests to options ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _named_as_asked() -> Iterator[None]:
+    """What is refused has the name of its option."""
+    try:
+        yield
+    except ArgumentError as error:
+        names = {field: name for name, field in (OPTIONS | THROTTLING).items()}
+        if error.field not in names:
+            raise
+        raise ArgumentError(names[error.field], error.value, error.bound, error.next_step) from error
+
+
+def _options(arguments: Mapping[object, object]) -> dict[str, object]:
+    """By the names of `OPTIONS` and `THROTTLING`. Raises `ArgumentError` for any other."""
+    known = (*OPTIONS, *THROTTLING)
+    found: dict[str, object] = {}
+    for name, value in mapping(arguments, "options").items():
+        if not isinstance(name, str) or name not in known:
+            raise ArgumentError("name of an option", name, f"one of {', '.join(known)}", did_you_mean(str(name), known))
+        found[str(name)] = value
+    return found
+
+
+def _changed(old: NamespaceOptions, given: Mapping[str, object]) -> NamespaceOptions:
+    """The options with those that are given. Without a range of units the number of units is the range. Raises
+    `ArgumentError`."""
+    changes: dict[str, Any] = {}
+    throttling: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in THROTTLING:
+            throttling[THROTTLING[name]] = value if name == "throttling" else _integer(name, value)
+        elif name == LIMITS:
+            changes["limits"] = _limits(old.limits, value)
+        elif name == "tier":
+            changes["tier"] = _tier(value)
+        else:
+            changes[OPTIONS[name]] = _integer(name, value)
+    if "units" in changes and not {"units_min", "units_max"} & changes.keys() and old.units_min == old.units_max:
+        changes |= dict.fromkeys(_UNITS, changes["units"])
+    elif "units" not in changes and {"units_min", "units_max"} & changes.keys():
+        least, most = changes.get("units_min", old.units_min), changes.get("units_max", old.units_max)
+        changes["units"] = max(least, min(old.units, most))
+    if throttling:
+        changes["throttling"] = replace(old.throttling, **throttling)
+    return replace(old, **changes)
+
+
+def _limits(old: Mapping[str, int], given: object) -> dict[str, int]:
+    limits = dict(old)
+    for name, value in mapping({LIMITS: given}, LIMITS).items():
+        if value is None:
+            limits.pop(str(name), None)
+        else:
+            limits[str(name)] = _integer(f"limit {name}", value)
+    return limits
+
+
+def _tier(value: object) -> Tier:
+    try:
+        return Tier(value)
+    except ValueError:
+        raise ArgumentError("tier", value, f"one of {', '.join(tier.value for tier in Tier)}") from None
+
+
+def _integer(name: str, value: object) -> int:
+    """AMQP's narrow integers are a subclass of Python's: what checks options wants the plain one."""
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _INT_MAX:
+        raise ArgumentError(name, value, "a whole number")
+    return int(value)
+
+
+# -- from namespaces to answers ----------------------------------------------------------------------------------------
+
+
+def _reply_with(namespaces: Namespaces, broker: Broker, respond: Respond, *, keys: bool = False) -> None:
+    def counted(connections: Mapping[str, int]) -> None:
+        counts = _counts(broker, connections.get(broker.namespace.name, 0))
+        respond(success(_described(broker) | (_keys(broker) if keys else {}) | counts))
+
+    _ask_connections(namespaces, counted)
+
+
+def _ask_connections(namespaces: Namespaces, then: Callable[[Mapping[str, int]], None]) -> None:
+    """AMQP connections to all brokers, by the namespace's name; those without any left out."""
+
+    def asked(status: Mapping[Any, Any]) -> None:
+        found: dict[str, int] = {}
+        for one in status["brokers"]:
+            for name, connections in one.get("namespaces", {}).items():
+                found[name] = found.get(name, 0) + connections
+        then(found)
+
+    namespaces.default.ask_status(asked)
+
+
+def _described(broker: Broker) -> dict[object, object]:
+    record = broker.namespace.record
+    options = record.options
+    described: dict[object, object] = {"name": record.name, "default": broker.is_default}
+    described |= {name: getattr(options, field) for name, field in OPTIONS.items()}
+    described |= {name: getattr(options.throttling, field) for name, field in THROTTLING.items()}
+    return described | {
+        "tier": options.tier.value,
+        "throttling": options.throttling.policy.value,
+        LIMITS: dict(options.limits),
+        "created-ms": record.created_ms,
+        "updated-ms": record.updated_ms,
+    }
+
+
+def _counts(broker: Broker, connections: int) -> dict[object, object]:
+    return {"entities": len(broker.namespace), "connections": connections}
+
+
+def _keys(broker: Broker) -> dict[object, object]:
+    """Of the policy that it was made with, or of another one of all rights."""
+    able = [policy for policy in broker.access if policy.rights is Right.MANAGE]
+    for policy in sorted(able, key=lambda one: one.name != ROOT_POLICY)[:1]:
+        return {"policy": policy.name, "primary-key": policy.primary_key, "secondary-key": policy.secondary_key}
+    return {}
