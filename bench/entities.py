@@ -15,8 +15,10 @@ from bench.pairs import Pairs, Side, compare
 from partibus.bench.process import rss_bytes
 from partibus.bench.scenarios import Target
 from partibus.bench.temporary import TemporaryBroker
-from partibus.namespace.catalog import Catalog, CatalogLimits
+from partibus.namespace.catalog import Catalog
 from partibus.namespace.entities import EntityDescription, EntityOptions
+from partibus.namespace.namespace_options import NamespaceOptions
+from partibus.namespace.tiers import limits_of
 
 _MIB = 2**20
 _MEASURED = "measured"
@@ -55,7 +57,7 @@ def measure_entities(
 ) -> Iterator[Creating | Existing | Pairs]:
     """``creating`` and ``existing``: how many; ``count``: messages of a run beside a broker without any."""
     shutil.rmtree(directory, ignore_errors=True)
-    partitioned = min(creating, CatalogLimits().partitioned_max)
+    partitioned = min(creating, limits_of(NamespaceOptions()).partitioned_entities)
     seconds = _create(directory / "creating", creating, partitioned)
     yield Creating(entities=creating, partitioned=partitioned, seconds=seconds)
     with _filled(directory / "without", 0) as without, _filled(directory / "with", existing) as broker:

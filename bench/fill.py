@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
 from partibus.amqp.section_encoding import encode_data, encode_properties
 from partibus.message import pack
-from partibus.namespace.catalog import Catalog, CatalogLimits
+from partibus.namespace.catalog import Catalog
+from partibus.namespace.namespace_options import DEFAULT_NAME
 from partibus.partition.duplicates import BUCKET_IDS, GENERATIONS_PER_WINDOW, ID_BYTES
 from partibus.partition.keys import SubqueueKind, body_key, entry_key, subqueue_key
 from partibus.partition.ports import EntryState, Writes
@@ -77,10 +79,13 @@ def fill_messages(
 
 
 def fill_catalog(data: Path, create: Callable[[Catalog], None]) -> None:
-    """Entities in one change, in the data directory of a broker that is down; more than a namespace may have made."""
-    catalog = Catalog(data, STORES_DEFAULT, CatalogLimits(entity_max=_ENTITIES_MAX, partitioned_max=_ENTITIES_MAX))
+    """Entities in one change, in the data directory of a broker that is down; more than a namespace may have made,
+    unless it is told to."""
+    limits = {"entities": _ENTITIES_MAX, "partitioned_entities": _ENTITIES_MAX}
+    catalog = Catalog(data, STORES_DEFAULT)
     try:
         with catalog.together():
+            catalog.update_namespace(DEFAULT_NAME, lambda old: replace(old, limits=limits), int(time.time() * 1000))
             create(catalog)
     finally:
         catalog.close()

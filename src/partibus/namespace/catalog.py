@@ -20,7 +20,7 @@ from partibus.errors import InvalidOperation, UnusableFile
 from partibus.filters.model import Rule
 from partibus.namespace.access import SasPolicy
 from partibus.namespace.catalog_database import CatalogDatabase
-from partibus.namespace.catalog_entities import DEFAULT_LIMITS, CatalogLimits, EntityRecord, EntityTable
+from partibus.namespace.catalog_entities import PARTITION_ROW_MAX, EntityRecord, EntityTable
 from partibus.namespace.catalog_file import BUSY_TIMEOUT_S, CatalogFile
 from partibus.namespace.catalog_namespaces import NamespaceTable
 from partibus.namespace.catalog_policies import PolicyTable, owner_of
@@ -28,8 +28,9 @@ from partibus.namespace.catalog_rules import RuleTable
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions, NamespaceRecord
 from partibus.namespace.properties import change_refused, immutable_changes
+from partibus.namespace.tiers import limits_of
 
-__all__ = ["Catalog", "CatalogLimits", "EntityRecord"]
+__all__ = ["Catalog", "EntityRecord"]
 
 _LAST_STORE_NO = """
     SELECT max(store_no) FROM (SELECT store_no FROM placement UNION ALL SELECT store_no FROM dropped_partition) AS used
@@ -43,18 +44,18 @@ class Catalog:
         self,
         place: Path | CatalogDatabase,
         store_count: int,
-        limits: CatalogLimits = DEFAULT_LIMITS,
         *,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
+        partition_row_max: int = PARTITION_ROW_MAX,
     ) -> None:
         """``place``: a data directory, in which ``catalog.db`` is opened or made (``busy_timeout_s``: how long a call
         waits while another process is in the middle of a change), or a database that is open. `UnusableFile` when it
         can't be used, or has partitions in a store past ``store_count``."""
         self._database = CatalogFile(place, busy_timeout_s) if isinstance(place, Path) else place
         self._store_count = store_count
-        self._limits = limits
-        self._rules = RuleTable(self._database, limits.sql_filter_max, limits.correlation_filter_max)
-        self._policies = PolicyTable(self._database, limits.policy_max)
+        self._partition_row_max = partition_row_max
+        self._rules = RuleTable(self._database)
+        self._policies = PolicyTable(self._database)
         self._namespaces = NamespaceTable(self._database)
         self._look_at(DEFAULT_ID)
         ((last_store_no,),) = self._database.execute(_LAST_STORE_NO)
@@ -75,7 +76,13 @@ class Catalog:
     def _look_at(self, namespace_id: int) -> None:
         self.namespace_id = namespace_id
         self._entities = EntityTable(
-            self._database, self._store_count, self._limits, self._rules, self._policies, namespace_id
+            self._database,
+            self._store_count,
+            self._namespaces,
+            self._rules,
+            self._policies,
+            namespace_id,
+            partition_row_max=self._partition_row_max,
         )
 
     def _note(self, path: str) -> None:
@@ -105,20 +112,25 @@ class Catalog:
     def create_namespace(
         self, name: str, options: NamespaceOptions, now_ms: int, policies: Sequence[SasPolicy]
     ) -> NamespaceRecord:
-        """EntityExists."""
+        """EntityExists; ArgumentError for more partitions than stores."""
         with self._changing():
+            self._entities.check_partition_count(options, options.partition_count)
             record = self._namespaces.create(name, options, now_ms)
-            self._policies.replace_all(owner_of(record.namespace_id), f"'{name}'", policies)
+            most = limits_of(options).policies
+            self._policies.replace_all(owner_of(record.namespace_id), f"'{name}'", policies, most)
             self._database.note({"namespaces": True})
         return record
 
     def update_namespace(
         self, name: str, change: Callable[[NamespaceOptions], NamespaceOptions], now_ms: int
     ) -> NamespaceRecord:
-        """Other options, made from those that it has. EntityNotFound, and what ``change`` raises."""
+        """Other options, made from those that it has. EntityNotFound, ArgumentError for more partitions than stores,
+        and what ``change`` raises."""
         with self._changing():
             old = self._namespaces.existing(name)
-            record = self._namespaces.update(old, change(old.options), now_ms)
+            options = change(old.options)
+            self._entities.check_partition_count(options, options.partition_count)
+            record = self._namespaces.update(old, options, now_ms)
             self._database.note({"namespaces": True})
         return record
 
@@ -172,10 +184,11 @@ class Catalog:
             else:
                 record = self._entities.create_storing(description, now_ms, away)
             name = record.description.name
+            limits = self._entities.limits
             for rule in rules:
-                self._rules.add(record.entity_id, name, self._entities.topic_of(record).entity_id, rule)
+                self._rules.add(record.entity_id, name, self._entities.topic_of(record).entity_id, rule, limits)
             if policies:
-                self._policies.replace_all(record.entity_id, f"'{name}'", policies)
+                self._policies.replace_all(record.entity_id, f"'{name}'", policies, limits.policies)
             self._note(name)
             return self._entities.existing(name)
 
@@ -183,7 +196,7 @@ class Catalog:
         self, name: str, options: EntityOptions, now_ms: int, policies: Sequence[SasPolicy] | None = None
     ) -> EntityRecord:
         """Gives the entity other options, and other policies where they are given. EntityNotFound, QuotaExceeded;
-        InvalidOperation when one of the options can't change (row P9)."""
+        InvalidOperation when one of the options can't change (row P9), ArgumentError when the tier has none such."""
         with self._changing():
             old = self._entities.existing(name)
             kind, name = old.description.kind, old.description.name
@@ -191,7 +204,7 @@ class Catalog:
                 raise InvalidOperation(change_refused(name, change, kind))
             self._entities.update(old, options, now_ms)
             if policies is not None:
-                self._policies.replace_all(old.entity_id, f"'{name}'", policies)
+                self._policies.replace_all(old.entity_id, f"'{name}'", policies, self._entities.limits.policies)
             self._note(name)
             return self._entities.existing(name)
 
@@ -214,19 +227,19 @@ class Catalog:
     def add_rule(self, subscription: str, rule: Rule) -> EntityRecord:
         """The subscription with one more rule. EntityNotFound, EntityExists, QuotaExceeded."""
         with self._changing_rules(subscription) as (record, topic_id):
-            self._rules.add(record.entity_id, record.description.name, topic_id, rule)
+            self._rules.add(record.entity_id, record.description.name, topic_id, rule, self._entities.limits)
             return self._entities.existing(subscription)
 
     def replace_rule(self, subscription: str, rule: Rule) -> EntityRecord:
         """The subscription with another rule in place of the one of that name. EntityNotFound, QuotaExceeded."""
         with self._changing_rules(subscription) as (record, topic_id):
-            self._rules.replace(record.entity_id, record.description.name, topic_id, rule)
+            self._rules.replace(record.entity_id, record.description.name, topic_id, rule, self._entities.limits)
             return self._entities.existing(subscription)
 
     def replace_rules(self, subscription: str, rules: Sequence[Rule]) -> EntityRecord:
         """The subscription with these rules and no others. EntityNotFound, EntityExists, QuotaExceeded."""
         with self._changing_rules(subscription) as (record, topic_id):
-            self._rules.replace_all(record.entity_id, record.description.name, topic_id, rules)
+            self._rules.replace_all(record.entity_id, record.description.name, topic_id, rules, self._entities.limits)
             return self._entities.existing(subscription)
 
     def remove_rule(self, subscription: str, name: str) -> EntityRecord:
@@ -243,7 +256,8 @@ class Catalog:
     def replace_namespace_policies(self, policies: Sequence[SasPolicy]) -> None:
         """QuotaExceeded."""
         with self._changing():
-            self._policies.replace_all(owner_of(self.namespace_id), "The namespace", policies)
+            most = self._entities.limits.policies
+            self._policies.replace_all(owner_of(self.namespace_id), "The namespace", policies, most)
             self._note("")
 
     def dropped_partitions(self) -> list[tuple[int, int]]:

@@ -18,39 +18,26 @@ from partibus.errors import (
 from partibus.filters.model import Rule
 from partibus.namespace.access import SasPolicy
 from partibus.namespace.catalog_database import CatalogDatabase, Row
+from partibus.namespace.catalog_namespaces import NamespaceTable
 from partibus.namespace.catalog_policies import PolicyTable
 from partibus.namespace.catalog_rules import RuleTable
-from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
+from partibus.namespace.entities import STANDARD_PARTITION_COUNT, EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.names import check_entity_name, check_short_name, fold_name, split_path, subscription_path
+from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions
 from partibus.namespace.placement import Placement, deal, next_first_store_no
 from partibus.namespace.properties import options_of, properties_of
+from partibus.namespace.tier_rules import changed_options, new_options, partition_count
+from partibus.namespace.tiers import Tier, TierLimits, limits_of
 
 _ENTITY_COLUMNS = "entity_id, name, kind, properties, created_ms, updated_ms"
 _PLACEMENT_COLUMNS = "partition_no, store_no, partition_row"
 _OF_NAMESPACE = "entity_id IN (SELECT entity_id FROM entity WHERE namespace_id = ?)"
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogLimits:
-    """Bounds of one namespace (dialect section 11.2)."""
-
-    entity_max: int = 10_000
-    """Queues and topics."""
-    partitioned_max: int = 100
-    """Partitioned ones, counted in `entity_max` too (row A12)."""
-    subscription_max: int = 2_000
-    """Of one topic (row C37)."""
-    sql_filter_max: int = 2_000
-    """Of one topic, true and false filters included."""
-    correlation_filter_max: int = 100_000
-    """Of one topic."""
-    policy_max: int = 12
-    """Of one entity."""
-    partition_row_max: int = (1 << 21) - 1
-    """Largest number that the stores' keys have room for."""
-
-
-DEFAULT_LIMITS = CatalogLimits()
+PARTITION_ROW_MAX = (1 << 21) - 1
+"""Largest number that the stores' keys have room for."""
+_PARTITION_COUNT = "PartitionCount"
+"""Beside the properties of a partitioned entity. Those from before it was written have sixteen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +64,31 @@ class EntityTable:
         self,
         database: CatalogDatabase,
         store_count: int,
-        limits: CatalogLimits,
+        namespaces: NamespaceTable,
         rules: RuleTable,
         policies: PolicyTable,
-        namespace_id: int = 0,
+        namespace_id: int = DEFAULT_ID,
+        *,
+        partition_row_max: int = PARTITION_ROW_MAX,
     ) -> None:
         """Those of one namespace."""
         self._database = database
         self._namespace_id = namespace_id
         self._store_count = store_count
-        self._limits = limits
+        self._namespaces = namespaces
         self._rules = rules
         self._policies = policies
+        self._partition_row_max = partition_row_max
+
+    @property
+    def _namespace(self) -> NamespaceOptions:
+        """As it is now: another broker may have changed it. EntityNotFound when it is deleted."""
+        return self._namespaces.numbered(self._namespace_id).options
+
+    @property
+    def limits(self) -> TierLimits:
+        """The numbers of the namespace."""
+        return limits_of(self._namespace)
 
     def all(self) -> list[EntityRecord]:
         """In order of their creation."""
@@ -124,10 +124,13 @@ class EntityTable:
         return self._select("topic_id", topic.entity_id)
 
     def update(self, old: EntityRecord, options: EntityOptions, now_ms: int) -> None:
-        """Other options. The time rises, also with two changes of one ms and a clock that is set back."""
+        """Other options. The time rises, also with two changes of one ms and a clock that is set back. ArgumentError
+        for what the namespace's tier does not allow."""
+        kind, partitions = old.description.kind, len(old.placements)
+        options = changed_options(self._namespace, kind, options, old.description.options, partitions)
         self._database.execute(
             "UPDATE entity SET properties = ?, updated_ms = ? WHERE entity_id = ?",
-            (_to_text(old.description.kind, options), max(now_ms, old.updated_ms + 1), old.entity_id),
+            (_to_text(kind, options, partitions), max(now_ms, old.updated_ms + 1), old.entity_id),
         )
 
     def remove(self, records: Sequence[EntityRecord]) -> None:
@@ -162,24 +165,20 @@ class EntityTable:
     def create_storing(self, description: EntityDescription, now_ms: int, away: frozenset[int]) -> EntityRecord:
         """A queue or topic."""
         name = check_entity_name(description.name)
-        partition_count = description.options.partition_count
-        if partition_count > self._store_count:
-            raise ArgumentError(
-                "EnablePartitioning",
-                description.options.partitioned,
-                f"false with {self._store_count} stores",
-                f"Serve with at least {partition_count} stores, one for each partition.",
-            )
+        namespace = self._namespace
+        options = new_options(namespace, description.kind, description.options)
+        count = partition_count(namespace, options)
+        self.check_partition_count(namespace, count)
         if self.find(name) is not None:
             raise EntityExists(name)
-        self._check_quotas(description.options)
-        if partition_count > self._store_count - len(away):
+        self._check_quotas(limits_of(namespace), options)
+        if count > self._store_count - len(away):
             raise StoreUnavailable(
-                f"'{name}' can't be made now: it needs {partition_count} messaging stores, and of "
+                f"'{name}' can't be made now: it needs {count} messaging stores, and of "
                 f"{self._store_count} stores {len(away)} can't be used. Nothing was made; try again."
             )
-        entity_id, placements = self._take_numbers(partition_count, away)
-        return self._insert(entity_id, description, placements, now_ms)
+        entity_id, placements = self._take_numbers(count, away)
+        return self._insert(entity_id, replace(description, options=options), placements, now_ms)
 
     def create_subscription(self, description: EntityDescription, now_ms: int, away: frozenset[int]) -> EntityRecord:
         """Its partitions lie beside those of its topic."""
@@ -194,8 +193,9 @@ class EntityTable:
         name = subscription_path(topic.description.name, short_name)
         if self.find(name) is not None:
             raise EntityExists(name)
+        namespace = self._namespace
         ((count,),) = self._database.execute("SELECT count(*) FROM entity WHERE topic_id = ?", (topic.entity_id,))
-        most = self._limits.subscription_max
+        most = limits_of(namespace).subscriptions
         if count >= most:
             raise QuotaExceeded(f"'{topic_name}'", most, "subscriptions", "Delete one that is not needed.")
         if any(place.store_no in away for place in topic.placements):
@@ -208,8 +208,18 @@ class EntityTable:
             Placement(place.partition_no, place.store_no, first_row + index)
             for index, place in enumerate(topic.placements)
         )
-        described = EntityDescription(name, description.options, EntityKind.SUBSCRIPTION)
+        options = new_options(namespace, EntityKind.SUBSCRIPTION, description.options)
+        described = EntityDescription(name, options, EntityKind.SUBSCRIPTION)
         return self._insert(entity_id, described, placements, now_ms, topic.entity_id)
+
+    def check_partition_count(self, namespace: NamespaceOptions, count: int) -> None:
+        """ArgumentError when there are not as many stores as an entity would have partitions."""
+        if count <= self._store_count:
+            return
+        more = f"Serve with at least {count} stores, one for each partition."
+        if namespace.tier is Tier.PREMIUM:
+            raise ArgumentError("partition_count", count, f"at most {self._store_count}, the number of stores", more)
+        raise ArgumentError("EnablePartitioning", True, f"false with {self._store_count} stores", more)
 
     def _insert(
         self,
@@ -227,7 +237,7 @@ class EntityTable:
                 entity_id,
                 name,
                 kind.value,
-                _to_text(kind, options),
+                _to_text(kind, options, len(placements)),
                 now_ms,
                 now_ms,
                 self._key(name),
@@ -240,61 +250,61 @@ class EntityTable:
         )
         return EntityRecord(entity_id, description, placements, now_ms, now_ms, namespace_id=self._namespace_id)
 
-    def _check_quotas(self, options: EntityOptions) -> None:
+    def _check_quotas(self, limits: TierLimits, options: EntityOptions) -> None:
         ((entity_count,),) = self._database.execute(
             "SELECT (SELECT count(*) FROM entity WHERE namespace_id = ?)"
             " - (SELECT count(*) FROM entity WHERE topic_id IS NOT NULL AND namespace_id = ?)",
             (self._namespace_id, self._namespace_id),
         )
-        if entity_count >= self._limits.entity_max:
-            raise QuotaExceeded("The namespace", self._limits.entity_max, "entities", "Delete one that is not needed.")
+        if entity_count >= limits.entities:
+            raise QuotaExceeded("The namespace", limits.entities, "entities", "Delete one that is not needed.")
         if not options.partitioned:
             return
         ((partitioned_count,),) = self._database.execute(
             f"SELECT count(*) FROM placement WHERE partition_no = 1 AND {_OF_NAMESPACE}", (self._namespace_id,)
         )
-        if partitioned_count >= self._limits.partitioned_max:
+        if partitioned_count >= limits.partitioned_entities:
             # Subscriptions are among them, and are not counted.
             ((partitioned_count,),) = self._database.execute(
                 "SELECT count(*) FROM placement JOIN entity ON entity.entity_id = placement.entity_id"
                 " WHERE partition_no = 1 AND topic_id IS NULL AND namespace_id = ?",
                 (self._namespace_id,),
             )
-        if partitioned_count >= self._limits.partitioned_max:
+        if partitioned_count >= limits.partitioned_entities:
             raise QuotaExceeded(
                 "The namespace",
-                self._limits.partitioned_max,
+                limits.partitioned_entities,
                 "partitioned entities",
                 "Delete one, or create this one with EnablePartitioning false.",
             )
 
-    def _take_rows(self, partition_count: int) -> tuple[int, int]:
+    def _take_rows(self, count: int) -> tuple[int, int]:
         """The next entity id, and the first of so many partition rows."""
         ((entity_id, first_row),) = self._database.execute("SELECT next_entity_id, next_partition_row FROM numbers")
-        if first_row + partition_count - 1 > self._limits.partition_row_max:
+        if first_row + count - 1 > self._partition_row_max:
             raise QuotaExceeded(
                 "The namespace",
-                self._limits.partition_row_max,
+                self._partition_row_max,
                 "partitions made over its life",
                 "Move its entities to a new data directory.",
             )
         self._database.execute(
             "UPDATE numbers SET next_entity_id = ?, next_partition_row = ?",
-            (entity_id + 1, first_row + partition_count),
+            (entity_id + 1, first_row + count),
         )
         return entity_id, first_row
 
-    def _take_numbers(self, partition_count: int, away: frozenset[int]) -> tuple[int, tuple[Placement, ...]]:
+    def _take_numbers(self, count: int, away: frozenset[int]) -> tuple[int, tuple[Placement, ...]]:
         """The next entity id, and where a new queue's or topic's partitions go."""
-        entity_id, first_row = self._take_rows(partition_count)
+        entity_id, first_row = self._take_rows(count)
         ((first_store_no,),) = self._database.execute("SELECT next_store_no FROM numbers")
         # The number of stores may have changed since the last entity was placed.
         first_store_no %= self._store_count
         self._database.execute(
             "UPDATE numbers SET next_store_no = ?",
-            (next_first_store_no(partition_count, self._store_count, first_store_no),),
+            (next_first_store_no(count, self._store_count, first_store_no),),
         )
-        return entity_id, deal(partition_count, self._store_count, first_store_no, first_row, away)
+        return entity_id, deal(count, self._store_count, first_store_no, first_row, away)
 
     def _record(
         self,
@@ -305,11 +315,11 @@ class EntityTable:
     ) -> EntityRecord:
         entity_id, name, kind, properties, created_ms, updated_ms = row
         try:
-            options = _from_text(kind, properties, len(placements) > 1)
+            options, count = _from_text(kind, properties, len(placements) > 1)
         except (ValueError, TypeError, PartibusError) as error:
             raise self._damaged(name, f"properties that can't be read ({error})") from error
-        if len(placements) != options.partition_count:
-            raise self._damaged(name, f"{len(placements)} of its {options.partition_count} partitions")
+        if len(placements) != count:
+            raise self._damaged(name, f"{len(placements)} of its {count} partitions")
         description = EntityDescription(name, options, EntityKind(kind))
         return EntityRecord(
             entity_id, description, tuple(placements), created_ms, updated_ms, rules, policies, self._namespace_id
@@ -319,16 +329,23 @@ class EntityTable:
         return UnusableFile(self._database.name, f"has the entity '{name}' with {what}", "Restore it from a backup.")
 
 
-def _to_text(kind: EntityKind, options: EntityOptions) -> str:
-    return json.dumps(properties_of(kind, options))
+def _to_text(kind: EntityKind, options: EntityOptions, partitions: int) -> str:
+    count = {_PARTITION_COUNT: partitions} if partitions > 1 else {}
+    return json.dumps(properties_of(kind, options) | count)
 
 
 @lru_cache(maxsize=256)
-def _from_text(kind: str, properties: str, several: bool) -> EntityOptions:
-    """Kept, since most entities share a few sets of options: 10,000 are read in 0.05 s and not in 0.6 s. Whether a
-    subscription is partitioned is said by how many partitions it has."""
+def _from_text(kind: str, properties: str, several: bool) -> tuple[EntityOptions, int]:
+    """The options, and how many partitions there should be. Kept, since most entities share a few sets of options:
+    10,000 are read in 0.05 s and not in 0.6 s. Whether a subscription is partitioned is said by how many partitions it
+    has."""
     document = json.loads(properties)
     if not isinstance(document, dict):
         raise TypeError("no JSON object")
+    count = document.pop(_PARTITION_COUNT, None)
     options = options_of(EntityKind(kind), document)
-    return replace(options, partitioned=several) if kind == EntityKind.SUBSCRIPTION.value else options
+    if kind == EntityKind.SUBSCRIPTION.value:
+        options = replace(options, partitioned=several)
+    if type(count) is not int:
+        count = STANDARD_PARTITION_COUNT if options.partitioned else 1
+    return options, count

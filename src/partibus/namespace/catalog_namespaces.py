@@ -37,6 +37,15 @@ class NamespaceTable:
             raise EntityNotFound(f"namespace {name}")
         return found
 
+    def numbered(self, namespace_id: int) -> NamespaceRecord:
+        """EntityNotFound when there is none of that number any more."""
+        rows = self._database.execute(f"SELECT {_COLUMNS} FROM namespace WHERE namespace_id = ?", (namespace_id,))
+        if rows:
+            return self._record(rows[0])
+        if namespace_id == DEFAULT_ID:
+            return DEFAULT_RECORD
+        raise EntityNotFound(f"namespace {namespace_id}")
+
     def find(self, name: str) -> NamespaceRecord | None:
         """The namespace of that name, if there is one."""
         statement = f"SELECT {_COLUMNS} FROM namespace WHERE folded_name = ?"

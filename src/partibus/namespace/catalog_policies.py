@@ -18,10 +18,8 @@ _COLUMNS = "name, rights, primary_key, secondary_key, created_ms, modified_ms"
 class PolicyTable:
     """Calls are parts of the catalog's transactions."""
 
-    def __init__(self, database: CatalogDatabase, policy_max: int) -> None:
-        """The bound is of one entity."""
+    def __init__(self, database: CatalogDatabase) -> None:
         self._database = database
-        self._policy_max = policy_max
 
     def of_all(self) -> dict[int, tuple[SasPolicy, ...]]:
         """By entity id, in order of name."""
@@ -35,10 +33,10 @@ class PolicyTable:
         statement = f"SELECT {_COLUMNS} FROM policy WHERE entity_id = ? ORDER BY name"
         return tuple(_from_row(*row) for row in self._database.execute(statement, (entity_id,)))
 
-    def replace_all(self, entity_id: int, owner: str, policies: Sequence[SasPolicy]) -> None:
+    def replace_all(self, entity_id: int, owner: str, policies: Sequence[SasPolicy], most: int) -> None:
         """These policies and no others; ``owner`` is what errors call whose they are. QuotaExceeded."""
-        if len(policies) > self._policy_max:
-            raise QuotaExceeded(owner, self._policy_max, "authorization rules", "Delete one that is not needed.")
+        if len(policies) > most:
+            raise QuotaExceeded(owner, most, "authorization rules", "Delete one that is not needed.")
         self.remove_all(entity_id)
         self._database.execute_many(
             f"INSERT INTO policy (entity_id, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",

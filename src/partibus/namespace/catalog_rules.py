@@ -9,6 +9,7 @@ from partibus.filters.model import CorrelationFilter, Rule
 from partibus.filters.plain import from_plain, to_plain
 from partibus.namespace.catalog_database import CatalogDatabase
 from partibus.namespace.names import RULES, fold_name
+from partibus.namespace.tiers import TierLimits
 
 _SQL = "sql"
 _CORRELATION = "correlation"
@@ -22,10 +23,8 @@ def rule_path(subscription: str, rule: str) -> str:
 class RuleTable:
     """Calls are parts of the catalog's transactions."""
 
-    def __init__(self, database: CatalogDatabase, sql_filter_max: int, correlation_filter_max: int) -> None:
-        """The bounds are of one topic."""
+    def __init__(self, database: CatalogDatabase) -> None:
         self._database = database
-        self._most = {_SQL: sql_filter_max, _CORRELATION: correlation_filter_max}
 
     def of_all(self) -> dict[int, tuple[Rule, ...]]:
         """By entity id, in order of folded name."""
@@ -40,29 +39,31 @@ class RuleTable:
         statement = "SELECT content FROM rule WHERE entity_id = ? ORDER BY folded_name"
         return tuple(_from_text(content) for (content,) in self._database.execute(statement, (entity_id,)))
 
-    def add(self, entity_id: int, subscription: str, topic_id: int, rule: Rule) -> None:
+    def add(self, entity_id: int, subscription: str, topic_id: int, rule: Rule, limits: TierLimits) -> None:
         """EntityExists, QuotaExceeded."""
         if self._find(entity_id, rule.name) is not None:
             raise EntityExists(rule_path(subscription, rule.name))
-        self._check_quota(topic_id, rule)
+        self._check_quota(topic_id, rule, limits)
         self._put(entity_id, rule)
 
-    def replace(self, entity_id: int, subscription: str, topic_id: int, rule: Rule) -> Rule:
+    def replace(self, entity_id: int, subscription: str, topic_id: int, rule: Rule, limits: TierLimits) -> Rule:
         """Another rule in place of the one of that name, whose time of creation it keeps. EntityNotFound."""
         known = self._find(entity_id, rule.name)
         if known is None:
             raise EntityNotFound(rule_path(subscription, rule.name))
         self.remove(entity_id, subscription, rule.name)
-        self._check_quota(topic_id, rule)
+        self._check_quota(topic_id, rule, limits)
         new = Rule(known.name, rule.filter, rule.action, known.created_ms)
         self._put(entity_id, new)
         return new
 
-    def replace_all(self, entity_id: int, subscription: str, topic_id: int, rules: Iterable[Rule]) -> None:
+    def replace_all(
+        self, entity_id: int, subscription: str, topic_id: int, rules: Iterable[Rule], limits: TierLimits
+    ) -> None:
         """These rules and no others."""
         self._database.execute("DELETE FROM rule WHERE entity_id = ?", (entity_id,))
         for rule in rules:
-            self.add(entity_id, subscription, topic_id, rule)
+            self.add(entity_id, subscription, topic_id, rule, limits)
 
     def remove(self, entity_id: int, subscription: str, name: str) -> None:
         """EntityNotFound."""
@@ -82,16 +83,19 @@ class RuleTable:
             (entity_id, fold_name(rule.name), _counts_as(rule), content),
         )
 
-    def _check_quota(self, topic_id: int, rule: Rule) -> None:
+    def _check_quota(self, topic_id: int, rule: Rule, limits: TierLimits) -> None:
         counts_as = _counts_as(rule)
         ((count,),) = self._database.execute(
             "SELECT count(*) FROM entity JOIN rule ON rule.entity_id = entity.entity_id"
             " WHERE entity.topic_id = ? AND rule.counts_as = ?",
             (topic_id, counts_as),
         )
-        if count >= self._most[counts_as]:
-            unit = "correlation filters" if counts_as == _CORRELATION else "SQL filters, true and false ones included"
-            raise QuotaExceeded("The topic", self._most[counts_as], unit, "Delete a rule that is not needed.")
+        if counts_as == _CORRELATION:
+            most, unit = limits.correlation_filters, "correlation filters"
+        else:
+            most, unit = limits.sql_filters, "SQL filters, true and false ones included"
+        if count >= most:
+            raise QuotaExceeded("The topic", most, unit, "Delete a rule that is not needed.")
 
 
 def _counts_as(rule: Rule) -> str:

@@ -55,7 +55,7 @@ class EntityOptions:
     dead_lettering_on_filter_exceptions: bool = True
     """What a rule fails on becomes a dead letter of the subscription, and is not passed over."""
     partitioned: bool = False
-    """Fixed for life (row P9). A subscription is what its topic is."""
+    """Fixed for life (row P9): it has more than one partition. A subscription is what its topic is."""
     batched_operations: bool = True
     """Batched store access: writes may wait a little to share a commit (rows C13, C14)."""
     express: bool = False
@@ -77,10 +77,6 @@ class EntityOptions:
     """How long a message stays away after its first abandon, twice as long after each further one. 0: not at all."""
     redelivery_delay_max_ms: int = 10 * MS_PER_MINUTE
     """Where the doubling ends."""
-
-    @property
-    def partition_count(self) -> int:
-        return STANDARD_PARTITION_COUNT if self.partitioned else 1
 
     @property
     def forwards(self) -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 Config.json, the admin API and the catalog spell properties alike (``LockDuration``); what differs is how a value is
 written down. Here it is JSON: booleans, integers, and text for durations and names.
 
+Bounds here are those of all tiers together; what a namespace allows of them is `partibus.namespace.tier_rules`' to say.
+
 A property that later work brings is in the table all the same, and refused by its name unless the value is the default:
 a file written for the service says ``"EnableExpress": false`` and must go on working here. Properties that the service
 does not have begin with ``Partibus``.
@@ -23,6 +25,7 @@ from partibus.namespace.entities import (
     EntityStatus,
 )
 from partibus.namespace.hints import did_you_mean
+from partibus.namespace.tiers import ENTITY_SIZES_MB
 from partibus.namespace.values import (
     BooleanValue,
     ChoiceValue,
@@ -47,9 +50,6 @@ class Property:
     """False until the work that brings it: then only the default is accepted."""
 
 
-_SIZES_GB = (1, 2, 3, 4, 5, 10, 20, 40, 80)
-"""Sizes that the service offers over all tiers (rows P21, P23)."""
-
 REDELIVERY_DELAY = "PartibusRedeliveryDelay"
 MAX_REDELIVERY_DELAY = "PartibusMaxRedeliveryDelay"
 
@@ -65,8 +65,8 @@ _ALL = (
     Property("EnablePartitioning", "partitioned", BooleanValue(), mutable=False),
     Property("EnableBatchedOperations", "batched_operations", BooleanValue()),
     Property("EnableExpress", "express", BooleanValue(), available=False),
-    Property("MaxSizeInMegabytes", "max_size_mb", ChoiceValue({gb * 1024: gb * 1024 for gb in _SIZES_GB})),
-    Property("MaxMessageSizeInKilobytes", "max_message_size_kb", IntegerValue(256, 1024)),
+    Property("MaxSizeInMegabytes", "max_size_mb", ChoiceValue({mb: mb for mb in ENTITY_SIZES_MB})),
+    Property("MaxMessageSizeInKilobytes", "max_message_size_kb", IntegerValue(256, 102_400)),
     Property("AutoDeleteOnIdle", "auto_delete_on_idle_ms", DurationValue(5 * MS_PER_MINUTE, UNLIMITED_MS)),
     Property("Status", "status", ChoiceValue({status.value: status for status in EntityStatus})),
     Property("UserMetadata", "user_metadata", TextValue(1024)),

@@ -43,6 +43,7 @@ from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.fan_out import TopicSubscribers
 from partibus.namespace.namespace import Namespace, Queue
+from partibus.namespace.namespace_options import DEFAULT_NAME, NamespaceOptions
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.placement import Placement
 from partibus.namespace.sas import make_token
@@ -122,7 +123,8 @@ class World:
         self.limits = limits or Limits()
         self.timeline = Timeline(NOW_S * 1000.0)
         self.stores = [Servant(self) for _ in range(STORES)]
-        self.namespace = Namespace(Catalog(folder, STORES), self.timeline)
+        self.catalog = Catalog(folder, STORES)
+        self.namespace = Namespace(self.catalog, self.timeline)
         self.subscribers = TopicSubscribers(
             self.namespace.topics_by_row, lambda queue: partition_options(queue, self.limits)
         )
@@ -151,6 +153,10 @@ class World:
         """Make a queue with properties by the service's names."""
         self.broker.create_queue(name, properties)
         return name
+
+    def become(self, options: NamespaceOptions) -> None:
+        """The namespace has these options from now on."""
+        self.namespace.record = self.catalog.update_namespace(DEFAULT_NAME, lambda _: options, NOW_S * 1000)
 
     def fan_out(self, row: int) -> FanOut | None:
         """See `partibus.partition.fan_out.Subscribers`."""

@@ -9,6 +9,7 @@ import pytest
 
 from partibus.amqp import ACCEPTED, DeliveryState, Rejected
 from partibus.client.messages import IncomingMessage
+from partibus.namespace.namespace_options import NamespaceOptions
 from tests.unit.frontends.harness import Client, World, body_of, message
 
 
@@ -213,6 +214,7 @@ def test_the_size_of_a_queue_is_that_of_each_of_its_partitions(world: World, cli
 
 
 def test_a_largest_message_may_change(world: World, client: Client) -> None:
+    world.become(NamespaceOptions(limits={"message_kb": 512}))
     sender = client.sender(world.queue("q", MaxMessageSizeInKilobytes=512))
     assert client.send(sender, message(bytes(300 * 1024))) == [ACCEPTED]
     updated(client, "q", MaxMessageSizeInKilobytes=256)

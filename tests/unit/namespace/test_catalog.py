@@ -14,11 +14,12 @@ from partibus.errors import (
     StoreUnavailable,
     UnusableFile,
 )
-from partibus.namespace.catalog import Catalog, CatalogLimits
+from partibus.namespace.catalog import Catalog
 from partibus.namespace.catalog_database import CatalogDatabase
 from partibus.namespace.catalog_file import CatalogFile
 from partibus.namespace.entities import EntityStatus, QueueDescription, QueueOptions
 from tests.contract.stores import new_catalog
+from tests.unit.namespace.tiered import limited
 
 STORES = 16
 PARTITIONED = QueueOptions(partitioned=True)
@@ -174,7 +175,7 @@ def test_more_partitions_than_stores_are_refused(database: Open) -> None:
 
 @pytest.mark.row("A12")
 def test_quota_of_partitioned_entities_counts_them_in_all(database: Open) -> None:
-    catalog = Catalog(database(), STORES, CatalogLimits(entity_max=3, partitioned_max=2))
+    catalog = limited(Catalog(database(), STORES), entities=3, partitioned_entities=2)
     catalog.create(QueueDescription("p1", PARTITIONED), 0)
     catalog.create(QueueDescription("p2", PARTITIONED), 0)
     with pytest.raises(QuotaExceeded, match="quota of 2 partitioned entities"):
@@ -182,12 +183,11 @@ def test_quota_of_partitioned_entities_counts_them_in_all(database: Open) -> Non
     catalog.create(QueueDescription("plain"), 0)
     with pytest.raises(QuotaExceeded, match="quota of 3 entities"):
         catalog.create(QueueDescription("plain2"), 0)
-    assert CatalogLimits() == CatalogLimits(entity_max=10_000, partitioned_max=100)
     catalog.close()
 
 
 def test_partition_rows_end_where_the_keys_of_the_stores_end(database: Open) -> None:
-    catalog = Catalog(database(), STORES, CatalogLimits(partition_row_max=16))
+    catalog = Catalog(database(), STORES, partition_row_max=16)
     catalog.create(QueueDescription("q"), 0)
     with pytest.raises(QuotaExceeded, match="partitions made over its life"):
         catalog.create(QueueDescription("p", PARTITIONED), 0)

@@ -18,11 +18,12 @@ from partibus.errors import (
 )
 from partibus.filters.model import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from partibus.namespace.access import Right, SasPolicy
-from partibus.namespace.catalog import Catalog, CatalogLimits
+from partibus.namespace.catalog import Catalog
 from partibus.namespace.catalog_database import CatalogDatabase
 from partibus.namespace.catalog_file import CatalogFile
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from tests.contract.stores import new_catalog
+from tests.unit.namespace.tiered import limited
 
 STORES = 16
 EVERYTHING = Rule("$Default", TrueFilter(), created_ms=5)
@@ -165,7 +166,7 @@ def test_rules_are_added_replaced_and_removed(catalog: Catalog) -> None:
 
 
 def test_a_rule_that_is_refused_leaves_the_old_one(database: Open) -> None:
-    catalog = Catalog(database(), STORES, CatalogLimits(sql_filter_max=1, correlation_filter_max=1))
+    catalog = limited(Catalog(database(), STORES), sql_filters=1, correlation_filters=1)
     catalog.create(topic(), 0)
     path = "t/Subscriptions/s"
     sql, correlation = Rule("a", SqlFilter("a = 1")), Rule("b", CorrelationFilter(label="x"))
@@ -180,9 +181,7 @@ def test_a_rule_that_is_refused_leaves_the_old_one(database: Open) -> None:
 
 @pytest.mark.row("C37")
 def test_quotas_are_of_one_topic(database: Open) -> None:
-    catalog = Catalog(
-        database(), STORES, CatalogLimits(entity_max=2, partitioned_max=1, subscription_max=2, sql_filter_max=2)
-    )
+    catalog = limited(Catalog(database(), STORES), entities=2, partitioned_entities=1, subscriptions=2, sql_filters=2)
     catalog.create(topic("t", partitioned=True), 0)
     for name in ("a", "b"):
         catalog.create(subscription(f"t/Subscriptions/{name}"), 0, rules=[EVERYTHING])
@@ -196,7 +195,7 @@ def test_quotas_are_of_one_topic(database: Open) -> None:
 
 
 def test_policies_are_kept_per_entity_and_of_the_namespace(database: Open) -> None:
-    catalog = Catalog(database(), STORES, CatalogLimits(policy_max=2))
+    catalog = limited(Catalog(database(), STORES), policies=2)
     catalog.create(topic(), 100, policies=[POLICY])
     other = SasPolicy("manage", Right.MANAGE, "three", "", 3, 4)
     catalog.replace_namespace_policies([other])

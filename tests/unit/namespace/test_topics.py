@@ -11,6 +11,7 @@ from partibus.filters.model import CorrelationFilter, Rule, SqlAction, SqlFilter
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions, EntityStatus
 from partibus.namespace.namespace import Namespace, Queue, Subscription, Topic
+from tests.unit.namespace.tiered import limited
 
 PATH = "T/Subscriptions/S"
 
@@ -75,7 +76,8 @@ def test_entities_are_found_by_path_and_kind(namespace: Namespace) -> None:
         made.subscription("x")
 
 
-def test_a_topic_takes_and_a_subscription_gives(namespace: Namespace) -> None:
+def test_a_topic_takes_and_a_subscription_gives(catalog: Catalog, namespace: Namespace) -> None:
+    limited(catalog, message_kb=1024)
     made = topic(namespace, max_message_size_kb=512, max_size_mb=2048)
     own = subscription(namespace, max_delivery_count=3)
     assert (made.can_send, made.can_receive, own.can_send, own.can_receive) == (True, False, False, True)
