@@ -17,6 +17,7 @@ from partibus.namespace.namespace_options import DEFAULT_ID
 from partibus.namespace.placement import Placement
 from partibus.namespace.policies import check_not_fixed, policy_path, regenerated, with_policy, without
 from partibus.namespace.properties import changed_options, options_of, replaced_options
+from partibus.namespace.requests import RequestCounters
 from partibus.routing.arrivals import Arrivals
 from partibus.routing.detour import CallLater
 from partibus.routing.entity import EntityRoute
@@ -61,11 +62,13 @@ class EntityUser(Protocol):
 class Entity:
     """A queue, topic or subscription, and the way to its partitions."""
 
-    __slots__ = ("_users", "queue", "route")
+    __slots__ = ("_users", "queue", "requests", "route")
 
-    def __init__(self, queue: Queue, route: EntityRoute) -> None:
+    def __init__(self, queue: Queue, route: EntityRoute, requests: RequestCounters) -> None:
         self.queue = queue
         self.route = route
+        self.requests = requests
+        """Of the whole namespace."""
         self._users: set[EntityUser] = set()
 
     @property
@@ -177,14 +180,15 @@ class Broker:
             self.rehearsals.on_changed = lambda rules: self._announcer.spread({"rehearsals": to_plain(rules)})
         self.deleted = False
         """The namespace is."""
+        self.requests = RequestCounters()
         self.account = Account()
         """What it uses of this process."""
+        self.connections = 0
+        """AMQP connections of its clients, to this broker."""
         self.arrivals = Arrivals(call_later)
         """Readers by range that wait for messages."""
         access.follow("", namespace.policies)
         for queue in namespace:
-        self.connections = 0
-        """AMQP connections of its clients, to this broker."""
             if queue.policies:
                 access.follow(queue.name, queue.policies)
 
@@ -487,6 +491,6 @@ class Broker:
                 lock_kept=self.limits.cache_locks,
                 call_idle=self._call_idle,
             )
-            entity = self._entities[queue.entity_id] = Entity(queue, route)
+            entity = self._entities[queue.entity_id] = Entity(queue, route, self.requests)
             self.rehearsals.join(self.places_of(entity))
         return entity

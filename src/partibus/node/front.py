@@ -263,9 +263,9 @@ class Front:
             details["certificate"] = self.tls.says()
         return healthy, details
 
-    async def _metrics(self) -> Snapshot:
+    async def _metrics(self, only: str | None) -> Snapshot:
         status, measured = await self._whole.status(), await self._whole.measurements()
-        return self.measuring.describe(measured, status)
+        return await self.measuring.describe(measured, status, only)
 
     def _ask_status(self, answer: Callable[[dict[object, object]], None]) -> None:
         async def ask() -> None:

@@ -37,7 +37,7 @@ from partibus.namespace.config_json import read_config_json
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
 from partibus.node.joining import Joined, catalog_address, join, version
-from partibus.node.metrics import Measurements
+from partibus.node.metrics import Measurements, packed, unpacked
 from partibus.node.ready_file import ready_document, write_ready_file
 from partibus.node.settings import Settings
 from partibus.node.stored_time import stored_time
@@ -418,13 +418,13 @@ class Machine:
         """Of this broker, and of those that it has a channel to: they own stores."""
         brokers = len(self._brokers) or 1
         own, texts = await asyncio.gather(self._front.measuring.measure(brokers), self._peers.measure(brokers))
-        return {self._us.broker: own} | {broker: json.loads(text) for broker, text in texts.items()}
+        return {self._us.broker: own} | await unpacked(texts.items())
 
     def _measure(self, brokers: int, on_measured: Callable[[bytes], None]) -> None:
         """For another broker."""
 
         async def measure() -> None:
-            on_measured(json.dumps(await self._front.measuring.measure(brokers)).encode())
+            on_measured(packed(await self._front.measuring.measure(brokers)).encode())
 
         task = self._loop.create_task(measure())
         self._tasks.add(task)

@@ -33,7 +33,7 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.keys_file import load_policies
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
-from partibus.node.metrics import Measurements
+from partibus.node.metrics import Measurements, packed, unpacked
 from partibus.node.settings import Ports, settings_from_plain
 from partibus.node.stored_time import stored_time
 from partibus.node.telemetry import Telemetry
@@ -247,7 +247,7 @@ class Member:
         }
 
     async def _measure(self, body: Body) -> Body:
-        return await self.front.measuring.measure(body["brokers"])
+        return {"packed": packed(await self.front.measuring.measure(body["brokers"]))}
 
     async def _take_used(self, body: Body) -> Body:
         return {"entities": self.front.idle.take_used()}
@@ -279,7 +279,8 @@ class Member:
         return dict(await self._ask("status"))
 
     async def measurements(self) -> Mapping[str, Measurements]:
-        return await self._ask("measurements")
+        answers = await self._ask("measurements")
+        return await unpacked((broker, answer["packed"]) for broker, answer in answers.items())
 
     async def advance(self, milliseconds: int) -> int:
         return int((await self._ask("advance", milliseconds=milliseconds))["now_ms"])

@@ -1,41 +1,75 @@
 """What one broker counts and measures, as plain values that travel between processes; `docs/metrics.md` says what they
 mean, `partibus.frontends.rest.metrics` writes them down.
 
-Counting costs a few additions per batch (`partibus.partition.meters`). The rest is looked at when somebody asks, and
-what waits in the stores at most every `COUNT_S`.
+Counting costs a few additions per batch (`partibus.partition.meters`, `partibus.namespace.requests`). The rest is
+looked at when somebody asks, and what waits in the stores at most every `COUNT_S`. Who asks must not be noticed by who
+sends: the work goes on in slices of `SLICE_S`, between which the loop does what else there is.
 """
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from time import perf_counter
 from typing import Any
+
+import msgspec
 
 from partibus.errors import EntityNotFound
 from partibus.frontends.amqp.server import AmqpServer
-from partibus.frontends.rest.metrics import EntityFacts, Snapshot
+from partibus.frontends.rest.metrics import Snapshot
+from partibus.namespace.broker import Broker
+from partibus.namespace.entities import EntityKind
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.node.cursor_watch import CursorFacts, CursorWatch, Retained
-from partibus.partition.keys import KIND_BITS, kind_of
-from partibus.partition.meters import TALLIED, Meters
+from partibus.partition.answers import OnReply
+from partibus.partition.commands import Inspect
+from partibus.partition.keys import KIND_BITS, SubqueueKind, subqueue_key
+from partibus.partition.meters import COMMITTED, TALLIED, Meters, Tally
 from partibus.partition.ports import SubqueueCounts
+from partibus.partition.replies import Inspected
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
 
 Measurements = Mapping[str, Any]
 """Of one broker: see `Measuring.measure`."""
 
+SLICE_S = 0.001
+"""So long at a time, and then whatever else the loop has to do."""
 COUNT_S = 5.0
 """What waits in the stores is counted anew after so long."""
 SUBQUEUES_MAX = 50_000
 """So many sub-queues that hold messages are looked at in one store: 3,000 partitioned queues in use."""
+SCHEDULED_MAX = 1_600
+"""Partitions with something that falls due, in one store: each is asked how many messages are scheduled."""
+ASKED_AT_ONCE = 64
 ENTITIES_MAX = 1_000
 """So many entities one broker tells of, those with the most messages first: a time series per number of each costs the
 one who keeps it."""
+PARTITIONS_MAX = 16_384
+"""So many partitions of partitioned entities one broker tells of: those of the first 1,000 entities."""
+NAMESPACES_MAX = 1_000
+"""So many namespaces one broker tells of, those with the most requests first."""
 BYTES_MAX = 2 << 20
 """All brokers' answers together: they travel in one line between processes (`partibus.cluster.control`)."""
-_ENTITY_BYTES = 400
+_ENTITY_BYTES = 300
 """The numbers of one entity, written down."""
+_PARTITION_BYTES = 48
+_NONE = SubqueueCounts(0, 0)
+_IDLE = Tally()
+
+
+class Slices:
+    """Work that must not hold up the loop."""
+
+    def __init__(self) -> None:
+        self._since_s = perf_counter()
+
+    async def rest(self) -> None:
+        """Let the loop do what else there is, if this has worked for long enough. Called between small steps."""
+        if perf_counter() - self._since_s > SLICE_S:
+            await asyncio.sleep(0)
+            self._since_s = perf_counter()
 
 
 class Measuring:
@@ -56,62 +90,78 @@ class Measuring:
         self._meters = meters
         self._server = server
         self._stores = stores
-        self._queues: dict[int, Queue] = {}
-        """By partition row, as far as they were asked for."""
         self._waiting: dict[int, SubqueueCounts] = {}
+        self._scheduled: dict[int, int] = {}
+        """By partition row."""
         self._waiting_of_s = float("-inf")
+        self._alone = asyncio.Lock()
+        self._passed: dict[int, tuple[list[int], list[int]]] = {}
+        """By namespace id, of what has come in and gone out: as it was summed up last, and of deleted entities."""
 
     async def measure(self, brokers: int = 1) -> dict[str, Any]:
         """``clients``, ``process``, ``stores`` that this broker owns, ``peers`` (bytes that wait for other brokers'
         stores), ``telemetry`` (rows recorded, and those of them that were dropped), ``cursors``, what is ``retained``
-        for them, ``entities`` with messages, and how many were ``left_out``. ``brokers``: so many share the room."""
-        await self._count()
-        entities, left_out = self._entities(BYTES_MAX // max(1, brokers))
-        return {
-            "process": {"cpu_seconds": sum(os.times()[:2]), "resident_bytes": _resident_bytes()},
-            "clients": {
-                "connections": len(self._server.protocols),
-                "links": sum(protocol.peer.links for protocol in self._server.protocols),
-                "unsettled": sum(protocol.peer.unsettled for protocol in self._server.protocols),
-            },
-            "stores": {name: _store_facts(runtime) for name, runtime in self._runtimes().items()},
-            "peers": {
-                name: waiting
-                for name, access in self._stores.items()
-                if (waiting := getattr(_behind(access), "unanswered_bytes", None)) is not None
-            },
-            "telemetry": self._telemetry(),
-            "cursors": self._of_cursors[0],
-            "retained": self._of_cursors[1],
-            "entities": entities,
-            "left_out": left_out,
-        }
+        for them, ``namespaces`` by name, ``entities`` with messages, and how many of each kind were ``left_out``.
+        ``brokers``: so many share the room."""
+        async with self._alone:
+            slices = Slices()
+            await self._count(slices)
+            entities, totals, left_out = await self._entities(BYTES_MAX // max(1, brokers), slices)
+            self._keep_rising(totals)
+            namespaces = await self._of_namespaces(totals, slices)
+            left_out["namespaces"] = len(self._namespaces) - len(namespaces)
+            return {
+                "process": {"cpu_seconds": sum(os.times()[:2]), "resident_bytes": _resident_bytes()},
+                "clients": {
+                    "connections": len(self._server.protocols),
+                    "links": sum(protocol.peer.links for protocol in self._server.protocols),
+                    "unsettled": sum(protocol.peer.unsettled for protocol in self._server.protocols),
+                },
+                "stores": {name: _store_facts(runtime) for name, runtime in self._runtimes().items()},
+                "peers": {
+                    name: waiting
+                    for name, access in self._stores.items()
+                    if (waiting := getattr(_behind(access), "unanswered_bytes", None)) is not None
+                },
+                "telemetry": self._telemetry(),
+                "cursors": self._of_cursors[0],
+                "retained": self._of_cursors[1],
+                "namespaces": namespaces,
+                "entities": entities,
+                "left_out": left_out,
+            }
 
-    def describe(self, measured: Mapping[str, Measurements], status: Mapping[str, Any]) -> Snapshot:
-        """All there is to say: of every broker, with what is known here about entities."""
+    async def describe(
+        self, measured: Mapping[str, Measurements], status: Mapping[str, Any], only: str | None = None
+    ) -> Snapshot:
+        """All there is to say: of every broker, with what is known here about entities. ``only``: of that namespace
+        alone, by its name."""
+        slices = Slices()
         away = {store["name"] for store in status["stores"] if store["trouble"]}
         away_numbers = {number for number, name in enumerate(self._stores) if name in away}
-        kinds: dict[str, int] = {}
-        for queue in self._namespaces.queues():
-            kinds[queue.kind.value] = kinds.get(queue.kind.value, 0) + 1
-        entities = {}
-        for name in sorted({name for one in measured.values() for name in one["entities"]}):
-            found = self._named(name)
-            if found is not None:
-                is_limited = any(place.store_no in away_numbers for place in found.partitions)
-                entities[name] = EntityFacts(found.kind.value, not is_limited)
-        return Snapshot(status, measured, entities, kinds)
+        kinds: dict[str, dict[str, int]] = {}
+        for broker in self._namespaces:
+            name = broker.namespace.name
+            if only is None or name == only:
+                of = kinds[name] = {kind.value: 0 for kind in EntityKind}
+                for queue in broker.namespace:
+                    of[queue.kind.value] += 1
+                await slices.rest()
+        available: dict[tuple[str, str], bool] = {}
+        for one in measured.values():
+            for namespace, path, *_ in one["entities"]:
+                found = self._named(namespace, path)
+                if found is not None:
+                    is_limited = away_numbers and any(place.store_no in away_numbers for place in found.partitions)
+                    available[namespace, path] = not is_limited
+                await slices.rest()
+        return Snapshot(status, measured, available, kinds, self._namespaces.default.namespace.name, only, slices.rest)
 
-    def _name(self, queue: Queue) -> str:
-        return self._namespaces.broker_of(queue).qualified(queue.name)
-
-    def _named(self, name: str) -> Queue | None:
-        namespace, colon, path = name.rpartition(":")
+    def _named(self, namespace: str, path: str) -> Queue | None:
         try:
-            broker = self._namespaces.named(namespace) if colon else self._namespaces.default
+            return self._namespaces.named(namespace).namespace.find(path)
         except EntityNotFound:
             return None
-        return broker.namespace.find(path)
 
     def _telemetry(self) -> tuple[int, int]:
         recorder = self._meters.recorder
@@ -121,64 +171,197 @@ class Measuring:
         behind = {name: _behind(access) for name, access in self._stores.items()}
         return {name: access for name, access in behind.items() if isinstance(access, StoreRuntime)}
 
-    async def _count(self) -> None:
+    # -- what waits --------------------------------------------------------------------------------------------------
+
+    async def _count(self, slices: Slices) -> None:
         """See what waits in the stores, unless that was done a moment ago."""
         loop = self._server.loop
         if loop.time() < self._waiting_of_s + COUNT_S:
             return
         self._waiting_of_s = loop.time()
-        asked = []
+        asked, timed = [], []
         for runtime in self._runtimes().values():
             answer: asyncio.Future[Mapping[int, SubqueueCounts] | None] = loop.create_future()
             runtime.count_messages(SUBQUEUES_MAX, answer.set_result)
             asked.append(answer)
+            rows: asyncio.Future[list[int] | None] = loop.create_future()
+            runtime.find_timed(rows.set_result)
+            timed.append(rows)
         waiting: dict[int, SubqueueCounts] = {}
         for answer in asked:
             waiting.update(await answer or {})
+            await slices.rest()
         self._waiting = waiting
+        self._scheduled = await self._count_scheduled([row for rows in timed for row in (await rows or ())], slices)
         self._of_cursors = await self._cursors.look()
 
-    def _entities(self, bytes_max: int) -> tuple[dict[str, Any], int]:
-        """By name: messages ``counted`` (`TALLIED`) and ``waiting``, by kind of sub-queue: (messages, bytes)."""
-        found: dict[int, dict[str, Any]] = {}
-        queues = self._queues_of({*self._meters.tallies, *(key >> KIND_BITS for key in self._waiting)})
-        for row, queue in queues.items():
-            of = found.setdefault(
-                queue.entity_id, {"counted": [0] * len(TALLIED), "waiting": {}, "name": self._name(queue)}
-            )
-            tally = self._meters.tallies.get(row)
-            if tally is not None:
-                of["counted"] = [sum(pair) for pair in zip(of["counted"], tally.values(), strict=True)]
-        for key, counts in self._waiting.items():
-            owner = queues.get(key >> KIND_BITS)
-            if owner is not None:
-                waiting, kind = found[owner.entity_id]["waiting"], str(kind_of(key))
-                messages, size_bytes = waiting.get(kind, (0, 0))
-                waiting[kind] = (messages + counts.messages, size_bytes + counts.size_bytes)
-        entities = {}
-        size = 0
-        in_use = sorted(filter(_messages, found.values()), key=_messages, reverse=True)
-        for one in in_use[:ENTITIES_MAX]:
-            name = one.pop("name")
-            size += len(name.encode()) * 2 + _ENTITY_BYTES
+    async def _count_scheduled(self, rows: list[int], slices: Slices) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for first in range(0, len(rows), ASKED_AT_ONCE):
+            some = rows[first : first + ASKED_AT_ONCE]
+            for row, reply in zip(some, await asyncio.gather(*map(self._inspect, some)), strict=True):
+                if isinstance(reply, Inspected) and reply.scheduled:
+                    found[row] = reply.scheduled
+            await slices.rest()
+        return found
+
+    def _inspect(self, row: int) -> "asyncio.Future[Any]":
+        answer: asyncio.Future[Any] = self._server.loop.create_future()
+        queue = self._namespaces.queue_of(row)
+        if queue is None:
+            answer.set_result(None)
+            return answer
+        partition = self._namespaces.entity_of(queue).route.partitions[queue.index_of(row)]
+        on_reply: OnReply = lambda reply: None if answer.done() else answer.set_result(reply)  # noqa: E731
+        partition.submit(Inspect(self._namespaces.default.numbers.next(), count_scheduled=True), on_reply)
+        return answer
+
+    # -- entities ----------------------------------------------------------------------------------------------------
+
+    async def _entities(
+        self, bytes_max: int, slices: Slices
+    ) -> tuple[list[list[Any]], dict[int, list[int]], dict[str, int]]:
+        """See `_entity`, the entities with the most messages first; by namespace id what came in and went out, of all
+        entities; how many ``entities`` and ``partitions`` there was no room for."""
+        queues: dict[int, Queue] = {}
+        for row in [*self._meters.tallies, *(key >> KIND_BITS for key in list(self._waiting))]:
+            queue = self._namespaces.queue_of(row)
+            if queue is not None and not queue.deleted:
+                queues.setdefault(queue.entity_id, queue)
+            await slices.rest()
+        found: list[tuple[int, Queue, list[Any]]] = []
+        totals: dict[int, list[int]] = {}
+        for queue in queues.values():
+            weight, entity = self._entity(queue)
+            if weight:
+                found.append((weight, queue, entity))
+                total = totals.setdefault(queue.namespace_id, [0, 0, 0, 0])
+                counted = entity[3]
+                # What a subscription gets has come in at its topic already.
+                total[0] += counted[_RECEIVED] if queue.kind is not EntityKind.SUBSCRIPTION else 0
+                total[1] += counted[_DELIVERED]
+                total[2] += sum(messages for messages, _ in entity[5].values())
+                total[3] += sum(size_bytes for _, size_bytes in entity[5].values())
+            await slices.rest()
+        found.sort(key=lambda one: one[0], reverse=True)
+        told: list[list[Any]] = []
+        size = partitions = partitions_left_out = 0
+        for _, queue, entity in found[:ENTITIES_MAX]:
+            size += len(queue.name.encode()) * 2 + _ENTITY_BYTES
             if size > bytes_max:
                 break
-            entities[name] = one
-        return entities, len(in_use) - len(entities)
+            count = len(entity[7])
+            size += count * _PARTITION_BYTES
+            if partitions + count > PARTITIONS_MAX or size > bytes_max:
+                size -= count * _PARTITION_BYTES
+                partitions_left_out += count
+                entity[7] = []
+            partitions += len(entity[7])
+            told.append(entity)
+            await slices.rest()
+        return told, totals, {"entities": len(found) - len(told), "partitions": partitions_left_out}
 
-    def _queues_of(self, rows: set[int]) -> dict[int, Queue]:
-        """The entities of partitions, those that are deleted left out."""
-        known = self._queues
-        if not rows <= known.keys():
-            known = self._queues = {
-                place.partition_row: queue for queue in self._namespaces.queues() for place in queue.partitions
-            }
-        return {row: queue for row in sorted(rows) if (queue := known.get(row)) is not None and not queue.deleted}
+    def _keep_rising(self, totals: Mapping[int, list[int]]) -> None:
+        """What deleted entities have counted stays in the sums of their namespaces."""
+        for number, total in totals.items():
+            last, gone = self._passed.setdefault(number, ([0, 0], [0, 0]))
+            for i in (0, 1):
+                gone[i] += max(0, last[i] - total[i])
+                last[i] = total[i]
+                total[i] += gone[i]
+
+    def _entity(self, queue: Queue) -> tuple[int, list[Any]]:
+        """How much there is to tell, and: namespace, path, kind, messages counted (`TALLIED`), commits (`COMMITTED`),
+        messages and bytes waiting by kind of sub-queue, how many of them are scheduled, and of a partitioned entity for
+        each partition that has any: its id, messages received, delivered, active, dead letters, bytes."""
+        tallies, waiting, scheduled = self._meters.tallies, self._waiting, self._scheduled
+        counted, commits = [0] * len(TALLIED), [0.0] * len(COMMITTED)
+        kinds: dict[str, tuple[int, int]] = {}
+        is_scheduled = weight = 0
+        partitions: list[tuple[int, ...]] = []
+        for place in queue.partitions:
+            row = place.partition_row
+            tally = tallies.get(row)
+            if tally is not None:
+                values = tally.values()
+                counted = [a + b for a, b in zip(counted, values, strict=True)]
+                commits = [a + b for a, b in zip(commits, tally.of_commits(), strict=True)]
+            messages = dead = size_bytes = 0
+            for kind in SubqueueKind:
+                count = waiting.get(subqueue_key(row, kind))
+                if count is not None:
+                    before = kinds.get(str(int(kind)), (0, 0))
+                    kinds[str(int(kind))] = (before[0] + count.messages, before[1] + count.size_bytes)
+                    size_bytes += count.size_bytes
+                    weight += count.messages
+                    if kind is SubqueueKind.ACTIVE:
+                        messages = count.messages
+                    elif kind is SubqueueKind.DEAD_LETTER:
+                        dead = count.messages
+            is_scheduled += scheduled.get(row, 0)
+            if queue.partitioned and (tally is not None or size_bytes):
+                of = tally or _IDLE
+                partitions.append((place.partition_no, of.received, of.delivered, messages, dead, size_bytes))
+        weight += sum(counted)
+        namespace = self._namespaces.broker_of(queue).namespace.name
+        return weight, [namespace, queue.name, queue.kind.value, counted, commits, kinds, is_scheduled, partitions]
+
+    # -- namespaces --------------------------------------------------------------------------------------------------
+
+    async def _of_namespaces(self, totals: Mapping[int, list[int]], slices: Slices) -> dict[str, dict[str, Any]]:
+        found = []
+        for broker in self._namespaces:
+            requests = sum(broker.requests.requests)
+            is_first = broker.is_default
+            found.append(((is_first, requests), broker))
+            await slices.rest()
+        found.sort(key=lambda one: one[0], reverse=True)
+        told = {}
+        for _, broker in found[:NAMESPACES_MAX]:
+            total = totals.get(broker.namespace.record.namespace_id, (0, 0, 0, 0))
+            told[broker.namespace.name] = _namespace_facts(broker, total)
+            await slices.rest()
+        return told
 
 
-def _messages(entity: Mapping[str, Any]) -> int:
-    waiting: int = sum(messages for messages, _ in entity["waiting"].values())
-    return waiting + int(sum(entity["counted"]))
+_RECEIVED, _DELIVERED = TALLIED.index("received"), TALLIED.index("delivered")
+
+
+def packed(measured: Measurements) -> str:
+    """As text, which goes through other formats as one word."""
+    return msgspec.json.encode(measured).decode()
+
+
+async def unpacked(texts: Iterable[tuple[str, str | bytes]]) -> dict[str, Measurements]:
+    """Measurements by broker."""
+    slices, found = Slices(), {}
+    for broker, text in texts:
+        found[broker] = msgspec.json.decode(text)
+        await slices.rest()
+    return found
+
+
+def _namespace_facts(broker: Broker, total: Iterable[int]) -> dict[str, Any]:
+    throttle, account, settings = broker.throttle, broker.account, broker.throttle.settings
+    incoming, outgoing, messages, size_bytes = total
+    return {
+        "connections": broker.connections,
+        "requests": broker.requests.requests,
+        "failed": broker.requests.failed,
+        "incoming": incoming,
+        "outgoing": outgoing,
+        "messages": messages,
+        "bytes": size_bytes,
+        "policy": settings.policy.value,
+        "rate": settings.credits_per_s,
+        "granted": throttle.granted,
+        "used": throttle.counters.used,
+        "throttled": throttle.counters.throttled,
+        "would_throttle": throttle.counters.would_throttle,
+        "cpu_seconds": account.cpu_s,
+        "held_bytes": account.held_bytes,
+        "closed": account.closed,
+    }
 
 
 def _behind(access: StoreAccess) -> StoreAccess | None:
@@ -193,10 +376,13 @@ def _store_facts(runtime: StoreRuntime) -> dict[str, Any]:
         "seconds": meter.seconds,
         "failures": meter.failures,
         "operations": meter.operations,
+        "waited_seconds": meter.waited_s,
         "written_bytes": meter.size_bytes,
         "queued_operations": operations,
         "queued_bytes": size_bytes,
         "has_room": store is not None and store.has_room,
+        "express_messages": runtime.express.messages,
+        "express_bytes": runtime.express.size_bytes,
     }
 
 

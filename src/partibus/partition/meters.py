@@ -5,7 +5,7 @@ been counted all the same: who repeats it is counted twice.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from partibus.partition.notes import Recorder
@@ -17,13 +17,15 @@ TALLIED: Final = (
     "received", "delivered", "completed", "abandoned", "deferred", "dead_lettered", "expired", "locks_expired",
     "forwarded", "never_written",
 )  # fmt: skip
-"""The attributes of a `Tally`."""
+"""What a `Tally` counts of messages."""
+COMMITTED: Final = ("commits", "operations", "waited_s")
+"""What a `Tally` counts of commits."""
 
 
 class Tally:
-    """Messages of one partition since the process began."""
+    """Messages of one partition since the process began, and the commits that had rows of it."""
 
-    __slots__ = TALLIED
+    __slots__ = (*TALLIED, *COMMITTED, "since_s")
 
     def __init__(self) -> None:
         self.received = 0
@@ -44,16 +46,28 @@ class Tally:
         """Went on to another entity."""
         self.never_written = 0
         """Express messages that the store was spared: they left before they were old (row C23)."""
+        self.commits = 0
+        """Commits that were begun with rows of it."""
+        self.operations = 0
+        """In those: messages enqueued, locked, settled or moved."""
+        self.waited_s = 0.0
+        """From the first of its rows to the begin of the commit: the wait for company, and for the commit before."""
+        self.since_s = 0.0
+        """When the first of its rows that is in no commit yet was made."""
 
     def values(self) -> tuple[int, ...]:
         """In the order of `TALLIED`."""
         return tuple([getattr(self, name) for name in TALLIED])
 
+    def of_commits(self) -> tuple[float, ...]:
+        """In the order of `COMMITTED`."""
+        return (self.commits, self.operations, self.waited_s)
+
 
 class CommitMeter:
     """Commits of one store, by the runtime that makes them."""
 
-    __slots__ = ("_elapsed_s", "buckets", "commits", "failures", "operations", "seconds", "size_bytes")
+    __slots__ = ("_elapsed_s", "buckets", "commits", "failures", "operations", "seconds", "size_bytes", "waited_s")
 
     def __init__(self, elapsed_s: Callable[[], float]) -> None:
         self._elapsed_s = elapsed_s
@@ -65,6 +79,8 @@ class CommitMeter:
         self.size_bytes = 0
         """Of those commits: bytes of messages and session states."""
         self.seconds = 0.0
+        self.waited_s = 0.0
+        """From the first row of a commit to its begin, of all commits that were begun."""
         self.buckets = [0] * (len(COMMIT_BUCKETS_S) + 1)
         """How many took at most so long (`COMMIT_BUCKETS_S`) and longer than the bound before; the last, longer."""
 
@@ -97,6 +113,19 @@ class Meters:
         self.recorder = recorder
         self.tallies: dict[int, Tally] = {}
         """By partition row, of the partitions that are or were in use here and are not deleted."""
+
+    def begun(self, meter: CommitMeter, rows: Iterable[int]) -> None:
+        """A commit begins, with rows of these partitions (rows C13, C14)."""
+        tallies, now_s = self.tallies, self.elapsed_s()
+        longest_s = 0.0
+        for row in rows:
+            tally = tallies.get(row)
+            if tally is not None:
+                waited_s = now_s - tally.since_s
+                tally.commits += 1
+                tally.waited_s += waited_s
+                longest_s = max(longest_s, waited_s)
+        meter.waited_s += longest_s
 
     def tally_of(self, row: int) -> Tally:
         """The same each time."""

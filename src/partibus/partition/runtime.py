@@ -239,6 +239,19 @@ class StoreRuntime:
             if slot.machine is not None and (express := slot.machine.state.express) is not None and express.unwritten:
                 yield row, express
 
+    def find_timed(self, found: Callable[[list[int] | None], None]) -> None:
+        """Tell in which partitions something falls due: see `Store.timed_partitions`. None when the store could not
+        say."""
+        store = self._store
+        if store is None or self.failure is not None:
+            self._host.call_soon(lambda: found(None))
+            return
+
+        def read(result: Any) -> None:
+            found(None if isinstance(result, BaseException) else result)
+
+        self._host.read(store.timed_partitions, read)
+
     def find_cursors(self, most: int, found: Callable[[list[int] | None], None]) -> None:
         """Tell which partitions have cursors: see `Store.cursor_partitions`. None when the store could not say."""
         store = self._store
@@ -558,8 +571,12 @@ class StoreRuntime:
     # -- recording ---------------------------------------------------------------------------------------------------
 
     def _record(self, slot: Slot, machine: Partition, step: Step, holdable: bool, *, unconfirmed: bool) -> None:
-        writes = self._queue.pending
+        writes, tally = self._queue.pending, machine.state.tally
+        if slot.written != self._queue.number:
+            tally.since_s = self._meters.elapsed_s()
+        tally.operations -= writes.operations
         waited_for = record(slot.row, step.events, writes) and not unconfirmed
+        tally.operations += writes.operations
         writes.counters[slot.row] = machine.counters
         for subqueue, messages, size_bytes in machine.counts():
             writes.counts[subqueue] = (messages, size_bytes)
@@ -643,6 +660,7 @@ class StoreRuntime:
         if writes.executed:
             self._date_executed(writes)
         queue.take()
+        self._meters.begun(self.meter, writes.counters)
         if self._keeps_time:  # a clock that is moved by hand begins anew with each run
             writes.now_ms = self._clock.now_ms()
         self._schedule.begun()

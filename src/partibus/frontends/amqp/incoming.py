@@ -11,6 +11,7 @@ from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.transactions import CoordinatorLink, transaction_of
 from partibus.message import Message
 from partibus.namespace.broker import Entity
+from partibus.namespace.requests import RequestKind
 from partibus.routing.send import OnSent, send, send_through
 from partibus.routing.transactions import Transaction, Transactions
 from partibus.throttling.counters import Operation
@@ -214,6 +215,7 @@ class IncomingLink:
         self._flush()
 
     def _answer(self, run: _Run) -> None:
+        self._entity.requests.answered(RequestKind.SEND, len(run.deliveries), run.errors)
         if run.errors is None:
             self._link.settle_many(run.deliveries, ACCEPTED)
             return

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from partibus.errors import EntityNotFound, InvalidOperation, PartibusError, Unsupported
 from partibus.frontends.amqp.claims import Claims
-from partibus.frontends.amqp.node import Request, Respond
+from partibus.frontends.amqp.node import Reply, Request, Respond
 from partibus.frontends.amqp.operations import (
     backup,
     batch_delete,
@@ -38,6 +38,7 @@ from partibus.namespace.access import Right
 from partibus.namespace.addresses import MANAGEMENT
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.requests import RequestCounters, RequestKind
 from partibus.namespace.sas import Path
 from partibus.throttling.counters import Operation
 
@@ -113,13 +114,13 @@ REHEARSALS = frozenset((rehearsal.FAIL, rehearsal.SLOW, rehearsal.HEAL, rehearsa
 SERVER_OPERATIONS: dict[str, OnServer] = {
     cluster.STATUS: _of_default(cluster.status),
     backup.BACK_UP: _of_default(backup.back_up),
-}
     namespaces.CREATE: namespaces.create,
     namespaces.LIST: namespaces.list_all,
     namespaces.GET: namespaces.get,
     namespaces.UPDATE: namespaces.update,
     namespaces.MIGRATE: namespaces.migrate,
     namespaces.DELETE: namespaces.delete,
+}
 """What concerns all namespaces: for who may manage the default one, the server's operator."""
 
 
@@ -138,6 +139,7 @@ class EntityManagement:
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Run the operation that the request names."""
+        respond = _counted(self._entity.requests, respond)
         operation = ENTITY_OPERATIONS.get(request.operation)
         if operation is None:
             respond(failure(_unknown(request.operation, ENTITY_OPERATIONS)))
@@ -182,6 +184,7 @@ class NamespaceManagement:
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Run the operation that the request names."""
+        respond = _counted(self._broker.requests, respond)
         operation = NAMESPACE_OPERATIONS.get(request.operation)
         of_server = SERVER_OPERATIONS.get(request.operation)
         if operation is None and of_server is None:
@@ -213,6 +216,16 @@ class NamespaceManagement:
                 f"{operation} concerns the whole server, and '{self._broker.namespace.name}' is one of its namespaces. "
                 "Ask the default namespace."
             )
+
+
+def _counted(requests: RequestCounters, respond: Respond) -> Respond:
+    """Count the request when it is answered (row R13)."""
+
+    def count(reply: Reply) -> None:
+        requests.answered_status(RequestKind.MANAGEMENT, int(reply.properties.get("statusCode", 200)))  # type: ignore[call-overload]
+        respond(reply)
+
+    return count
 
 
 def _guarded(run: Callable[[], None], respond: Respond) -> None:

@@ -23,6 +23,7 @@ from partibus.frontends.amqp.outcomes import Settlement, check_delay, settlement
 from partibus.limits import ConnectionLimits
 from partibus.message import DeliveryEncoder
 from partibus.namespace.broker import Entity
+from partibus.namespace.requests import Fault, RequestKind, fault_of
 from partibus.partition.commands import LockToken, Outcome, Settle
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.replies import Failed, Granted
@@ -295,6 +296,7 @@ class OutgoingLink:
         if not event.settled and (event.state is None or isinstance(event.state, Received)):
             return  # no outcome yet
         contexts: list[Context] = event.contexts  # type: ignore[assignment]
+        self._entity.requests.answered(RequestKind.SETTLE, len(contexts))
         if event.settled:
             self._unsettled -= len(contexts)
         try:
@@ -373,11 +375,13 @@ class OutgoingLink:
         self._flush()
         if isinstance(reply, Failed):
             # The client may say it again for the same deliveries.
-            error = amqp_error(error_of(reply, self._entity.queue.name))
-            self._link.settle_many(delivery_ids, Rejected(error), retain=True)
+            error = error_of(reply, self._entity.queue.name)
+            self._entity.requests.failed[RequestKind.SETTLE][fault_of(error)] += len(delivery_ids)
+            self._link.settle_many(delivery_ids, Rejected(amqp_error(error)), retain=True)
             return
         if reply.lost:
             lost = [delivery_ids[i] for i in reply.lost]
+            self._entity.requests.failed[RequestKind.SETTLE][Fault.USER] += len(lost)
             self._unsettled -= self._link.settle_many(lost, Rejected(self._lost))
             delivery_ids = [i for i in delivery_ids if i not in set(lost)]
         self._unsettled -= self._link.settle_many(delivery_ids, settlement.answer)
@@ -386,6 +390,7 @@ class OutgoingLink:
 
     def _refuse(self, event: Disposed, error: PartibusError) -> None:
         """Nothing was settled: the client is told why, and holds its locks until they end."""
+        self._entity.requests.failed[RequestKind.SETTLE][fault_of(error)] += len(event.delivery_ids)
         if not event.settled:
             self._unsettled -= self._link.settle_many(event.delivery_ids, Rejected(amqp_error(error)))
 

@@ -56,6 +56,7 @@ from partibus.namespace.access import Right
 from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.requests import RequestKind
 from partibus.namespace.sas import Path
 from partibus.routing.entity import EntityRoute
 from partibus.routing.transactions import Transactions
@@ -121,11 +122,11 @@ class Peer:
         """Until the client's open names another one it is a connection to the default namespace."""
         self._namespaces = namespaces
         self._login: PlainLogin | None = None
-        self._ingress = ingress
         self.called: str | None = None
         """What the client calls the server below AMQP: by TLS, or in the request for a websocket."""
         self._counted: Broker | None = None
         """The namespace that this connection is counted in."""
+        self._ingress = ingress
         self._flush = flush
         self._held_back = HeldBack(congested)
         self._call_later = call_later
@@ -190,6 +191,7 @@ class Peer:
                 for right, path in needs:
                     self._claims.require(right, path)
             except Unauthorized as error:
+                self.broker.requests.answered(RequestKind.ATTACH, 1, (error,))
                 link.detach(amqp_error(error))
                 self._on_detached(link)
 
@@ -224,11 +226,11 @@ class Peer:
 
     def on_lost(self) -> None:
         """The connection is gone, with all that was on it."""
-        self._completions.flush()
-        for link in [*self._incoming, *self._outgoing]:
         if self._counted is not None:
             self._counted.connections -= 1
             self._counted = None
+        self._completions.flush()
+        for link in [*self._incoming, *self._outgoing]:
             self._on_detached(link)
 
     def _dispatch(self, events: list[Event]) -> None:
@@ -281,9 +283,9 @@ class Peer:
         broker = self._namespaces.of_host(self.connection.called or self.called)
         if broker is not self.broker:
             self._serve(broker)
+        self.connection.open(CONTAINER_ID)
         try:
             if self._login is not None:
-        self.connection.open(CONTAINER_ID)
                 self._claims.log_in(self._login.username, self._login.password)
         except PartibusError as error:
             self.close(amqp_error(error))
@@ -328,6 +330,7 @@ class Peer:
                 self._attach_outgoing(link)
         except PartibusError as error:
             self._on_detached(link)
+            self.broker.requests.answered(RequestKind.ATTACH, 1, (error,))
             link.refuse(amqp_error(error))
 
     def _attach_incoming(self, link: Receiver) -> None:
@@ -459,9 +462,6 @@ class Peer:
         return self.broker.entity(address.entity_path)
 
 
-def _transfer_destination(link: Receiver) -> Address | None:
-    """Where messages go that the client sends through the entity of a link (section 3.7)."""
-    text = (link.properties or {}).get(TRANSFER_DESTINATION)
 def _refusal_of(broker: Broker, login: PlainLogin) -> PartibusError | None:
     """Why a namespace does not take a name and key; None when it does."""
     try:
@@ -471,6 +471,9 @@ def _refusal_of(broker: Broker, login: PlainLogin) -> PartibusError | None:
     return None
 
 
+def _transfer_destination(link: Receiver) -> Address | None:
+    """Where messages go that the client sends through the entity of a link (section 3.7)."""
+    text = (link.properties or {}).get(TRANSFER_DESTINATION)
     return None if text is None else _address_to_send_to(_text(text))
 
 

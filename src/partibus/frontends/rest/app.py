@@ -31,7 +31,7 @@ def make_app(
     return Starlette(
         routes=[
             Route("/health", GetHealth(health)),
-            Route("/metrics", ShowMetrics(metrics)),
+            Route("/metrics", ShowMetrics(metrics, namespaces)),
             Route("/$partibus/clock", show, methods=["GET"]),
             Route("/$partibus/clock/advance", AdvanceClock(advance, access), methods=["POST"]),
             Route(openapi.PATH, openapi.ShowDescription(), methods=["GET"]),

@@ -1,33 +1,42 @@
-"""``GET /metrics``: what all brokers count and measure, for Prometheus (rows A4, R13; `docs/metrics.md`).
+"""``GET /metrics``: what all brokers count and measure, for Prometheus (rows A4, C13, R13; `docs/metrics.md`).
 
-Whichever broker is asked answers for all. Nothing is authorised here, as at ``/health``: who reaches the port learns
-the names of entities and how many messages they have, and nothing that is in them.
+Whichever broker is asked answers for all. By the host names of a namespace it answers of that namespace alone, and only
+who may manage it. By every other name it answers of the whole server: to anybody while there is one namespace, which is
+who reaches the port; beside others to who may manage the default one, and to who asks from the broker's own machine.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import choose_encoder
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from partibus.errors import Unauthorized
+from partibus.frontends.rest.claims import Claims
+from partibus.frontends.rest.exposition import (
+    Block,
+    Rest,
+    Value,
+    content_type,
+    counter,
+    gauge,
+    histogram,
+    is_open_metrics,
+    labels,
+    pieces,
+)
+from partibus.namespace.access import Right
+from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.requests import FAULTS, REQUEST_KINDS
 from partibus.partition.meters import COMMIT_BUCKETS_S, TALLIED
+from partibus.throttling.counters import OPERATIONS
 
 SUBQUEUES = {"0": "active", "1": "dead_letter", "2": "transfer_dead_letter", "3": "transfer"}
 """Label values by kind of sub-queue."""
-
-
-class EntityFacts(NamedTuple):
-    """What is known of an entity at the broker that is asked."""
-
-    kind: str
-    available: bool
-    """All its partitions can be used (row A4)."""
+LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+"""Addresses of who asks from the same machine."""
 
 
 class Snapshot(NamedTuple):
@@ -37,121 +46,269 @@ class Snapshot(NamedTuple):
     """``brokers`` and ``stores``, as `partibus.node.front.Whole.status` has them."""
     measured: Mapping[str, Mapping[str, Any]]
     """By broker: what `partibus.node.metrics.Measuring.measure` says."""
-    entities: Mapping[str, EntityFacts]
-    kinds: Mapping[str, int]
-    """How many entities there are of each kind."""
+    available: Mapping[tuple[str, str], bool]
+    """By namespace and path, of the entities that are told of: all partitions can be used (row A4)."""
+    kinds: Mapping[str, Mapping[str, int]]
+    """How many entities there are of each kind, by namespace."""
+    default: str
+    """Name of the default namespace."""
+    only: str | None
+    """The namespace that the answer is about; None: the server."""
+    rest: Rest
 
 
-Ask = Callable[[], Awaitable[Snapshot]]
+Ask = Callable[[str | None], Awaitable[Snapshot]]
+"""Of one namespace, or of all."""
 
 
 class ShowMetrics:
     """The route."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, namespaces: Namespaces) -> None:
         self._ask = ask
+        self._namespaces = namespaces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         if request.method not in ("GET", "HEAD"):
             await JSONResponse({"error": "only GET is answered here"}, 405)(scope, receive, send)
             return
-        snapshot = await self._ask()
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        # A thousand entities are some ten thousand lines: the loop has better things to do.
-        body = await run_in_threadpool(encode, Collected(families(snapshot)))
-        await Response(body, media_type=content_type)(scope, receive, send)
+        response: Response
+        try:
+            response = await self._answer(request)
+        except Unauthorized as error:
+            response = JSONResponse({"error": str(error)}, 401, {"www-authenticate": "SharedAccessSignature"})
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        broker = self._namespaces.of_host(request.headers.get("host"))
+        of_server = broker is self._namespaces.default
+        is_open = of_server and (len(self._namespaces) == 1 or _is_local(request))
+        if not is_open or "authorization" in request.headers:
+            Claims(broker.access, broker.wall_clock).check(request, (), Right.MANAGE)
+        snapshot = await self._ask(None if of_server else broker.namespace.name)
+        open_metrics = is_open_metrics(request.headers.get("accept", ""))
+        return StreamingResponse(text_of(snapshot, open_metrics), media_type=content_type(open_metrics))
 
 
-class Collected:
-    """`prometheus_client.registry.Collector`, of what there is already."""
-
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterable[Metric]:
-        """Once."""
-        return self._metrics
+def _is_local(request: Request) -> bool:
+    return request.client is None or request.client.host in LOCAL
 
 
-def families(snapshot: Snapshot) -> Iterator[Metric]:
+async def text_of(snapshot: Snapshot, open_metrics: bool = False) -> AsyncIterator[bytes]:
+    """The answer, piece by piece."""
+    told = await _told(snapshot)
+    async for piece in pieces(blocks(snapshot, told), open_metrics, snapshot.rest):
+        yield piece
+
+
+class Told(NamedTuple):
+    """The entities that are told of, with their labels: one for each broker that tells of it."""
+
+    entities: list[tuple[str, list[Any]]]
+    """As `partibus.node.metrics.Measuring` has them."""
+    partitions: list[tuple[str, list[int]]]
+
+
+async def _told(snapshot: Snapshot) -> Told:
+    told = Told([], [])
+    for broker, measured in snapshot.measured.items():
+        of_broker = labels(broker=broker)
+        for entity in measured["entities"]:
+            if snapshot.only not in (None, entity[0]):
+                continue
+            of_entity = labels(namespace=entity[0], entity=entity[1])
+            told.entities.append((f"{of_entity},{of_broker}", entity))
+            for partition in entity[7]:
+                told.partitions.append((f'{of_entity},partition="{partition[0]}",{of_broker}', partition))
+            await snapshot.rest()
+    return told
+
+
+def blocks(snapshot: Snapshot, told: Told) -> Iterator[Block]:
     """Every metric that there is, with its values, if only none."""
-    yield from _of_brokers(snapshot)
-    yield from _of_stores(snapshot)
-    yield from _of_entities(snapshot)
+    if snapshot.only is None:
+        yield from _of_brokers(snapshot)
+        yield from _of_stores(snapshot)
+    yield from _of_namespaces(snapshot)
+    yield from _of_entities(snapshot, told)
     yield from _of_cursors(snapshot)
 
 
-def _of_brokers(snapshot: Snapshot) -> Iterator[Metric]:
-    up = _gauge("broker_up", "1: the broker serves clients.", "broker")
-    restarts = _counter("broker_restarts", "How often the supervisor has started the broker again.", "broker")
-    lag = _gauge("broker_lag_seconds", "How long the broker took to answer its supervisor, or its catalog.", "broker")
-    for one in snapshot.status["brokers"]:
-        label = [str(one["id"])]
-        up.add_metric(label, float(one["state"] == "serving"))
-        restarts.add_metric(label, one["restarts"])
-        if one["lag_ms"] is not None:
-            lag.add_metric(label, one["lag_ms"] / 1_000)
-    yield from (up, restarts, lag)
-    of_clients = {
-        "connections": _gauge("broker_connections", "AMQP connections of clients.", "broker"),
-        "links": _gauge("broker_links", "AMQP links of clients.", "broker"),
-        "unsettled": _gauge("broker_unsettled_messages", "Messages that clients were given and hold.", "broker"),
-    }
-    cpu = _counter("broker_cpu_seconds", "Processor time, of all threads, in user and in system mode.", "broker")
-    resident = _gauge("broker_resident_memory_bytes", "Memory of the process.", "broker")
-    left_out = _gauge("broker_entities_left_out", "Entities in use that are left out here: too many are.", "broker")
-    peers = _gauge(
-        "broker_unanswered_bytes", "Messages sent to a store of another broker, or held back.", "broker", "store"
+def _of_brokers(snapshot: Snapshot) -> Iterator[Block]:
+    brokers = [(labels(broker=str(one["id"])), one) for one in snapshot.status["brokers"]]
+    yield gauge(
+        "broker_up", "1: the broker serves clients.", ((at, int(one["state"] == "serving")) for at, one in brokers)
     )
-    rows = _counter("telemetry_rows", "Rows of telemetry that were recorded.", "broker")
-    dropped = _counter("telemetry_dropped", "Of those: that did not get into a file.", "broker")
-    for broker, measured in snapshot.measured.items():
-        rows.add_metric([broker], measured["telemetry"][0])
-        dropped.add_metric([broker], measured["telemetry"][1])
-        for name, family in of_clients.items():
-            family.add_metric([broker], measured["clients"][name])
-        cpu.add_metric([broker], measured["process"]["cpu_seconds"])
-        resident.add_metric([broker], measured["process"]["resident_bytes"])
-        left_out.add_metric([broker], measured["left_out"])
-        for store, size_bytes in measured["peers"].items():
-            peers.add_metric([broker, store], size_bytes)
-    yield from (*of_clients.values(), cpu, resident, left_out, peers, rows, dropped)
-
-
-def _of_stores(snapshot: Snapshot) -> Iterator[Metric]:
-    up = _gauge("store_up", "1: what is in the store can be used, and it has room.", "store")
-    owner = _gauge("store_owner", "1 for the broker that has the store.", "store", "broker")
-    epoch = _gauge("store_epoch", "How often the store was taken over.", "store")
-    for one in snapshot.status["stores"]:
-        up.add_metric([one["name"]], float(not one["trouble"]))
-        if one["owner"] is not None:
-            owner.add_metric([one["name"], str(one["owner"])], 1)
-        if one.get("epoch") is not None:
-            epoch.add_metric([one["name"]], one["epoch"])
-    yield from (up, owner, epoch)
-    labels = ("store", "broker")
-    commits = HistogramMetricFamily("partibus_store_commit_seconds", "Durable commits.", labels=labels)
-    numbers: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
-        "failures": _counter("store_commit_failures", "Commits that failed.", *labels),
-        "operations": _counter(
-            "store_operations", "Messages enqueued, locked, settled or moved by durable commits.", *labels
+    yield counter(
+        "broker_restarts",
+        "How often the supervisor has started the broker again.",
+        ((at, one["restarts"]) for at, one in brokers),
+    )
+    yield gauge(
+        "broker_lag_seconds",
+        "How long the broker took to answer its supervisor, or its catalog.",
+        ((at, one["lag_ms"] / 1_000) for at, one in brokers if one["lag_ms"] is not None),
+    )
+    told = [(labels(broker=broker), measured) for broker, measured in snapshot.measured.items()]
+    for name, text in (
+        ("connections", "AMQP connections of clients."),
+        ("links", "AMQP links of clients."),
+        ("unsettled", "Messages that clients were given and hold."),
+    ):
+        full = "unsettled_messages" if name == "unsettled" else name
+        yield gauge(f"broker_{full}", text, [(at, one["clients"][name]) for at, one in told])
+    yield counter(
+        "broker_cpu_seconds",
+        "Processor time, of all threads, in user and in system mode.",
+        ((at, one["process"]["cpu_seconds"]) for at, one in told),
+    )
+    yield gauge(
+        "broker_resident_memory_bytes",
+        "Memory of the process.",
+        ((at, one["process"]["resident_bytes"]) for at, one in told),
+    )
+    yield gauge(
+        "broker_left_out",
+        "Namespaces, entities and partitions in use that are left out here: too many are.",
+        ((f'{at},what="{what}"', count) for at, one in told for what, count in sorted(one["left_out"].items())),
+    )
+    yield gauge(
+        "broker_unanswered_bytes",
+        "Messages sent to a store of another broker, or held back.",
+        (
+            (labels(broker=broker, store=store), size_bytes)
+            for broker, one in snapshot.measured.items()
+            for store, size_bytes in one["peers"].items()
         ),
-        "written_bytes": _counter("store_written_bytes", "Bytes of messages in durable commits.", *labels),
-        "queued_operations": _gauge("store_queued_operations", "As above, that wait for the store.", *labels),
-        "queued_bytes": _gauge("store_queued_bytes", "Bytes of messages that wait for the store.", *labels),
-        "has_room": _gauge("store_has_room", "0: no room for new messages.", *labels),
-    }
-    bounds = [*map(str, COMMIT_BUCKETS_S), "+Inf"]
-    for broker, measured in snapshot.measured.items():
-        for store, facts in measured["stores"].items():
-            buckets = list(zip(bounds, map(float, accumulate(facts["buckets"])), strict=True))
-            commits.add_metric([store, broker], buckets, facts["seconds"])
-            for name, family in numbers.items():
-                family.add_metric([store, broker], float(facts[name]))
-    yield from (commits, *numbers.values())
+    )
+    yield counter(
+        "telemetry_rows", "Rows of telemetry that were recorded.", ((at, one["telemetry"][0]) for at, one in told)
+    )
+    yield counter(
+        "telemetry_dropped",
+        "Of those: that did not get into a file.",
+        ((at, one["telemetry"][1]) for at, one in told),
+    )
 
 
+_STORE_COUNTERS = {
+    "failures": ("store_commit_failures", "Commits that failed."),
+    "operations": ("store_operations", "Messages enqueued, locked, settled or moved by durable commits."),
+    "waited_seconds": ("store_commit_wait_seconds", "From a commit's first row to its begin, of all commits."),
+    "written_bytes": ("store_written_bytes", "Bytes of messages in durable commits."),
+}
+_STORE_GAUGES = {
+    "queued_operations": ("store_queued_operations", "Operations that wait for the store."),
+    "queued_bytes": ("store_queued_bytes", "Bytes of messages that wait for the store."),
+    "has_room": ("store_has_room", "0: no room for new messages."),
+    "express_messages": ("store_express_messages", "Express messages that only memory has."),
+    "express_bytes": ("store_express_bytes", "Bytes of express messages that only memory has."),
+}
+
+
+def _of_stores(snapshot: Snapshot) -> Iterator[Block]:
+    stores = [(labels(store=one["name"]), one) for one in snapshot.status["stores"]]
+    yield gauge(
+        "store_up",
+        "1: what is in the store can be used, and it has room.",
+        ((at, int(not one["trouble"])) for at, one in stores),
+    )
+    yield gauge(
+        "store_owner",
+        "1 for the broker that has the store.",
+        ((labels(store=one["name"], broker=str(one["owner"])), 1) for _, one in stores if one["owner"] is not None),
+    )
+    yield gauge(
+        "store_epoch",
+        "How often the store was taken over.",
+        ((at, one["epoch"]) for at, one in stores if one.get("epoch") is not None),
+    )
+    facts = [
+        (labels(store=store, broker=broker), of)
+        for broker, measured in snapshot.measured.items()
+        for store, of in measured["stores"].items()
+    ]
+    yield histogram(
+        "store_commit_seconds",
+        "Durable commits.",
+        [*map(str, COMMIT_BUCKETS_S), "+Inf"],
+        ((at, accumulate(of["buckets"]), of["seconds"]) for at, of in facts),
+    )
+    for key, (name, text) in _STORE_COUNTERS.items():
+        yield counter(name, text, [(at, of[key]) for at, of in facts])
+    for key, (name, text) in _STORE_GAUGES.items():
+        yield gauge(name, text, [(at, _number(of[key])) for at, of in facts])
+
+
+_NAMESPACE_GAUGES = {
+    "connections": ("namespace_connections", "AMQP connections of the namespace's clients."),
+    "messages": ("namespace_messages", "Messages in the stores, in whatever state."),
+    "bytes": ("namespace_bytes", "Bytes of messages in the stores."),
+    "rate": ("namespace_credits_per_second", "What the namespace may use, whether that is enforced or not."),
+    "held_bytes": ("namespace_memory_bytes", "Memory of the broker that the namespace takes."),
+    "closed": ("namespace_overloaded", "1: requests are refused because the namespace's units are busy."),
+}
+_NAMESPACE_COUNTERS = {
+    "incoming": ("namespace_incoming_messages", "Messages sent to entities, each once."),
+    "outgoing": ("namespace_outgoing_messages", "Messages handed out, each time."),
+    "granted": ("namespace_credits_granted", "Credits that the broker was given for the namespace."),
+    "cpu_seconds": ("namespace_cpu_seconds", "Processor time of the loop that the namespace took."),
+}
+_BY_OPERATION = {
+    "used": ("namespace_credits_used", "Credits that were used."),
+    "throttled": ("namespace_throttled_requests", "Requests refused for want of credits, and deliveries withheld."),
+    "would_throttle": ("namespace_would_throttle_requests", "Requests that would have been, under the policy observe."),
+}
+
+
+def _of_namespaces(snapshot: Snapshot) -> Iterator[Block]:
+    facts = [
+        (labels(namespace=name, broker=broker), of)
+        for broker, measured in snapshot.measured.items()
+        for name, of in measured["namespaces"].items()
+        if snapshot.only in (None, name)
+    ]
+    yield counter(
+        "namespace_requests",
+        "Requests of clients that were answered, well or not.",
+        (
+            (f'{at},request="{kind}"', n)
+            for at, of in facts
+            for kind, n in zip(REQUEST_KINDS, of["requests"], strict=True)
+        ),
+    )
+    for place, fault in enumerate(FAULTS):
+        yield counter(
+            f"namespace_{fault}_errors",
+            _FAULT_HELP[fault],
+            [
+                (f'{at},request="{kind}"', failed[place])
+                for at, of in facts
+                for kind, failed in zip(REQUEST_KINDS, of["failed"], strict=True)
+            ],
+        )
+    for key, (name, text) in _BY_OPERATION.items():
+        yield counter(
+            name,
+            text,
+            [
+                (f'{at},operation="{operation}"', value)
+                for at, of in facts
+                for operation, value in zip(OPERATIONS, of[key], strict=True)
+            ],
+        )
+    for key, (name, text) in _NAMESPACE_COUNTERS.items():
+        yield counter(name, text, [(at, of[key]) for at, of in facts])
+    for key, (name, text) in _NAMESPACE_GAUGES.items():
+        yield gauge(name, text, [(at, _number(of[key])) for at, of in facts])
+
+
+_FAULT_HELP = {
+    "user": "Requests that can't be done: no claim, no entity, no lock, too large.",
+    "server": "Requests that the broker or a store could not do.",
+    "busy": "Requests that were refused for now.",
+}
 _TALLY_HELP = {
     "received": "Messages stored, scheduled ones included; of a topic: published.",
     "delivered": "Messages handed out, each time.",
@@ -162,58 +319,127 @@ _TALLY_HELP = {
     "expired": "Messages whose time to live was over.",
     "locks_expired": "Messages that came back because nobody settled them in time.",
     "forwarded": "Messages that went on to another entity.",
+    "never_written": "Express messages that left before they were written.",
 }
+_COMMIT_HELP = (
+    ("entity_commits", "Commits with messages of the entity; one in several stores counts in each."),
+    ("entity_commit_operations", "Messages enqueued, locked, settled or moved in those."),
+    ("entity_commit_wait_seconds", "From the first row of the entity in a commit to its begin, of all those."),
+)
+_WAITING_HELP = (
+    ("entity_messages", "Messages in the store, in whatever state."),
+    ("entity_bytes", "Bytes of messages in the store."),
+)
+_PARTITION_COUNTERS = (
+    (1, "partition_received_messages", "As of the entity."),
+    (2, "partition_delivered_messages", "As of the entity."),
+)
+_PARTITION_GAUGES = (
+    (3, "partition_messages", "Messages in the active sub-queue."),
+    (4, "partition_dead_letter_messages", "Messages in the dead-letter sub-queue."),
+    (5, "partition_bytes", "Bytes of messages in the store."),
+)
 
 
-def _of_entities(snapshot: Snapshot) -> Iterator[Metric]:
-    number = _gauge("entities", "Queues, topics and subscriptions.", "kind")
-    for kind, count in sorted(snapshot.kinds.items()):
-        number.add_metric([kind], count)
-    available = _gauge("entity_available", "0: some partitions are away (availability Limited).", "entity", "kind")
-    for name, facts in snapshot.entities.items():
-        available.add_metric([name, facts.kind], float(facts.available))
-    yield from (number, available)
-    counted = [_counter(f"entity_{name}_messages", _TALLY_HELP[name], "entity", "broker") for name in TALLIED]
-    labels = ("entity", "sub_queue", "broker")
-    waiting = _gauge("entity_messages", "Messages in the store, in whatever state.", *labels)
-    waiting_bytes = _gauge("entity_bytes", "Bytes of messages in the store.", *labels)
+def _of_entities(snapshot: Snapshot, told: Told) -> Iterator[Block]:
+    yield gauge(
+        "entities",
+        "Queues, topics and subscriptions.",
+        (
+            (labels(namespace=namespace, kind=kind), count)
+            for namespace, of in snapshot.kinds.items()
+            for kind, count in sorted(of.items())
+        ),
+    )
+    kinds = {(entity[0], entity[1]): entity[2] for _, entity in told.entities}
+    yield gauge(
+        "entity_available",
+        "0: some partitions are away (availability Limited).",
+        (
+            (labels(namespace=key[0], entity=key[1], kind=kind), int(snapshot.available[key]))
+            for key, kind in kinds.items()
+            if key in snapshot.available
+        ),
+    )
+    for place, name in enumerate(TALLIED):
+        yield counter(f"entity_{name}_messages", _TALLY_HELP[name], _numbers(told.entities, 3, place))
+    for place, (name, text) in enumerate(_COMMIT_HELP):
+        yield counter(name, text, _numbers(told.entities, 4, place))
+    for place, (name, text) in enumerate(_WAITING_HELP):
+        yield gauge(name, text, _waiting(told.entities, place))
+    yield gauge(
+        "entity_scheduled_messages",
+        "Of the active ones: messages that wait for their time.",
+        ((where, entity[6]) for where, entity in told.entities),
+    )
+    for place, name, text in _PARTITION_COUNTERS:
+        yield counter(name, text, _column(told.partitions, place))
+    for place, name, text in _PARTITION_GAUGES:
+        yield gauge(name, text, _column(told.partitions, place))
+
+
+def _numbers(entities: list[tuple[str, list[Any]]], of: int, place: int) -> Iterator[tuple[str, Value]]:
+    return ((where, entity[of][place]) for where, entity in entities)
+
+
+def _waiting(entities: list[tuple[str, list[Any]]], place: int) -> Iterator[tuple[str, Value]]:
+    return (
+        (f'{where},sub_queue="{SUBQUEUES[kind]}"', counts[place])
+        for where, entity in entities
+        for kind, counts in entity[5].items()
+    )
+
+
+def _column(partitions: list[tuple[str, list[int]]], place: int) -> Iterator[tuple[str, Value]]:
+    return ((where, partition[place]) for where, partition in partitions)
+
+
+def _of_cursors(snapshot: Snapshot) -> Iterator[Block]:
+    cursors, retained = [], []
     for broker, measured in snapshot.measured.items():
-        for name, entity in measured["entities"].items():
-            for family, value in zip(counted, entity["counted"], strict=True):
-                family.add_metric([name, broker], value)
-            for kind, (messages, size_bytes) in entity["waiting"].items():
-                waiting.add_metric([name, SUBQUEUES[kind], broker], messages)
-                waiting_bytes.add_metric([name, SUBQUEUES[kind], broker], size_bytes)
-    yield from (*counted, waiting, waiting_bytes)
-
-
-def _of_cursors(snapshot: Snapshot) -> Iterator[Metric]:
-    labels = ("entity", "sub_queue", "cursor", "broker")
-    gauges = {
-        "lag": _gauge("cursor_lag_positions", "Positions that the cursor has yet to pass.", *labels),
-        "lost": _gauge("cursor_lost_positions", "Of those: where messages are gone, by the bound.", *labels),
-        "moved": _gauge("cursor_moved_timestamp_seconds", "When the cursor last moved.", *labels),
-        "alone": _gauge("cursor_exclusive", "1: the cursor reads alone, receivers are refused.", *labels),
-    }
-    kept = _gauge("retained_messages", "Messages that have left, kept for cursors.", *labels[:2], "broker")
-    kept_bytes = _gauge("retained_bytes", "Bytes of messages that have left, kept for cursors.", *labels[:2], "broker")
-    for broker, measured in snapshot.measured.items():
-        for entity, kind, name, lag, lost, moved_ms, alone in measured["cursors"]:
-            values = [entity, SUBQUEUES[str(kind)], name, broker]
-            gauges["lag"].add_metric(values, lag)
-            gauges["lost"].add_metric(values, lost)
-            gauges["moved"].add_metric(values, moved_ms / 1_000)
-            gauges["alone"].add_metric(values, float(alone))
+        for entity, kind, name, *values in measured["cursors"]:
+            namespace, path = _place(snapshot, entity)
+            if snapshot.only in (None, namespace):
+                sub_queue = SUBQUEUES[str(kind)]
+                where = labels(namespace=namespace, entity=path, sub_queue=sub_queue, cursor=name, broker=broker)
+                cursors.append((where, values))
         for entity, kind, messages, size_bytes in measured["retained"]:
-            kept.add_metric([entity, SUBQUEUES[str(kind)], broker], messages)
-            kept_bytes.add_metric([entity, SUBQUEUES[str(kind)], broker], size_bytes)
-    yield from (*gauges.values(), kept, kept_bytes)
+            namespace, path = _place(snapshot, entity)
+            if snapshot.only in (None, namespace):
+                where = labels(namespace=namespace, entity=path, sub_queue=SUBQUEUES[str(kind)], broker=broker)
+                retained.append((where, messages, size_bytes))
+    yield gauge(
+        "cursor_lag_positions", "Positions that the cursor has yet to pass.", ((at, of[0]) for at, of in cursors)
+    )
+    yield gauge(
+        "cursor_lost_positions",
+        "Of those: where messages are gone, by the bound.",
+        ((at, of[1]) for at, of in cursors),
+    )
+    yield gauge(
+        "cursor_moved_timestamp_seconds", "When the cursor last moved.", ((at, of[2] / 1_000) for at, of in cursors)
+    )
+    yield gauge(
+        "cursor_exclusive",
+        "1: the cursor reads alone, receivers are refused.",
+        ((at, int(of[3])) for at, of in cursors),
+    )
+    yield gauge(
+        "retained_messages", "Messages that have left, kept for cursors.", ((at, kept) for at, kept, _ in retained)
+    )
+    yield gauge(
+        "retained_bytes",
+        "Bytes of messages that have left, kept for cursors.",
+        ((at, size_bytes) for at, _, size_bytes in retained),
+    )
 
 
-def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"partibus_{name}", text, labels=labels)
+def _place(snapshot: Snapshot, qualified: str) -> tuple[str, str]:
+    """Namespace and path, of what `partibus.namespace.broker.Broker.qualified` gives."""
+    namespace, colon, path = qualified.rpartition(":")
+    return (namespace, path) if colon else (snapshot.default, qualified)
 
 
-def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
-    """The library adds ``_total`` to the name."""
-    return CounterMetricFamily(f"partibus_{name}", text, labels=labels)
+def _number(value: Value) -> Value:
+    """A Boolean as 0 or 1."""
+    return int(value) if isinstance(value, bool) else value

@@ -20,6 +20,7 @@ from partibus.frontends.rest.data.paths import Place, parse_place, read_lock
 from partibus.namespace.access import Right
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.requests import RequestKind
 
 Handler = Callable[[DataCall], Awaitable[Response]]
 
@@ -67,6 +68,7 @@ class DataApi:
             response = self._refuse(request, 413, 41300, str(error))
         except PartibusError as error:
             response = self._refuse(request, *_STATUS.get(type(error), status_of(error)), str(error))
+        self._broker(scope).requests.answered_status(RequestKind.HTTP, response.status_code)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
