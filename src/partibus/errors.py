@@ -98,12 +98,13 @@ class ArgumentError(PartibusError):
 class MessageTooLarge(PartibusError):
     """A message, or an atomic batch of them, is larger than the entity takes."""
 
-    def __init__(self, name: str, size_bytes: int, size_max_bytes: int) -> None:
+    def __init__(self, name: str, size_bytes: int, size_max_bytes: int, what: str = "message") -> None:
         super().__init__(
-            f"A message of {size_bytes} bytes is over the {size_max_bytes} bytes that '{name}' takes. "
-            "Send less in one message, or raise MaxMessageSizeInKilobytes of the entity."
+            f"A {what} of {size_bytes} bytes is over the {size_max_bytes} bytes that '{name}' takes. "
+            f"Send less in one {what}, or raise MaxMessageSizeInKilobytes of the entity, as far as its namespace "
+            "allows."
         )
-        self.args = (name, size_bytes, size_max_bytes)
+        self.args = (name, size_bytes, size_max_bytes, what)
         self.name = name
         self.size_bytes = size_bytes
         self.size_max_bytes = size_max_bytes

@@ -13,6 +13,7 @@ from partibus.clock import Clock
 from partibus.errors import EntityChanged, EntityNotFound, OutcomeUnknown, StoreUnavailable
 from partibus.filters.model import Rule
 from partibus.namespace.access import SasPolicy
+from partibus.namespace.bounds import Bounds
 from partibus.namespace.catalog import Catalog, EntityRecord
 from partibus.namespace.catalog_namespaces import DEFAULT_RECORD
 from partibus.namespace.config_apply import Applied, apply_config
@@ -63,8 +64,8 @@ class Namespace:
     ) -> None:
         """``catalog`` looks at this namespace. ``topics_by_row`` is filled with the partitions of its topics, and
         ``queues_by_row`` with those of all its entities; several namespaces of a broker share both."""
-        self.record = record
-        """Replaced with every change of the namespace's options."""
+        self._record = record
+        self.bounds = Bounds(record.options)
         self._catalog = catalog
         self._clock = clock
         self._entities: dict[str, Queue] = {}
@@ -76,9 +77,19 @@ class Namespace:
             self._add(entity)
 
     @property
+    def record(self) -> NamespaceRecord:
+        """Replaced with every change of the namespace's options."""
+        return self._record
+
+    @record.setter
+    def record(self, record: NamespaceRecord) -> None:
+        self._record = record
+        self.bounds.follow(record.options)
+
+    @property
     def name(self) -> str:
         """Its host names begin with it."""
-        return self.record.name
+        return self._record.name
 
     # -- what there is -----------------------------------------------------------------------------------------------
 
@@ -293,9 +304,9 @@ class Namespace:
     def _add(self, record: EntityRecord) -> Queue:
         entity: Queue
         if record.description.kind is EntityKind.QUEUE:
-            entity = Queue(record)
+            entity = Queue(record, self.bounds)
         elif record.description.kind is EntityKind.TOPIC:
-            entity = Topic(record)
+            entity = Topic(record, self.bounds)
             for index, placement in enumerate(entity.partitions):
                 self.topics_by_row[placement.partition_row] = (entity, index)
         else:

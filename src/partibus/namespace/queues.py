@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from partibus.errors import EntityNotFound
 from partibus.filters.model import CorrelationFilter, Rule
 from partibus.namespace.access import SasPolicy
+from partibus.namespace.bounds import DEFAULT_BOUNDS, Bounds
 from partibus.namespace.catalog import EntityRecord
 from partibus.namespace.catalog_rules import rule_path
 from partibus.namespace.durations import UNLIMITED_MS
@@ -28,6 +29,7 @@ class Queue:
     __slots__ = (
         "auto_delete_on_idle_ms",
         "batched_operations",
+        "bounds",
         "can_receive",
         "can_send",
         "created_ms",
@@ -37,6 +39,7 @@ class Queue:
         "description",
         "duplicate_window_ms",
         "entity_id",
+        "express_ms",
         "forward_dead_lettered_to",
         "forward_to",
         "kind",
@@ -56,7 +59,9 @@ class Queue:
         "updated_ms",
     )
 
-    def __init__(self, record: EntityRecord) -> None:
+    def __init__(self, record: EntityRecord, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+        """``bounds``: those of its namespace."""
+        self.bounds = bounds
         self.entity_id: int = record.entity_id
         self.namespace_id: int = record.namespace_id
         self.name: str = record.description.name
@@ -82,6 +87,8 @@ class Queue:
         """None: no limit."""
         self.dead_lettering_on_expiration: bool = options.dead_lettering_on_expiration
         self.batched_operations: bool = options.batched_operations
+        self.express_ms: int = options.express_bound_ms if options.express else 0
+        """The loss bound; 0: not express."""
         self.message_size_max_bytes: int = options.max_message_size_kb * _KIB
         self.partition_size_max_bytes: int | None = options.max_size_mb * _MIB
         """None: not bounded by itself."""
@@ -99,6 +106,16 @@ class Queue:
         self.redelivery_delay_max_ms: int = options.redelivery_delay_max_ms
         self.forward_to: str | None = options.forward_to or None
         self.forward_dead_lettered_to: str | None = options.forward_dead_lettered_to or None
+
+    @property
+    def batch_size_max_bytes(self) -> int:
+        """Of several messages that are sent at once: no more than one message may have, and than the namespace says."""
+        return min(self.message_size_max_bytes, self.bounds.batch_bytes)
+
+    @property
+    def size_max_bytes(self) -> int:
+        """What all of its partitions take together (row P22)."""
+        return self.description.options.max_size_mb * _MIB * len(self.partitions)
 
     @property
     def rule_count(self) -> int:
@@ -127,14 +144,14 @@ class Topic(Queue):
 
     __slots__ = ("_by_name", "_counted", "_sorted", "version")
 
-    def __init__(self, record: EntityRecord) -> None:
+    def __init__(self, record: EntityRecord, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self.version = 0
         """Rises with every change of the subscriptions, their options and rules."""
         self._by_name: dict[str, Subscription] = {}
         self._sorted: list[Subscription] | None = []
         self._counted = (0, 0)
         """Version, and how many rules there were in it."""
-        super().__init__(record)
+        super().__init__(record, bounds)
 
     def follow(self, record: EntityRecord) -> None:
         super().follow(record)
@@ -200,7 +217,7 @@ class Subscription(Queue):
     def __init__(self, record: EntityRecord, topic: Topic) -> None:
         self.topic = topic
         self.short_name: str = split_path(record.description.name)[1]
-        super().__init__(record)
+        super().__init__(record, topic.bounds)
 
     def follow(self, record: EntityRecord) -> None:
         super().follow(record)

@@ -6,6 +6,7 @@ their bytes.
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -14,8 +15,8 @@ from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode, write_compound
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.section_fields import Property, decode_body, header, iter_map, later_properties
-from partibus.amqp.sections import BATCH_FORMAT, DATA, iter_batch, split_sections
-from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge
+from partibus.amqp.sections import BATCH_FORMAT, DATA, Sections, iter_batch, split_sections
+from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, QuotaExceeded
 from partibus.frontends.amqp.plain import is_plain_map, plain_identity
 from partibus.message import DEFAULT_PRIORITY, Message, id_text, lifetime_ms, pack
 from partibus.namespace.namespace import Queue
@@ -78,14 +79,22 @@ class Ingress:
 
     def messages_of(self, delivery: Delivery, queue: Queue) -> list[Message]:
         """The messages of one delivery: one, or those of a batch. Raises a `PartibusError` that rejects it."""
-        if len(delivery.payload) > queue.message_size_max_bytes:
-            raise MessageTooLarge(queue.name, len(delivery.payload), queue.message_size_max_bytes)
+        if delivery.message_format != BATCH_FORMAT:
+            return [self.message_of(delivery.payload, queue)]
+        payload, most = delivery.payload, queue.batch_size_max_bytes
+        if len(payload) > most:
+            raise MessageTooLarge(queue.name, len(payload), most, "batch")
         try:
-            if delivery.message_format == BATCH_FORMAT:
-                return [self._message_of(payload, queue) for payload in iter_batch(delivery.payload)]
-            return [self._message_of(delivery.payload, queue)]
+            messages = [
+                self._message_of(one, queue) for one in islice(iter_batch(payload), queue.bounds.batch_messages + 1)
+            ]
         except DecodeError as error:
-            raise _unreadable(delivery.payload, error) from error
+            raise _unreadable(payload, error) from error
+        if len(messages) > queue.bounds.batch_messages:
+            raise QuotaExceeded(
+                f"A batch to '{queue.name}'", queue.bounds.batch_messages, "messages", "Send it as several batches."
+            )
+        return messages
 
     def message_of(self, payload: bytes, queue: Queue) -> Message:
         """One encoded message. Raises a `PartibusError` that refuses it."""
@@ -106,6 +115,8 @@ class Ingress:
         message_id, session_id = _identity(properties)
         if sections.application_properties and not is_plain_map(sections.application_properties):
             _check_map(sections.application_properties)
+        if len(payload) > queue.bounds.small_bytes:
+            _check_sizes(sections, queue)
         if sections.footer:
             _check_map(sections.footer)
         if sections.body_code > DATA:
@@ -222,6 +233,30 @@ def _check_map(section: bytes) -> None:
     for key in values:
         if not isinstance(key, str):
             raise DecodeError(f"section {section[2]:#04x} has the key {key!r}, no string or symbol")
+
+
+def _check_sizes(sections: Sections, queue: Queue) -> None:
+    """Raises ArgumentError for a property that is too large, and for all properties and headers together (11.2)."""
+    bounds = queue.bounds
+    application_properties = sections.application_properties
+    kept = (sections.header, sections.message_annotations, sections.properties, application_properties)
+    headers_bytes = sum(map(len, kept))
+    if headers_bytes > bounds.properties_bytes:
+        raise ArgumentError(
+            "properties and headers of a message",
+            f"{headers_bytes} bytes",
+            f"at most {bounds.properties_bytes} bytes in all",
+            "Put what is large into the body.",
+        )
+    for name, raw in iter_map(application_properties) if application_properties else ():
+        size = len(name.encode()) + len(raw)
+        if size > bounds.property_bytes:
+            raise ArgumentError(
+                f"property {name[:KEY_CHARS_MAX]}",
+                f"{size} bytes",
+                f"at most {bounds.property_bytes} bytes with its name",
+                "Put what is large into the body.",
+            )
 
 
 def _time(name: str, value: object) -> int | None:
