@@ -12,6 +12,7 @@ from partibus.cluster.unsure import Unsure
 from partibus.cluster.wire import read_answers
 from partibus.limits import PeerLimits
 from partibus.routing.store_access import StoreRoute
+from partibus.throttling.allocator import Ask, Grant
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,13 @@ class Link:
             return False
         self._remote.measure(brokers, on_measured)
         return True
+
+    def ask_credits(self, namespace: int, ask: Ask, on_grant: Callable[[Grant | None], None]) -> None:
+        """See `RemoteBroker.ask_credits`; None also when the owner is not reached now."""
+        if self._remote is None:
+            on_grant(None)
+        else:
+            self._remote.ask_credits(namespace, ask, on_grant)
 
     def let_go(self, store_no: int) -> None:
         """Another broker owns the store now. Idempotent."""

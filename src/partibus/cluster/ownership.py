@@ -78,6 +78,8 @@ class Stores:
         self.routes = [StoreRoute(name, host.call_soon, host.call_later) for name in names]
         self.runtimes: dict[int, StoreRuntime] = {}
         """Of the stores that this broker owns."""
+        self.on_owners: Callable[[Sequence[Owner | None]], None] = lambda owners: None
+        """Told who has which store whenever that changes; None: nobody."""
         self._leads_to: dict[int, Owner] = {}
         """Who owns the stores that others own."""
         self._version = 0
@@ -97,6 +99,7 @@ class Stores:
             self._leads_to.pop(store_no, None)
             self.routes[store_no].lead_to(runtime)
             self._serving.open(store_no, runtime)
+            self.on_owners(self._owners())
             taken(runtime)
 
         runtime.begin(begun)
@@ -108,6 +111,7 @@ class Stores:
         self.routes[store_no].lead_nowhere(why)
         # Peers that went on asking could keep the runtime from ever having nothing to commit.
         self._serving.close(store_no, why)
+        self.on_owners(self._owners())
 
         def closed() -> None:
             del self.runtimes[store_no]
@@ -137,6 +141,16 @@ class Stores:
                 self._leads_to[store_no] = owner
                 route.lead_nowhere(f"{self.names[store_no]} has gone to {owner.broker}")
                 self._peers.lead(route, owner, store_no)
+        self.on_owners(self._owners())
+
+    def _owners(self) -> list[Owner | None]:
+        """By number; ours are those that are open here, and not being given up."""
+        return [
+            self._us
+            if route.access is not None and route.access is self.runtimes.get(store_no)
+            else self._leads_to.get(store_no)
+            for store_no, route in enumerate(self.routes)
+        ]
 
     def _is_present(self, run: str) -> bool:
         return run in self._present or run == Identity(*self._us).run

@@ -15,6 +15,7 @@ from partibus.cluster.unsure import Unsure
 from partibus.cluster.wire import read_questions
 from partibus.limits import PeerLimits
 from partibus.routing.store_access import StoreRoute
+from partibus.throttling.allocator import Ask, Grant
 
 AddressOf = Callable[[Identity], Address]
 
@@ -93,6 +94,16 @@ class PeerChannels:
             elif (text := answer.result()) is not None:
                 texts[broker] = text
         return texts
+
+    def ask_credits(
+        self, owner: tuple[str, str], namespace: int, ask: Ask, on_grant: Callable[[Grant | None], None]
+    ) -> None:
+        """Ask the allocator of a namespace, which is at that broker; None when it can't be reached, or has it not."""
+        link = self._links.get(Identity(*owner))
+        if link is None:
+            on_grant(None)
+        else:
+            link.ask_credits(namespace, ask, on_grant)
 
     def _asking_handshake(self, expected: Identity, binding: Callable[[], bytes]) -> Handshake:
         return Handshake(self._us, self._secret, os.urandom(NONCE_BYTES), expected=expected, binding=binding)

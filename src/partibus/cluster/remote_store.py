@@ -22,7 +22,9 @@ from partibus.cluster.outbox import Outbox
 from partibus.cluster.unsure import Asked, Unsure
 from partibus.cluster.wire import (
     Ask,
+    AskCredits,
     Condition,
+    Credits,
     Drop,
     Dropped,
     Forget,
@@ -44,6 +46,8 @@ from partibus.partition.answers import OnReply
 from partibus.partition.options import PartitionOptions
 from partibus.partition.runtime import OnFound
 from partibus.routing.store_access import CAN_WAIT, StoreRoute
+from partibus.throttling.allocator import Ask as CreditAsk
+from partibus.throttling.allocator import Grant
 
 _OPTIONS_KEPT_MAX = 4_096
 _LEAVES_NOTHING = frozenset(
@@ -119,6 +123,8 @@ class RemoteBroker:
         self.drops: dict[tuple[int, int], Callable[[Any], None]] = {}
         self.measures: deque[Callable[[bytes | None], None]] = deque()
         """Who waits for measurements, in the order of asking."""
+        self._grants: deque[Callable[[Grant | None], None]] = deque()
+        """Who waits for credits, in the order of asking."""
         self._stores: dict[int, RemoteStore] = {}
         self._conditions: dict[int, Condition] = {}
         """What the owner has said last: it says no more while that stays true, whoever asks."""
@@ -151,6 +157,14 @@ class RemoteBroker:
         self.measures.append(on_measured)
         self.outbox.put(Measure(brokers))
 
+    def ask_credits(self, namespace: int, ask: CreditAsk, on_grant: Callable[[Grant | None], None]) -> None:
+        """Ask the allocator of a namespace; None when it is not at the peer, or that is lost before it says."""
+        if self.lost_because is not None:
+            self.call_soon(lambda: on_grant(None))
+            return
+        self._grants.append(on_grant)
+        self.outbox.put(AskCredits(namespace, list(ask)))
+
     def receive(self, frames: list[Any]) -> None:
         """What the peer has sent. Raises `WireError`."""
         touched: dict[RemoteStore, None] = {}
@@ -168,6 +182,10 @@ class RemoteBroker:
                 case Measured():
                     if self.measures:
                         self.measures.popleft()(frame.text)
+                case Credits():
+                    if self._grants:
+                        grant = Grant(frame.period, frame.credits, frame.spent, frame.debt)
+                        self._grants.popleft()(grant if frame.here else None)
                 case Recalled():
                     if (found := self.recalls.pop(frame.question, None)) is not None:
                         found(frame.found)
@@ -222,6 +240,9 @@ class RemoteBroker:
         measures, self.measures = self.measures, deque()
         for on_measured in measures:
             on_measured(None)
+        grants, self._grants = self._grants, deque()
+        for on_grant in grants:
+            on_grant(None)
         left = self.outbox.left
         recalls, self.recalls = self.recalls, {}
         for found in recalls.values():

@@ -16,7 +16,9 @@ from partibus.cluster.forms import renumber, to_form
 from partibus.cluster.outbox import Outbox
 from partibus.cluster.wire import (
     Ask,
+    AskCredits,
     Condition,
+    Credits,
     Drop,
     Dropped,
     Forget,
@@ -27,6 +29,7 @@ from partibus.cluster.wire import (
     Recalled,
     Register,
     Unregister,
+    WireError,
     decode_options,
     value_of,
 )
@@ -35,6 +38,8 @@ from partibus.partition import replies as r
 from partibus.partition.answers import OnReply
 from partibus.partition.options import PartitionOptions
 from partibus.routing.store_access import StoreAccess, memory_of
+from partibus.throttling.allocator import Ask as CreditAsk
+from partibus.throttling.allocator import Grant
 
 BASE_BITS = 48
 """Room for the numbers of one guest: at a million requests a second, nine years."""
@@ -52,6 +57,8 @@ class Serving:
     def __init__(self) -> None:
         self.measure: Callable[[int, Callable[[bytes], None]], None] | None = None
         """Asks what this broker counts and measures, and calls with the text of a `partibus.cluster.wire.Measured`."""
+        self.grant: Callable[[int, CreditAsk], Grant | None] = lambda namespace, ask: None
+        """What the allocator of a namespace says; None when it is not here."""
         self.stores: dict[int, StoreAccess] = {}
         self._guests: set[Guest] = set()
         self._bases = 0
@@ -110,6 +117,9 @@ class Guest:
             if type(frame) is Measure:
                 self._measure(frame.brokers)
                 continue
+            if type(frame) is AskCredits:
+                self._grant(frame)
+                continue
             if type(frame) is Recall:
                 self._recall(frame)
                 continue
@@ -138,6 +148,12 @@ class Guest:
                 self.outbox.put(Measured(text))
 
             self._serving.measure(brokers, measured)
+
+    def _grant(self, frame: AskCredits) -> None:
+        if len(frame.ask) != len(CreditAsk._fields):
+            raise WireError(f"a question for credits has {len(frame.ask)} numbers, not {len(CreditAsk._fields)}")
+        grant = self._serving.grant(frame.namespace, CreditAsk(*frame.ask))
+        self.outbox.put(Credits(False) if grant is None else Credits(True, *grant))
 
     def _recall(self, frame: Recall) -> None:
         def found(known: Mapping[int, int | None] | None) -> None:

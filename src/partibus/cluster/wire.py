@@ -4,8 +4,8 @@ A *batch* is one msgpack array of frames. The broker that owns no store but need
 answers; each channel has one direction of asking.
 
 ```text
- guest ─▶ owner   Ask (a command for a partition), Register, Unregister, Forget, Drop; Measure
- owner ─▶ guest   replies as they are, Forgotten, Dropped, Condition (of a store); Measured
+ guest ─▶ owner   Ask (a command for a partition), Register, Unregister, Forget, Drop; Measure; AskCredits
+ owner ─▶ guest   replies as they are, Forgotten, Dropped, Condition (of a store); Measured; Credits
 ```
 
 A command travels with the options of its partition, encoded once by the guest and known to the owner by their bytes, so
@@ -21,7 +21,7 @@ from partibus.amqp.errors import DecodeError
 from partibus.cluster.forms import COMMAND_FORMS, OPTIONS_FORM, REPLY_FORMS, Form, from_form, to_form
 from partibus.partition.options import PartitionOptions
 
-VERSION = 1
+VERSION = 2
 """Of the frames and of how a channel begins."""
 
 
@@ -83,6 +83,14 @@ class Recall(msgspec.Struct, array_like=True, tag=134, forbid_unknown_fields=Tru
     requests: list[int]
 
 
+class AskCredits(msgspec.Struct, array_like=True, tag=135, forbid_unknown_fields=True):
+    """A `partibus.throttling.allocator.Ask` of an account of a namespace. Answered with `Credits`, in the order of
+    asking."""
+
+    namespace: int
+    ask: list[int]
+
+
 class Forgotten(msgspec.Struct, array_like=True, tag=160, forbid_unknown_fields=True):
     """No answer to that request, or for that receiver, comes behind this."""
 
@@ -117,8 +125,18 @@ class Recalled(msgspec.Struct, array_like=True, tag=164, forbid_unknown_fields=T
     found: dict[int, int | None] | None
 
 
-_Questions: Any = Ask | Register | Unregister | Forget | Drop | Measure | Recall
-_Answers: Any = REPLY_FORMS | Forgotten | Dropped | Condition | Measured | Recalled
+class Credits(msgspec.Struct, array_like=True, tag=165, forbid_unknown_fields=True):
+    """A `partibus.throttling.allocator.Grant`. ``here`` false: the allocator is not, and the rest means nothing."""
+
+    here: bool
+    period: int = 0
+    credits: int = 0
+    spent: bool = False
+    debt: int = 0
+
+
+_Questions: Any = Ask | Register | Unregister | Forget | Drop | Measure | Recall | AskCredits
+_Answers: Any = REPLY_FORMS | Forgotten | Dropped | Condition | Measured | Recalled | Credits
 
 Read = Callable[[bytes | memoryview], list[Form]]
 
