@@ -85,6 +85,20 @@ _OPTIONS = (
         "yes",
         bool,
     ),
+    _Option(
+        "--express/--no-express",
+        "EnableExpress",
+        "Acknowledge messages from memory: a crash loses those younger than the bound.",
+        "no",
+        bool,
+    ),
+    _Option(
+        "--express-bound-ms",
+        "PartibusExpressBoundInMilliseconds",
+        "Age at which express messages survive a crash, 500 to 60000.",
+        "3000",
+        int,
+    ),
     _Option("--max-size-mb", "MaxSizeInMegabytes", "Size of each partition: 1024, 2048, ..., 5120, ...", "1024", int),
     _Option("--max-message-size-kb", "MaxMessageSizeInKilobytes", "Largest message, 256 to 1024.", "256", int),
     _Option(

@@ -17,7 +17,7 @@ from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_fields import Property, map_value, properties
 from partibus.filters.errors import EvaluationError
 from partibus.filters.values import TICKS_PER_MS, Ticks, plain, text_of
-from partibus.message import Message, StoredMessage
+from partibus.message import Message, StoredMessage, is_durable
 
 _DESCRIPTOR_BYTES: Final = 3
 _MAP8: Final = 0xC1
@@ -200,7 +200,7 @@ SYSTEM_PROPERTIES: Final[dict[str, Callable[[MessageView], object]]] = {
     "enqueuedsequencenumber": _constant(0),
     "enqueuedtimeutc": lambda view: Timestamp(view.now_ms),
     "expiresatutc": _expires_at,
-    "forcepersistence": _constant(False),
+    "forcepersistence": lambda view: is_durable(view.message.data),
     "isbodyconsumed": _constant(False),
     "label": _field(Property.SUBJECT),
     "lockeduntilutc": _constant(None),

@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from partibus.limits import EXPRESS_BOUND_MS
 from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, UNLIMITED_MS
 
 STANDARD_PARTITION_COUNT = 16
@@ -14,6 +15,11 @@ STANDARD_PARTITION_COUNT = 16
 
 REDELIVERY_DELAY_MAX_MS = MS_PER_DAY
 """Longest time that a policy may keep an abandoned message away."""
+
+
+EXPRESS_BOUND_MIN_MS = 500
+"""A sixth of it is for the commit: 83 ms, four times what one waits for company and takes."""
+EXPRESS_BOUND_MAX_MS = 60_000
 
 
 class EntityKind(Enum):
@@ -59,6 +65,9 @@ class EntityOptions:
     batched_operations: bool = True
     """Batched store access: writes may wait a little to share a commit (rows C13, C14)."""
     express: bool = False
+    """Messages are acknowledged from memory (D18)."""
+    express_bound_ms: int = EXPRESS_BOUND_MS
+    """Of an express entity: what is older survives a crash."""
     max_size_mb: int = 1024
     """Of each partition, in MiB."""
     max_message_size_kb: int = 256

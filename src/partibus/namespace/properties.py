@@ -19,6 +19,8 @@ from partibus.errors import ArgumentError, PartibusError, Unsupported, shown
 from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, MS_PER_SECOND, UNLIMITED_MS, format_duration
 from partibus.namespace.entities import (
     DEFAULT_OPTIONS,
+    EXPRESS_BOUND_MAX_MS,
+    EXPRESS_BOUND_MIN_MS,
     REDELIVERY_DELAY_MAX_MS,
     EntityKind,
     EntityOptions,
@@ -52,6 +54,8 @@ class Property:
 
 REDELIVERY_DELAY = "PartibusRedeliveryDelay"
 MAX_REDELIVERY_DELAY = "PartibusMaxRedeliveryDelay"
+EXPRESS_BOUND = "PartibusExpressBoundInMilliseconds"
+"""Of an express entity (row C22): what is older survives a crash."""
 
 FORWARD_TO = "ForwardTo"
 FORWARD_DEAD_LETTERED_TO = "ForwardDeadLetteredMessagesTo"
@@ -64,7 +68,8 @@ _ALL = (
     Property("DeadLetteringOnFilterEvaluationExceptions", "dead_lettering_on_filter_exceptions", BooleanValue()),
     Property("EnablePartitioning", "partitioned", BooleanValue(), mutable=False),
     Property("EnableBatchedOperations", "batched_operations", BooleanValue()),
-    Property("EnableExpress", "express", BooleanValue(), available=False),
+    Property("EnableExpress", "express", BooleanValue()),
+    Property(EXPRESS_BOUND, "express_bound_ms", IntegerValue(EXPRESS_BOUND_MIN_MS, EXPRESS_BOUND_MAX_MS)),
     Property("MaxSizeInMegabytes", "max_size_mb", ChoiceValue({mb: mb for mb in ENTITY_SIZES_MB})),
     Property("MaxMessageSizeInKilobytes", "max_message_size_kb", IntegerValue(256, 102_400)),
     Property("AutoDeleteOnIdle", "auto_delete_on_idle_ms", DurationValue(5 * MS_PER_MINUTE, UNLIMITED_MS)),
@@ -97,6 +102,7 @@ _OF_RECEIVING = {
 _OF_STORING = {
     "partitioned",
     "express",
+    "express_bound_ms",
     "max_size_mb",
     "max_message_size_kb",
     "requires_duplicate_detection",

@@ -148,14 +148,18 @@ class Measuring:
                     of[queue.kind.value] += 1
                 await slices.rest()
         available: dict[tuple[str, str], bool] = {}
+        bounds_ms: dict[tuple[str, str], int] = {}
         for one in measured.values():
             for namespace, path, *_ in one["entities"]:
                 found = self._named(namespace, path)
                 if found is not None:
                     is_limited = away_numbers and any(place.store_no in away_numbers for place in found.partitions)
                     available[namespace, path] = not is_limited
+                    if found.express_ms:
+                        bounds_ms[namespace, path] = found.express_ms
                 await slices.rest()
-        return Snapshot(status, measured, available, kinds, self._namespaces.default.namespace.name, only, slices.rest)
+        default = self._namespaces.default.namespace.name
+        return Snapshot(status, measured, available, bounds_ms, kinds, default, only, slices.rest)
 
     def _named(self, namespace: str, path: str) -> Queue | None:
         try:

@@ -22,5 +22,6 @@ def partition_options(queue: Queue, limits: Limits) -> PartitionOptions:
         redelivery_delay_ms=queue.redelivery_delay_ms,
         redelivery_delay_max_ms=queue.redelivery_delay_max_ms,
         reservation_ms=limits.cache_ms,
+        express_ms=queue.express_ms,
         limits=limits.partition,
     )

@@ -48,6 +48,8 @@ class Snapshot(NamedTuple):
     """By broker: what `partibus.node.metrics.Measuring.measure` says."""
     available: Mapping[tuple[str, str], bool]
     """By namespace and path, of the entities that are told of: all partitions can be used (row A4)."""
+    express_bounds_ms: Mapping[tuple[str, str], int]
+    """Likewise, of those that are express: their loss bounds (row C22)."""
     kinds: Mapping[str, Mapping[str, int]]
     """How many entities there are of each kind, by namespace."""
     default: str
@@ -359,6 +361,15 @@ def _of_entities(snapshot: Snapshot, told: Told) -> Iterator[Block]:
             (labels(namespace=key[0], entity=key[1], kind=kind), int(snapshot.available[key]))
             for key, kind in kinds.items()
             if key in snapshot.available
+        ),
+    )
+    yield gauge(
+        "entity_express_bound_seconds",
+        "A crash loses no message that is older.",
+        (
+            (labels(namespace=key[0], entity=key[1], kind=kind), snapshot.express_bounds_ms[key] / 1_000)
+            for key, kind in kinds.items()
+            if key in snapshot.express_bounds_ms
         ),
     )
     for place, name in enumerate(TALLIED):

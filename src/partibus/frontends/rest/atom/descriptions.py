@@ -19,7 +19,7 @@ from partibus.namespace.access import SasPolicy
 from partibus.namespace.entities import DEFAULT_OPTIONS, EntityKind
 from partibus.namespace.hints import did_you_mean
 from partibus.namespace.namespace import Queue, Topic
-from partibus.namespace.properties import FORWARD_DEAD_LETTERED_TO, FORWARD_TO, PROPERTIES, properties_of
+from partibus.namespace.properties import EXPRESS_BOUND, FORWARD_DEAD_LETTERED_TO, FORWARD_TO, PROPERTIES, properties_of
 
 ELEMENTS = {
     EntityKind.QUEUE: names.QUEUE,
@@ -113,7 +113,8 @@ def description_xml(queue: Queue, counts: Counts, host: str) -> str:
             value = value and f"sb://{host}/{value}"
         elif name == _MAX_SIZE:
             value = size_shown(int(value), partitioned=queue.partitioned)
-        if name.startswith(_OWN) and value != _DEFAULTS[queue.kind][name]:
+        is_express_bound = name == EXPRESS_BOUND and queue.express_ms > 0
+        if name.startswith(_OWN) and (is_express_bound or value != _DEFAULTS[queue.kind][name]):
             own.append(text_element(name, text_of(value)))
         elif value != "":
             elements[name] = text_element(name, text_of(value))

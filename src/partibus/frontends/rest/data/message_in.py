@@ -114,6 +114,7 @@ class MessageReader:
         pairs = [encode(Symbol(name)) + encode(value) for name, value in annotations.items() if value is not None]
         texts: dict[str, Any] = {field: _text(name, broker.get(name)) for name, field in _TEXTS.items()}
         data = pack(
+            durable=_flag("ForcePersistence", broker.get("ForcePersistence")),
             ttl_ms=ttl_ms,
             annotation_count=len(pairs),
             annotations=b"".join(pairs),
@@ -177,6 +178,12 @@ def _key(name: str, value: object) -> str | None:
     if text is not None and len(text) > KEY_CHARS_MAX:
         raise ArgumentError(name, text, f"at most {KEY_CHARS_MAX} characters long")
     return text
+
+
+def _flag(name: str, value: object) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise ArgumentError(name, value, "true or false")
+    return bool(value)
 
 
 def _ttl_ms(broker: Mapping[str, object]) -> int | None:
