@@ -32,6 +32,9 @@ from partibus.client import OutgoingMessage
     help="When the message is to become active: a time (2030-01-31T12:00:00Z), or a duration from now on (10m).",
 )
 @click.option(
+    "--force-persistence", is_flag=True, help="Have also an express entity store it before it is acknowledged."
+)
+@click.option(
     "--property",
     "properties",
     type=key_value,
@@ -56,13 +59,14 @@ def send(
     reply_to: str | None,
     ttl: int | None,
     schedule: int | None,
+    force_persistence: bool,
     properties: tuple[tuple[str, str | int | float | bool], ...],
     connection: str,
     as_json: bool,
 ) -> None:
     """Send BODY to ENTITY; without BODY, or with -, what comes on standard input.
 
-    Ends when the broker has stored everything.
+    Ends when the broker has acknowledged everything.
     """
     if lines and body != "-":
         raise click.UsageError("--lines reads standard input: leave BODY out")
@@ -80,6 +84,7 @@ def send(
             reply_to=reply_to,
             ttl_ms=ttl,
             scheduled_ms=schedule,
+            force_persistence=force_persistence,
             application_properties=dict(properties),
         )
 

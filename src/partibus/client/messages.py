@@ -25,7 +25,8 @@ STATES = ("active", "deferred", "scheduled")
 @dataclass(slots=True, kw_only=True)
 class OutgoingMessage:
     """A message to be sent. ``ttl_ms`` is its time to live in milliseconds, None for the queue's own; ``scheduled_ms``
-    the Unix time in milliseconds at which it is to become active, None for at once."""
+    the Unix time in milliseconds at which it is to become active, None for at once; ``force_persistence`` has also an
+    express entity store it before it is acknowledged."""
 
     body: bytes = b""
     message_id: MessageId | None = None
@@ -38,11 +39,12 @@ class OutgoingMessage:
     reply_to: str | None = None
     ttl_ms: int | None = None
     scheduled_ms: int | None = None
+    force_persistence: bool = False
     application_properties: Mapping[str, object] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """The encoded message. Raises `partibus.amqp.EncodeError` for a value that no AMQP type can hold."""
-        parts = [encode_header(durable=True, ttl=self.ttl_ms)]
+        parts = [encode_header(durable=self.force_persistence, ttl=self.ttl_ms)]
         annotations: dict[str, object] = {}
         if self.partition_key is not None:
             annotations["x-opt-partition-key"] = self.partition_key
