@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from partibus.testing.fault_proxy import FaultProxy
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
 from tests.robustness.raw import PATIENCE_S
-from tests.robustness.ways import KEYS, drained_until, message
+from tests.robustness.ways import AT_A_TIME, KEYS, LOST_S, drained_until, message
 
 
 class FarMachines(Machines):
@@ -57,17 +58,21 @@ def machines(tmp_path: Path, server: PostgreSQLServer) -> Iterator[FarMachines]:
         yield machines
 
 
-def send_keyed(machines: FarMachines, first: int, timeout_s: float = PATIENCE_S) -> set[int]:
+def send_keyed(machines: FarMachines, first: int, timeout_s: float = PATIENCE_S, *, at_a_time: int = 1) -> set[int]:
     """One message for each key, through ``a``; those that were accepted."""
-    accepted = set()
-    for number, key in enumerate(KEYS, start=first):
+
+    def send(number: int, key: str) -> int | None:
         with (
             suppress(ClientError),
             connect(machines.brokers["a"].connection_string, timeout_s=timeout_s) as client,
         ):
             client.sender("orders").send([message(number, key)])
-            accepted.add(number)
-    return accepted
+            return number
+        return None
+
+    with ThreadPoolExecutor(at_a_time) as pool:
+        sent = pool.map(send, range(first, first + len(KEYS)), KEYS)
+        return {number for number in sent if number is not None}
 
 
 def deafen(way: FaultProxy) -> None:
@@ -95,11 +100,11 @@ def test_while_another_machine_is_not_reached(machines: FarMachines, fail: Calla
     unkeyed = set()
     for number in range(1_000, 1_100):
         # What was on its way has no outcome; a channel without a word is given up after some seconds.
-        with suppress(ClientError), machines.client("a") as client:
+        with suppress(ClientError), connect(machines.brokers["a"].connection_string, timeout_s=LOST_S) as client:
             client.sender("orders").send([message(number)])
             unkeyed.add(number)
     assert len(unkeyed) >= 80
-    keyed = send_keyed(machines, 2_000, timeout_s=1)
+    keyed = send_keyed(machines, 2_000, timeout_s=1, at_a_time=AT_A_TIME)
     assert 0 < len(keyed) < 64
     machines.ways["b"].heal()
     machines.settle("a", "b")

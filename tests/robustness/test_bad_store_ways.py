@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.fault_proxy import FaultProxy
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness.ways import (
+    AT_A_TIME,
     KEYS,
+    LOST_S,
     broker_with_distant_stores,
     client_of,
     drained,
@@ -80,15 +83,19 @@ def test_while_the_database_is_not_reached(tmp_path: Path, server: PostgreSQLSer
             sent = 0
             while sent < 100:
                 with suppress(ClientError):
-                    client.sender("orders").send([message(1_000 + sent)])
+                    client.sender("orders").send([message(1_000 + sent)], timeout_s=LOST_S)
                     accepted.add(1_000 + sent)
                 sent += 1
         assert len(accepted) >= 64 + 80, "sends without a key go elsewhere"
-        keyed = []
-        for number, key in enumerate(KEYS[:24], start=2_000):
+        keyed: list[int] = []
+
+        def send_keyed(number: int, key: str) -> None:
             with suppress(ClientError), client_of(broker) as client:
                 client.sender("orders").send([message(number, key)], timeout_s=1)
                 keyed.append(number)
+
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            list(pool.map(send_keyed, range(2_000, 2_024), KEYS))
         assert 0 < len(keyed) < 24
         way.heal()
         found: list[int] = []

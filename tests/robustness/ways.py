@@ -16,6 +16,10 @@ from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness.raw import PATIENCE_S
 
 KEYS = [f"key-{number}" for number in range(64)]
+AT_A_TIME = 16
+"""Who waits for an answer that does not come need not wait alone."""
+LOST_S = 6.0
+"""For an answer that may never come: more than a broker itself waits for what is silent."""
 
 
 def client_of(broker: BrokerProcess) -> Client:

@@ -21,6 +21,11 @@ CONFIG = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
+    # A plan is run once or twice, over few rows: not worth being compiled.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Where in the tests a column was made need not be known.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
@@ -33,7 +38,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROJECT), before]))
     session = make_session(
-        "tests", MASTER, {**CONFIG, "spark.sql.warehouse.dir": str(folder), "spark.local.dir": str(folder)}
+        "tests",
+        MASTER,
+        {
+            **CONFIG,
+            "spark.python.daemon.module": "tests.spark.warm_daemon",
+            "spark.sql.warehouse.dir": str(folder),
+            "spark.local.dir": str(folder),
+        },
     )
     session.sparkContext.setLogLevel("OFF")
     silence_query_context()

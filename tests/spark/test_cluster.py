@@ -21,6 +21,7 @@ import pytest
 from partibus.client import OutgoingMessage, connect
 from partibus.client.ranges import open_ranges
 from partibus.routing.slots import partition_for_key
+from partibus.spark.python import worker_python
 from partibus.spark.tail import complete_tail
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.spark_cluster import HOST, SparkCluster
@@ -74,6 +75,8 @@ class Pipeline:
             self._driver = subprocess.Popen(
                 [sys.executable, str(PROJECT / "tests/spark/cluster_driver.py"), json.dumps(self.given)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+                # All of the cluster is on this machine; the executors use the driver's.
+                env={**os.environ, "PYSPARK_PYTHON": worker_python()},
             )  # fmt: skip
         assert self._answer() == "ready"
 
