@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn, Protocol
 
 from partibus.clock import Clock, SystemClock
-from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation, PartibusError, Unsupported
+from partibus.errors import ArgumentError, EntityDisabled, EntityNotFound, InvalidOperation, PartibusError, Unsupported
 from partibus.filters.model import Rule
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies, SasPolicy
@@ -16,8 +16,15 @@ from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.namespace_options import DEFAULT_ID
 from partibus.namespace.placement import Placement
 from partibus.namespace.policies import check_not_fixed, policy_path, regenerated, with_policy, without
-from partibus.namespace.properties import changed_options, options_of, replaced_options
+from partibus.namespace.properties import (
+    FORWARD_DEAD_LETTERED_TO,
+    FORWARD_TO,
+    changed_options,
+    options_of,
+    replaced_options,
+)
 from partibus.namespace.requests import RequestCounters
+from partibus.namespace.sas import parse_resource
 from partibus.routing.arrivals import Arrivals
 from partibus.routing.detour import CallLater
 from partibus.routing.entity import EntityRoute
@@ -239,6 +246,7 @@ class Broker:
         ``kind``: what it must be. Raises what `changed_options` and `Namespace.change` raise, and `InvalidOperation`
         for an entity of another kind; then nothing has changed."""
         queue = self._known(path, kind)
+        self._check_targets(properties)
 
         def change(old: EntityOptions) -> EntityOptions:
             return (replaced_options if whole else changed_options)(old, properties, queue.kind)
@@ -346,11 +354,19 @@ class Broker:
         policies: Iterable[SasPolicy] | None = None,
     ) -> Entity:
         self._catch_up(path)
+        self._check_targets(properties)
         description = EntityDescription(path, options_of(kind, properties), kind)
         queue = self.namespace.make(description, self._stores_away(), rule=rule, policies=policies or ())
         self.access.follow(queue.name, queue.policies)
         self._tell(queue.name)
         return self.entity_of(queue)
+
+    def _check_targets(self, properties: Mapping[str, object]) -> None:
+        """ArgumentError when messages are to go on to what an absolute address says is in another namespace."""
+        for name in (FORWARD_TO, FORWARD_DEAD_LETTERED_TO):
+            target = properties.get(name)
+            if isinstance(target, str) and "://" in target and not self.access.answers_to(parse_resource(target).host):
+                raise ArgumentError(name, target, "a queue or topic of this namespace", "Give its name alone.")
 
     def _known(self, path: str, kind: EntityKind | None) -> Queue:
         """The entity of that path, which must be of that kind, as the catalog has it."""

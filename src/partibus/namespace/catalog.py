@@ -138,10 +138,7 @@ class Catalog:
         """With all that is in it; the partitions of its entities are remembered as dropped. EntityNotFound."""
         with self._changing():
             record = self._namespaces.existing(name)
-            within = self.of(record.namespace_id)
-            for entity in within.list_entities():
-                if entity.description.kind is not EntityKind.SUBSCRIPTION:
-                    within.delete(entity.description.name)
+            self.of(record.namespace_id)._entities.remove_all()
             self._policies.remove_all(owner_of(record.namespace_id))
             self._namespaces.remove(record.namespace_id)
             self._database.note({"namespaces": True})

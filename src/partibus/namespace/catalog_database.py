@@ -22,6 +22,10 @@ FORMAT_VERSION = 3
 Row = tuple[Any, ...]
 
 
+OF_NAMESPACE = "entity_id IN (SELECT entity_id FROM entity WHERE namespace_id = ?)"
+"""A condition of statements."""
+
+
 class CatalogDatabase(Protocol):
     """Calls block: for a disk sync, or for the way to a server and back, and for a bounded time at most.
 

@@ -17,7 +17,7 @@ from partibus.errors import (
 )
 from partibus.filters.model import Rule
 from partibus.namespace.access import SasPolicy
-from partibus.namespace.catalog_database import CatalogDatabase, Row
+from partibus.namespace.catalog_database import OF_NAMESPACE, CatalogDatabase, Row
 from partibus.namespace.catalog_namespaces import NamespaceTable
 from partibus.namespace.catalog_policies import PolicyTable
 from partibus.namespace.catalog_rules import RuleTable
@@ -31,7 +31,6 @@ from partibus.namespace.tiers import Tier, TierLimits, limits_of
 
 _ENTITY_COLUMNS = "entity_id, name, kind, properties, created_ms, updated_ms"
 _PLACEMENT_COLUMNS = "partition_no, store_no, partition_row"
-_OF_NAMESPACE = "entity_id IN (SELECT entity_id FROM entity WHERE namespace_id = ?)"
 
 
 PARTITION_ROW_MAX = (1 << 21) - 1
@@ -94,12 +93,12 @@ class EntityTable:
         """In order of their creation."""
         placements: dict[int, list[Placement]] = {}
         for entity_id, *place in self._database.execute(
-            f"SELECT entity_id, {_PLACEMENT_COLUMNS} FROM placement WHERE {_OF_NAMESPACE}"
+            f"SELECT entity_id, {_PLACEMENT_COLUMNS} FROM placement WHERE {OF_NAMESPACE}"
             " ORDER BY entity_id, partition_no",
             (self._namespace_id,),
         ):
             placements.setdefault(entity_id, []).append(Placement(*place))
-        rules, policies = self._rules.of_all(), self._policies.of_all()
+        rules, policies = self._rules.of_all(self._namespace_id), self._policies.of_all(self._namespace_id)
         rows = self._database.execute(
             f"SELECT {_ENTITY_COLUMNS} FROM entity WHERE namespace_id = ? ORDER BY entity_id", (self._namespace_id,)
         )
@@ -136,6 +135,16 @@ class EntityTable:
     def remove(self, records: Sequence[EntityRecord]) -> None:
         """Rules and placements go with what they belong to."""
         self._database.execute_many("DELETE FROM entity WHERE entity_id = ?", [(one.entity_id,) for one in records])
+
+    def remove_all(self) -> None:
+        """All that the namespace has, whose partitions are remembered as dropped. Done at once: one by one ten thousand
+        take seconds, for which nobody is served."""
+        number = (self._namespace_id,)
+        self._database.execute(
+            f"INSERT INTO dropped_partition SELECT partition_row, store_no FROM placement WHERE {OF_NAMESPACE}", number
+        )
+        self._policies.remove_of_entities(self._namespace_id)
+        self._database.execute("DELETE FROM entity WHERE namespace_id = ?", number)
 
     def _key(self, name: str) -> str:
         """What the name is unique by among the entities of all namespaces."""
@@ -261,7 +270,7 @@ class EntityTable:
         if not options.partitioned:
             return
         ((partitioned_count,),) = self._database.execute(
-            f"SELECT count(*) FROM placement WHERE partition_no = 1 AND {_OF_NAMESPACE}", (self._namespace_id,)
+            f"SELECT count(*) FROM placement WHERE partition_no = 1 AND {OF_NAMESPACE}", (self._namespace_id,)
         )
         if partitioned_count >= limits.partitioned_entities:
             # Subscriptions are among them, and are not counted.

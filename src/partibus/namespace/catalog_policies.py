@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from partibus.errors import QuotaExceeded
 from partibus.namespace.access import SasPolicy, names_of, rights_of
-from partibus.namespace.catalog_database import CatalogDatabase
+from partibus.namespace.catalog_database import OF_NAMESPACE, CatalogDatabase
 
 
 def owner_of(namespace_id: int) -> int:
@@ -21,10 +21,11 @@ class PolicyTable:
     def __init__(self, database: CatalogDatabase) -> None:
         self._database = database
 
-    def of_all(self) -> dict[int, tuple[SasPolicy, ...]]:
-        """By entity id, in order of name."""
+    def of_all(self, namespace_id: int) -> dict[int, tuple[SasPolicy, ...]]:
+        """Of all entities of a namespace, by entity id, in order of name."""
         found: dict[int, list[SasPolicy]] = {}
-        for entity_id, *row in self._database.execute(f"SELECT entity_id, {_COLUMNS} FROM policy ORDER BY name"):
+        statement = f"SELECT entity_id, {_COLUMNS} FROM policy WHERE {OF_NAMESPACE} ORDER BY name"
+        for entity_id, *row in self._database.execute(statement, (namespace_id,)):
             found.setdefault(entity_id, []).append(_from_row(*row))
         return {entity_id: tuple(policies) for entity_id, policies in found.items()}
 
@@ -53,6 +54,10 @@ class PolicyTable:
                 for policy in policies
             ],
         )
+
+    def remove_of_entities(self, namespace_id: int) -> None:
+        """No entity of the namespace has any any more."""
+        self._database.execute(f"DELETE FROM policy WHERE {OF_NAMESPACE}", (namespace_id,))
 
     def remove_all(self, entity_id: int) -> None:
         """The entity has none any more."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from partibus.errors import EntityExists, EntityNotFound, QuotaExceeded
 from partibus.filters.model import CorrelationFilter, Rule
 from partibus.filters.plain import from_plain, to_plain
-from partibus.namespace.catalog_database import CatalogDatabase
+from partibus.namespace.catalog_database import OF_NAMESPACE, CatalogDatabase
 from partibus.namespace.names import RULES, fold_name
 from partibus.namespace.tiers import TierLimits
 
@@ -26,10 +26,12 @@ class RuleTable:
     def __init__(self, database: CatalogDatabase) -> None:
         self._database = database
 
-    def of_all(self) -> dict[int, tuple[Rule, ...]]:
-        """By entity id, in order of folded name."""
+    def of_all(self, namespace_id: int) -> dict[int, tuple[Rule, ...]]:
+        """Of all subscriptions of a namespace, by entity id, in order of folded name."""
         found: dict[int, list[Rule]] = {}
-        rows = self._database.execute("SELECT entity_id, content FROM rule ORDER BY entity_id, folded_name")
+        rows = self._database.execute(
+            f"SELECT entity_id, content FROM rule WHERE {OF_NAMESPACE} ORDER BY entity_id, folded_name", (namespace_id,)
+        )
         for entity_id, content in rows:
             found.setdefault(entity_id, []).append(_from_text(content))
         return {entity_id: tuple(rules) for entity_id, rules in found.items()}

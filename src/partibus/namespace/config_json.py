@@ -13,17 +13,23 @@ Entities take every property of the service (`properties`), also those that the 
 EnablePartitioning. A property that is left out has the service's default, not the emulator's; a subscription without
 rules has the one that selects everything. Strict: what is unknown, misspelt or out of range is refused and never passed
 over, so that nothing runs against an entity other than the one that is written down.
+
+One of the namespaces is the server's default one, whatever the file calls it: ``sbemulatorns``, as the emulator knows
+no other name, or ``default``, or else the first. The others are made by their names.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from partibus.errors import ArgumentError
 from partibus.namespace.config_document import ConfigError, Document, Problem
 from partibus.namespace.config_names import declared_name
 from partibus.namespace.config_topics import DeclaredTopic, read_properties, read_topic
 from partibus.namespace.entities import EntityDescription, EntityKind
-from partibus.namespace.names import check_short_name
+from partibus.namespace.names import check_namespace_name, check_short_name, fold_name
+from partibus.namespace.namespace_options import DEFAULT_NAME
 
+_DEFAULT_NAMES = ("sbemulatorns", DEFAULT_NAME)
 _LOGGING_TYPES = ("File", "Console", "File,Console", "Console,File")
 
 
@@ -43,6 +49,8 @@ class Config:
     namespace_name: str
     queues: tuple[DeclaredQueue, ...]
     topics: tuple[DeclaredTopic, ...] = ()
+    others: tuple["Config", ...] = ()
+    """Beside the default namespace."""
 
 
 def read_config_json(file: Path) -> Config:
@@ -72,10 +80,28 @@ def _user_config(document: Document, value: object, path: str, file: str) -> Con
     if "Namespaces" not in members:
         return Config(file, "", ())
     namespaces = document.elements(members["Namespaces"], f"{path}.Namespaces")
-    if len(namespaces) != 1 and isinstance(members["Namespaces"], list):
-        document.refuse(f"{path}.Namespaces", f"has {len(namespaces)} namespaces, but must have exactly one")
-    configs = [_namespace(document, element, element_path, file) for element_path, element in namespaces]
-    return configs[0] if configs else Config(file, "", ())
+    if not namespaces and isinstance(members["Namespaces"], list):
+        document.refuse(f"{path}.Namespaces", "is empty, but must have a namespace")
+    taken: dict[str, str] = {}
+    configs = [_namespace(document, element, element_path, file, taken) for element_path, element in namespaces]
+    if not configs:
+        return Config(file, "", ())
+    default = next((one for one in configs if fold_name(one.namespace_name) in _DEFAULT_NAMES), configs[0])
+    others = [one for one in configs if one is not default]
+    for (element_path, _), one in zip(namespaces, configs, strict=True):
+        if one is not default and one.namespace_name:
+            _check_other(document, one.namespace_name, f"{element_path}.Name")
+    return replace(default, others=tuple(others))
+
+
+def _check_other(document: Document, name: str, path: str) -> None:
+    """One that is made by its name."""
+    try:
+        check_namespace_name(name)
+    except ArgumentError as error:
+        document.refuse(path, str(error))
+    if fold_name(name) == DEFAULT_NAME:
+        document.refuse(path, f"is '{name}', which is the default namespace; the file has that already")
 
 
 def _check_logging(document: Document, value: object, path: str) -> None:
@@ -84,9 +110,9 @@ def _check_logging(document: Document, value: object, path: str) -> None:
         document.choice(logging["Type"], f"{path}.Type", _LOGGING_TYPES)
 
 
-def _namespace(document: Document, value: object, path: str, file: str) -> Config:
+def _namespace(document: Document, value: object, path: str, file: str, taken: dict[str, str]) -> Config:
     members = document.members(value, path, ("Name", "Queues", "Topics"), required=("Name",))
-    name = declared_name(document, members, path, {}, check_short_name)
+    name = declared_name(document, members, path, taken, check_short_name)
     names: dict[str, str] = {}
     queues = [
         _queue(document, element, queue_path, names)

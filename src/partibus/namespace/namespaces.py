@@ -8,14 +8,13 @@ settings of its own. Stores and brokers they share.
 from collections.abc import Callable, Iterator
 
 from partibus.errors import EntityNotFound, InvalidOperation
-from partibus.namespace.access import ROOT_POLICY, Right, SasPolicy
 from partibus.namespace.announcing import Announcer, Change
 from partibus.namespace.broker import Broker, Entity
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.names import check_namespace_name, fold_name
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions, NamespaceRecord
-from partibus.namespace.policies import completed
+from partibus.namespace.policies import first_policies
 from partibus.namespace.tiers import check_migration, check_namespace_options, check_update
 
 MakeBroker = Callable[[NamespaceRecord], Broker]
@@ -117,8 +116,7 @@ class Namespaces:
         check_namespace_name(name)
         check_namespace_options(options)
         now_ms = self.default.clock.now_ms()
-        root = completed([SasPolicy(ROOT_POLICY, Right.MANAGE, "", "")], (), now_ms)
-        self._known.create_namespace(name, options, now_ms, root)
+        self._known.create_namespace(name, options, now_ms, first_policies(now_ms))
         self._changed()
         return self.named(name)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from partibus.errors import ArgumentError, EntityExists, EntityNotFound
-from partibus.namespace.access import EMULATOR_KEY, Right, SasPolicy
+from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, Right, SasPolicy
 from partibus.namespace.keys_file import new_key
 
 TEXT_MAX = 256
@@ -14,6 +14,11 @@ TEXT_MAX = 256
 def policy_path(owner: str, name: str) -> str:
     """What errors call a policy."""
     return f"{owner}/AuthorizationRules/{name}" if owner else f"AuthorizationRules/{name}"
+
+
+def first_policies(now_ms: int) -> tuple[SasPolicy, ...]:
+    """What a new namespace has: a policy of all rights, with keys of its own."""
+    return completed([SasPolicy(ROOT_POLICY, Right.MANAGE, "", "")], (), now_ms)
 
 
 def completed(

@@ -99,8 +99,8 @@ class TextValue:
 
 
 class TargetValue:
-    """The name of a queue or topic, also as an absolute address, ``sb://host[:port]/name``: the host is not looked at,
-    since there is one namespace. Empty or JSON null for none. Whether it exists is not known here."""
+    """The name of a queue or topic, also as an absolute address, ``sb://host[:port]/name``. Empty or JSON null for
+    none. Whether it exists, and whether the host is of the same namespace, is not known here."""
 
     bound = "the name of a queue or topic, or sb://host/name"
 

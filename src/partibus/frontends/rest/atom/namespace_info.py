@@ -7,17 +7,26 @@ from partibus.frontends.rest.atom.calls import Call
 from partibus.frontends.rest.atom.envelope import Entry, namespace_name
 from partibus.frontends.rest.atom.values import date_text
 from partibus.frontends.rest.atom.xml_out import text_element
+from partibus.namespace.tiers import Tier
 
 
 async def get_namespace_info(call: Call) -> Response:
-    """What kind of namespace it is. Nobody writes down when one was made; it is as old as its oldest entity."""
-    name = namespace_name(call.base)
-    created_ms = min((queue.created_ms for queue in call.broker.namespace), default=call.broker.clock.now_ms())
-    modified_ms = max((queue.updated_ms for queue in call.broker.namespace), default=created_ms)
+    """What kind of namespace it is. The default one has the name by which the client calls it, and as long as nobody
+    has changed it nobody has written down when it was made; it is as old as its oldest entity."""
+    namespace = call.broker.namespace
+    record = namespace.record
+    name = namespace_name(call.base) if call.broker.is_default else record.name
+    created_ms, modified_ms = record.created_ms, record.updated_ms
+    if not created_ms:
+        created_ms = min((queue.created_ms for queue in namespace), default=call.broker.clock.now_ms())
+        modified_ms = max((queue.updated_ms for queue in namespace), default=created_ms)
+    options = record.options
+    units = text_element("MessagingUnits", str(options.units)) if options.tier is Tier.PREMIUM else ""
     content = (
         text_element("Alias", "")
         + text_element("CreatedTime", date_text(created_ms))
-        + text_element("MessagingSKU", "Standard")
+        + text_element("MessagingSKU", options.tier.value.capitalize())
+        + units
         + text_element("ModifiedTime", date_text(modified_ms))
         + text_element("Name", name)
         + text_element("NamespaceType", "Messaging")
