@@ -137,6 +137,17 @@ class TlsLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitLimits:
+    """What messaging units are made of (row R11, ADR 0020)."""
+
+    per_broker: int = 4
+    """Units of one broker process: each is such a part of its time and of its memory."""
+    memory_bytes: int = 1024 * MIB
+    """Of one broker process for what namespaces hold: input, output, windows of their partitions. A namespace with all
+    units of a broker could hold 100 connections' unsent answers and the full windows of 400 partitions."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """All limits of a broker."""
 
@@ -147,6 +158,7 @@ class Limits:
     peer: PeerLimits = PeerLimits()
     http: HttpLimits = HttpLimits()
     tls: TlsLimits = TlsLimits()
+    units: UnitLimits = UnitLimits()
     entity_connections_max: int = 5_000
     """AMQP connections that use one entity at the same time (rows C35, C36). A queue counts those that send and those
     that receive; a topic and each of its subscriptions count their own."""

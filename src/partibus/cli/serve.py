@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from partibus.cli.types import brokers as brokers_range
 from partibus.cli.types import byte_size, duration
 from partibus.namespace.durations import MS_PER_SECOND
 
@@ -41,10 +42,18 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
 )
 @click.option(
     "--brokers",
-    type=click.IntRange(1, 64),
-    default=1,
+    type=brokers_range,
+    default="1",
     show_default=True,
-    help="Processes behind the same ports; they share the stores, and take over from one another.",
+    help="Processes behind the same ports; they share the stores, and take over from one another. A range, like 1-4: "
+    "as many as the messaging units of premium namespaces want.",
+)
+@click.option(
+    "--units-per-broker",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Messaging units that one process is worth: each is such a part of its time and memory (docs/premium.md).",
 )
 @click.option("--emulator", is_flag=True, help="Also accept the well-known development key.")
 @click.option(
@@ -161,7 +170,8 @@ def serve(
     https_port: int | None,
     certificate: Path | None,
     certificate_key: Path | None,
-    brokers: int,
+    brokers: tuple[int, int | None],
+    units_per_broker: int,
     emulator: bool,
     config: Path | None,
     clock: str,
@@ -186,7 +196,7 @@ def serve(
 
     Keys are made at the first start, in a file in the data directory that only its owner can read.
     """
-    from partibus.limits import Limits
+    from partibus.limits import Limits, UnitLimits
     from partibus.node.main import serve as serve_node
     from partibus.node.settings import ClusterSettings, Settings
     from partibus.telemetry.settings import BYTES_MIN, TelemetrySettings
@@ -214,7 +224,8 @@ def serve(
         raise click.UsageError(f"--telemetry-roll is {telemetry_roll} ms: give at least {ROLL_MIN_MS} ms")
     settings = Settings(
         data=data,
-        brokers=brokers,
+        brokers=brokers[0],
+        brokers_max=brokers[1],
         host=host,
         amqp_port=amqp_port,
         http_port=http_port,
@@ -229,7 +240,7 @@ def serve(
         stores=stores,
         catalog=catalog,
         cluster=cluster,
-        limits=Limits(cache_locks=lock_cached),
+        limits=Limits(cache_locks=lock_cached, units=UnitLimits(per_broker=units_per_broker)),
         telemetry=TelemetrySettings(
             telemetry, telemetry_sample, telemetry_dir, telemetry_bytes, telemetry_roll / MS_PER_SECOND
         ),

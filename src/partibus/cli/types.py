@@ -21,6 +21,8 @@ _BYTES = re.compile(rf"({_NUMBER})([kmgt]?)(?:i?b)?")
 _BYTE_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _UNITS_MS = {"ms": 1, "s": MS_PER_SECOND, "m": MS_PER_MINUTE, "h": MS_PER_HOUR, "d": MS_PER_DAY}
 _PART = rf"({_NUMBER})(ms|s|m|h|d)"
+_RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
+BROKERS_MAX = 64
 _PARTS = re.compile(rf"(?:{_PART})+")
 
 
@@ -51,6 +53,17 @@ def byte_size(value: str) -> int:
     if match is None:
         raise click.BadParameter(f"{value!r} is no size: give bytes (4096) or a number with a unit k, m, g, t (512m)")
     return round(float(match[1]) * _BYTE_UNITS[match[2] or "b"])
+
+
+def brokers(value: str) -> tuple[int, int | None]:
+    """How many processes: a number, as (number, None), or the least and the most (`1-4`)."""
+    match = _RANGE.fullmatch(value)
+    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if match is None or not 1 <= least <= most <= BROKERS_MAX:
+        raise click.BadParameter(
+            f"{value!r} is no number of brokers: give one from 1 to {BROKERS_MAX}, or the least and the most (1-4)"
+        )
+    return least, most if match[2] else None
 
 
 def moment(value: str) -> int:

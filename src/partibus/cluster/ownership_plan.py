@@ -52,6 +52,8 @@ class OwnershipPlan:
         self._brokers: list[str | None] = [None] * store_count
         """Who takes, owns or gives a store."""
         self._present: set[str] = set()
+        self._leaving: set[str] = set()
+        """Those of them that shall have no stores any more."""
 
     @property
     def owners(self) -> Sequence[str | None]:
@@ -68,10 +70,20 @@ class OwnershipPlan:
     def joined(self, broker: str) -> None:
         """A broker is there and can own stores."""
         self._present.add(broker)
+        self._leaving.discard(broker)
+
+    def leaving(self, broker: str) -> None:
+        """A broker is to end in good order: what it has goes to the others first."""
+        self._leaving.add(broker)
+
+    def has_any(self, broker: str) -> bool:
+        """It has a store, or is about to."""
+        return broker in self._brokers
 
     def left(self, broker: str) -> None:
         """A broker's process has ended, and with it whatever it had."""
         self._present.discard(broker)
+        self._leaving.discard(broker)
         for store_no, owner in enumerate(self._brokers):
             if owner == broker:
                 self._set(store_no, Phase.NOBODY, None)
@@ -96,7 +108,9 @@ class OwnershipPlan:
     def _moves(self) -> list[Take | GiveUp]:
         steps: list[Take | GiveUp] = []
         wanted = assign(
-            len(self._phases), self._present, {no: broker for no, broker in enumerate(self._brokers) if broker}
+            len(self._phases),
+            self._present - self._leaving,
+            {no: broker for no, broker in enumerate(self._brokers) if broker},
         )
         for store_no, broker in wanted.items():
             phase, owner = self._phases[store_no], self._brokers[store_no]

@@ -20,6 +20,7 @@ from typing import Any
 
 from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused
 from partibus.cluster.ownership_plan import GiveUp, OwnershipPlan, Take
+from partibus.units.shares import brokers_wanted
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,10 @@ class Child:
         self.silent_ticks = 0
         self.lag_ms = 0.0
         """How long it took to answer the last time."""
+        self.used: Body = {}
+        """What premium namespaces have used of it in the last second, as it has said."""
+        self.leaving = False
+        """It gives up its stores, and ends."""
 
     @property
     def is_stopped(self) -> bool:
@@ -78,7 +83,12 @@ class Child:
 
 
 class Supervisor:
-    """``brokers`` child processes over the stores with these names."""
+    """Child processes over the stores with these names: a fixed number, or as many as messaging units want (R12).
+
+    One more starts like one that was lost: it joins, and stores move to it. One less gives its stores up first, so that
+    others have them while its clients can still reach everything through it; then it is told to drain and close like
+    all at a graceful stop. The youngest goes.
+    """
 
     def __init__(
         self,
@@ -87,14 +97,21 @@ class Supervisor:
         store_names: Sequence[str],
         make_start: Callable[[str], Mapping[str, Any]],
         now_ms: int | None,
+        brokers_max: int | None = None,
+        units_per_broker: int = 1,
     ) -> None:
         """``command`` starts a child, given the number of a file descriptor as one more argument: its end of the
-        control channel. ``make_start`` makes what a broker is told first. ``now_ms``: of a manual clock, else None."""
+        control channel. ``make_start`` makes what a broker is told first. ``now_ms``: of a manual clock, else None.
+        ``brokers_max``: with it ``brokers`` is the least."""
         self._command = command
         self._names = store_names
         self._make_start = make_start
         self._now_ms = now_ms
+        self._least = brokers
+        self._most = brokers if brokers_max is None else brokers_max
+        self._units_per_broker = units_per_broker
         self._brokers = [f"broker-{index}" for index in range(brokers)]
+        """Those that should run."""
         self._children: dict[str, Child] = {}
         self._restarts = dict.fromkeys(self._brokers, -1)
         self._plan = OwnershipPlan(len(store_names))
@@ -106,6 +123,7 @@ class Supervisor:
         self._failed: asyncio.Future[None]
         self._all_joined = asyncio.Event()
         self._settled = asyncio.Event()
+        self._any_moved = asyncio.Event()
         self._clock_turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -169,13 +187,13 @@ class Supervisor:
     async def _keep_running(self, broker: str) -> None:
         delay_s = RESTART_DELAY_S
         loop = asyncio.get_running_loop()
-        while not self._is_stopping():
+        while not self._is_stopping() and broker in self._brokers:
             began_s = loop.time()
             self._restarts[broker] += 1
             child = await self._run(broker)
             code = await child.process.wait()
             self._ended(child, code)
-            if self._is_stopping():
+            if self._is_stopping() or child.leaving:
                 return
             if not self._started:
                 reason = f"{broker} ended with exit code {code} before it was ready; its reason is in the log"
@@ -227,7 +245,8 @@ class Supervisor:
                 self._plan.joined(child.broker)
                 self._go_on()
                 await self._listen(child)
-                log.warning("%s runs again as process %d", child.broker, child.pid)
+                again = log.warning if self._restarts[child.broker] else log.info
+                again("%s runs now as process %d", child.broker, child.pid)
 
     async def _listen(self, child: Child) -> None:
         await child.channel.ask("listen")
@@ -238,7 +257,7 @@ class Supervisor:
         child.channel.close()
         if self._children.get(child.broker) is child:
             del self._children[child.broker]
-        if not self._stopping:
+        if not self._stopping and not child.leaving:
             log.warning(
                 "%s (process %d) has ended with code %d; the others take its stores", child.broker, child.pid, code
             )
@@ -272,9 +291,56 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         asked_s = loop.time()
         with suppress(ControlLost):
-            await child.channel.ask("ping")
+            used = [other.used for other in self._children.values() if other is not child]
+            answer = await child.channel.ask("ping", used=used)
             child.lag_ms = (loop.time() - asked_s) * 1000
             child.silent_ticks = 0
+            child.used = answer.get("used", {})
+            if child.broker == self._brokers[0] and "units" in answer:
+                self._fit(answer["units"])
+
+    # -- as many as are wanted ---------------------------------------------------------------------------------------
+
+    def _fit(self, units: int) -> None:
+        """Premium namespaces have so many units in all: begin to start one, or to end one. One at a time, when all the
+        stores are where they should be."""
+        wanted = brokers_wanted(units, self._least, self._most, self._units_per_broker)
+        if wanted == len(self._brokers) or not (self._started and self._plan.settled) or self._is_stopping():
+            return
+        if any(child.leaving or not child.serving for child in self._children.values()):
+            return
+        if len(self._children) != len(self._brokers):
+            return  # one is being started again
+        if wanted > len(self._brokers):
+            broker = f"broker-{len(self._brokers)}"
+            log.info("%s is started: %d messaging units want %d brokers", broker, units, wanted)
+            self._brokers.append(broker)
+            self._restarts[broker] = -1
+            self._spawn(self._keep_running(broker))
+        else:
+            broker = self._brokers.pop()
+            log.info("%s is ended: %d messaging units want %d brokers", broker, units, wanted)
+            self._spawn(self._end(self._children[broker]))
+
+    async def _end(self, child: Child) -> None:
+        child.leaving = True
+        self._plan.leaving(child.broker)
+        self._go_on()
+        while self._plan.has_any(child.broker) and child.process.returncode is None:
+            await self._moved()
+        with suppress(ControlLost, ControlRefused, TimeoutError):
+            await asyncio.wait_for(child.channel.ask("drain"), DRAIN_S)
+            await asyncio.wait_for(child.channel.ask("close"), CLOSE_S)
+        try:
+            await asyncio.wait_for(child.process.wait(), ENDED_S)
+        except TimeoutError:
+            log.warning("%s (process %d) did not end and is killed", child.broker, child.pid)
+            child.kill()
+
+    async def _moved(self) -> None:
+        """Until anything has become of any store."""
+        self._any_moved = asyncio.Event()
+        await self._any_moved.wait()
 
     # -- ownership ---------------------------------------------------------------------------------------------------
 
@@ -295,6 +361,7 @@ class Supervisor:
         }
         for child in joined:
             child.channel.tell("owners", **said)
+        self._any_moved.set()
         if self._plan.settled:
             self._settled.set()
 

@@ -17,6 +17,8 @@ from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions, N
 from partibus.namespace.policies import first_policies
 from partibus.namespace.tiers import check_migration, check_namespace_options, check_update
 
+CheckUnits = Callable[[str, NamespaceOptions | None, NamespaceOptions], None]
+"""Gets a namespace's name, its options before and those that it shall have. Raises ArgumentError."""
 MakeBroker = Callable[[NamespaceRecord], Broker]
 
 
@@ -45,6 +47,8 @@ class Namespaces:
         """Called with a namespace that is gone: its clients have nothing here any more."""
         self.on_changed: list[Callable[[Broker], None]] = []
         """Called with a namespace that is new or has other options."""
+        self.check_units: CheckUnits = lambda name, old, new: None
+        """Refuses units that no broker has free; whoever runs the brokers knows how many there are."""
         self._put(default)
         self._follow_catalog()
 
@@ -115,6 +119,7 @@ class Namespaces:
         """Make a namespace, with a policy of all rights and new keys. `ArgumentError`, `EntityExists`."""
         check_namespace_name(name)
         check_namespace_options(options)
+        self.check_units(name, None, options)
         now_ms = self.default.clock.now_ms()
         self._known.create_namespace(name, options, now_ms, first_policies(now_ms))
         self._changed()
@@ -127,6 +132,7 @@ class Namespaces:
         def checked(old: NamespaceOptions) -> NamespaceOptions:
             new = change(old)
             check_update(old, new)
+            self.check_units(name, old, new)
             return new
 
         return self._change(name, checked)
@@ -139,6 +145,7 @@ class Namespaces:
         def checked(old: NamespaceOptions) -> NamespaceOptions:
             new = change(old)
             check_migration(old, new)
+            self.check_units(name, old, new)
             return new
 
         return self._change(name, checked)

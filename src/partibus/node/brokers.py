@@ -50,7 +50,13 @@ class Brokers:
         self._ports = Ports._make(None if one is None else one.getsockname()[1] for one in held)
         now_ms = clock.now_ms() if settings.manual_clock else None
         self._supervisor = Supervisor(
-            CHILD, settings.brokers, [place.store_id for place in self._places], self._start_of, now_ms
+            CHILD,
+            settings.brokers,
+            [place.store_id for place in self._places],
+            self._start_of,
+            now_ms,
+            settings.brokers_max,
+            settings.limits.units.per_broker,
         )
 
     async def start(self) -> None:

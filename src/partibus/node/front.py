@@ -3,6 +3,7 @@ stop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from time import perf_counter_ns, process_time
 from typing import Any, Protocol
 
 from partibus.clock import Clock, ManualClock
@@ -23,11 +24,13 @@ from partibus.node.backups import Backups
 from partibus.node.clock_hand import ClockHand
 from partibus.node.cursor_watch import LOOK_S, CursorWatch
 from partibus.node.http_server import HttpServer
+from partibus.node.http_turns import HttpTurns
 from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
 from partibus.node.metrics import Measurements, Measuring
 from partibus.node.options import partition_options
 from partibus.node.settings import Ports, Settings
 from partibus.node.tls import ServerTls, TlsListener
+from partibus.node.unit_watch import UnitWatch
 from partibus.partition.host import Host
 from partibus.partition.meters import Meters
 from partibus.partition.ports import Store
@@ -35,6 +38,7 @@ from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.rehearsals import Rehearsals, to_plain
 from partibus.routing.store_access import StoreAccess
+from partibus.units.turns import Turns
 
 DRAIN_S = 0.2
 """Between telling clients to go and closing their connections."""
@@ -129,7 +133,19 @@ class Front:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._runtimes = runtimes
-        self._amqp = AmqpServer(self.namespaces, loop)
+        self._turns = Turns(loop.call_soon, perf_counter_ns)
+        self._amqp = AmqpServer(self.namespaces, loop, self._turns)
+        self.units = UnitWatch(
+            self.namespaces,
+            self._turns,
+            self._amqp.protocols,
+            runtimes,
+            clock,
+            settings.limits.units,
+            loop,
+            process_time,
+            brokers_max=settings.brokers_most,
+        )
         self._cursors = CursorWatch(self.namespaces, runtimes, loop)
         self._cursor_timer: asyncio.TimerHandle | None = None
         self.measuring = Measuring(self.namespaces, meters, self._amqp, stores, self._cursors)
@@ -139,7 +155,13 @@ class Front:
             self.hand = ClockHand(clock, self.namespaces.clock_moved, runtimes, self.idle)
             advance = whole.advance
         self._http = HttpServer(
-            make_app(self.health, self._metrics, clock, advance, self.namespaces, self._amqp.ingress.new_message_id),
+            HttpTurns(
+                make_app(
+                    self.health, self._metrics, clock, advance, self.namespaces, self._amqp.ingress.new_message_id
+                ),
+                self.namespaces,
+                self._turns,
+            ),
             settings.limits.http,
             self._amqp.make_websocket_protocol,
         )
@@ -176,6 +198,7 @@ class Front:
         )
         if self.tls is not None:
             self.tls.watch(self._loop)
+        self.units.begin()
         self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
         self._cursor_timer = self._loop.call_later(LOOK_S, self._look_at_cursors)
         return found
@@ -199,6 +222,7 @@ class Front:
         for timer in (self._idle_timer, self._cursor_timer):
             if timer is not None:
                 timer.cancel()
+        self.units.stop()
         self._amqp.stop_listening()
         for listener in self._tls_listeners:
             listener.stop()

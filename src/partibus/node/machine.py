@@ -63,10 +63,10 @@ class Machine:
 
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
         """Joins the others; serves nobody yet. Raises `StartError`, `StoreError`, `ConfigError`, OSError."""
-        if settings.brokers != 1:
+        if settings.brokers_most != 1:
             raise StartError(
-                f"--brokers is {settings.brokers}, but must be 1 with --catalog. Start one broker for each core, each "
-                "with its own --data, ports and --broker-name."
+                f"--brokers is {settings.brokers_most}, but must be 1 with --catalog. Start one broker for each core, "
+                "each with its own --data, ports and --broker-name."
             )
         if settings.manual_clock:
             raise StartError(
@@ -271,7 +271,7 @@ class Machine:
         """One of all looks after idle queues."""
         if is_janitor and not self._is_janitor:
             self._front.idle.begin()
-        self._is_janitor = is_janitor
+        self._is_janitor = self._front.units.leads = is_janitor
 
     def _take(self, store_no: int) -> None:
         """Open a store when nobody has it; from then on it is this broker's. To be told that somebody has it is no
@@ -348,6 +348,7 @@ class Machine:
             "lag_ms": round(self._roster.lag_s * 1_000, 1),
         }
 
+            "used": self._front.units.used,
     def take_used(self) -> list[int]:
         return [] if self._is_janitor else self._front.idle.take_used()
 
@@ -362,6 +363,9 @@ class Machine:
         self._brokers = brokers
         self._go_on()
 
+        there = [one for one in brokers if one.member.is_there and one.member.owner != self._us]
+        self._front.units.follow(len(there) + 1, len(there) + 1)
+        self._front.units.add_up(one.facts.get("used", {}) for one in there)
     def _tell_who_is_gone(self, brokers: Sequence[Present]) -> None:
         """Those that go in good order say so themselves, and leave the roster."""
         before = {one.member.owner: one.member.is_there for one in self._brokers}

@@ -49,7 +49,7 @@ def _service_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> _Service
 
         return Machine(settings, loop)
     refuse_if_joined(settings.data)
-    return Node(settings, loop) if settings.brokers == 1 else Brokers(settings)
+    return Node(settings, loop) if settings.brokers_most == 1 else Brokers(settings)
 
 
 async def _serve(settings: Settings) -> int:

@@ -151,8 +151,13 @@ class Member:
     def _time_jumped(self) -> None:
         self.front.time_jumped()
 
-    async def _ping(self, body: Body) -> None:
-        """To be answered is all."""
+    async def _ping(self, body: Body) -> Body | None:
+        """To be answered is most of it; on the way go what others have used, and what this one has."""
+        if not self._made:
+            return None
+        units = self.front.units
+        units.add_up(body["used"])
+        return {"used": units.used, "units": units.units}
 
     async def _listen(self, body: Body) -> None:
         """Take connections."""
@@ -204,6 +209,8 @@ class Member:
         if janitor and not self._janitor:
             self.front.idle.begin()
         self._janitor = janitor
+        self.front.units.leads = janitor
+        self.front.units.follow(len(body["present"]), self._settings.brokers_most)
 
     async def _take(self, body: Body) -> None:
         store_no = body["store_no"]

@@ -76,6 +76,7 @@ class Node:
         if settings.config is not None:
             self._front.namespace.apply(read_config_json(settings.config))
         for store_no, runtime in enumerate(self.runtimes):
+        self._front.units.leads = True
             self._front.drop_leftovers(store_no, runtime)
 
     @property

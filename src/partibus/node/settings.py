@@ -45,6 +45,9 @@ class Settings:
     data: Path
     brokers: int = 1
     """Processes; more than one run under a supervisor."""
+    brokers_max: int | None = None
+    """With it ``brokers`` is the least and this the most: as many run as messaging units want (row R12). None: always
+    as many."""
     host: str = "127.0.0.1"
     amqp_port: int = 5672
     http_port: int = 5300
@@ -68,6 +71,11 @@ class Settings:
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     limits: Limits = field(default_factory=Limits)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+
+    @property
+    def brokers_most(self) -> int:
+        """As many broker processes as there may be."""
+        return self.brokers if self.brokers_max is None else self.brokers_max
 
     @property
     def ports(self) -> Ports:

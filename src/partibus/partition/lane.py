@@ -110,6 +110,12 @@ class Lane:
         return [entry for batch in self.locks for entry in batch.entries.values()]
 
     @property
+    def held_bytes(self) -> int:
+        """Stored bytes in memory, of what waits and of what is under lock."""
+        locked = sum([len(entry.data) for entry in self.held if entry.data is not None])
+        return self.ready.size_bytes + self.tail_bytes + locked
+
+    @property
     def has_more(self) -> bool:
         """The gap may have entries."""
         return True

@@ -264,6 +264,12 @@ class StoreRuntime:
 
         self._host.read(lambda: store.cursor_partitions(most), read)
 
+    def held_bytes(self) -> Iterator[tuple[int, int]]:
+        """Stored bytes that memory holds of what waits or is under lock, of each partition in use, by row."""
+        for row, slot in self._slots.items():
+            if slot.machine is not None:
+                yield row, slot.machine.state.held_bytes
+
     @property
     def overloaded(self) -> bool:
         """More waits for the store than the limits allow: no more credit until it has caught up (D24)."""

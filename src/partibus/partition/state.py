@@ -137,6 +137,14 @@ class PartitionState:
         self.next_number += 1
         return number
 
+    @property
+    def held_bytes(self) -> int:
+        """Stored bytes in memory, of all lanes."""
+        lanes: list[Lane] = list(self.subqueues.values())
+        if self.sessions is not None:
+            lanes += [session.lane for session in self.sessions.held.values()]
+        return sum([lane.held_bytes for lane in lanes])
+
     # -- lanes -------------------------------------------------------------------------------------------------------
 
     def lane_under(self, kind: int, lock_id: int, now_ms: int) -> Lane | None:

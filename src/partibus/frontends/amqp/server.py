@@ -81,6 +81,13 @@ class PeerProtocol(asyncio.Protocol):
         """Of the namespace that the client has named, of the default one before."""
         return self.peer.broker.account
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory that its input and output take."""
+        connection = self.peer.connection
+        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return len(self._later) + connection.partial_bytes + connection.bytes_buffered + unsent
+
     def read_piece(self) -> bool:
         """Its turn: decode some of what was read."""
         self._waits = False

@@ -1,0 +1,87 @@
+"""Requests over HTTP take turns with everything else that namespaces want (`partibus.units.turns`), before the
+application sees them; what they take is charged to the namespace that their host names."""
+
+import asyncio
+from collections.abc import Awaitable, Generator
+from time import perf_counter_ns
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from partibus.namespace.namespaces import Namespaces
+from partibus.units.account import Account
+from partibus.units.turns import Turns
+
+REQUEST_BYTES: Final = 2_048
+"""As many bytes over AMQP cost as much as what the loop does for a request but for its application."""
+
+
+class HttpTurns:
+    """An application that begins with a request when it is its namespace's turn."""
+
+    def __init__(self, app: ASGIApp, namespaces: Namespaces, turns: Turns) -> None:
+        self._app = app
+        self._namespaces = namespaces
+        self._turns = turns
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        account = self._namespaces.of_host(_host(scope)).account
+        if self._turns.begin(account):
+            self._turns.end(account, REQUEST_BYTES)
+        else:
+            waiting = _Waiting(account)
+            self._turns.add(waiting)
+            await waiting.turn
+        await _Timed(self._app(scope, receive, send), account)
+
+
+def _host(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"host":
+            text: str = value.decode("latin-1")
+            return text
+    return None
+
+
+class _Waiting:
+    """A request that waits for its turn; see `partibus.units.account.Reader`."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def read_piece(self) -> bool:
+        self.account.moved += REQUEST_BYTES
+        if not self.turn.done():
+            self.turn.set_result(None)
+        return False
+
+
+class _Timed(Generator[Any, None, None]):
+    """Something to await, each step of which is charged to an account."""
+
+    def __init__(self, work: Awaitable[None], account: Account) -> None:
+        self._steps = work.__await__()
+        self._account = account
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self
+
+    def send(self, value: None) -> Any:
+        """One step of it."""
+        began_ns = perf_counter_ns()
+        try:
+            return self._steps.send(value)
+        finally:
+            self._account.spend(perf_counter_ns() - began_ns)
+
+    def throw(self, *error: Any) -> Any:
+        """A cancellation, mostly."""
+        began_ns = perf_counter_ns()
+        try:
+            return self._steps.throw(*error)
+        finally:
+            self._account.spend(perf_counter_ns() - began_ns)

@@ -1,0 +1,265 @@
+"""What the namespaces of a broker process use of it, ten times a second, and what follows from it (rows R11-R13).
+
+What `partibus.units.turns` has timed is charged already. The rest of the process's time (commits and their answers,
+deliveries, the system's part) is dealt out by the bytes that were moved for each namespace. Where threads wait for one
+another, or the machine has less time than we think, more was timed than there was: then all is scaled down.
+
+A premium namespace whose units have too much to do is refused until they have less (`partibus.units.load`). Of several
+brokers each adds up what all say, about four times a second, and so all come to the same. One of them, which leads,
+changes the number of units (`partibus.units.scaling`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from partibus.clock import Clock
+from partibus.errors import PartibusError
+from partibus.frontends.amqp.server import PeerProtocol
+from partibus.limits import UnitLimits
+from partibus.namespace.broker import Broker
+from partibus.namespace.names import fold_name
+from partibus.namespace.namespace_options import NamespaceOptions
+from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.tiers import Tier
+from partibus.partition.runtime import StoreRuntime
+from partibus.units.load import LOOKS, Load
+from partibus.units.scaling import Scaling
+from partibus.units.shares import UNITS, check_units, left_of
+from partibus.units.turns import Turns
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1 / LOOKS
+
+Used = Mapping[str, tuple[float, float, int]]
+"""`partibus.units.load.Load.here` by the numbers of premium namespaces, which JSON wants as texts."""
+
+
+class UnitWatch:
+    """One broker process's. All on the loop."""
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        turns: Turns,
+        protocols: Collection[PeerProtocol],
+        runtimes: Callable[[], Iterable[StoreRuntime]],
+        clock: Clock,
+        limits: UnitLimits,
+        loop: asyncio.AbstractEventLoop,
+        cpu_s: Callable[[], float],
+        brokers_max: int,
+    ) -> None:
+        """``cpu_s``: processor time of the process so far. ``brokers_max``: as many as there may be."""
+        self.leads = False
+        """This broker changes the number of units."""
+        self._namespaces = namespaces
+        self._turns = turns
+        self._protocols = protocols
+        self._runtimes = runtimes
+        self._clock = clock
+        self._limits = limits
+        self._loop = loop
+        self._cpu_s = cpu_s
+        self._last_cpu_s = cpu_s()
+        self._brokers = 1
+        self._brokers_max = brokers_max
+        self._loads: dict[int, Load] = {}
+        """Of the premium namespaces."""
+        self._scalings: dict[int, Scaling] = {}
+        self._elsewhere: Used = {}
+        self._looks = 0
+        self._timer: asyncio.TimerHandle | None = None
+        namespaces.check_units = self._check
+        namespaces.on_changed.append(lambda _: self._follow())
+        namespaces.on_deleted.append(lambda _: self._follow())
+
+    def begin(self) -> None:
+        """The namespaces are there."""
+        self._follow()
+
+    def stop(self) -> None:
+        """Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- among several brokers ---------------------------------------------------------------------------------------
+
+    def follow(self, brokers: int, brokers_max: int) -> None:
+        """There are so many broker processes now, and may be so many."""
+        if (brokers, brokers_max) != (self._brokers, self._brokers_max):
+            self._brokers, self._brokers_max = max(1, brokers), max(brokers, brokers_max)
+            self._follow()
+
+    def add_up(self, elsewhere: Iterable[Mapping[str, Any]]) -> None:
+        """What the other brokers have used in their last second."""
+        sums: dict[str, tuple[float, float, int]] = {}
+        for used in elsewhere:
+            for number, (busy_s, all_s, held_bytes) in used.items():
+                busy, total, held = sums.get(number, (0.0, 0.0, 0))
+                sums[number] = (busy + busy_s, total + all_s, held + held_bytes)
+        self._elsewhere = sums
+
+    @property
+    def used(self) -> Used:
+        """For the other brokers."""
+        return {str(number): load.here for number, load in self._loads.items()}
+
+    @property
+    def units(self) -> int:
+        """Of all premium namespaces."""
+        return sum(_units(broker) for broker in self._namespaces)
+
+    # -- what namespaces may have ------------------------------------------------------------------------------------
+
+    def _check(self, name: str, old: NamespaceOptions | None, new: NamespaceOptions) -> None:
+        """Raises ArgumentError when the brokers have not so many units left. What a namespace has it keeps."""
+        if _units_of(new) > (0 if old is None else _units_of(old)):
+            folded = fold_name(name)
+            others = sum(_units(one) for one in self._namespaces if fold_name(one.namespace.name) != folded)
+            check_units(name, new.units, others, self._brokers_max, self._limits.per_broker)
+
+    def _follow(self) -> None:
+        """Namespaces or brokers have changed."""
+        premium = {broker.namespace.record.namespace_id: broker for broker in self._namespaces if _units(broker)}
+        self._loads = {number: self._loads.get(number) or Load() for number in premium}
+        self._scalings = {number: self._scalings.get(number) or Scaling() for number in premium}
+        for broker in self._namespaces:
+            own = _units(broker)
+            self._turns.follow(broker.account, own / self._brokers if own else None)
+            if not own:
+                broker.account.closed = False
+                broker.throttle.overload(None)
+        self._turns.left = left_of(self.units, self._brokers, self._limits.per_broker)
+        needed = bool(premium) or len(self._namespaces) > 1
+        if needed and self._timer is None:
+            self._deal()  # what was used until now is not of the first tenth
+            self._timer = self._loop.call_later(LOOK_S, self._look)
+        elif not needed:
+            self.stop()
+
+    # -- measuring ---------------------------------------------------------------------------------------------------
+
+    def _deal(self) -> dict[int, tuple[float, float]]:
+        """Charge the process's time since this was done last; by the numbers of namespaces seconds for what was done
+        and for refusals."""
+        now_s = self._cpu_s()
+        spent_ns, self._last_cpu_s = (now_s - self._last_cpu_s) * 1e9, now_s
+        accounts = {broker.namespace.record.namespace_id: broker.account for broker in self._namespaces}
+        timed_ns = sum([account.busy_ns + account.closed_ns for account in accounts.values()])
+        moved = sum([account.moved for account in accounts.values()])
+        scale = min(1.0, spent_ns / timed_ns) if timed_ns else 1.0
+        rest_ns = max(0.0, spent_ns - timed_ns) / moved if moved else 0.0
+        dealt = {}
+        for number, account in accounts.items():
+            later_ns = rest_ns * account.moved
+            busy_ns, closed_ns = account.busy_ns * scale, account.closed_ns * scale
+            if account.closed:
+                closed_ns += later_ns
+            else:
+                busy_ns += later_ns
+            account.credit_ns -= int(later_ns)
+            account.busy_ns = account.closed_ns = account.moved = 0
+            account.cpu_s += (busy_ns + closed_ns) / 1e9
+            dealt[number] = (busy_ns / 1e9, closed_ns / 1e9)
+        return dealt
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(LOOK_S, self._look)
+        self._looks += 1
+        if self._looks % LOOKS == 0:
+            self._weigh()
+        dealt = self._deal()
+        for broker in self._namespaces:
+            number = broker.namespace.record.namespace_id
+            load = self._loads.get(number)
+            if load is not None:
+                busy_s, closed_s = dealt[number]
+                share = min(_units(broker), self._brokers * self._limits.per_broker) / self._limits.per_broker
+                busy_there, all_there, held_there = self._elsewhere.get(str(number), (0.0, 0.0, 0))
+                load.elsewhere = (busy_there, all_there, held_there)
+                held_bytes = broker.account.held_bytes
+                load.look(busy_s, busy_s + closed_s, held_bytes, share, int(share * self._limits.memory_bytes))
+                broker.account.closed = load.exhausted is not None
+                broker.throttle.overload(None if load.exhausted is None else load.exhausted.value)
+                if self.leads and self._looks % LOOKS == 0:
+                    self._scale(broker, load.cpu)
+
+    def _weigh(self) -> None:
+        """See how much memory premium namespaces take: what their connections and partitions hold."""
+        of = {broker.account: 0 for broker in self._namespaces if _units(broker)}
+        for protocol in self._protocols:
+            if protocol.account in of:
+                of[protocol.account] += protocol.held_bytes
+        rows = {
+            placement.partition_row: broker.account
+            for broker in self._namespaces
+            if broker.account in of
+            for queue in broker.namespace
+            if broker.in_use(queue) is not None
+            for placement in queue.partitions
+        }
+        for runtime in self._runtimes() if rows else ():
+            for row, held_bytes in runtime.held_bytes():
+                if row in rows:
+                    of[rows[row]] += held_bytes
+        for account, held_bytes in of.items():
+            account.held_bytes = held_bytes
+
+    # -- scaling -----------------------------------------------------------------------------------------------------
+
+    def _scale(self, broker: Broker, cpu: float) -> None:
+        record = broker.namespace.record
+        options = record.options
+        least, most = options.units_min, options.units_max
+        if least == most:
+            return
+        units = self._scalings[record.namespace_id].look(self._clock.now_ms(), cpu, options.units, least, most)
+        free = self._brokers_max * self._limits.per_broker - self.units + options.units
+        units = min(units, max([one for one in UNITS if one <= free], default=options.units))
+        if units == options.units:
+            return
+        try:
+            self._namespaces.update(record.name, lambda options: replace(options, units=units))
+            log.info("namespace %s has %d units instead of %d", record.name, units, options.units)
+        except PartibusError as error:
+            log.warning("namespace %s can't get %d units now: %s", record.name, units, error)
+
+    # -- metrics -----------------------------------------------------------------------------------------------------
+
+    def values(self) -> dict[str, dict[str, Any]]:
+        """By namespace, for `Measuring.measure`: ``cpu_seconds`` of this process ever, ``units``, and of a premium
+        namespace ``cpu_load`` and ``memory_load`` (of all brokers, 1 is all), ``held_bytes`` here and whether it is
+        ``overloaded`` (None, or the resource)."""
+        self._deal_between()
+        values: dict[str, dict[str, Any]] = {}
+        for broker in self._namespaces:
+            record, account = broker.namespace.record, broker.account
+            one = values[record.name] = {"cpu_seconds": account.cpu_s, "units": _units(broker)}
+            load = self._loads.get(record.namespace_id)
+            if load is not None:
+                one |= {
+                    "cpu_load": load.cpu,
+                    "memory_load": load.memory,
+                    "held_bytes": load.held_bytes,
+                    "overloaded": None if load.exhausted is None else load.exhausted.value,
+                }
+        return values
+
+    def _deal_between(self) -> None:
+        """While nobody looks, all that was used is still to be charged."""
+        if self._timer is None:
+            self._deal()
+
+
+def _units(broker: Broker) -> int:
+    """Of its own; 0: none."""
+    return _units_of(broker.namespace.record.options)
+
+
+def _units_of(options: NamespaceOptions) -> int:
+    return options.units if options.tier is Tier.PREMIUM else 0
