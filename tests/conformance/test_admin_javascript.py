@@ -51,7 +51,7 @@ def test_queues(admin: JavaScriptAdmin) -> None:
         "userMetadata": "<&\"'> ü",
         "autoDeleteOnIdle": "PT1H",
         "enablePartitioning": False,
-        "enableExpress": False,
+        "enableExpress": True,
         "maxMessageSizeInKilobytes": 512,
     }
     made = admin.call(
@@ -192,7 +192,6 @@ def test_errors_have_the_codes_of_the_library(admin: JavaScriptAdmin) -> None:
     assert refused("createQueue", "TAKEN")[0] == "MessageEntityAlreadyExistsError"
     assert refused("getQueue", "missing")[1] is Trouble.NOT_FOUND
     assert refused("deleteTopic", "missing")[1] is Trouble.NOT_FOUND
-    assert refused("createQueue", "express", {"enableExpress": True})[1] is Trouble.NOT_ALLOWED
     assert refused("createQueue", "bad", {"lockDuration": "PT9M"})[0] == "ServiceError"
 
 

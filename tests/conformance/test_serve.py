@@ -67,11 +67,6 @@ def test_entities_of_config_json_are_there_with_their_properties(tmp_path: Path)
             r"\$\.UserConfig\.Namespaces\[0\]\.Queues\[1\]\.Properties\.LockDuration: .*PT1S",
             id="out of range",
         ),
-        pytest.param(
-            config({"Name": "q", "Properties": {"EnableExpress": True}}),
-            r"Queues\[0\]\.Properties\.EnableExpress: .*not supported",
-            id="later work",
-        ),
         pytest.param(config({"Name": "q"}, {"Name": "Q"}), r"Queues\[1\]\.Name: ", id="same name"),
     ],
 )

@@ -5,9 +5,7 @@ written down. Here it is JSON: booleans, integers, and text for durations and na
 
 Bounds here are those of all tiers together; what a namespace allows of them is `partibus.namespace.tier_rules`' to say.
 
-A property that later work brings is in the table all the same, and refused by its name unless the value is the default:
-a file written for the service says ``"EnableExpress": false`` and must go on working here. Properties that the service
-does not have begin with ``Partibus``.
+Properties that the service does not have begin with ``Partibus``.
 """
 
 import json
@@ -15,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from partibus.errors import ArgumentError, PartibusError, Unsupported, shown
+from partibus.errors import ArgumentError, PartibusError
 from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, MS_PER_SECOND, UNLIMITED_MS, format_duration
 from partibus.namespace.entities import (
     DEFAULT_OPTIONS,
@@ -48,8 +46,6 @@ class Property:
     field: str
     value: Value[Any]
     mutable: bool = True
-    available: bool = True
-    """False until the work that brings it: then only the default is accepted."""
 
 
 REDELIVERY_DELAY = "PartibusRedeliveryDelay"
@@ -144,7 +140,7 @@ def read_options(kind: EntityKind, properties: Mapping[str, object]) -> tuple[En
 
 
 def options_of(kind: EntityKind, properties: Mapping[str, object]) -> EntityOptions:
-    """Options from service names and JSON values. ArgumentError or Unsupported for the first that is refused."""
+    """Options from service names and JSON values. ArgumentError for the first that is refused."""
     return changed_options(DEFAULT_OPTIONS, properties, kind)
 
 
@@ -166,8 +162,8 @@ def queue_properties(options: EntityOptions) -> dict[str, Json]:
 def changed_options(
     old: EntityOptions, changes: Mapping[str, object], kind: EntityKind = EntityKind.QUEUE
 ) -> EntityOptions:
-    """``old`` with some properties changed, by service names and JSON values. ArgumentError or Unsupported for the
-    first that is refused; whether it may change is not looked at (`immutable_changes`)."""
+    """``old`` with some properties changed, by service names and JSON values. ArgumentError for the first
+    that is refused; whether it may change is not looked at (`immutable_changes`)."""
     options, problems = _read_over(kind, old, changes)
     for error in problems.values():
         raise error
@@ -264,16 +260,7 @@ def _known(kind: EntityKind, name: str) -> Property:
 
 
 def _read(prop: Property, raw: object) -> object:
-    default = getattr(DEFAULT_OPTIONS, prop.field)
-    if raw is None and not prop.available:
-        return default
     try:
-        value = prop.value.parse(raw)
+        return prop.value.parse(raw)
     except ValueError:
         raise ArgumentError(prop.name, raw, prop.value.bound) from None
-    if not prop.available and value != default:
-        raise Unsupported(
-            f"{prop.name} with the value {shown(raw)}",
-            f"Leave {prop.name} out, or set it to {json.dumps(prop.value.to_json(default))}.",
-        )
-    return value

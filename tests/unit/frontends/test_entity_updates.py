@@ -76,7 +76,7 @@ def test_an_update_changes_what_it_names_and_answers_with_all(world: World, clie
         ({"LockDuration": "PT1S"}, 400, "com.microsoft:argument-error", "from PT5S to PT5M"),
         ({"AutoDeleteOnIdle": "PT4M"}, 400, "com.microsoft:argument-error", "from PT5M to no limit"),
         ({"Lockduration": "PT1M"}, 400, "com.microsoft:argument-error", "Did you mean LockDuration?"),
-        ({"EnableExpress": True}, 501, "amqp:not-implemented", "EnableExpress"),
+        ({"EnableExpress": "yes"}, 400, "com.microsoft:argument-error", "EnableExpress"),
         ({"ForwardTo": "r"}, 400, "com.microsoft:argument-error", "must be an existing queue or topic"),
         ({"ForwardTo": "q"}, 400, "amqp:not-allowed", "q -> q"),
     ],

@@ -156,11 +156,6 @@ def test_properties_that_do_not_go_together_are_named() -> None:
     assert "must be PT0S where RequiresSession is true" in found["PartibusRedeliveryDelay"]
 
 
-def test_what_is_not_there_yet_is_refused_by_name() -> None:
-    found = queue_problems(EnableExpress=True)
-    assert "EnableExpress with the value True is not supported by this version" in found["EnableExpress"]
-
-
 def test_all_problems_are_told_together() -> None:
     text = json.dumps(
         {

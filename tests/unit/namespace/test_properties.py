@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.errors import ArgumentError, Unsupported
+from partibus.errors import ArgumentError
 from partibus.namespace.durations import UNLIMITED_MS, UNLIMITED_TEXT
 from partibus.namespace.entities import EntityKind, EntityOptions, EntityStatus, QueueOptions
 from partibus.namespace.properties import (
@@ -37,6 +37,7 @@ def test_a_topic_has_what_takes_messages_in_and_a_subscription_what_hands_them_o
         "EnablePartitioning",
         "EnableBatchedOperations",
         "EnableExpress",
+        "PartibusExpressBoundInMilliseconds",
         "MaxSizeInMegabytes",
         "MaxMessageSizeInKilobytes",
         "AutoDeleteOnIdle",
@@ -119,6 +120,7 @@ def test_defaults_are_those_of_the_service() -> None:
         "EnablePartitioning": False,
         "EnableBatchedOperations": True,
         "EnableExpress": False,
+        "PartibusExpressBoundInMilliseconds": 3_000,
         "MaxSizeInMegabytes": 1024,
         "MaxMessageSizeInKilobytes": 256,
         "AutoDeleteOnIdle": UNLIMITED_TEXT,
@@ -222,23 +224,9 @@ def test_a_wrong_value_is_refused_with_its_bound(name: str, raw: object, bound: 
 @pytest.mark.parametrize(
     ("name", "raw"),
     [
-        ("EnableExpress", True),
-    ],
-)
-def test_what_is_not_there_yet_is_refused_by_name(name: str, raw: object) -> None:
-    with pytest.raises(
-        Unsupported, match=f"{name} .* is not supported by this version. Leave {name} out, or set it to"
-    ):
-        queue_options({name: raw})
-
-
-@pytest.mark.parametrize(
-    ("name", "raw"),
-    [
         ("RequiresSession", False),
         ("RequiresDuplicateDetection", False),
         ("EnableExpress", False),
-        ("EnableExpress", None),
         ("AutoDeleteOnIdle", "P10675199DT2H48M5.477539S"),
         ("ForwardTo", ""),
         ("ForwardTo", None),
@@ -361,7 +349,7 @@ def test_the_page_of_properties_is_true() -> None:
         (
             prop.name,
             str(shown.get(defaults[prop.name], defaults[prop.name])),
-            ("yes" if prop.mutable else "no") if prop.available else "",
+            "yes" if prop.mutable else "no",
         )
         for prop in QUEUE_PROPERTIES
     ]
