@@ -80,8 +80,6 @@ class TransactionLimits:
 
     open_max: int = 1_000
     """Transactions that are not discharged yet; one without operations takes less than 1 KiB."""
-    messages_max: int = 100
-    """Messages sent, settled or cancelled in one transaction."""
     bytes_max: int = 32 * MIB
     """What the open transactions of a connection hold together: room for one of 100 messages of 256 KiB."""
     duration_ms: int = 120_000
@@ -159,11 +157,6 @@ class Limits:
     http: HttpLimits = HttpLimits()
     tls: TlsLimits = TlsLimits()
     units: UnitLimits = UnitLimits()
-    entity_connections_max: int = 5_000
-    """AMQP connections that use one entity at the same time (rows C35, C36). A queue counts those that send and those
-    that receive; a topic and each of its subscriptions count their own."""
-    receivers_max: int = 5_000
-    """Receivers of one entity, on all connections; receivers that wait for a session count."""
     cache_ms: int = 5_000
     """Longest life of a reservation in a front end's cache (D10)."""
     cache_idle_ms: int = 250
@@ -172,5 +165,5 @@ class Limits:
     cache_locks: bool = False
     """Lock what a front end caches, as the service does, instead of reserving it (row P14)."""
     message_bytes_max: int = 256 * KIB
-    """Default ``MaxMessageSizeInKilobytes`` of a standard namespace."""
-    batch_bytes_max: int = 256 * KIB
+    """On a link that leads to no entity and no node: a coordinator's. Entities have sizes of their own, and namespaces
+    the limits of their tier (`partibus.namespace.tiers`)."""

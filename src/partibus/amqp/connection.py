@@ -59,6 +59,8 @@ class Connection:
         """Links on all sessions, refused ones that the peer has not detached included."""
         self.partial_bytes = 0
         """Bytes of incomplete deliveries on all links."""
+        self.message_bytes_max = 0
+        """Largest message that a link of this connection may bring, of those that we have accepted."""
         self.more_to_read = False
         """Bytes that came are not read yet (`Limits.performatives_at_once`): call `receive_data` again, with none."""
         self._handshake = ServerHandshake() if server else ClientHandshake(login)

@@ -160,11 +160,12 @@ class Inbound:
         connection.partial_bytes += len(payload)
         partial.chunks.append(payload)
         if connection.partial_bytes > self._session.limits.partial_bytes_max:
-            raise PeerError(
-                Scope.CONNECTION,
-                RESOURCE_LIMIT_EXCEEDED,
-                f"incomplete deliveries hold more than {self._session.limits.partial_bytes_max} bytes",
-            )
+            # One message that is as large as it may be, beside another one, is no offence.
+            most = max(self._session.limits.partial_bytes_max, 2 * connection.message_bytes_max)
+            if connection.partial_bytes > most:
+                raise PeerError(
+                    Scope.CONNECTION, RESOURCE_LIMIT_EXCEEDED, f"incomplete deliveries hold more than {most} bytes"
+                )
 
     def forget_partial(self, link: Receiver) -> None:
         """Drop what is there of an incomplete delivery."""

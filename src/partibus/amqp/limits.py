@@ -32,7 +32,8 @@ class Limits:
     max_message_size: int = 1_048_576
     """Default of a link's largest message; a larger one is rejected without being kept."""
     partial_bytes_max: int = 16_777_216
-    """Bytes of incomplete deliveries on all links of a connection."""
+    """Bytes of incomplete deliveries on all links of a connection. Two of the largest message that any link may bring
+    have room in any case."""
     pending_bytes_max: int = 1_048_576
     """Bytes of deliveries that wait in one session for the peer's window."""
     nesting_max: int = MAX_NESTING

@@ -111,6 +111,8 @@ class Link:
             return
         if max_message_size is not None:
             self.max_message_size = max_message_size
+            connection = self.session.connection
+            connection.message_bytes_max = max(connection.message_bytes_max, max_message_size)
         if not isinstance(source, _Echo):
             self.source = source
         if not isinstance(target, _Echo):

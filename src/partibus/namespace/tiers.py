@@ -219,6 +219,15 @@ def tiers_with(feature: Feature) -> str:
     return " or ".join(tier.value for tier in Tier if has(tier, feature))
 
 
+def check_has(tier: Tier, feature: Feature) -> None:
+    """InvalidOperation when the tier does not allow it."""
+    if not has(tier, feature):
+        raise InvalidOperation(
+            f"A namespace of the tier {tier.value} has no {feature.value}. "
+            f"Use a namespace of the tier {tiers_with(feature)}."
+        )
+
+
 def check_namespace_options(options: "NamespaceOptions") -> None:
     """Refuse what a namespace can't be. ArgumentError with the field, its value and what is allowed."""
     if options.tier is not Tier.PREMIUM:

@@ -211,10 +211,11 @@ class Transaction:
 
     def _add(self, command: _Operation, messages: int, size_bytes: int) -> None:
         limits = self._connection.limits
-        if self._messages + messages > limits.messages_max:
+        messages_max = self._connection.messages_max()
+        if self._messages + messages > messages_max:
             raise QuotaExceeded(
                 f"A transaction with {self._messages} messages and {messages} more",
-                limits.messages_max,
+                messages_max,
                 "messages",
                 "Commit earlier, and go on in another transaction.",
             )
@@ -289,10 +290,13 @@ class Transaction:
 
 class Transactions:
     """The open transactions of one connection, by id. ``new_id`` makes ids that no other transaction ever had: one of a
-    former connection must not be found here."""
+    former connection must not be found here. ``messages_max``: how many messages each may send and settle."""
 
-    def __init__(self, clock: Clock, limits: TransactionLimits, new_id: Callable[[], bytes]) -> None:
+    def __init__(
+        self, clock: Clock, limits: TransactionLimits, new_id: Callable[[], bytes], messages_max: Callable[[], int]
+    ) -> None:
         self.limits = limits
+        self.messages_max = messages_max
         self.now_ms = clock.now_ms
         self.size_bytes = 0
         """What the operations of all hold."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.limits import Limits
+from partibus.namespace.namespace_options import NamespaceOptions
 from tests.unit.frontends.harness import Client, World
 
 QUOTA = "amqp:resource-limit-exceeded"
@@ -12,7 +12,8 @@ QUOTA = "amqp:resource-limit-exceeded"
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    world = World(tmp_path, Limits(entity_connections_max=2))
+    world = World(tmp_path)
+    world.become(NamespaceOptions(limits={"entity_connections": 2}))
     world.queue("q")
     world.broker.create_topic("t", {"EnablePartitioning": True})
     for name in ("a", "b"):
@@ -72,9 +73,38 @@ def test_the_refusal_says_what_to_do(world: World) -> None:
 
 
 def test_a_receiver_that_is_refused_for_another_reason_holds_no_place(tmp_path: Path) -> None:
-    world = World(tmp_path, Limits(entity_connections_max=2, receivers_max=1))
+    world = World(tmp_path)
+    world.become(NamespaceOptions(limits={"entity_connections": 2, "receivers": 1}))
     world.queue("q")
     first, second, third = (world.client() for _ in range(3))
     assert first.receiver("q").is_open
     assert second.refusal(second.receiver("q")).condition == "com.microsoft:server-busy"
     assert third.sender("q").is_open
+
+
+@pytest.mark.row("C35")
+def test_a_namespace_has_so_many_connections_at_a_time(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.queue("q")
+    world.become(NamespaceOptions(limits={"connections": 2}))
+    first, _, third = (world.client() for _ in range(3))
+    assert third.closed is not None
+    error = third.closed.error
+    assert error is not None
+    assert error.condition == QUOTA
+    assert "The namespace 'default' is at its quota of 2 connections at a time" in str(error.description)
+    first.lose()
+    assert not refused(world.client(), "q", receive=False)
+
+
+def test_a_connection_has_so_many_links(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.queue("q")
+    world.become(NamespaceOptions(limits={"links": 2}))
+    client = world.client()
+    first = client.sender("q")
+    assert not refused(client, "q", receive=True)
+    assert refused(client, "q", receive=False)
+    first.detach()
+    world.wait()
+    assert not refused(client, "q", receive=False)

@@ -13,7 +13,7 @@ from partibus.amqp import ACCEPTED, AmqpError, Delivery, Disposed, Modified, Rec
 from partibus.amqp.codec.types import Described, Symbol, UInt, ULong
 from partibus.client.messages import IncomingMessage
 from partibus.frontends.amqp.session_link import WAIT_MAX_MS, wait_ms_of
-from partibus.limits import Limits
+from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.routing.slots import partition_for_key
 from tests.unit.frontends.harness import NOW_S, Client, World, body_of, message
 
@@ -305,7 +305,8 @@ class TestRefusing:
         assert condition(client, attach(client, "s")) == "amqp:unauthorized-access"
 
     def test_more_receivers_than_an_entity_takes(self, tmp_path: Path) -> None:
-        world = World(tmp_path, Limits(receivers_max=3))
+        world = World(tmp_path)
+        world.become(NamespaceOptions(limits={"receivers": 3}))
         world.queue("q", RequiresSession=True)
         world.queue("other")
         client = world.client()

@@ -29,7 +29,7 @@ from partibus.routing.transactions import Transaction, Transactions
 from tests.unit.routing.fakes import UNAVAILABLE, UNKNOWN, FakePartition, message
 
 PARTITIONS = 4
-LIMITS = TransactionLimits(open_max=3, messages_max=10, bytes_max=1_000, duration_ms=120_000)
+LIMITS = TransactionLimits(open_max=3, bytes_max=1_000, duration_ms=120_000)
 OWNER = object()
 
 
@@ -70,7 +70,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def transactions(clock: ManualClock) -> Transactions:
     ids = count(1)
-    return Transactions(clock, LIMITS, lambda: next(ids).to_bytes(16))
+    return Transactions(clock, LIMITS, lambda: next(ids).to_bytes(16), lambda: 10)
 
 
 @pytest.fixture

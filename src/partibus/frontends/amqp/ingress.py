@@ -236,27 +236,11 @@ def _check_map(section: bytes) -> None:
 
 
 def _check_sizes(sections: Sections, queue: Queue) -> None:
-    """Raises ArgumentError for a property that is too large, and for all properties and headers together (11.2)."""
-    bounds = queue.bounds
+    """Raises ArgumentError, see `Bounds`."""
     application_properties = sections.application_properties
     kept = (sections.header, sections.message_annotations, sections.properties, application_properties)
-    headers_bytes = sum(map(len, kept))
-    if headers_bytes > bounds.properties_bytes:
-        raise ArgumentError(
-            "properties and headers of a message",
-            f"{headers_bytes} bytes",
-            f"at most {bounds.properties_bytes} bytes in all",
-            "Put what is large into the body.",
-        )
-    for name, raw in iter_map(application_properties) if application_properties else ():
-        size = len(name.encode()) + len(raw)
-        if size > bounds.property_bytes:
-            raise ArgumentError(
-                f"property {name[:KEY_CHARS_MAX]}",
-                f"{size} bytes",
-                f"at most {bounds.property_bytes} bytes with its name",
-                "Put what is large into the body.",
-            )
+    pairs = iter_map(application_properties) if application_properties else ()
+    queue.bounds.check_headers(sum(map(len, kept)), pairs)
 
 
 def _time(name: str, value: object) -> int | None:

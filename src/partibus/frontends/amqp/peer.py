@@ -31,6 +31,7 @@ from partibus.amqp import (
     WindowOpened,
 )
 from partibus.amqp import Limits as EngineLimits
+from partibus.amqp.codec.types import Symbol, ULong
 from partibus.errors import (
     InvalidOperation,
     PartibusError,
@@ -55,15 +56,18 @@ from partibus.frontends.amqp.transactions import CoordinatorLink
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
 from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestKind
 from partibus.namespace.sas import Path
+from partibus.namespace.tiers import Feature, check_has
 from partibus.routing.entity import EntityRoute
 from partibus.routing.transactions import Transactions
 
 log = logging.getLogger(__name__)
 
 CONTAINER_ID = "partibus"
+MAX_BATCH_SIZE = Symbol("com.microsoft:max-message-batch-size")
 SETTLED = 1
 """snd-settle-mode of a link that receives and deletes (section 4.1)."""
 PERFORMATIVES_AT_ONCE = 64
@@ -163,8 +167,12 @@ class Peer:
         self.broker = broker
         self._completions = Completions(broker.numbers)
         self._claims = Claims(broker.access, broker.wall_clock)
+        bounds = broker.namespace.bounds
         self._transactions = Transactions(
-            broker.clock, broker.limits.transaction, lambda: bytes.fromhex(self._ingress.new_message_id())
+            broker.clock,
+            broker.limits.transaction,
+            lambda: bytes.fromhex(self._ingress.new_message_id()),
+            lambda: bounds.limits.transaction_messages,
         )
         self._state = ConnectionState(
             broker, self._claims, self._ingress, self._sessions, self._transactions, self._call_later
@@ -283,15 +291,29 @@ class Peer:
         broker = self._namespaces.of_host(self.connection.called or self.called)
         if broker is not self.broker:
             self._serve(broker)
+        if self.connection.peer is not None:
+            self._state.client = self.connection.peer.container_id or ""
         self.connection.open(CONTAINER_ID)
         try:
             if self._login is not None:
                 self._claims.log_in(self._login.username, self._login.password)
+            self._check_room(broker)
         except PartibusError as error:
             self.close(amqp_error(error))
             return
         self._counted = broker
         broker.connections += 1
+
+    def _check_room(self, broker: Broker) -> None:
+        """Raises `QuotaExceeded` when the namespace has as many connections as it may (row C35)."""
+        most = broker.namespace.bounds.limits.connections
+        if broker.connections >= most:
+            raise QuotaExceeded(
+                f"The namespace '{broker.namespace.name}'",
+                most,
+                "connections at a time",
+                "Close some, or share them between senders and receivers.",
+            )
 
     def _on_credit(self, link: Sender) -> None:
         outgoing = self._outgoing.get(link)
@@ -324,6 +346,9 @@ class Peer:
     def _on_attached(self, link: Link) -> None:
         """Accept the link or refuse it by name, before any state exists."""
         try:
+            most = self.broker.namespace.bounds.limits.links
+            if self.connection.link_count > most:
+                raise QuotaExceeded("The connection", most, "links", "Detach one first.")
             if isinstance(link, Receiver):
                 self._attach_incoming(link)
             elif isinstance(link, Sender):
@@ -336,6 +361,7 @@ class Peer:
     def _attach_incoming(self, link: Receiver) -> None:
         """The client sends: to an entity or to a node."""
         if isinstance(link.target, Coordinator):
+            check_has(self.broker.namespace.bounds.tier, Feature.TRANSACTIONS)
             self._incoming[link] = CoordinatorLink(link, self._transactions, self._flush)
             return
         if link.target is not None and not isinstance(link.target, Target):
@@ -352,7 +378,8 @@ class Peer:
         onward = _transfer_destination(link)
         destination = self._authorized(Right.SEND, onward) if onward is not None else None
         self._use(link, entity.route)
-        link.accept(max_message_size=(destination or entity).queue.message_size_max_bytes)
+        queue = (destination or entity).queue
+        link.accept(max_message_size=queue.message_size_max_bytes, properties=_batch_size(queue))
         self._needed[link] = tuple((Right.SEND, one.segments) for one in (address, onward) if one is not None)
         credit = self.broker.limits.connection.link_credit
         self._incoming[link] = IncomingLink(
@@ -421,7 +448,7 @@ class Peer:
 
     def _use(self, link: Link, route: EntityRoute) -> None:
         """Raises `QuotaExceeded` when as many connections use the entity as may (row C36)."""
-        most = self.broker.limits.entity_connections_max
+        most = self.broker.namespace.bounds.limits.entity_connections
         if self not in route.connections and len(route.connections) >= most:
             raise QuotaExceeded(
                 f"'{route.name}'", most, "connections at a time", "Share connections between senders and receivers."
@@ -431,7 +458,7 @@ class Peer:
 
     def _add_receiver(self, link: Link, route: EntityRoute) -> None:
         """Raises `ServerBusy` when the entity has as many receivers as it takes, waiting ones included (7.4)."""
-        most = self.broker.limits.receivers_max
+        most = self.broker.namespace.bounds.limits.receivers
         if route.receivers >= most:
             raise ServerBusy(
                 f"'{route.name}' has {route.receivers} concurrent receive requests, its limit is {most}. "
@@ -446,7 +473,7 @@ class Peer:
         if folded == CBS:
             return CbsNode(self._claims)
         if folded == MANAGEMENT:
-            return NamespaceManagement(self._namespaces, self.broker, self._claims)
+            return NamespaceManagement(self._namespaces, self.broker, self._claims, self._state.client)
         address = parse_address(text)
         if not address.management:
             return None
@@ -460,6 +487,13 @@ class Peer:
     def _entity(self, address: Address) -> Entity:
         """The entity of an address. Raises `EntityNotFound`."""
         return self.broker.entity(address.entity_path)
+
+
+def _batch_size(queue: Queue) -> dict[object, object] | None:
+    """What clients are told of batches where a message may be larger than one (section 3.2)."""
+    if queue.batch_size_max_bytes == queue.message_size_max_bytes:
+        return None
+    return {MAX_BATCH_SIZE: ULong(queue.batch_size_max_bytes)}
 
 
 def _refusal_of(broker: Broker, login: PlainLogin) -> PartibusError | None:

@@ -58,8 +58,8 @@ def set_state(request: EntityRequest) -> None:
     state = request.arguments.get(STATE)
     if STATE not in request.arguments or not isinstance(state, bytes | None):
         raise ArgumentError(STATE, state, "binary, or null to clear it")
-    if state is not None and len(state) > queue.message_size_max_bytes:
-        raise MessageTooLarge(queue.name, len(state), queue.message_size_max_bytes)
+    if state is not None and len(state) > queue.batch_size_max_bytes:
+        raise MessageTooLarge(queue.name, len(state), queue.batch_size_max_bytes, "session state")
     held = _held(request)
 
     def answered(reply: Any) -> None:

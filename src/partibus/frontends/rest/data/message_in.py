@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Symbol, Timestamp
 from partibus.amqp.section_encoding import encode_application_properties, encode_data, encode_properties
+from partibus.amqp.section_fields import iter_map
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, QuotaExceeded
 from partibus.message import TTL_MAX_MS, Message, lifetime_ms, pack
 from partibus.namespace.namespace import Queue
@@ -73,8 +74,12 @@ class MessageReader:
             batch = None
         if not isinstance(batch, list) or not batch:
             raise ArgumentError("The body", body[:60], "a JSON array of at least one message")
+        if len(batch) > queue.bounds.batch_messages:
+            raise QuotaExceeded(
+                f"A batch to '{queue.name}'", queue.bounds.batch_messages, "messages", "Send it as several batches."
+            )
         messages = []
-        total, most = 0, queue.message_size_max_bytes
+        total, most = 0, queue.batch_size_max_bytes
         for item in batch:
             message = self._of_batch(item, queue)
             # Three bytes of JSON are a message: there may be a million of them in a body.
@@ -113,19 +118,24 @@ class MessageReader:
         }
         pairs = [encode(Symbol(name)) + encode(value) for name, value in annotations.items() if value is not None]
         texts: dict[str, Any] = {field: _text(name, broker.get(name)) for name, field in _TEXTS.items()}
+        properties = encode_properties(message_id=message_id, content_type=content_type, group_id=session_id, **texts)
+        application_properties = encode_application_properties(user) if user else b""
+        annotations_bytes = b"".join(pairs)
         data = pack(
             durable=_flag("ForcePersistence", broker.get("ForcePersistence")),
             ttl_ms=ttl_ms,
             annotation_count=len(pairs),
-            annotations=b"".join(pairs),
-            properties=encode_properties(
-                message_id=message_id, content_type=content_type, group_id=session_id, **texts
-            ),
-            application_properties=encode_application_properties(user) if user else b"",
+            annotations=annotations_bytes,
+            properties=properties,
+            application_properties=application_properties,
             rest=encode_data(body),
         )
-        if len(data) > queue.message_size_max_bytes:
-            raise MessageTooLarge(queue.name, len(data), queue.message_size_max_bytes)
+        if len(data) > queue.batch_size_max_bytes:
+            raise MessageTooLarge(queue.name, len(data), queue.batch_size_max_bytes)
+        if len(data) > queue.bounds.small_bytes:
+            headers_bytes = len(annotations_bytes) + len(properties) + len(application_properties)
+            pairs_of_user = iter_map(application_properties) if application_properties else ()
+            queue.bounds.check_headers(headers_bytes, pairs_of_user)
         return Message(
             data,
             message_id=message_id if queue.requires_duplicate_detection else None,

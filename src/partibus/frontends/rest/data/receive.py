@@ -20,7 +20,7 @@ from partibus.errors import (
 )
 from partibus.frontends.rest.answers import Handover
 from partibus.frontends.rest.claims import host_of
-from partibus.frontends.rest.credits import check_not_exhausted, pay
+from partibus.frontends.rest.credits import HTTP, check_not_exhausted, pay
 from partibus.frontends.rest.data.calls import DataCall
 from partibus.frontends.rest.data.message_out import body_of, headers_of, sequence_number
 from partibus.partition.commands import Outcome, Settle
@@ -86,7 +86,7 @@ class _Receiver:
 
     def __init__(self, call: DataCall, *, delete: bool) -> None:
         entity = self._entity = call.entity
-        route, most = entity.route, call.broker.limits.receivers_max
+        route, most = entity.route, call.broker.namespace.bounds.limits.receivers
         if route.receivers >= most:
             raise ServerBusy(
                 f"'{route.name}' has {route.receivers} concurrent receive requests, its limit is {most}. "
@@ -135,11 +135,13 @@ class _Receiver:
         """For the message that came. Raises `ServerBusy`; then it is back in its place."""
         throttle = self._call.broker.throttle
         if self._delete:
+            if throttle.uses is not None:
+                throttle.uses.add(self._entity.queue.name, HTTP, Operation.RECEIVE, 1, 1)
             if throttle.active:
                 throttle.charge(Operation.RECEIVE, 1)  # it exists nowhere else any more
             return
         try:
-            await pay(self._call.broker, Operation.RECEIVE)
+            await pay(self._call.broker, Operation.RECEIVE, self._entity.queue.name)
         except ServerBusy:
             self._release(partition, granted)
             raise

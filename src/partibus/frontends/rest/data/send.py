@@ -30,10 +30,10 @@ async def send_messages(call: DataCall) -> Response:
     check_not_exhausted(call.broker, Operation.SEND)
     headers = call.request.headers
     if headers.get("content-type", "").partition(";")[0].strip().lower() == BATCH_TYPE:
-        most = min(BATCH_BODY_MAX, JSON_FACTOR * queue.message_size_max_bytes)
+        most = min(BATCH_BODY_MAX, JSON_FACTOR * queue.batch_size_max_bytes)
         batch = call.reader.from_batch(await read_body(call.request, most), queue)
     else:
-        most = queue.message_size_max_bytes
+        most = queue.batch_size_max_bytes
         try:
             body = await read_body(call.request, most)
         except BodyTooLarge:
