@@ -23,6 +23,7 @@ from bench.filters import measure_filters
 from bench.kill import measure_kill
 from bench.life import measure_life
 from bench.many import measure_many
+from bench.metering import measure_metering
 from bench.page import write_page
 from bench.postgresql import measure_postgresql
 from bench.proton import build
@@ -195,6 +196,12 @@ def _telemetry(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _metering(run: Run) -> Rows:
+    scale = run.scale
+    for row in measure_metering(WORK / "metering", run.program, pairs=scale.pairs, count=scale.pair_count):
+        yield row.as_dict()
+
+
 def _spark(run: Run) -> Rows:
     from bench.spark import measure_spark
 
@@ -254,6 +261,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "spark-sink": _spark_sink,
     "spark-beside": _spark_beside,
     "telemetry": _telemetry,
+    "metering": _metering,
     "peers": _peers,
 }
 """By name, in the order in which they are measured."""

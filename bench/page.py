@@ -66,6 +66,7 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
     yield from section("Sessions, deferred and scheduled messages by the million", _MANY, _many(found), _MANY_NOTE)
     yield from section("Rules of subscriptions", _RULES, _rules(found), _RULES_NOTE)
     yield from section("Telemetry", _TELEMETRY, _telemetry(found), _TELEMETRY_NOTE)
+    yield from section("Counting credits", _METERING, _metering(found), _METERING_NOTE)
     yield from spark_sections(found)
     yield from scale_sections(found)
 
@@ -131,6 +132,16 @@ _PAIRED = {
 """,
         )
         for mode in ("sampled", "full")
+    },
+    **{
+        f"metering, {policy}": (
+            f"Credits, {policy}",
+            """\
+*Base* is a namespace whose credits are not counted, *other* the same one when they are, at a rate that is never
+reached.
+""",
+        )
+        for policy in ("observe", "enforce")
     },
     "foundation": (
         "Before and after",
@@ -264,6 +275,19 @@ def _telemetry(rows: Sequence[Row]) -> Iterator[list[str]]:
             yield [row["mode"], f"packing, batches of {row['batch']}", fine(row["cpu_us"]), ""]
         elif row["scenario"] == "telemetry writer":
             yield [row["mode"], "writer", fine(row["cpu_us"]), number(row["bytes_per_message"])]
+
+
+_METERING_NOTE = """\
+What the broker spends on counting a message that is sent and delivered, measured alone, by how many come or are
+delivered together. What pairs of runs show is above.
+"""
+_METERING = ("policy", "messages together", "CPU µs per message")
+
+
+def _metering(rows: Sequence[Row]) -> Iterator[list[str]]:
+    for row in rows:
+        if row["scenario"] == "metering":
+            yield [row["policy"], str(row["batch"]), fine(row["cpu_us"])]
 
 
 _MANY_NOTE = """\

@@ -34,6 +34,7 @@ _EXISTING_START_S = 2
 _ACCEPT_MS = 5
 _TELEMETRY_SHARE = {"sampled": 0.02, "full": 0.08}
 _TELEMETRY_BATCH = 10
+_METERING_SHARE = 0.02
 _READ_PER_S = {
     ("batch", "all"): 80_000,
     ("batch", "none"): 300_000,
@@ -78,6 +79,7 @@ def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
     yield from _brokers(rows)
     yield from _stores(rows)
     yield from _telemetry(rows)
+    yield from _metering(rows)
     yield from _spark(rows)
 
 
@@ -142,6 +144,21 @@ def _telemetry(rows: Sequence[Row]) -> Iterator[Verdict]:
             share = row["cpu_us"] / min(through) * 100
             name = f"telemetry, {row['mode']}, share of the CPU per message through"
             yield _at_most(name, share, _TELEMETRY_SHARE[row["mode"]] * 100, "%")
+
+
+def _metering(rows: Sequence[Row]) -> Iterator[Verdict]:
+    """Of the broker's CPU per message through without, in the same run."""
+    through = [
+        row["base_cpu_us"]
+        for row in rows
+        if row["scenario"] == "pairs" and row["what"].startswith("metering") and row["run"] == "both"
+    ]
+    for row in rows:
+        if through and row["scenario"] == "metering" and row["batch"] == _TELEMETRY_BATCH:
+            share = row["cpu_us"] / min(through) * 100
+            yield _at_most(
+                f"credits, {row['policy']}, share of the CPU per message through", share, _METERING_SHARE * 100, "%"
+            )
 
 
 def _spark(rows: Sequence[Row]) -> Iterator[Verdict]:
