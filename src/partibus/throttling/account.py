@@ -158,15 +158,10 @@ class Account:
     def admit(self, costs: Sequence[int], then: OnAdmitted) -> int | None:
         """How many of these requests may be done, the first ones, which are paid for. None: that is not known yet, and
         ``then`` gets it."""
-        if self._clock.now_ms() >= self._ends_ms:
-            self._look()
-        if not self._waiting:
-            total = sum(costs)
-            if total <= self.credits:
-                self._pay(total)
-                return len(costs)
-            if self._spent and not self.credits:
-                return next(index for index, cost in enumerate(costs) if cost)
+        if self.pays_at_once(costs):
+            return len(costs)
+        if not self._waiting and self._spent and not self.credits:
+            return next(index for index, cost in enumerate(costs) if cost)
         waiting = _Waiting(costs)
         self._waiting.append(waiting)
         self._serve()
@@ -174,6 +169,21 @@ class Account:
             return waiting.admitted
         waiting.then = then
         return None
+
+    def pays_at_once(self, costs: Sequence[int]) -> bool:
+        """All of these requests are paid for with what is at hand, as nearly always; else none is."""
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._ends_ms:
+            self._begin(now_ms // self._settings.period_ms)
+        total = sum(costs)
+        left = self.credits - total
+        if left < 0 or self._waiting:
+            return False
+        self.credits = left
+        self._used += total
+        if not left and self._spent:
+            self._on_exhausted()
+        return True
 
     def charge(self, cost: int) -> None:
         """Pay for what was done already: from what is at hand, or from later periods."""

@@ -93,6 +93,14 @@ class Throttle:
 
     def _set(self, settings: ThrottlingSettings) -> None:
         self.settings = settings
+        self._prices = (
+            settings.send_credits,
+            settings.filter_credits,
+            settings.receive_credits,
+            settings.peek_credits,
+            settings.management_credits,
+        )
+        """By `Operation`."""
         overloaded = self._overload is not None
         self.active = overloaded or settings.policy is not ThrottlingPolicy.OFF
         self.enforces = overloaded or settings.policy is ThrottlingPolicy.ENFORCE
@@ -176,7 +184,7 @@ class Throttle:
         if self._overload is not None:
             self.counters.throttled[operation] += 1
             return False
-        cost = count * self._price(operation)
+        cost = count * self._prices[operation]
         if not self.enforces:
             self._observe(operation, (cost,))
             self.counters.used[operation] += cost
@@ -191,7 +199,7 @@ class Throttle:
 
     def charge(self, operation: Operation, count: int) -> None:
         """``count`` units were done already."""
-        cost = count * self._price(operation)
+        cost = count * self._prices[operation]
         if self._overload is not None:
             return  # nobody counts credits
         if self.enforces:
@@ -211,19 +219,6 @@ class Throttle:
         """So many requests were refused because of `exhausted`."""
         self.counters.throttled[operation] += count
 
-    def _price(self, operation: Operation) -> int:
-        settings = self.settings
-        match operation:
-            case Operation.RECEIVE:
-                return settings.receive_credits
-            case Operation.SEND:
-                return settings.send_credits
-            case Operation.PEEK:
-                return settings.peek_credits
-            case Operation.FILTER:
-                return settings.filter_credits
-        return settings.management_credits
-
     def _known(self, operation: Operation, cost: int, admitted: bool) -> bool:
         if admitted:
             self.counters.used[operation] += cost
@@ -239,7 +234,10 @@ class Throttle:
 
     def _observe(self, operation: Operation, costs: Sequence[int]) -> None:
         """Only see whether they would have been admitted."""
-        admitted = self._account.admit(costs, partial(self._observed, operation, len(costs)))
+        account = self._account
+        if account.pays_at_once(costs):
+            return
+        admitted = account.admit(costs, partial(self._observed, operation, len(costs)))
         if admitted is not None and admitted < len(costs):
             self._observed(operation, len(costs), admitted)
 
