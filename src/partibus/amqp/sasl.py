@@ -60,15 +60,18 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Anonymous:
-    """Log in as nobody."""
+    """Log in as nobody. ``hostname``: what the server is called."""
+
+    hostname: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Log in with a name and a password."""
+    """Log in with a name and a password. ``hostname``: what the server is called."""
 
     username: str
     password: str
+    hostname: str | None = None
 
 
 Login = Anonymous | Plain
@@ -249,6 +252,8 @@ class ClientHandshake(Handshake):
             response = b""
         if self.mechanism not in offered:
             raise _refuse(NOT_IMPLEMENTED, f"the server offers {', '.join(offered)}, not {self.mechanism}")
-        init = SaslInit(mechanism=self.mechanism, initial_response=response)
+        init = SaslInit(
+            mechanism=self.mechanism, initial_response=response, hostname=self._login.hostname if self._login else None
+        )
         self.output.write(frame(0, init, SASL_FRAME))
         self.phase = Phase.EXPECT_OUTCOME
