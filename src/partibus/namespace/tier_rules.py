@@ -34,6 +34,13 @@ def partition_count(namespace: NamespaceOptions, options: EntityOptions) -> int:
     return namespace.partition_count if namespace.tier is Tier.PREMIUM else STANDARD_PARTITION_COUNT
 
 
+def sizes_mb(namespace: NamespaceOptions, partitions: int) -> list[int]:
+    """What MaxSizeInMegabytes of an entity of so many partitions may be: the size of each (rows P21-P23)."""
+    limits = limits_of(namespace)
+    most = min(limits.entity_size_mb, limits.entity_total_mb // partitions)
+    return [size for size in ENTITY_SIZES_MB if size <= most]
+
+
 def new_options(namespace: NamespaceOptions, kind: EntityKind, wanted: EntityOptions) -> EntityOptions:
     """What an entity is made with. ArgumentError for what the tier does not allow."""
     if kind is not EntityKind.QUEUE:
@@ -122,9 +129,7 @@ def _with_message_size(namespace: NamespaceOptions, options: EntityOptions, part
 
 
 def _check_size(namespace: NamespaceOptions, options: EntityOptions, partitions: int) -> None:
-    limits = limits_of(namespace)
-    most = min(limits.entity_size_mb, limits.entity_total_mb // partitions)
-    allowed = [size for size in ENTITY_SIZES_MB if size <= most]
+    allowed = sizes_mb(namespace, partitions)
     if options.max_size_mb not in allowed:
         each = f", for each of its {partitions} partitions" if partitions > 1 else ""
         sizes = ", ".join(map(str, allowed)) or "smaller than any size that there is"

@@ -13,8 +13,9 @@ from partibus.frontends.rest.atom.policy_xml import policies_xml, read_policies
 from partibus.frontends.rest.atom.sizes import size_read, size_shown
 from partibus.frontends.rest.atom.xml_in import INSTANCE, parse_xml
 from partibus.namespace.access import Right, SasPolicy
-from partibus.namespace.entities import EntityKind
-from partibus.namespace.properties import PROPERTIES
+from partibus.namespace.namespace_options import NamespaceOptions
+from partibus.namespace.tier_rules import sizes_mb
+from partibus.namespace.tiers import Tier
 
 RETRIED_BY_CLIENTS = {500, 503, 504}
 
@@ -65,18 +66,28 @@ def test_what_is_no_authorization_rule_is_refused_by_its_name(rule: str, says: s
 
 
 @pytest.mark.row("P21", "P22", "P23", "P24")
-def test_sizes_that_are_shown_are_read_back() -> None:
-    (value,) = (prop.value for prop in PROPERTIES[EntityKind.QUEUE] if prop.name == "MaxSizeInMegabytes")
-    for gb in (1, 2, 3, 4, 5, 10, 20, 40, 80):
-        size_mb = gb * 1024
-        assert size_shown(size_mb, partitioned=False) == size_mb
-        assert size_shown(size_mb, partitioned=True) == 16 * size_mb
-        assert size_read(size_mb, value, partitioned=False) == size_mb
-        assert size_read(16 * size_mb, value, partitioned=True) == size_mb
-        given = 5 * 1024 if gb == 80 else size_mb
-        assert size_read(size_mb, value, partitioned=True) == given
-    assert size_read(16, value, partitioned=True) == 16
-    assert size_read("many", value, partitioned=True) == "many"
+@pytest.mark.parametrize(
+    ("namespace", "partitions", "each"),
+    [
+        (NamespaceOptions(), 1, [1, 2, 3, 4, 5]),
+        (NamespaceOptions(), 16, [1, 2, 3, 4, 5]),
+        (NamespaceOptions(tier=Tier.PREMIUM), 1, [1, 2, 3, 4, 5, 10, 20, 40, 80]),
+        (NamespaceOptions(tier=Tier.PREMIUM, partition_count=4), 4, [1, 2, 3, 4, 5, 10, 20]),
+        (NamespaceOptions(tier=Tier.PREMIUM, partition_count=64), 64, [1]),
+    ],
+)
+def test_sizes_that_are_shown_are_read_back(namespace: NamespaceOptions, partitions: int, each: list[int]) -> None:
+    allowed = sizes_mb(namespace, partitions)
+    assert allowed == [gb * 1024 for gb in each]
+    for size_mb in allowed:
+        assert size_read(size_mb, partitions, allowed) == size_mb
+        shown = size_shown(size_mb, partitions)
+        assert shown <= 80 * 1024
+        assert size_read(shown, partitions, allowed, now_mb=size_mb) == size_mb
+    whole = {1: 80, 4: 20, 16: 5, 64: 80}[partitions]
+    assert size_read(80 * 1024, partitions, allowed) == whole * 1024, "which is no size of a sixty-fourth"
+    assert size_read(16, partitions, allowed) == 16
+    assert size_read("many", partitions, allowed) == "many"
 
 
 def test_python_finds_exactly_two_links_when_more_follows_and_one_at_the_end() -> None:

@@ -4,6 +4,8 @@ What is read may stand in any order; what is absent is left to the namespace, wh
 stands in the service's order and is there always (trap 30).
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from partibus.errors import ArgumentError, Unsupported
@@ -19,7 +21,9 @@ from partibus.namespace.access import SasPolicy
 from partibus.namespace.entities import DEFAULT_OPTIONS, EntityKind
 from partibus.namespace.hints import did_you_mean
 from partibus.namespace.namespace import Queue, Topic
+from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.properties import EXPRESS_BOUND, FORWARD_DEAD_LETTERED_TO, FORWARD_TO, PROPERTIES, properties_of
+from partibus.namespace.tier_rules import partition_count, sizes_mb
 
 ELEMENTS = {
     EntityKind.QUEUE: names.QUEUE,
@@ -78,15 +82,17 @@ class Described(NamedTuple):
     """Of a subscription."""
 
 
-def read_description(kind: EntityKind, description: Element, *, partitioned: bool = False) -> Described:
+def read_description(
+    kind: EntityKind, description: Element, namespace: NamespaceOptions, known: Queue | None = None
+) -> Described:
     """ArgumentError or Unsupported for elements that say what can't be; values are checked by whoever takes them.
-    ``partitioned``: the entity that is described exists, and is."""
+    ``known``: the entity that is described, where it exists."""
     seen: dict[str, Element] = {}
     values = _VALUES[kind]
-    known = {*values, *_ORDER[kind], *_IGNORED, DEFAULT_RULE_DESCRIPTION}
+    names = {*values, *_ORDER[kind], *_IGNORED, DEFAULT_RULE_DESCRIPTION}
     for child in description.children:
-        if child.namespace != description.namespace or child.name not in known:
-            next_step = f"See {child.place}. {did_you_mean(child.name, known)}".rstrip()
+        if child.namespace != description.namespace or child.name not in names:
+            next_step = f"See {child.place}. {did_you_mean(child.name, names)}".rstrip()
             raise ArgumentError("An element", child.name, f"one that a {description.name} has", next_step)
         if child.name in seen:
             raise ArgumentError("An element", child.name, "there once only", f"See {child.place}.")
@@ -95,8 +101,10 @@ def read_description(kind: EntityKind, description: Element, *, partitioned: boo
         seen[child.name] = child
     properties = {name: json_of(seen[name].text, values[name]) for name in values if _says(seen.get(name))}
     if _MAX_SIZE in properties:
-        partitioned = partitioned or properties.get("EnablePartitioning") is True
-        properties[_MAX_SIZE] = size_read(properties[_MAX_SIZE], values[_MAX_SIZE], partitioned=partitioned)
+        partitions, now_mb = _partitions(namespace, properties), None
+        if known is not None:
+            partitions, now_mb = len(known.partitions), known.description.options.max_size_mb
+        properties[_MAX_SIZE] = size_read(properties[_MAX_SIZE], partitions, sizes_mb(namespace, partitions), now_mb)
     rules = seen.get(AUTHORIZATION_RULES)
     return Described(properties, None if rules is None else read_policies(rules), seen.get(DEFAULT_RULE_DESCRIPTION))
 
@@ -112,7 +120,7 @@ def description_xml(queue: Queue, counts: Counts, host: str) -> str:
         if name in _TARGETS:
             value = value and f"sb://{host}/{value}"
         elif name == _MAX_SIZE:
-            value = size_shown(int(value), partitioned=queue.partitioned)
+            value = size_shown(int(value), len(queue.partitions))
         is_express_bound = name == EXPRESS_BOUND and queue.express_ms > 0
         if name.startswith(_OWN) and (is_express_bound or value != _DEFAULTS[queue.kind][name]):
             own.append(text_element(name, text_of(value)))
@@ -129,6 +137,12 @@ def own_properties(queue: Queue) -> dict[str, object]:
 
 
 _DEFAULTS = {kind: properties_of(kind, DEFAULT_OPTIONS) for kind in EntityKind}
+
+
+def _partitions(namespace: NamespaceOptions, properties: Mapping[str, object]) -> int:
+    """How many an entity of these properties would have."""
+    partitioned = properties.get("EnablePartitioning") is True or namespace.partition_count > 1
+    return partition_count(namespace, replace(DEFAULT_OPTIONS, partitioned=partitioned))
 
 
 def _says(found: Element | None) -> bool:

@@ -49,11 +49,11 @@ async def put_entity(call: Call) -> Response:
     """Make a queue or topic, or change it."""
     description = await call.description(ELEMENTS[EntityKind.QUEUE], ELEMENTS[EntityKind.TOPIC])
     kind = _KINDS[description.name]
-    name = call.resource.entity
+    name, namespace = call.resource.entity, call.broker.namespace.record.options
     if call.if_match is not None:
-        described = read_description(kind, description, partitioned=_known(call, name).queue.partitioned)
+        described = read_description(kind, description, namespace, _known(call, name).queue)
         return await _update(call, kind, name, described)
-    described = read_description(kind, description)
+    described = read_description(kind, description, namespace)
     check_api_version(call.request, name, partitioned=described.properties.get("EnablePartitioning") is True)
     _check_targets(call, described)
     create = call.broker.create_queue if kind is EntityKind.QUEUE else call.broker.create_topic
@@ -63,7 +63,7 @@ async def put_entity(call: Call) -> Response:
 async def put_subscription(call: Call) -> Response:
     """Make a subscription with its first rule, or change it."""
     description = await call.description(ELEMENTS[EntityKind.SUBSCRIPTION])
-    described = read_description(EntityKind.SUBSCRIPTION, description)
+    described = read_description(EntityKind.SUBSCRIPTION, description, call.broker.namespace.record.options)
     if call.if_match is not None:
         return await _update(call, EntityKind.SUBSCRIPTION, path_of(call), described)
     _check_targets(call, described)
