@@ -59,9 +59,13 @@ class Queue(NamedTuple):
 
 
 def rows_in(broker: BrokerProcess) -> list[Row]:
-    """What is in files by now, commits left out."""
-    folder = broker.data / "telemetry"
-    found: list[Row] = ds.dataset(str(folder), format="parquet").to_table(filter=ds.field("op") != "commit").to_pylist()
+    """What is in files by now of messages."""
+    return [row for row in all_rows_in(broker) if row["op"] not in ("commit", "use")]
+
+
+def all_rows_in(broker: BrokerProcess) -> list[Row]:
+    """What is in files by now."""
+    found: list[Row] = ds.dataset(str(broker.data / "telemetry"), format="parquet").to_table().to_pylist()
     return sorted(found, key=lambda row: row["time"])
 
 
@@ -94,6 +98,45 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def client(broker: BrokerProcess) -> Iterator[ServiceBusClient]:
     with ServiceBusClient.from_connection_string(broker.connection_string) as client:
         yield client
+
+
+@pytest.mark.row("D9")
+def test_what_clients_ask_for_is_summed_up_by_seconds(broker: BrokerProcess, client: ServiceBusClient) -> None:
+    topic = broker.create_topic("events")
+    for name in ("all", "some"):
+        broker.create_subscription(topic, name)
+    broker.advance(1_000)
+    with client.get_topic_sender(topic) as sender:
+        sender.send_messages([ServiceBusMessage("x") for _ in range(3)])
+        sender.schedule_messages(ServiceBusMessage("y"), datetime.now(UTC) + timedelta(days=1))
+    broker.advance(1_000)
+    with client.get_subscription_receiver(topic, "all", max_wait_time=5) as receiver:
+        receiver.peek_messages(2)
+        taken: list[ServiceBusReceivedMessage] = []
+        while len(taken) < 3:
+            taken += receiver.receive_messages(3 - len(taken))
+    broker.stop()
+    uses = [row for row in all_rows_in(broker) if row["op"] == "use" and row["asked_for"] != "management"]
+    found: Counter[tuple[str, str]] = Counter()
+    requests: Counter[tuple[str, str]] = Counter()
+    for row in uses:
+        found[row["entity"], row["asked_for"]] += row["messages"]
+        requests[row["entity"], row["asked_for"]] += row["requests"]
+    subscription = "events/Subscriptions/all"
+    assert found == {
+        ("events", "send"): 4, ("events", "filter"): 8, (subscription, "peek"): 2, (subscription, "receive"): 3,
+    }  # fmt: skip
+    assert requests["events", "send"] == 2
+    filters = {row["rules"] for row in uses if row["asked_for"] == "filter"}
+    assert filters == {"all/$Default\nsome/$Default"}
+    clients = {
+        row["asked_for"]: {one["client"] for one in uses if one["asked_for"] == row["asked_for"]} for row in uses
+    }
+    assert clients["send"]
+    assert clients["send"] == clients["filter"]
+    assert all(row["time"].microsecond == 0 and row["weight"] == 1 for row in uses)
+    sent_s = min(row["time"] for row in uses if row["asked_for"] == "send")
+    assert all(row["time"] > sent_s for row in uses if row["asked_for"] in ("peek", "receive"))
 
 
 class TestEveryOperation:

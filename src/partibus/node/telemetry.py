@@ -5,13 +5,20 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from partibus.namespace.broker import Broker
+from partibus.namespace.namespace import Namespace, Topic
 from partibus.namespace.namespaces import Namespaces
 from partibus.node.settings import Settings
 from partibus.partition.meters import Meters
 from partibus.telemetry.settings import OFF
+from partibus.throttling.counters import OPERATIONS, Operation
+from partibus.throttling.uses import Use, Uses
 
 if TYPE_CHECKING:
     from partibus.telemetry.recorder import Place
+
+RULES_MAX = 100
+"""So many rules of a topic are named."""
 
 
 class Telemetry:
@@ -19,6 +26,8 @@ class Telemetry:
 
     def __init__(self, settings: Settings, broker: str, run: str, loop: asyncio.AbstractEventLoop) -> None:
         """``run``: of that broker, in the names of the files."""
+        self._loop = loop
+        self._uses: dict[Broker, Uses] = {}
         self._feed = None
         if settings.telemetry.mode != OFF:
             from partibus.telemetry.feed import Feed
@@ -30,12 +39,54 @@ class Telemetry:
         """The entities are known: start the writer."""
         if self._feed is not None:
             self._feed.recorder.place_of = _places_of(namespaces)
+            for broker in namespaces:
+                self._keep_uses(broker)
+            namespaces.on_changed.append(self._keep_uses)
+            namespaces.on_deleted.append(self._forget_uses)
             self._feed.start()
 
     def close(self) -> None:
         """The stores are closed: have the writer finish. Blocks for some seconds at most."""
         if self._feed is not None:
+            for uses in self._uses.values():
+                uses.flush()
             self._feed.close()
+
+    def _keep_uses(self, broker: Broker) -> None:
+        """A namespace is served: what its clients ask for is kept (row D9)."""
+        if broker.throttle.uses is not None or self._feed is None:
+            return
+        recorder, namespace = self._feed.recorder, broker.namespace
+
+        def keep(since_ms: int, uses: list[Use]) -> None:
+            rows: list[list[str | int]] = []
+            for use in uses:
+                rules = _rules_of(namespace, use.entity) if use.operation is Operation.FILTER else ""
+                asked_for = OPERATIONS[use.operation]
+                rows.append([use.namespace, use.entity, use.client, asked_for, use.requests, use.units, rules])
+            recorder.put_uses(since_ms, rows)
+
+        def call_later(delay_ms: float, call: Callable[[], None]) -> object:
+            return self._loop.call_later(delay_ms / 1000, call)
+
+        broker.throttle.uses = self._uses[broker] = Uses(namespace.name, broker.clock, keep, call_later)
+
+    def _forget_uses(self, broker: Broker) -> None:
+        """The namespace is deleted."""
+        uses = self._uses.pop(broker, None)
+        if uses is not None:
+            uses.flush()
+
+
+def _rules_of(namespace: Namespace, topic: str) -> str:
+    """One a line, as `partibus.telemetry.schema` has them; the last line says how many are not named."""
+    entity = namespace.find(topic)
+    if not isinstance(entity, Topic):
+        return ""
+    names = [f"{one.short_name}/{rule.name}" for one in entity.subscriptions for rule in one.rules]
+    if len(names) > RULES_MAX:
+        names[RULES_MAX:] = [f"({len(names) - RULES_MAX} others)"]
+    return "\n".join(names)
 
 
 def _places_of(namespaces: Namespaces) -> "Callable[[int], Place]":

@@ -11,13 +11,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from partibus.pipeline.errors import JobError
-from partibus.telemetry.schema import COMMIT, DDL
+from partibus.telemetry.schema import COMMIT, DDL, USE
 
 
-def read_rows(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """The rows of telemetry directories or files. Raises `JobError` when there are none."""
+def read_rows(spark: SparkSession, paths: Sequence[str], *, uses: bool = False) -> DataFrame:
+    """The rows of telemetry directories or files: those about messages and commits, or those of ``uses``. Columns that
+    files of earlier versions do not have are null. Raises `JobError` when there are none."""
     try:
-        return spark.read.schema(DDL).option("recursiveFileLookup", "true").parquet(*paths)
+        rows = spark.read.schema(DDL).option("recursiveFileLookup", "true").parquet(*paths)
+        return rows.where((sf.col("op") == USE) if uses else (sf.col("op") != USE))
     except AnalysisException as error:
         raise JobError(
             f"no telemetry at {', '.join(paths)}: {error.getCondition() or error}. Give the directory that the broker "
@@ -28,7 +30,7 @@ def read_rows(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 def follow_rows(spark: SparkSession, path: str, files_max: int) -> DataFrame:
     """The rows as a stream, file by file as the broker finishes them, at most ``files_max`` in one batch."""
     reader = spark.readStream.schema(DDL).option("recursiveFileLookup", "true")
-    return reader.option("maxFilesPerTrigger", files_max).parquet(path)
+    return reader.option("maxFilesPerTrigger", files_max).parquet(path).where(sf.col("op") != USE)
 
 
 def within(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:

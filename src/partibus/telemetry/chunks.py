@@ -22,6 +22,8 @@ from partibus.telemetry.layout import (
     NAME,
     NAME_HEAD,
     NOT_DURABLE,
+    USE,
+    USE_HEAD,
     columns_of,
 )
 from partibus.telemetry.schema import KEY_MAX, NAMESPACE
@@ -68,6 +70,19 @@ class Committed(NamedTuple):
     size_bytes: int
 
 
+class Used(NamedTuple):
+    """One sum of what a client asked for (`partibus.telemetry.recorder.PackedRecorder.put_uses`)."""
+
+    since_ms: int
+    namespace: str
+    entity: str
+    client: str
+    asked_for: str
+    requests: int
+    units: int
+    rules: str
+
+
 class Rows:
     """What is ready to be written."""
 
@@ -77,6 +92,7 @@ class Rows:
         """Of each batch."""
         self.outcomes: list[int] = []
         self.commits: list[Committed] = []
+        self.uses: list[Used] = []
         self.count = 0
 
     def add(self, batch: Batch, latency_us: int, outcome: int) -> None:
@@ -114,6 +130,13 @@ class Reader:
                 self._durable(runtime, commit, durable_us)
                 self.rows.commits.append(Committed(row, now_ms, *rest))
                 self.rows.count += 1
+            elif kind == USE:
+                _, length = USE_HEAD.unpack_from(chunk, at)
+                at += USE_HEAD.size
+                since_ms, uses = msgspec.json.decode(chunk[at : at + length])
+                at += length
+                self.rows.uses += [Used(since_ms, *use) for use in uses]
+                self.rows.count += len(uses)
             else:
                 _, runtime = FAILED_HEAD.unpack_from(chunk, at)
                 at += FAILED_HEAD.size
@@ -195,6 +218,6 @@ class Keys:
         return slot
 
 
-def shown(key: str) -> str:
-    """A key as a file can have it."""
-    return key[:KEY_MAX].encode("utf-8", "replace").decode() if not key.isascii() else key[:KEY_MAX]
+def shown(text: str, most: int = KEY_MAX) -> str:
+    """A text as a file can have it; at most so many characters of it."""
+    return text[:most].encode("utf-8", "replace").decode() if not text.isascii() else text[:most]

@@ -9,6 +9,7 @@
           keys, as far as they are at hand (of sends, and of sessions' messages): texts with NUL in between, empty for
             none; nothing when all have none
  commit   type, runtime, row, commit, now ms, durable at us, took us, operations, bytes
+ use      type, length of JSON, JSON {when in ms, [[namespace, entity, client, asked for, requests, units, rules], ...]}
  failed   type, runtime: what of that runtime waits for a commit will never be durable
 ```
 
@@ -22,12 +23,14 @@ NAME: Final = 1
 BATCH: Final = 2
 COMMIT: Final = 3
 FAILED: Final = 4
+USE: Final = 5
 
 LENGTH: Final = Struct("<I")
 NAME_HEAD: Final = Struct("<BIH")
 BATCH_HEAD: Final = Struct("<BBBBIIIIqqq")
 COMMIT_HEAD: Final = Struct("<BIIqqqqqq")
 FAILED_HEAD: Final = Struct("<BI")
+USE_HEAD: Final = Struct("<BI")
 REPORT: Final = Struct("<qq")
 """From the writer: rows that are in files, and rows that could not be written, both since it began."""
 

@@ -27,6 +27,8 @@ from partibus.telemetry.layout import (
     NAME_HEAD,
     NO_POSITION,
     NOT_DURABLE,
+    USE,
+    USE_HEAD,
 )
 from partibus.telemetry.schema import NAMESPACE
 
@@ -107,6 +109,12 @@ class PackedRecorder:
         self.rows += rows
         if len(buffer) >= CHUNK_BYTES:
             self.on_full()
+
+    def put_uses(self, since_ms: int, uses: Sequence[Sequence[str | int]]) -> None:
+        """What clients asked for in the second that begins then: namespace, entity, client, what was asked for (of
+        `partibus.telemetry.schema.USES`), requests, units, rules."""
+        document = msgspec.json.encode([since_ms, uses])
+        self.put(USE_HEAD.pack(USE, len(document)) + document, len(uses))
 
     def name(self, row: int) -> None:
         """Tell the writer where a row belongs."""

@@ -18,9 +18,13 @@ class TelemetryColumn(NamedTuple):
 
 
 COMMIT: Final = "commit"
-"""The one operation that is not about a message."""
-OPS: Final = (*OPERATIONS, COMMIT)
+"""Not about a message: a commit."""
+USE: Final = "use"
+"""What a client asked for in one second, summed up: of requests, not of messages."""
+OPS: Final = (*OPERATIONS, COMMIT, USE)
 """The values of ``op``; those about messages in the order of their numbers between broker and writer."""
+USES: Final = ("send", "filter", "receive", "peek", "management")
+"""The values of ``asked_for``."""
 OK: Final = "ok"
 FAILED: Final = "com.microsoft:server-busy"
 """Outcome of what a commit that failed took back: its clients were told to try again."""
@@ -47,9 +51,17 @@ COLUMNS: Final = (
     TelemetryColumn("delivery_count", "int", "deliveries until then, this one included"),
     TelemetryColumn("dwell_ms", "bigint", "since the message was enqueued; not of `send` and `commit`"),
     TelemetryColumn("latency_us", "bigint", "from the command to durability; of a commit, what it took"),
-    TelemetryColumn("messages", "int", "1; of a commit, how many messages were enqueued, locked, settled or moved"),
+    TelemetryColumn(
+        "messages",
+        "int",
+        "1; of a commit, how many messages were enqueued, locked, settled or moved; of `use`, how many units",
+    ),
     TelemetryColumn("outcome", "string", f"`{OK}`, the condition of an error, or `{UNKNOWN}`"),
     TelemetryColumn("weight", "double", "how many operations the row stands for: 1 / sampling rate"),
+    TelemetryColumn("client", "string", "of `use`: container id of the client's connection, `http`, or `(others)`"),
+    TelemetryColumn("asked_for", "string", f"of `use`: {', '.join(USES)}"),
+    TelemetryColumn("requests", "int", "of `use`: how many requests or deliveries"),
+    TelemetryColumn("rules", "string", "of `use` for `filter`: the rules, as `subscription/rule`, one a line"),
 )
 
 DDL: Final = ", ".join(f"{column.name} {column.type}" for column in COLUMNS)

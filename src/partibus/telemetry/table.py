@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from partibus.partition.notes import DONE, FULL, LOCK_LOST, OPERATIONS, SEND
-from partibus.telemetry.chunks import COMMIT_FAILED, COMMIT_UNKNOWN, NO_LATENCY, Keys, Place, Rows, shown
+from partibus.telemetry.chunks import COMMIT_FAILED, COMMIT_UNKNOWN, NO_LATENCY, Keys, Place, Rows, Used, shown
 from partibus.telemetry.layout import NO_POSITION
-from partibus.telemetry.schema import COLUMNS, COMMIT, FAILED, NAMESPACE, OK, UNKNOWN
+from partibus.telemetry.schema import COLUMNS, COMMIT, FAILED, NAMESPACE, OK, UNKNOWN, USE
 
 SUBQUEUES: Final = ("", "/$DeadLetterQueue", "/$Transfer/$DeadLetterQueue", "/$Transfer")
 """Behind the entity's path, by kind of sub-queue; the last is of messages that are sent through the entity."""
@@ -29,6 +29,7 @@ _TYPES: Final = {
     "double": pa.float64(),
 }
 _NULL: Final = -1
+_TEXT_MAX: Final = 1 << 16
 _OPS: Final = (*OPERATIONS, COMMIT)
 _PARTITION_SHIFT: Final = 48
 _NOWHERE: Final = Place("", 0, 0)
@@ -47,9 +48,13 @@ class Tables:
         """All rows, batch by batch, then the commits."""
         words, keys = _Words(), _Words()
         columns = self._of_batches(rows, places, words, keys)
+        parts = [columns]
         if rows.commits:
-            of_commits = self._of_commits(rows, places, words)
-            columns = {name: np.concatenate((values, of_commits[name])) for name, values in columns.items()}
+            parts.append(self._of_commits(rows, places, words))
+        if rows.uses:
+            parts.append(self._of_uses(rows.uses, words))
+        if len(parts) > 1:
+            columns = {name: np.concatenate([part[name] for part in parts]) for name in columns}
         return pa.table(
             [
                 _array(columns[column.name], _TYPES[column.type], keys if column.name == "key" else words)
@@ -87,6 +92,7 @@ class Tables:
         position, sequence = _joined(positions), _joined(sequences)
         keys, slots = self._keys_of(rows, sequences, total, key_words)
         partitions = [place.partition for place in found]
+        nothing = np.full(total, _NULL)
         return {
             "time": now_ms * 1000,
             "op": repeated([words.number(_OPS[batch.operation]) for batch in batches]),
@@ -113,6 +119,7 @@ class Tables:
             "messages": np.ones(total, np.int64),
             "outcome": repeated([words.number(OUTCOMES[outcome]) for outcome in rows.outcomes]),
             "weight": np.full(total, self._weight),
+            **dict.fromkeys(("client", "asked_for", "requests", "rules"), nothing),
         }
 
     def _keys_of(self, rows: Rows, sequences: list[Any], total: int, words: "_Words") -> tuple[Any, Any]:
@@ -142,6 +149,28 @@ class Tables:
             "messages": np.array([commit.operations for commit in commits]),
             "outcome": np.full(total, words.number(OK)),
             "weight": np.ones(total),
+        }
+
+    def _of_uses(self, uses: list[Used], words: "_Words") -> dict[str, Any]:
+        total = len(uses)
+        columns = {column.name: np.full(total, _NULL) for column in COLUMNS}
+
+        def numbers(texts: list[str]) -> Any:
+            return np.array([words.number(shown(text, _TEXT_MAX)) if text else _NULL for text in texts], np.int64)
+
+        return columns | {
+            "time": np.array([use.since_ms * 1000 for use in uses]),
+            "op": np.full(total, words.number(USE)),
+            "namespace": numbers([use.namespace for use in uses]),
+            "entity": numbers([use.entity for use in uses]),
+            "broker": np.full(total, words.number(self._broker)),
+            "messages": np.array([use.units for use in uses]),
+            "outcome": np.full(total, words.number(OK)),
+            "weight": np.ones(total),
+            "client": numbers([use.client for use in uses]),
+            "asked_for": numbers([use.asked_for for use in uses]),
+            "requests": np.array([use.requests for use in uses]),
+            "rules": numbers([use.rules for use in uses]),
         }
 
 

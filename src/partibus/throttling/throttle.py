@@ -26,6 +26,7 @@ from partibus.throttling.account import Account, Bank, CallLater, OnAdmitted, Ti
 from partibus.throttling.allocator import Allocator, Ask, Grant
 from partibus.throttling.counters import Counters, Operation
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
+from partibus.throttling.uses import Uses
 
 RETRY_AFTER_S = 2
 """What clients are told to wait (seed 1)."""
@@ -81,6 +82,8 @@ class Throttle:
         """``bank``: the way to the allocator; None: this broker is alone. Without ``call_later`` nobody is called when
         a period begins but through `look`."""
         self.counters = Counters()
+        self.uses: Uses | None = None
+        """Who keeps what clients ask for, whatever the policy is (row D9)."""
         self._clock = clock
         self._call_later = call_later
         self._bank: Bank = bank or LocalBank(settings, clock)

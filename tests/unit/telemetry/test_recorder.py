@@ -102,6 +102,7 @@ def test_a_row_has_what_the_message_and_its_partition_are(recording: Recording) 
         "messages": 1,
         "outcome": "ok",
         "weight": 1.0,
+        **dict.fromkeys(("client", "asked_for", "requests", "rules")),
     }
     shown = {name: value for name, value in committed.items() if value is not None and name != "time"}
     assert shown == {
@@ -115,6 +116,21 @@ def test_a_row_has_what_the_message_and_its_partition_are(recording: Recording) 
         "outcome": "ok",
         "weight": 1.0,
     }
+
+
+def test_what_clients_asked_for_is_a_row_per_sum(recording: Recording) -> None:
+    use = ["acme", "events", "client-7", "filter", 3, 12, "a/$Default\nb/red"]
+    recording.recorder.put_uses(NOW_MS, [use, ["acme", "", "", "management", 1, 1, ""]])
+    assert recording.recorder.rows == 2
+    of_rules, of_namespace = (
+        {name: value for name, value in row.items() if value is not None} for row in recording.rows()
+    )
+    assert of_rules.pop("time").timestamp() * 1000 == NOW_MS  # type: ignore[attr-defined]
+    assert of_rules == {
+        "op": "use", "namespace": "acme", "entity": "events", "broker": "broker-0", "messages": 12, "outcome": "ok",
+        "weight": 1.0, "client": "client-7", "asked_for": "filter", "requests": 3, "rules": "a/$Default\nb/red",
+    }  # fmt: skip
+    assert of_namespace.keys().isdisjoint({"entity", "client", "rules"})
 
 
 def test_nothing_is_ready_before_its_commit_is_durable(recording: Recording) -> None:
@@ -323,5 +339,5 @@ def test_names_are_told_once_and_to_each_writer() -> None:
 def test_every_operation_has_a_name() -> None:
     assert set(OPS) == {
         "send", "deliver", "complete", "abandon", "release", "dead_letter", "defer", "expire", "lock_expired", "renew",
-        "purge", "forward", "delete", "commit",
+        "purge", "forward", "delete", "commit", "use",
     }  # fmt: skip

@@ -16,6 +16,7 @@ from partibus.routing.send import OnSent, send, send_through
 from partibus.routing.transactions import Transaction, Transactions
 from partibus.throttling.counters import Operation
 from partibus.throttling.throttle import Throttle
+from partibus.throttling.uses import Uses, client_name
 
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 """Property of a link: what is sent on it goes through the link's entity to the one with this address (section 3.7)."""
@@ -95,10 +96,19 @@ class IncomingLink:
                 batches.append(messages_of(delivery, queue))
             except PartibusError as error:
                 refused[index] = error
+        if self._throttle.uses is not None:
+            self._note_use(self._throttle.uses, len(batches), sum(map(len, batches)))
         if batches and self._throttle.active:
             self._admit(run, batches, refused)
         else:
             self._go_on(run, batches, refused)
+
+    def _note_use(self, uses: Uses, requests: int, messages: int) -> None:
+        peer, name = self._link.session.connection.peer, self._entity.queue.name
+        client = client_name(None if peer is None else peer.container_id)
+        uses.add(name, client, Operation.SEND, requests, messages)
+        if self._rule_count:
+            uses.add(name, client, Operation.FILTER, requests, messages * self._rule_count)
 
     def _go_on(self, run: _Run, batches: Sequence[Sequence[Message]], refused: dict[int, PartibusError]) -> None:
         """Send what is not refused."""
@@ -176,6 +186,8 @@ class IncomingLink:
                 else:
                     entity.check_send()
                     transaction.send(entity, messages)
+                if throttle.uses is not None:
+                    self._note_use(throttle.uses, 1, len(messages))
                 if throttle.active:
                     throttle.charge_sends(len(messages), self._rule_count)
         except PartibusError as error:

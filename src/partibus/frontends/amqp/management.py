@@ -41,6 +41,7 @@ from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestCounters, RequestKind
 from partibus.namespace.sas import Path
 from partibus.throttling.counters import Operation
+from partibus.throttling.uses import client_name
 
 OnNamespace = Callable[[Broker, object, Respond], None]
 
@@ -172,8 +173,9 @@ class EntityManagement:
 class NamespaceManagement:
     """`$management` of the namespace."""
 
-    def __init__(self, namespaces: Namespaces, broker: Broker, claims: Claims) -> None:
-        """Of the namespace of ``broker``, one of these."""
+    def __init__(self, namespaces: Namespaces, broker: Broker, claims: Claims, client: str = "") -> None:
+        """Of the namespace of ``broker``, one of these. ``client``: the container id of its open."""
+        self._client = client
         self._namespaces = namespaces
         self._broker = broker
         self._claims = claims
@@ -204,6 +206,10 @@ class NamespaceManagement:
     def _run(self, request: Request, operation: OnNamespace, respond: Respond) -> None:
         def go_on() -> None:
             operation(self._broker, request.body, respond)
+
+        uses = self._broker.throttle.uses
+        if uses is not None and request.operation not in REHEARSALS:
+            uses.add("", client_name(self._client), Operation.MANAGEMENT, 1, 1)
 
         if request.operation in REHEARSALS:
             go_on()

@@ -33,6 +33,7 @@ from partibus.routing.receive import OnFailed, OnGranted, Source
 from partibus.routing.transactions import Transactions
 from partibus.throttling.counters import Operation
 from partibus.throttling.throttle import Throttle
+from partibus.throttling.uses import client_name
 
 Context = tuple[PartitionHandle, int, int]
 """What a delivery on the wire stands for: partition, lock id, position."""
@@ -195,6 +196,10 @@ class OutgoingLink:
             self._release(partition, [(granted.lock_id, entry.pos) for entry in granted.entries])
             return
         self._asked = 0 if granted.ended else max(0, self._asked - len(granted.entries))
+        if self._throttle.uses is not None and granted.entries:
+            peer, count = self._link.session.connection.peer, len(granted.entries)
+            client = client_name(None if peer is None else peer.container_id)
+            self._throttle.uses.add(self._entity.queue.name, client, Operation.RECEIVE, count, count)
         if self._throttle.active and granted.entries:
             self._charge(partition, granted)
         else:

@@ -7,15 +7,25 @@ from partibus.namespace.broker import Broker, Entity
 from partibus.throttling.counters import Operation
 from partibus.throttling.throttle import OnKnown, Throttle
 
+HTTP = "http"
+"""Stands for the clients that come without connections of their own."""
 
-async def pay(broker: Broker, operation: Operation) -> None:
-    """For one unit."""
+
+async def pay(broker: Broker, operation: Operation, entity: str = "") -> None:
+    """For one unit. ``entity``: its path, if it is about one."""
+    if broker.throttle.uses is not None:
+        broker.throttle.uses.add(entity, HTTP, operation, 1, 1)
     if broker.throttle.active:
         await _paid(broker.throttle, lambda then: broker.throttle.admit(operation, 1, then))
 
 
 async def pay_for_sends(broker: Broker, entity: Entity, count: int) -> None:
     """For so many messages that are sent together."""
+    uses, queue = broker.throttle.uses, entity.queue
+    if uses is not None:
+        uses.add(queue.name, HTTP, Operation.SEND, 1, count)
+        if queue.rule_count:
+            uses.add(queue.name, HTTP, Operation.FILTER, 1, count * queue.rule_count)
     if broker.throttle.active:
         await _paid(broker.throttle, lambda then: broker.throttle.admit_send(count, entity.queue.rule_count, then))
 

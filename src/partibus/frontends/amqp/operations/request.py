@@ -19,6 +19,7 @@ from partibus.routing.partitions import PartitionHandle
 from partibus.routing.transactions import Transactions
 from partibus.throttling.counters import Operation
 from partibus.throttling.throttle import Throttle
+from partibus.throttling.uses import client_name
 
 SESSION_ID: Final = "session-id"
 """The argument by which operations name a session."""
@@ -51,6 +52,8 @@ class ConnectionState:
     """Those that its coordinator links have declared."""
     call_later: Callable[[float, Callable[[], None]], object]
     """Takes milliseconds; 0: when others have had their turn."""
+    client: str = ""
+    """The container id of the client's open."""
 
 
 @dataclass(slots=True)
@@ -82,10 +85,13 @@ class EntityRequest:
     def when_paid(self, operation: Operation, count: int, go_on: Callable[[], None]) -> None:
         """Go on when the namespace has credits for ``count`` units, else respond that it has not. A `PartibusError` of
         ``go_on`` is the response, too."""
+        if self.throttle.uses is not None:
+            self.throttle.uses.add(self.entity.queue.name, client_name(self.connection.client), operation, 1, count)
         if_paid(self.throttle, operation, count, self.respond, go_on)
 
     def when_sends_paid(self, count: int, go_on: Callable[[], None]) -> None:
         """As `when_paid`, of so many messages that are sent to the entity."""
+        self.note_sends(count)
         if not self.throttle.active:
             go_on()
             return
@@ -93,6 +99,15 @@ class EntityRequest:
         at_once = self.throttle.admit_send(count, self.entity.queue.rule_count, known)
         if at_once is not None:
             known(at_once)
+
+    def note_sends(self, count: int) -> None:
+        """So many messages are to be sent to the entity."""
+        uses, queue = self.throttle.uses, self.entity.queue
+        if uses is not None:
+            client = client_name(self.connection.client)
+            uses.add(queue.name, client, Operation.SEND, 1, count)
+            if queue.rule_count:
+                uses.add(queue.name, client, Operation.FILTER, 1, count * queue.rule_count)
 
     def check_not_exhausted(self, operation: Operation) -> None:
         """Raises `ServerBusy` when there is nothing left in this period, before anything is done for the request."""

@@ -41,6 +41,7 @@ def schedule_message(request: EntityRequest) -> None:
                 respond(failure(error_of(reply, request.entity.queue.name)))
 
         partition = transaction.schedule(request.entity, messages, numbered)
+        request.note_sends(len(messages))
         if request.throttle.active:
             request.throttle.charge_sends(len(messages), request.entity.queue.rule_count)
 
