@@ -1,10 +1,12 @@
 """What Spark's Python workers are forked from in these tests: PySpark's daemon, with everything imported.
 
 PySpark's own imports nothing before it forks, so that each worker begins with half a second of imports; the tests start
-a hundred.
+a hundred. Workers also look for garbage behind each task: what is imported here is left out of that.
 """
 
 from __future__ import annotations
+
+import gc
 
 import pandas  # noqa: F401
 import pyarrow  # noqa: F401
@@ -24,4 +26,5 @@ import partibus.spark.stream
 import partibus.spark.writer  # noqa: F401
 
 if __name__ == "__main__":
+    gc.freeze()
     manager()
