@@ -144,6 +144,11 @@ class Catalog:
             self._database.note({"namespaces": True})
         return record
 
+    def options(self) -> NamespaceOptions:
+        """Those of this namespace, as they are now. EntityNotFound when it is deleted."""
+        with self._reading():
+            return self._namespaces.numbered(self.namespace_id).options
+
     # -- entities ----------------------------------------------------------------------------------------------------
 
     def list_entities(self) -> list[EntityRecord]:

@@ -193,6 +193,8 @@ class EntityTable:
         """Its partitions lie beside those of its topic."""
         topic_name, short_name = split_path(description.name)
         check_short_name(short_name)
+        namespace = self._namespace
+        options = new_options(namespace, EntityKind.SUBSCRIPTION, description.options)
         topic = self.existing(topic_name)
         if topic.description.kind is not EntityKind.TOPIC:
             raise InvalidOperation(
@@ -202,7 +204,6 @@ class EntityTable:
         name = subscription_path(topic.description.name, short_name)
         if self.find(name) is not None:
             raise EntityExists(name)
-        namespace = self._namespace
         ((count,),) = self._database.execute("SELECT count(*) FROM entity WHERE topic_id = ?", (topic.entity_id,))
         most = limits_of(namespace).subscriptions
         if count >= most:
@@ -217,7 +218,6 @@ class EntityTable:
             Placement(place.partition_no, place.store_no, first_row + index)
             for index, place in enumerate(topic.placements)
         )
-        options = new_options(namespace, EntityKind.SUBSCRIPTION, description.options)
         described = EntityDescription(name, options, EntityKind.SUBSCRIPTION)
         return self._insert(entity_id, described, placements, now_ms, topic.entity_id)
 

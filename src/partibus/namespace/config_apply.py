@@ -14,10 +14,12 @@ from partibus.filters.model import Rule
 from partibus.namespace.catalog import Catalog, EntityRecord
 from partibus.namespace.config_document import ConfigError, Problem
 from partibus.namespace.config_json import Config
-from partibus.namespace.entities import EntityDescription
+from partibus.namespace.entities import EntityDescription, EntityOptions
 from partibus.namespace.forwards import with_known_targets
 from partibus.namespace.properties import change_refused, immutable_changes
 from partibus.namespace.rules import same_rules
+from partibus.namespace.tier_rules import changed_options
+from partibus.namespace.tiers import Tier
 
 T = TypeVar("T")
 
@@ -62,6 +64,7 @@ class _Applying:
         self._catalog = catalog
         self._file = file
         self._now_ms = now_ms
+        self._namespace = catalog.options()
         self._created: list[str] = []
         self._updated: list[str] = []
         self._problems: list[Problem] = []
@@ -80,6 +83,9 @@ class _Applying:
             text = f"'{old.description.name}' is a {old.description.kind.value} already. Rename it, or delete that one."
             self._problems.append(Problem(one.path, text))
         else:
+            if self._namespace.tier is Tier.PREMIUM:
+                # Whether entities are partitioned is the namespace's to say, or was before it became premium.
+                options = replace(options, partitioned=old.description.options.partitioned)
             self._problems += [
                 Problem(f"{one.path}.Properties.{change.name}", change_refused(old.description.name, change, kind))
                 for change in immutable_changes(old.description.options, options, kind)
@@ -94,7 +100,8 @@ class _Applying:
         different = False
         if options != before:
             with_targets = self._try(
-                f"{one.path}.Properties", lambda: with_known_targets(self._catalog, name, options, before)
+                f"{one.path}.Properties",
+                lambda: self._fitted(old, with_known_targets(self._catalog, name, options, before)),
             )
             if with_targets is not None and with_targets != before:
                 different = True
@@ -105,6 +112,11 @@ class _Applying:
             self._try(one.path, lambda: self._catalog.replace_rules(name, rules))
         if different and name not in self._created:
             self._updated.append(name)
+
+    def _fitted(self, old: EntityRecord, options: EntityOptions) -> EntityOptions:
+        """As the catalog would keep them: what a file leaves out has the default of the tier."""
+        kind, before = old.description.kind, old.description.options
+        return changed_options(self._namespace, kind, options, before, len(old.placements))
 
     def finish(self) -> None:
         """ConfigError with all problems so far, if there is one."""
