@@ -1,7 +1,8 @@
 """pytest plug-in: how tests are spread over workers (`-n 2 --dist loadfile --no-loadscope-reorder`).
 
-A file of tests stays on one worker, so what a module's fixture starts (a broker) is started once. All Spark tests
-share one worker and with it one JVM. Long tests start first, so that no worker is left with one at the end.
+A file of tests stays on one worker, so what a module's fixture starts (a broker) is started once. The tests that share
+a Spark session are two units, each with a JVM on its worker: one would take as long as everything else together. Long
+tests start first, so that no worker is left with one at the end.
 """
 
 from __future__ import annotations
@@ -15,27 +16,58 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 SPARK = "tests/spark/"
-LONG = (SPARK, "tests/conformance/", "tests/simulation/")
-"""Folders of long tests, the longest first."""
+JOBS = (SPARK + "test_job_", SPARK + "test_demo_pipeline")
+"""About half of what the tests with a Spark session take."""
+OWN_SPARK = (SPARK + "test_cluster", SPARK + "test_demo.py")
+"""They start Spark in processes of their own, wherever they run."""
+
+LONG = (
+    SPARK + "streams",
+    SPARK + "jobs",
+    # More than a minute each, half of it waiting: beside Spark, which never waits.
+    "tests/robustness/test_planted_bugs",
+    "tests/robustness/test_refused_machines",
+    "tests/robustness/test_machines",
+    OWN_SPARK[0],
+    "tests/robustness/test_cursor_adversary",
+    "tests/robustness/test_postgresql_losses",
+    OWN_SPARK[1],
+    "tests/robustness/test_bad_",
+    "tests/simulation/test_simulation",
+    "tests/property/test_partition_machine",
+    "tests/robustness/",
+    "tests/conformance/",
+    "tests/simulation/",
+    "tests/property/",
+)
+"""What units begin with, the longest first."""
 
 
-class OneSparkWorker(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """By file, except that all Spark tests are one unit."""
+class FilesAndSpark(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """By `unit_of`."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK if nodeid.startswith(SPARK) else str(super()._split_scope(nodeid))
+        return unit_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """Spread `--dist loadfile` in our way; any other choice on the command line stands."""
-    return OneSparkWorker(config, log) if config.getvalue("dist") == "loadfile" else None
+    return FilesAndSpark(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests first, otherwise in the order of collection."""
-    items.sort(key=lambda item: _rank(item.nodeid))
+    items.sort(key=lambda item: _rank(unit_of(item.nodeid)))
 
 
-def _rank(nodeid: str) -> int:
-    return next((rank for rank, folder in enumerate(LONG) if nodeid.startswith(folder)), len(LONG))
+def unit_of(nodeid: str) -> str:
+    """What stays together on one worker: a file, or half of the tests with a Spark session."""
+    file = nodeid.partition("::")[0]
+    if not file.startswith(SPARK) or file.startswith(OWN_SPARK):
+        return file
+    return SPARK + ("jobs" if file.startswith(JOBS) else "streams")
+
+
+def _rank(unit: str) -> int:
+    return next((rank for rank, start in enumerate(LONG) if unit.startswith(start)), len(LONG))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.plugins import spread
+
 PROJECT = Path(__file__).parents[2]
 
 RECORD_WORKER = """
@@ -41,18 +43,36 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_spark_files_share_one_worker(run: Run) -> None:
-    # By file alone, the first two files would go to a worker each.
-    files = ["spark/test_spark_a", "spark/test_spark_b", "unit/test_a"]
-    log = run("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", files=files)
-    spark = {worker for worker, file in log if file.startswith("test_spark")}
-    others = {worker for worker, file in log if file == "test_a"}
-    assert len(spark) == 1
-    assert len(others) == 1
-    assert spark != others
+def test_spark_sessions_are_on_two_workers_and_hold_up_no_other(run: Run) -> None:
+    # By file alone, each file would go to the next worker.
+    units = [
+        {"test_broker", "test_sink", "test_stream_broker"},
+        {"test_demo_pipeline", "test_job_audit"},
+        {"test_cluster"},
+        {"test_demo"},
+    ]
+    files = [f"spark/{name}" for unit in units for name in sorted(unit)]
+    log = run("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", files=files)
+    workers = [{worker for worker, file in log if file in unit} for unit in units]
+    assert [len(found) for found in workers] == [1, 1, 1, 1]
+    assert len(set.union(*workers)) == 4
 
 
 def test_long_tests_start_first(run: Run) -> None:
-    files = ["conformance/test_client", "contract/test_store", "simulation/test_crash", "spark/test_spark"]
+    files = [
+        "conformance/test_client", "contract/test_store", "property/test_codec", "robustness/test_bytes",
+        "robustness/test_machines", "simulation/test_crash", "spark/test_demo", "spark/test_job_plan",
+        "spark/test_source",
+    ]  # fmt: skip
     ran = [file for _, file in run(files=files)]
-    assert list(dict.fromkeys(ran)) == ["test_spark", "test_client", "test_crash", "test_store"]
+    assert list(dict.fromkeys(ran)) == [
+        "test_source", "test_job_plan", "test_machines", "test_demo", "test_bytes", "test_client", "test_crash",
+        "test_codec", "test_store",
+    ]  # fmt: skip
+
+
+def test_names_in_the_order_are_of_tests_that_there_are() -> None:
+    files = [str(path.relative_to(PROJECT)) for path in (PROJECT / "tests").rglob("test_*.py")]
+    units = {spread.unit_of(file) for file in files}
+    for start in (*spread.LONG, *spread.JOBS, *spread.OWN_SPARK):
+        assert any(name.startswith(start) for name in (*files, *units)), start
