@@ -57,7 +57,9 @@ RECORDED = {
 def sample(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project of its own that uses the plug-in; runs in a child process."""
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
-    pytester.makeini("[pytest]\naddopts = -p tests.plugins.rows --strict-markers\nmarkers = row: rows")
+    # Others that are installed here take two seconds to load, in each process.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeini("[pytest]\naddopts = -p xdist.plugin -p tests.plugins.rows --strict-markers\nmarkers = row: rows")
     return pytester
 
 

@@ -29,7 +29,9 @@ Run = Callable[..., list[tuple[str, str]]]
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a project of these files with the plug-in: (worker, file) of each test, in the order in which they ran."""
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
-    pytester.makeini("[pytest]\naddopts = -p tests.plugins.spread")
+    # Others that are installed here take two seconds to load, in each process.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeini("[pytest]\naddopts = -p xdist.plugin -p tests.plugins.spread")
 
     def run(*options: str, files: Sequence[str]) -> list[tuple[str, str]]:
         for name in files:
