@@ -15,9 +15,9 @@ from partibus.cluster.secret import load_secret
 from partibus.cluster.supervisor import Supervisor
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.config_json import read_config_json
+from partibus.namespace.config_namespaces import apply_namespaces
 from partibus.namespace.keys_file import load_policies
-from partibus.namespace.namespace import Namespace
-from partibus.node.ready_file import ready_document, write_ready_file
+from partibus.node.ready_file import first_keys, ready_document, write_ready_file
 from partibus.node.settings import Ports, Settings, settings_to_plain
 from partibus.node.tls import prepare_certificate
 from partibus.store.opening import find_stores
@@ -40,11 +40,12 @@ class Brokers:
         self._access = load_policies(settings.data, emulator=settings.emulator)
         load_secret(settings.data)
         catalog = Catalog(settings.data, len(self._places))
-        namespace = Namespace(catalog, clock)
         if settings.config is not None:
-            namespace.apply(read_config_json(settings.config))
+            apply_namespaces(catalog, read_config_json(settings.config), clock.now_ms())
+        catalog.list_entities()  # what can't be read is told here, where somebody looks, and once
+        self._keys = first_keys(catalog)
         catalog.close()
-        prepare_certificate(settings)
+        prepare_certificate(settings, self._keys)
         held = [None if port is None else _hold(settings.host, port) for port in settings.ports]
         self._held = [one for one in held if one is not None]
         self._ports = Ports._make(None if one is None else one.getsockname()[1] for one in held)
@@ -62,7 +63,7 @@ class Brokers:
     async def start(self) -> None:
         """Start the brokers; writes the ready file last. Raises `SupervisorError`."""
         brokers = await self._supervisor.start()
-        self.ready = ready_document(self._settings, self._access, os.getpid(), self._ports, brokers)
+        self.ready = ready_document(self._settings, self._access, os.getpid(), self._ports, brokers, self._keys)
         if self._settings.ready_file is not None:
             write_ready_file(self._settings.ready_file, self.ready)
 

@@ -2,11 +2,14 @@
 stop."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from time import perf_counter_ns, process_time
 from typing import Any, Protocol
 
 from partibus.clock import Clock, ManualClock
+from partibus.cluster.credits import Credits
+from partibus.errors import UnusableFile
 from partibus.forwarding.forwarder import Forwarder
 from partibus.frontends.amqp.server import AmqpServer
 from partibus.frontends.rest.app import make_app
@@ -29,7 +32,7 @@ from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
 from partibus.node.metrics import Measurements, Measuring
 from partibus.node.options import partition_options
 from partibus.node.settings import Ports, Settings
-from partibus.node.tls import ServerTls, TlsListener
+from partibus.node.tls import ServerTls, TlsListener, fit_certificate
 from partibus.node.unit_watch import UnitWatch
 from partibus.partition.host import Host
 from partibus.partition.meters import Meters
@@ -38,7 +41,10 @@ from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.rehearsals import Rehearsals, to_plain
 from partibus.routing.store_access import StoreAccess
+from partibus.throttling.settings import ThrottlingSettings
 from partibus.units.turns import Turns
+
+log = logging.getLogger(__name__)
 
 DRAIN_S = 0.2
 """Between telling clients to go and closing their connections."""
@@ -168,6 +174,7 @@ class Front:
 
         self.tls = ServerTls.of(settings)
         self._tls_listeners: list[TlsListener] = []
+        self.namespaces.on_changed.append(self._fit_certificate)
 
     @property
     def namespace(self) -> Namespace:
@@ -216,6 +223,18 @@ class Front:
         """Take the certificate that is in its files now, if it can be used."""
         if self.tls is not None:
             self.tls.reload()
+
+    def _fit_certificate(self, broker: Broker) -> None:
+        """There may be a new namespace, which has a host name of its own. What other brokers with the same directory
+        make of it they make after the one that made the namespace, and find it done."""
+        if self.tls is None or self._settings.certificate is not None:
+            return
+        names = [one.namespace.name for one in self.namespaces if not one.is_default]
+        try:
+            if fit_certificate(self._settings, names):
+                self.tls.reload()
+        except UnusableFile as error:
+            log.warning("the certificate is not good for the namespace '%s': %s", broker.namespace.name, error)
 
     async def drain(self) -> None:
         """Take no more connections and tell clients to go; what they have under way may still end."""

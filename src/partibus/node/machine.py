@@ -34,11 +34,12 @@ from partibus.namespace.announcing import Change
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.config_json import read_config_json
+from partibus.namespace.config_namespaces import apply_namespaces
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
 from partibus.node.joining import Joined, catalog_address, join, version
 from partibus.node.metrics import Measurements, packed, unpacked
-from partibus.node.ready_file import ready_document, write_ready_file
+from partibus.node.ready_file import first_keys, ready_document, write_ready_file
 from partibus.node.settings import Settings
 from partibus.node.stored_time import stored_time
 from partibus.node.telemetry import Telemetry
@@ -130,7 +131,10 @@ class Machine:
         from partibus.store.postgresql.catalog import CatalogSchema
 
         catalog = Catalog(CatalogSchema(joined.catalog, f"partibus {self._us.broker}"[:60]), len(names))
-        prepare_certificate(settings)
+        if settings.config is not None:
+            apply_namespaces(catalog, read_config_json(settings.config), self._clock.now_ms())
+        self._keys = first_keys(catalog)
+        prepare_certificate(settings, self._keys)
         credits = Credits(self._us, len(names), self._peers, self._clock, loop.time)
         self.stores.on_owners = credits.follow
         serving.grant = credits.grant
@@ -147,8 +151,6 @@ class Machine:
             credits,
         )
         self._telemetry.begin(self._front.namespaces)
-        if settings.config is not None:
-            self._front.namespace.apply(read_config_json(settings.config))
         if (rehearsals := self._registry.rehearsals()) is not None:
             self._front.broker.follow(json.loads(rehearsals))
         self._roster: Roster
@@ -188,7 +190,7 @@ class Machine:
         self._is_serving = True
         self._roster.tell()
         brokers = [{"id": self._us.broker, "pid": os.getpid(), "stores": len(self.stores.runtimes)}]
-        self.ready = ready_document(settings, self._access, os.getpid(), ports, brokers)
+        self.ready = ready_document(settings, self._access, os.getpid(), ports, brokers, self._keys)
         if settings.ready_file is not None:
             write_ready_file(settings.ready_file, self.ready)
 
@@ -346,9 +348,9 @@ class Machine:
             "connections": self._front.connections,
             "namespaces": self._front.connections_by_namespace,
             "lag_ms": round(self._roster.lag_s * 1_000, 1),
+            "used": self._front.units.used,
         }
 
-            "used": self._front.units.used,
     def take_used(self) -> list[int]:
         return [] if self._is_janitor else self._front.idle.take_used()
 
@@ -361,11 +363,11 @@ class Machine:
     def seen(self, brokers: Sequence[Present]) -> None:
         self._tell_who_is_gone(brokers)
         self._brokers = brokers
-        self._go_on()
-
         there = [one for one in brokers if one.member.is_there and one.member.owner != self._us]
         self._front.units.follow(len(there) + 1, len(there) + 1)
         self._front.units.add_up(one.facts.get("used", {}) for one in there)
+        self._go_on()
+
     def _tell_who_is_gone(self, brokers: Sequence[Present]) -> None:
         """Those that go in good order say so themselves, and leave the roster."""
         before = {one.member.owner: one.member.is_there for one in self._brokers}

@@ -12,11 +12,12 @@ from partibus.namespace.announcing import nobody_else
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.config_json import read_config_json
+from partibus.namespace.config_namespaces import apply_namespaces
 from partibus.namespace.keys_file import load_policies
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
-from partibus.node.metrics import Measurements
-from partibus.node.ready_file import ready_document, write_ready_file
+from partibus.node.metrics import Measurements, Measuring
+from partibus.node.ready_file import first_keys, ready_document, write_ready_file
 from partibus.node.settings import Settings
 from partibus.node.stored_time import stored_time
 from partibus.node.telemetry import Telemetry
@@ -60,7 +61,10 @@ class Node:
         ]
         catalog = Catalog(settings.data, len(self._places))
         self._access = load_policies(settings.data, emulator=settings.emulator)
-        prepare_certificate(settings)
+        if settings.config is not None:
+            apply_namespaces(catalog, read_config_json(settings.config), self.clock.now_ms())
+        self._keys = first_keys(catalog)
+        prepare_certificate(settings, self._keys)
         self._front = Front(
             settings,
             loop,
@@ -72,11 +76,9 @@ class Node:
             self,
             self._meters,
         )
-        self._telemetry.begin(self._front.namespaces)
-        if settings.config is not None:
-            self._front.namespace.apply(read_config_json(settings.config))
-        for store_no, runtime in enumerate(self.runtimes):
         self._front.units.leads = True
+        self._telemetry.begin(self._front.namespaces)
+        for store_no, runtime in enumerate(self.runtimes):
             self._front.drop_leftovers(store_no, runtime)
 
     @property
@@ -84,12 +86,17 @@ class Node:
         """The entities."""
         return self._front.broker
 
+    @property
+    def measuring(self) -> Measuring:
+        """What is told in metrics."""
+        return self._front.measuring
+
     async def start(self) -> None:
         """Serve; writes the ready file last. Raises OSError when a port is taken."""
         settings = self._settings
         ports = await self._front.listen(settings.host, settings.ports)
         brokers = [{"id": BROKER, "pid": os.getpid(), "stores": len(self.runtimes)}]
-        self.ready = ready_document(settings, self._access, os.getpid(), ports, brokers)
+        self.ready = ready_document(settings, self._access, os.getpid(), ports, brokers, self._keys)
         for store_no, runtime in enumerate(self.runtimes):
             runtime.wake_timed()
             self._front.forwarder.opened(store_no, runtime)

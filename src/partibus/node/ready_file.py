@@ -5,15 +5,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, AccessPolicies
+from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, AccessPolicies, Right, SasPolicy
+from partibus.namespace.catalog import Catalog
+from partibus.namespace.namespace_options import DEFAULT_ID
 from partibus.node.settings import Ports, Settings
+
+Keys = Mapping[str, SasPolicy | None]
+"""By name of a namespace that is not the default one: a policy of all rights, if there is one."""
+
+
+def first_keys(catalog: Catalog) -> Keys:
+    """Of the namespaces that there are now."""
+    found: dict[str, SasPolicy | None] = {}
+    for record in catalog.list_namespaces():
+        if record.namespace_id != DEFAULT_ID:
+            able = [one for one in catalog.of(record.namespace_id).namespace_policies() if one.rights is Right.MANAGE]
+            found[record.name] = min(able, key=lambda one: one.name != ROOT_POLICY, default=None)
+    return found
 
 
 def ready_document(
-    settings: Settings, access: AccessPolicies, pid: int, ports: Ports, brokers: list[dict[str, Any]]
+    settings: Settings, access: AccessPolicies, pid: int, ports: Ports, brokers: list[dict[str, Any]], keys: Keys
 ) -> dict[str, Any]:
-    """What the ready file says; ``brokers``: ``id``, ``pid`` and number of ``stores`` of each."""
-    host = "localhost" if settings.host in ("127.0.0.1", "0.0.0.0", "::") else settings.host
+    """What the ready file says; ``brokers``: ``id``, ``pid`` and number of ``stores`` of each. ``keys``: of the
+    ``namespaces`` beside the default one."""
     key = EMULATOR_KEY if settings.emulator else access.policy(ROOT_POLICY).primary_key
     return {
         "pid": pid,
@@ -21,12 +36,27 @@ def ready_document(
         "http_port": ports.http,
         "amqps_port": ports.amqps,
         "https_port": ports.https,
-        "connection_string": (
-            f"Endpoint=sb://{host}:{ports.amqp};SharedAccessKeyName={ROOT_POLICY};SharedAccessKey={key};"
-            "UseDevelopmentEmulator=true;"
-        ),
+        "connection_string": _connection_string(settings, ports, "", ROOT_POLICY, key),
+        "namespaces": [
+            {"name": name, "connection_string": _connection_string(settings, ports, name, one.name, one.primary_key)}
+            for name, one in keys.items()
+            if one is not None
+        ],
         "brokers": brokers,
     }
+
+
+def _connection_string(settings: Settings, ports: Ports, namespace: str, policy: str, key: str) -> str:
+    """An address names no namespace: there the name alone stands for the host."""
+    if settings.host in ("127.0.0.1", "0.0.0.0", "::"):
+        host = f"{namespace}.localhost" if namespace else "localhost"
+    else:
+        is_address = ":" in settings.host or settings.host.replace(".", "").isdigit()
+        host = namespace if namespace and is_address else ".".join(filter(None, (namespace, settings.host)))
+    return (
+        f"Endpoint=sb://{host}:{ports.amqp};SharedAccessKeyName={policy};SharedAccessKey={key};"
+        "UseDevelopmentEmulator=true;"
+    )
 
 
 def write_ready_file(path: Path, document: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,16 +86,24 @@ def certificate_files(settings: Settings) -> tuple[Path, Path | None]:
     return settings.data / FOLDER / "server.pem", None
 
 
-def prepare_certificate(settings: Settings) -> None:
-    """Make the development certificate if something is to be served with it and it is not there. Whoever calls this has
-    the data directory for itself. Raises `UnusableFile`, also for a given certificate that can't be used."""
+def prepare_certificate(settings: Settings, namespaces: Iterable[str]) -> None:
+    """Make the development certificate if something is to be served with it and it is not there, or not good for the
+    host names of ``namespaces``. Whoever calls this has the data directory for itself. Raises `UnusableFile`, also for
+    a given certificate that can't be used."""
     if settings.amqps_port is None and settings.https_port is None:
         return
     if settings.certificate is None:
-        from partibus.node.certificates import default_names, ensure_development, now_utc
-
-        ensure_development(settings.data / FOLDER, default_names(settings.host), now_utc())
+        fit_certificate(settings, namespaces)
     make_context(*certificate_files(settings))
+
+
+def fit_certificate(settings: Settings, namespaces: Iterable[str]) -> bool:
+    """Have the development certificate be good for namespaces of these names below ``localhost``, each by itself:
+    OpenSSL takes ``*.localhost`` for no name. Whether it is a new one. Raises `UnusableFile`."""
+    from partibus.node.certificates import default_names, ensure_development, now_utc
+
+    names = (*default_names(settings.host), *(f"{name}.localhost".lower() for name in namespaces))
+    return ensure_development(settings.data / FOLDER, names, now_utc()).new_server
 
 
 class ServerTls:
