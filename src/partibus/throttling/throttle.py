@@ -18,6 +18,7 @@ credits (`withholds`).
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from partibus.clock import Clock
@@ -35,6 +36,11 @@ THROTTLED = (
     f"Please wait {RETRY_AFTER_S} seconds and try again."
 )
 """The service's text, to the letter: clients look for the code (row R7)."""
+
+RESUMED_AT_ONCE = 256
+"""Receivers that ask for messages in one turn of the loop."""
+_STILL_MS = 100
+"""How often to look for the next period when the clock has not gone there with the time."""
 
 OnKnown = Callable[[bool], None]
 
@@ -88,8 +94,13 @@ class Throttle:
         self._call_later = call_later
         self._bank: Bank = bank or LocalBank(settings, clock)
         self._withheld: dict[Withheld, None] = {}
+        """Receivers that are called with the next period."""
         self._receivers: dict[Withheld, None] = {}
+        self._resuming: dict[Withheld, None] = {}
+        """Receivers whose turn comes."""
         self._timer: Timer | None = None
+        """Until the next period."""
+        self._turn: Timer | None = None
         self._overload: str | None = None
         self._set(settings)
         self._account = Account(settings, clock, self._bank, call_later, self._exhausted)
@@ -156,8 +167,12 @@ class Throttle:
 
     @property
     def exhausted(self) -> bool:
-        """Whatever costs something is refused until the next period: no need to look at it."""
+        """Whatever costs something is refused until the next period."""
         return self._overload is not None or (self.enforces and self._account.exhausted)
+
+    def refuses(self, operation: Operation) -> bool:
+        """Whatever is of that kind is refused until the next period: no need to look at it."""
+        return self._overload is not None or (self.enforces and self._prices[operation] > 0 and self._account.exhausted)
 
     def admit_sends(self, messages: Sequence[int], rules: int, then: OnAdmitted) -> int | None:
         """How many of these sends may be done, the first ones; each is so many ``messages``, every one of which is
@@ -213,13 +228,13 @@ class Throttle:
 
     def charge_sends(self, count: int, rules: int) -> None:
         """So many messages were sent already, and compared with so many rules each. Of who can't wait for credits from
-        elsewhere, and has seen that it is not `exhausted`: later periods pay."""
+        elsewhere, and has seen that nothing `refuses` it: later periods pay."""
         self.charge(Operation.SEND, count)
         if rules:
             self.charge(Operation.FILTER, count * rules)
 
     def refused(self, operation: Operation, count: int = 1) -> None:
-        """So many requests were refused because of `exhausted`."""
+        """So many requests were refused because of `refuses`."""
         self.counters.throttled[operation] += count
 
     def _known(self, operation: Operation, cost: int, admitted: bool) -> bool:
@@ -257,10 +272,11 @@ class Throttle:
         """Idempotent."""
         self._receivers.pop(receiver, None)
         self._withheld.pop(receiver, None)
+        self._resuming.pop(receiver, None)
 
     def withholds(self, receiver: Withheld) -> bool:
         """Nothing is to be asked for now; the receiver is called when there are credits again."""
-        if not self.exhausted:
+        if not self.refuses(Operation.RECEIVE):
             return False
         if receiver not in self._withheld:
             self.counters.throttled[Operation.RECEIVE] += 1
@@ -279,30 +295,49 @@ class Throttle:
 
     def look(self) -> None:
         """The clock may have been moved: a period may have begun."""
-        if self._withheld and not self.exhausted:
+        if self._withheld and not self.refuses(Operation.RECEIVE):
             self._resume()
 
     def _resume(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        withheld, self._withheld = self._withheld, {}
-        for receiver in withheld:
+        self._resuming |= self._withheld
+        self._withheld = {}
+        if self._turn is None:
+            self._resume_some()
+
+    def _resume_some(self) -> None:
+        """In turns: the loop has others to serve."""
+        self._turn = None
+        at_once = RESUMED_AT_ONCE if self._call_later is not None else None
+        for receiver in list(islice(self._resuming, at_once)):
+            if self.refuses(Operation.RECEIVE):
+                break
+            self._resuming.pop(receiver, None)
             receiver.on_credits()
+        if not self._resuming:
+            return
+        if self.refuses(Operation.RECEIVE):
+            # They are the first when there are credits again.
+            self._withheld = self._resuming | self._withheld
+            self._resuming = {}
+            self._await_period()
+        elif self._call_later is not None:
+            self._turn = self._call_later(0, self._resume_some)
 
     def _exhausted(self) -> None:
-        if self.enforces:
+        if self.refuses(Operation.RECEIVE):
             for receiver in list(self._receivers):
                 receiver.on_exhausted()
 
-    def _await_period(self) -> None:
+    def _await_period(self, least_ms: int = 1) -> None:
         if self._timer is None and self._call_later is not None and self._overload is None:
-            left_ms = self._account.ends_ms - self._clock.now_ms()
-            # A manual clock stands still: `look` is called when it is moved.
-            self._timer = self._call_later(max(left_ms, 1), self._period_over)
+            left_ms = self._account.ends_ms - self._clock.now_ms() + 1
+            self._timer = self._call_later(max(left_ms, least_ms), self._period_over)
 
     def _period_over(self) -> None:
         self._timer = None
         self.look()
         if self._withheld:
-            self._await_period()
+            self._await_period(_STILL_MS)  # a manual clock stands still: `look` is called when it is moved

@@ -72,7 +72,7 @@ class IncomingLink:
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         """Store what came; what can't be stored is rejected alone."""
-        if self._throttle.enforces and self._throttle.exhausted:
+        if self._throttle.enforces and self._throttle.refuses(Operation.SEND):
             self._throttle.refused(Operation.SEND, len(deliveries))
             run = _Run(deliveries)
             self._runs.append(run)
@@ -170,7 +170,7 @@ class IncomingLink:
     def _add_to_transaction(self, delivery: Delivery, state: DeliveryState) -> DeliveryState:
         """The answer to a delivery that is sent in a transaction."""
         entity, throttle = self._entity, self._throttle
-        if throttle.enforces and throttle.exhausted:
+        if throttle.enforces and throttle.refuses(Operation.SEND):
             # The transaction goes on: the client may send it again.
             throttle.refused(Operation.SEND)
             return Rejected(amqp_error(throttle.refusal()))

@@ -88,6 +88,8 @@ class OutgoingLink:
         """Granted, but the client has taken its credit back or its window is shut."""
         self._unpaid: deque[Granted] = deque()
         """Granted, and it is not known yet whether the namespace has credits for it."""
+        self._withheld = False
+        """There were none: until the next period, whatever is left of this one."""
         self._stopping = False
         self._closed = False
         self._encoders: dict[int, DeliveryEncoder] = {}
@@ -137,7 +139,7 @@ class OutgoingLink:
     def _ask(self, wanted: int) -> None:
         throttle = self._throttle
         if throttle.enforces:
-            if throttle.withholds(self):
+            if self._withheld or throttle.withholds(self):
                 return
             if wanted > throttle.room:
                 throttle.call_back(self)
@@ -149,6 +151,7 @@ class OutgoingLink:
 
     def on_credits(self) -> None:
         """See `partibus.throttling.throttle.Withheld`."""
+        self._withheld = False
         self.on_credit()
         self._flush()
 
@@ -221,6 +224,7 @@ class OutgoingLink:
                 return
             self._release(partition, [(granted.lock_id, entry.pos) for entry in granted.entries])
             if not self._closed:
+                self._withheld = True  # also if it is only not known who has credits
                 self._throttle.call_back(self)
                 self.on_exhausted()
 

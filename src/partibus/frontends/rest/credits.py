@@ -32,7 +32,7 @@ async def pay_for_sends(broker: Broker, entity: Entity, count: int) -> None:
 
 def check_not_exhausted(broker: Broker, operation: Operation) -> None:
     """Nothing is left in this period: what comes need not be looked at."""
-    if broker.throttle.enforces and broker.throttle.exhausted:
+    if broker.throttle.enforces and broker.throttle.refuses(operation):
         broker.throttle.refused(operation)
         raise broker.throttle.refusal()
 

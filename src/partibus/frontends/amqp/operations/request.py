@@ -111,7 +111,7 @@ class EntityRequest:
 
     def check_not_exhausted(self, operation: Operation) -> None:
         """Raises `ServerBusy` when there is nothing left in this period, before anything is done for the request."""
-        if self.throttle.enforces and self.throttle.exhausted:
+        if self.throttle.enforces and self.throttle.refuses(operation):
             self.throttle.refused(operation)
             raise self.throttle.refusal()
 
