@@ -19,6 +19,7 @@ from bench.before import ONE_BROKER, measure_before
 from bench.brokers import partibus, rabbitmq
 from bench.duplicates import measure_duplicates
 from bench.entities import measure_entities
+from bench.express import measure_express
 from bench.filters import measure_filters
 from bench.kill import measure_kill
 from bench.life import measure_life
@@ -202,6 +203,14 @@ def _metering(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _express(run: Run) -> Rows:
+    scale = run.scale
+    for row in measure_express(
+        WORK / "express", run.program, pairs=scale.pairs, count=scale.pair_count, seconds=scale.steady_s
+    ):
+        yield row.as_dict()
+
+
 def _spark(run: Run) -> Rows:
     from bench.spark import measure_spark
 
@@ -248,6 +257,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "sessions": _sessions,
     "accept": _accept,
     "duplicates": _duplicates,
+    "express": _express,
     "many": _many,
     "filters": _filters,
     "transports": _transports,

@@ -25,6 +25,8 @@ _PROPERTIES: dict[str, dict[str, object]] = {
     "plain": {**_ROOM},
     "plain, batching off": {**_ROOM, "EnableBatchedOperations": False},
     "partitioned": {**_ROOM, "EnablePartitioning": True},
+    "express": {**_ROOM, "EnableExpress": True},
+    "partitioned, express": {**_ROOM, "EnablePartitioning": True, "EnableExpress": True},
     "sessions": {**_ROOM, "RequiresSession": True},
     "partitioned, sessions": {**_ROOM, "EnablePartitioning": True, "RequiresSession": True},
     "duplicates": {**_ROOM, "RequiresDuplicateDetection": True},

@@ -62,6 +62,7 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
     for what, (title, note) in _PAIRED.items():
         yield from section(title, _PAIRS, _pairs(found, what), note)
     yield from section("Message ids in the window", _FILLED, _filled(found), _FILLED_NOTE)
+    yield from section("Answers of an express queue", _ACKNOWLEDGED, _acknowledged(found), _ACKNOWLEDGED_NOTE)
     yield from section("The next session", _ACCEPT, _accept(found), _ACCEPT_NOTE)
     yield from section("Sessions, deferred and scheduled messages by the million", _MANY, _many(found), _MANY_NOTE)
     yield from section("Rules of subscriptions", _RULES, _rules(found), _RULES_NOTE)
@@ -193,6 +194,13 @@ The same messages, each with an id of its own: *base* is a plain queue, *other* 
 10 minutes that is the default, or with the shortest of 20 s, which one long run fills several times.
 """,
     ),
+    "express": (
+        "Express beside durable",
+        """\
+The same messages, which nobody forces: *base* is a queue, *other* an express one ([express](express.md)). *send* leaves
+them there, so that those that become old are written meanwhile.
+""",
+    ),
     "transports": (
         "TLS and websockets beside plain TCP",
         """\
@@ -244,6 +252,20 @@ def _filled(rows: Sequence[Row]) -> Iterator[list[str]]:
                 number(row["restarted_cpu_us"]),
                 f"{row['resident_mib']:.0f}",
             ]
+
+
+_ACKNOWLEDGED_NOTE = """\
+A client sends one message at a time at a fixed rate, and waits for each answer; another receives meanwhile. Percentiles
+are medians of rounds, one of each queue in turn.
+"""
+_ACKNOWLEDGED = ("queue", "rate, /s", "messages", "rounds", "p50 ms", "p90", "p99", "p99.9", "longest")
+
+
+def _acknowledged(rows: Sequence[Row]) -> Iterator[list[str]]:
+    for row in rows:
+        if row["scenario"] == "acknowledged":
+            cells = [number(row["latency_ms"][key]) for key in _PERCENTILES]
+            yield [row["queue"], *(f"{row[key]:,}" for key in ("rate", "messages", "rounds")), *cells]
 
 
 _ACCEPT_NOTE = f"""\

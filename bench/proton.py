@@ -107,6 +107,10 @@ class ProtonGenerator:
         """Each message with an id of its own."""
         return self._with({Mode.SEND: ("--ids", "1")})
 
+    def unforced(self) -> ProtonGenerator:
+        """Messages that an express entity may keep in memory."""
+        return self._with(dict.fromkeys((Mode.SEND, Mode.LATENCY), ("--unforced", "1")))
+
     def with_labels(self, count: int) -> ProtonGenerator:
         """Messages with ``count`` labels in turn."""
         return self._with({Mode.SEND: ("--labels", str(count))})

@@ -17,6 +17,8 @@ _FOUNDATION_SHARE = 0.85
 _WHOLE_QUEUE_SHARE = {"sessions": 0.6, "duplicates": 0.7}
 _WHOLE_QUEUE_RUNS = {"sessions": ("send", "receive", "both"), "duplicates": ("send",)}
 """What of a kind of queue has a target; the rest is on the page for information."""
+_EXPRESS_SHARE = 1.3
+_ACKNOWLEDGED_MS = 1
 _ONE_BROKER_SHARE = 0.95
 """No slower: what pairs of runs can tell."""
 _TOPIC_SHARE = 0.8
@@ -71,6 +73,7 @@ def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
     yield from _latency(rows)
     yield from _life(rows)
     yield from _pairs(rows)
+    yield from _express(rows)
     yield from _accept(rows)
     yield from _many(rows)
     yield from _filters(rows)
@@ -130,6 +133,15 @@ def _pairs(rows: Sequence[Row]) -> Iterator[Verdict]:
                 yield _at_least(f"{row['queue']}, {run}", share, _ENTITIES_SHARE * 100, "%")
             elif what in _WHOLE_QUEUE_RUNS and row["queue"] == what and run in _WHOLE_QUEUE_RUNS[what]:
                 yield _at_least(f"{what} beside plain, {run}", share, _WHOLE_QUEUE_SHARE[what] * 100, "%")
+
+
+def _express(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if row["scenario"] == "pairs" and row["what"] == "express" and row["run"] == "send":
+            yield _at_least(f"express, {row['queue']}: send", row["rate_ratio"], _EXPRESS_SHARE, "times the durable")
+        elif row["scenario"] == "acknowledged" and row["queue"] == "express":
+            measured = row["latency_ms"]["p99"]
+            yield _at_most(f"express: answer to a send at {row['rate']:,}/s, p99", measured, _ACKNOWLEDGED_MS, "ms")
 
 
 def _telemetry(rows: Sequence[Row]) -> Iterator[Verdict]:

@@ -1,7 +1,7 @@
 // A load generator on Qpid Proton C++, so that brokers are measured by a client that knows none of them.
 //
 //   generator send    URL ADDRESS --count N --size BYTES [--connections C] [--window W] [--sessions S] [--ids 1]
-//                     [--labels L]
+//                     [--labels L] [--unforced 1]
 //   generator receive URL ADDRESS --count N              [--connections C] [--window W] [--sessions S]
 //   generator latency URL ADDRESS --rate PER_SECOND --seconds S --size BYTES
 //   generator accept  URL ADDRESS --count N
@@ -11,7 +11,8 @@
 //
 // With --sessions messages go to S sessions in turn, and are received on S links, each of which holds one of them; the
 // line "ready" says that all are held. With --ids every message has an id of its own, of 32 characters; with --labels
-// they have L labels in turn. `accept` takes the next session, one message of it, completes that, ends the link, and so
+// they have L labels in turn; with --unforced they are not durable, so that an express entity may keep them in memory.
+// `accept` takes the next session, one message of it, completes that, ends the link, and so
 // on; its latencies are those of the attach.
 //
 // The two that keep doing so begin at once and count what is between two times, ms since 1970. They outlive the loss of
@@ -75,12 +76,12 @@ std::int64_t now_ns() {
 struct Options {
     std::string mode, url, address;
     std::int64_t count = 10000, size = 1024, connections = 1, window = 1000, rate = 1000, seconds = 5;
-    std::int64_t sessions = 0, ids = 0, labels = 0, keys = 0, passing = 0, from_ms = 0, until_ms = 0;
+    std::int64_t sessions = 0, ids = 0, labels = 0, keys = 0, passing = 0, unforced = 0, from_ms = 0, until_ms = 0;
 };
 
-proton::message make_message(std::int64_t size) {
+proton::message make_message(std::int64_t size, bool forced = true) {
     proton::message message(proton::binary(std::string(static_cast<std::size_t>(size), 'x')));
-    message.durable(true);
+    message.durable(forced);
     return message;
 }
 
@@ -164,7 +165,7 @@ class Generator : public proton::messaging_handler {
 
 class SendAll : public Generator {
   public:
-    explicit SendAll(const Options& options) : Generator(options), message(make_message(options.size)) {
+    explicit SendAll(const Options& options) : Generator(options), message(make_message(options.size, !options.unforced)) {
         std::random_device random;
         std::ostringstream prefix;
         for (int word = 0; word < 2; ++word) prefix << std::hex << std::setw(8) << std::setfill('0') << random();
@@ -400,7 +401,7 @@ class Latency : public Generator {
         while (sent < static_cast<std::int64_t>(due_ns.size()) && sender.credit() > 0) {
             std::memcpy(&padding[0], &due_ns[static_cast<std::size_t>(sent)], sizeof(std::int64_t));
             proton::message message{proton::binary(padding)};
-            message.durable(true);
+            message.durable(!options.unforced);
             sender.send(message);
             ++sent;
         }
@@ -628,6 +629,7 @@ Options parse(int argc, char** argv) {
         const std::int64_t value = std::stoll(argv[index + 1]);
         if (value < 1) throw std::runtime_error(name + " must be at least 1");
         if (name == "--count") options.count = value;
+        else if (name == "--unforced") options.unforced = value;
         else if (name == "--size") options.size = value;
         else if (name == "--connections") options.connections = value;
         else if (name == "--window") options.window = value;

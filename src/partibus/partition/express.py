@@ -9,6 +9,7 @@ What is counted as not older than the bound is as old as the broker knows, by th
 
 from collections.abc import Iterable
 
+from partibus.limits import StoreLimits
 from partibus.partition.entry import Entry
 
 NUMBERS_AHEAD = 1 << 16
@@ -17,13 +18,23 @@ another message with it, so numbers are durable before they are shown: 65,536 me
 _RENEWED_AT = NUMBERS_AHEAD // 2
 
 
+class Room:
+    """What all stores of a broker may have unwritten, together."""
+
+    __slots__ = ("bytes_max", "size_bytes")
+
+    def __init__(self, bytes_max: int = StoreLimits().express_bytes) -> None:
+        self.bytes_max = bytes_max
+        self.size_bytes = 0
+
+
 class Pool:
     """What all partitions of one store have unwritten."""
 
-    __slots__ = ("_bytes_max", "_writing", "messages", "size_bytes")
+    __slots__ = ("_room", "_writing", "messages", "size_bytes")
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self, room: Room) -> None:
+        self._room = room
         self.messages = 0
         self.size_bytes = 0
         self._writing: dict[int, int] = {}
@@ -32,12 +43,13 @@ class Pool:
     @property
     def is_full(self) -> bool:
         """More is unwritten than may be."""
-        return self.size_bytes > self._bytes_max
+        return self._room.size_bytes > self._room.bytes_max
 
     def count(self, messages: int, size_bytes: int) -> None:
         """So much more is unwritten, or less."""
         self.messages += messages
         self.size_bytes += size_bytes
+        self._room.size_bytes += size_bytes
 
     def writing(self, commit: int, oldest_ms: int) -> None:
         """A commit writes what was unwritten."""
@@ -54,6 +66,7 @@ class Pool:
 
     def clear(self) -> None:
         """Memory is gone."""
+        self._room.size_bytes -= self.size_bytes
         self.messages = self.size_bytes = 0
         self._writing.clear()
 
@@ -68,13 +81,16 @@ class Express:
         "bound_ms",
         "locks",
         "size_bytes",
+        "stored_to",
         "unwritten",
         "write_ms",
         "written_ms",
     )
 
-    def __init__(self, pool: Pool, bound_ms: int) -> None:
+    def __init__(self, pool: Pool, bound_ms: int, stored_to: int) -> None:
         self._pool = pool
+        self.stored_to = stored_to
+        """What lies above this position and waits is unwritten."""
         self.bound_ms = bound_ms
         """A message that is older is durable, as long as the store keeps up."""
         self.unwritten: dict[int, Entry] = {}
@@ -108,6 +124,19 @@ class Express:
                 self.write_ms = None
         return found
 
+    def page(self, from_pos: int, end_pos: int, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        """As `partibus.partition.ports.Store.load_page`; None when the store has to be asked."""
+        if from_pos <= self.stored_to:
+            return None
+        found = []
+        for entry in self.unwritten.values():
+            if entry.pos >= end_pos or len(found) == max_entries or max_bytes <= 0:
+                break
+            if entry.pos >= from_pos:
+                found.append(entry)
+                max_bytes -= entry.size_bytes
+        return found
+
     def resized(self, entry: Entry, by: int) -> None:
         """An entry has got another body."""
         if self.unwritten.get(entry.pos) is entry:
@@ -139,7 +168,7 @@ class Express:
 
     @property
     def is_over(self) -> bool:
-        """The store's share of memory is used up."""
+        """The memory for unwritten messages is used up."""
         return self._pool.is_full
 
     @property

@@ -48,6 +48,13 @@ def _is_probed(state: PartitionState, lane: Lane) -> bool:
 
 def _load_page(state: PartitionState, lane: Lane, step: Step) -> None:
     limits = state.options.limits
+    if state.express is not None and lane.session is None and lane.kind == SubqueueKind.ACTIVE:
+        from_pos, end_pos = lane.paged_up_to, lane.tail_from
+        page = state.express.page(from_pos, end_pos, limits.page_entries, limits.page_bytes)
+        if page is not None:
+            lane.page_in(page, page[-1].pos + 1 if page else end_pos)
+            step.change(lane)
+            return
     lane.loading_page = True
     if lane.session is None:
         most = min(limits.page_entries, lane.tail_from - lane.paged_up_to)

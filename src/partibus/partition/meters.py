@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from partibus.partition.express import Room
 from partibus.partition.notes import Recorder
 
 COMMIT_BUCKETS_S: Final = (0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -111,6 +112,8 @@ class Meters:
         done to single messages, if that is wanted."""
         self.elapsed_s = elapsed_s
         self.recorder = recorder
+        self.express = Room()
+        """What express entities may keep in memory, of all stores."""
         self.tallies: dict[int, Tally] = {}
         """By partition row, of the partitions that are or were in use here and are not deleted."""
 

@@ -108,7 +108,8 @@ class StoreRuntime:
         limits = limits or StoreLimits()
         self._schedule = CommitSchedule(host, limits, self._queue, self._start_commit)
         self._backlog = Backlog(limits, self._queue)
-        self.express = Pool(limits.express_bytes)
+        self._meters.express.bytes_max = limits.express_bytes
+        self.express = Pool(self._meters.express)
         """Express messages that only memory has (D18)."""
         self._deadlines = Deadlines(host, self.run_due)
         self._generation = 0

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 
-from partibus.limits import StoreLimits
 from partibus.message import ttl_of, with_application_properties
 from partibus.partition.cursors import restored_cursors
 from partibus.partition.duplicates import DuplicateIds
 from partibus.partition.entry import Entry
 from partibus.partition.events import LockChanged, Removed, Rewritten, Unlocked
-from partibus.partition.express import Express, Pool
+from partibus.partition.express import Express, Pool, Room
 from partibus.partition.journal import locked_positions
 from partibus.partition.keys import REWRITTEN_BODY, SubqueueKind, body_key, kind_of, subqueue_key
 from partibus.partition.lane import Lane
@@ -68,7 +67,7 @@ class PartitionState:
         self.next_reservation = 1
         self.tally = Tally()
         """What is counted; the runtime gives one that outlives this state."""
-        self.pool = Pool(StoreLimits().express_bytes)
+        self.pool = Pool(Room())
         """Of the store: what is in memory only. The runtime gives the one that its partitions share."""
         self.express: Express | None = None
         """From the first express message on."""
@@ -168,6 +167,9 @@ class PartitionState:
         subqueue = self.subqueues[kind]
         subqueue.messages += len(entries)
         subqueue.size_bytes += size_bytes
+        express = self.express
+        if express is not None and kind == SubqueueKind.ACTIVE and entries[0].pos not in express.unwritten:
+            express.stored_to = entries[-1].pos
         limits = self.options.limits
         if self.sessions is not None and kind == SubqueueKind.ACTIVE:
             self.sessions.arrive(entries, limits, step)

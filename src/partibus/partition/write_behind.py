@@ -66,7 +66,7 @@ def express_of(state: PartitionState, bound_ms: int) -> Express:
     """The partition's own, made with its first express message."""
     express = state.express
     if express is None:
-        express = state.express = Express(state.pool, bound_ms)
+        express = state.express = Express(state.pool, bound_ms, state.subqueues[_ACTIVE].end_pos - 1)
     express.bound_ms = bound_ms
     return express
 
@@ -118,7 +118,8 @@ def write(state: PartitionState, express: Express, entries: list[Entry], step: S
                 locks.append((batch.lock_id, batch.parts()))
                 express.locks.discard(batch.lock_id)
     step.events.append(Written(entries, locks))
-    oldest_ms = min([entry.enqueued_ms for entry in entries])
+    last_pos, oldest_ms = max([entry.pos for entry in entries]), min([entry.enqueued_ms for entry in entries])
+    express.stored_to = max(express.stored_to, last_pos)
     express.written_ms = oldest_ms if express.written_ms is None else min(oldest_ms, express.written_ms)
 
 

@@ -19,7 +19,7 @@ from partibus.partition import replies as r
 from partibus.partition.entry import Entry
 from partibus.partition.events import Cleared, CursorSet, Enqueued, Event, FatesLogged, Kept, Moved, Removed, Updated
 from partibus.partition.exclusive import PAUSE_MS
-from partibus.partition.express import Pool
+from partibus.partition.express import Pool, Room
 from partibus.partition.journal import record
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.machine import Partition
@@ -86,7 +86,7 @@ class Lockstep:
         self.now_ms = now_ms
         self.express_bytes = express_bytes
         self.machine = Partition(row, options)
-        self.machine.state.pool = Pool(express_bytes)
+        self.machine.state.pool = Pool(Room(express_bytes))
         self.slot = self._new_slot()
         self.model = Model(options)
         self.durable_model = deepcopy(self.model)
@@ -287,7 +287,7 @@ class Lockstep:
         self.model.options = self.options
         self.model.forget_memory()
         self.machine = Partition(self.row, self.options, self.store.load_partition(self.row))
-        self.machine.state.pool = Pool(self.express_bytes)
+        self.machine.state.pool = Pool(Room(self.express_bytes))
         if self.options.express_ms:
             assert self.model.next_sequence <= self.machine.state.next_sequence
             self.model.next_sequence = self.machine.state.next_sequence  # others were given, or might have been
