@@ -266,13 +266,13 @@ def check_update(old: "NamespaceOptions", new: "NamespaceOptions") -> None:
 
 def check_migration(old: "NamespaceOptions", new: "NamespaceOptions") -> None:
     """Refuse every migration but from standard to premium (row R10). ArgumentError, InvalidOperation."""
-    check_namespace_options(new)
     if old.tier is not Tier.STANDARD:
         raise InvalidOperation(
             f"A namespace of the tier {old.tier.value} can't be migrated: only one of the tier standard is, to premium."
         )
     if new.tier is not Tier.PREMIUM:
         raise ArgumentError("tier", new.tier.value, "premium", "There is no other way, and none back.")
+    check_namespace_options(new)
 
 
 def _check_not_premium(options: "NamespaceOptions") -> None:
