@@ -289,7 +289,8 @@ class Account:
         self.granted -= self.credits
         self.credits = 0
         self._bank.ask(ask, lambda grant: self._answered(ask, grant))
-        if self._asked is ask and self._patience is None and self._call_later is not None:
+        is_open = self._asked is ask or self._retry is not None
+        if is_open and self._patience is None and self._call_later is not None:
             self._patience = self._call_later(PATIENCE_MS, self._give_up)
 
     def _answered(self, ask: Ask, grant: Grant | None) -> None:

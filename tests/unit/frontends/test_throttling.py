@@ -9,6 +9,7 @@ import pytest
 from partibus.amqp import ACCEPTED, DeliveryState, Drained, Modified, Receiver, Rejected
 from partibus.amqp.codec.types import Int, Timestamp
 from partibus.amqp.section_encoding import encode_annotations
+from partibus.client.messages import IncomingMessage
 from partibus.filters.model import CorrelationFilter, Rule, SqlFilter
 from partibus.throttling.counters import OPERATIONS, Operation
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
@@ -18,6 +19,7 @@ from tests.unit.frontends.harness import NOW_S, Client, World, body_of, message
 from tests.unit.frontends.node_requests import ask, longs, number_of, refusal
 from tests.unit.frontends.test_receiving import messages_in
 from tests.unit.frontends.test_session_links import attach
+from tests.unit.throttling.test_throttle import Bank
 
 SAYS = (
     "The request was terminated because the entity is being throttled. Error code: 50009. "
@@ -27,6 +29,7 @@ BUSY = "com.microsoft:server-busy"
 MINUTE_MS = 60_000
 CREDITS = 60
 """Of a minute, so that no period ends by itself within a test."""
+MINUTE = ThrottlingSettings(ThrottlingPolicy.ENFORCE, credits_per_s=1, period_ms=MINUTE_MS)
 
 
 def throttle(world: World, policy: ThrottlingPolicy = ThrottlingPolicy.ENFORCE, **changes: int) -> Throttle:
@@ -316,6 +319,106 @@ class TestPolicies:
         states = client.send(sender, *texts(7))
         assert states[:5] == [ACCEPTED] * 5
         check_busy(states[5:])
+
+
+class TestCreditsElsewhere:
+    """Another broker hands them out, and answers after 20 ms."""
+
+    @pytest.fixture
+    def bank(self, world: World) -> Bank:
+        bank = Bank(world.timeline, MINUTE)
+        bank.delay_ms = 20
+        world.broker.throttle = Throttle(MINUTE, world.timeline, world.timeline.call_later, bank)
+        next_period(world)
+        return bank
+
+    @pytest.mark.usefixtures("bank")
+    def test_a_senders_messages_keep_their_order(self, world: World) -> None:
+        client = world.client()
+        sender = client.sender(world.queue("q"))
+        for number in range(20):
+            client.send_raw(sender, message(b"%d" % number), number)
+            world.wait(7)
+        world.wait()
+        assert list(client.outcomes(sender).values()) == [ACCEPTED] * 20
+        assert stored(world, "q") == [b"%d" % number for number in range(20)]
+
+    @pytest.mark.usefixtures("bank")
+    def test_deliveries_wait_for_the_answer_in_their_order(self, world: World) -> None:
+        client = world.client()
+        client.send_batch(client.sender(world.queue("q")), texts(20))
+        receiver = client.receiver("q")
+        receiver.grant(6)
+        world.wait(10)
+        assert client.deliveries(receiver) == []
+        client.send_batch_nowait(client.sender("q"), texts(5, 20))
+        receiver.grant(30)
+        world.wait()
+        assert [body_of(delivery) for delivery in client.deliveries(receiver)] == [b"%d" % n for n in range(25)]
+        assert used(world) == {"send": 25, "receive": 25}
+
+    def test_what_is_refused_goes_back_uncounted(self, world: World, bank: Bank) -> None:
+        client = world.client()
+        client.send_batch(client.sender(world.queue("q")), texts(20))
+        bank.away = True
+        receiver = client.receiver("q")
+        receiver.grant(30)
+        world.wait(2_000)
+        assert client.deliveries(receiver) == []
+        assert messages_in(world, "q") == (20, 0)
+        asked = bank.asked
+        bank.away = False
+        world.wait(2_000)
+        assert bank.asked == asked, "until the next period it asks for nothing"
+        next_period(world)
+        found = client.deliveries(receiver)
+        assert [body_of(delivery) for delivery in found] == [b"%d" % n for n in range(20)]
+        assert {IncomingMessage(delivery.payload).delivery_count for delivery in found} == {0}
+
+    @pytest.mark.parametrize("how", ["detach", "lose"])
+    def test_nothing_stays_locked_when_the_receiver_goes_before_the_answer(
+        self, world: World, bank: Bank, how: str
+    ) -> None:
+        client = world.client()
+        client.send_batch(client.sender(world.queue("q")), texts(5))
+        bank.delay_ms = 200
+        next_period(world)
+        receiver = client.receiver("q")
+        receiver.grant(5)
+        world.wait(50)
+        assert messages_in(world, "q") == (5, 5)
+        if how == "lose":
+            client.lose()
+        else:
+            receiver.detach()
+        world.wait()
+        assert messages_in(world, "q") == (5, 0)
+
+    def test_a_drain_is_answered_before_the_answer_and_nothing_comes_behind(self, world: World, bank: Bank) -> None:
+        client = world.client()
+        client.send_batch(client.sender(world.queue("q")), texts(5))
+        bank.delay_ms = 200
+        next_period(world)
+        receiver = client.receiver("q")
+        receiver.grant(5)
+        world.wait(50)
+        receiver.drain()
+        world.wait()
+        assert is_drained(client, receiver)
+        assert client.deliveries(receiver) == []
+        assert messages_in(world, "q") == (5, 0)
+
+    def test_a_queue_that_is_deleted_meanwhile_gets_nothing(self, world: World, bank: Bank) -> None:
+        client = world.client()
+        sender = client.sender(world.queue("q"))
+        bank.delay_ms = 100
+        next_period(world)
+        client.send_raw(sender, message(b"late"), 0)
+        world.wait(10)
+        world.broker.delete("q")
+        world.wait()
+        world.queue("q")
+        assert stored(world, "q") == []
 
 
 def schedule(later_ms: int) -> dict[str, object]:

@@ -22,9 +22,9 @@ class Bank:
 
     alone = False
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, settings: ThrottlingSettings = SETTINGS) -> None:
         self.timeline = timeline
-        self.allocator = Allocator(SETTINGS)
+        self.allocator = Allocator(settings)
         self.delay_ms: float | None = 1
         self.away = False
         self.asked = 0
@@ -167,6 +167,14 @@ class TestElsewhere:
         bank.away = False
         run(timeline, RETRY_MS)
         assert answers == [1]
+
+    def test_nobody_waits_for_a_bank_that_nobody_holds_for_long(self, timeline: Timeline, bank: Bank) -> None:
+        throttle = Throttle(SETTINGS, timeline, timeline.call_later, bank)
+        answers: list[int] = []
+        bank.away = True
+        assert throttle.admit_sends([1], 0, answers.append) is None
+        run(timeline, PATIENCE_MS + 1)
+        assert answers == [0]
 
     def test_a_late_answer_is_good_for_who_asks_then(self, timeline: Timeline, bank: Bank) -> None:
         throttle = Throttle(SETTINGS, timeline, timeline.call_later, bank)
