@@ -128,7 +128,7 @@ class Express:
         """As `partibus.partition.ports.Store.load_page`; None when the store has to be asked."""
         if from_pos <= self.stored_to:
             return None
-        found = []
+        found: list[Entry] = []
         for entry in self.unwritten.values():
             if entry.pos >= end_pos or len(found) == max_entries or max_bytes <= 0:
                 break
