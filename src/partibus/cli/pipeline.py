@@ -6,6 +6,9 @@ from partibus.cli.lazy import Lazy, LazyGroup
 
 JOBS = {
     "telemetry": Lazy("partibus.cli.jobs.telemetry", "telemetry", "Say how a broker was used, from its telemetry."),
+    "credits": Lazy(
+        "partibus.cli.jobs.credits", "credits", "Say what an enforced namespace would have throttled, and why."
+    ),
     "plan": Lazy("partibus.cli.jobs.plan", "plan", "Find hot partitions and keys, and plan splits and merges."),
     "capture": Lazy(
         "partibus.cli.jobs.capture", "capture", "Write messages and what became of them to Parquet, or send them again."

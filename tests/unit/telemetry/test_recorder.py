@@ -119,7 +119,7 @@ def test_a_row_has_what_the_message_and_its_partition_are(recording: Recording) 
 
 
 def test_what_clients_asked_for_is_a_row_per_sum(recording: Recording) -> None:
-    use = ["acme", "events", "client-7", "filter", 3, 12, "a/$Default\nb/red"]
+    use: list[str | int] = ["acme", "events", "client-7", "filter", 3, 12, "a/$Default\nb/red"]
     recording.recorder.put_uses(NOW_MS, [use, ["acme", "", "", "management", 1, 1, ""]])
     assert recording.recorder.rows == 2
     of_rules, of_namespace = (

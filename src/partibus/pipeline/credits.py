@@ -1,0 +1,178 @@
+"""What an enforced namespace would have throttled (row D9): what clients asked for, priced, period by period.
+
+```text
+ rows of `use` ──▶ demand ──▶ period_sums ──▶ replay ──▶ periods in which something is refused
+                     │                                      │
+                     └────────────────── costs ◀────────────┘   by entity, client, operation, rule
+```
+
+A namespace begins each period with its credits; what is left is lost, what is owed is repaid. A request is admitted
+while the balance is positive, which is the rule of the broker (D23). Of a period only sums are known: so requests of
+one period count as equally large, and which of them come first is not known. Where all of them are equal the replay is
+exact; else it is wrong by one request per period at most. What is refused is not tried again here, and a delivery that
+is withheld is not made later, both of which would add to the periods behind.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import ceil
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from partibus.telemetry.schema import OK
+from partibus.throttling.settings import ThrottlingSettings
+
+PERIOD_MS: Final = 1_000
+"""The only one that can be replayed: telemetry has sums of a second."""
+FILTER: Final = "filter"
+OTHER_RULES: Final = r"^\((\d+) others\)$"
+SUBSCRIPTIONS: Final = "/subscriptions/"
+RULES: Final = "rules"
+_COLUMNS: Final = {"operations": "asked_for", "entities": "entity", "clients": "client"}
+KINDS: Final = (*_COLUMNS, RULES)
+_SUMMED: Final = ("requests", "units", "cost", "refused", "throttled_cost")
+
+
+class PeriodSum(NamedTuple):
+    """What was asked for in one period."""
+
+    namespace: str
+    period: int
+    """Seconds since 1970."""
+    cost: float
+    """Credits."""
+    requests: float
+
+
+class Refused(NamedTuple):
+    """A period in which something would have been refused."""
+
+    namespace: str
+    period: int
+    cost: float
+    """What was asked for, in credits."""
+    refused: float
+    """Of that."""
+    requests: float
+    """That would have been refused."""
+
+
+def demand(uses: DataFrame, settings: ThrottlingSettings) -> DataFrame:
+    """Period, namespace, entity, client, asked_for, rules, requests, units, cost; of rows of `use`."""
+    prices = sf.create_map(*[
+        sf.lit(value)
+        for pair in (
+            ("send", settings.send_credits), (FILTER, settings.filter_credits), ("receive", settings.receive_credits),
+            ("peek", settings.peek_credits), ("management", settings.management_credits),
+        )
+        for value in pair
+    ])  # fmt: skip
+    return uses.select(
+        _period().alias("period"),
+        sf.coalesce("namespace", sf.lit("default")).alias("namespace"),
+        sf.coalesce("entity", sf.lit("")).alias("entity"),
+        sf.coalesce("client", sf.lit("")).alias("client"),
+        "asked_for",
+        sf.coalesce("rules", sf.lit("")).alias("rules"),
+        sf.col("requests").cast("double").alias("requests"),
+        sf.col("messages").cast("double").alias("units"),
+        (sf.col("messages") * prices[sf.col("asked_for")]).cast("double").alias("cost"),
+    )
+
+
+def uses_of_messages(rows: DataFrame) -> DataFrame:
+    """Rows of `use` from those about messages, for telemetry without the former: sends and deliveries, each a request
+    of its own, of nobody by name. What rules, peeks and management cost is not in it."""
+    is_copy = sf.contains(sf.lower("entity"), sf.lit(SUBSCRIPTIONS))
+    sends = (sf.col("op") == "send") & ~is_copy
+    found = rows.where((sends | (sf.col("op") == "deliver")) & (sf.col("outcome") == OK))
+    weight = sf.sum("weight")
+    asked_for = sf.when(sf.col("op") == "send", "send").otherwise("receive")
+    return found.groupBy(
+        sf.timestamp_seconds(_period()).alias("time"), "namespace", "entity", asked_for.alias("asked_for")
+    ).agg(
+        weight.alias("messages"),
+        weight.alias("requests"),
+        sf.lit(None).cast("string").alias("client"),
+        sf.lit(None).cast("string").alias("rules"),
+    )
+
+
+def period_sums(demand: DataFrame) -> DataFrame:
+    """`PeriodSum` as rows. What rules cost is part of a send, not a request of its own."""
+    requests = sf.sum(sf.when(sf.col("asked_for") != FILTER, sf.col("requests")).otherwise(0.0))
+    return demand.groupBy("namespace", "period").agg(sf.sum("cost").alias("cost"), requests.alias("requests"))
+
+
+def replay(sums: Iterable[PeriodSum], period_credits: int) -> Iterator[Refused]:
+    """The periods in which something is refused. ``sums`` by namespace, then period; one at a time is looked at."""
+    namespace: str | None = None
+    period, balance = 0, 0.0
+    for one in sums:
+        if one.namespace != namespace:
+            namespace, period, balance = one.namespace, one.period, float(period_credits)
+        else:
+            balance = min(float(period_credits), balance + (one.period - period) * period_credits)
+            period = one.period
+        requests = max(1.0, one.requests)
+        size = one.cost / requests
+        admitted = requests if one.cost <= balance or not size else min(requests, max(0, ceil(balance / size)))
+        balance -= admitted * size
+        if admitted < requests:
+            left = requests - admitted
+            yield Refused(one.namespace, one.period, one.cost, left * size, left)
+
+
+def with_refused(demand: DataFrame, refused: DataFrame) -> DataFrame:
+    """``refused``: `Refused` as rows. Adds to the demand what of its cost would have been refused, each request of a
+    period alike, and what it cost in periods in which something was."""
+    share = (sf.col("refused") / sf.col("period_cost")).alias("share")
+    known = refused.withColumnRenamed("cost", "period_cost").select("namespace", "period", share)
+    joined = demand.join(sf.broadcast(known), ["namespace", "period"], "left")
+    return joined.select(
+        *demand.columns,
+        (sf.col("cost") * sf.coalesce("share", sf.lit(0.0))).alias("refused"),
+        sf.when(sf.col("share").isNotNull(), sf.col("cost")).otherwise(0.0).alias("throttled_cost"),
+    )
+
+
+def costs(priced: DataFrame, most: int) -> DataFrame:
+    """What each entity, client, kind of operation and rule cost: ``kind``, one of `KINDS`, and ``name``. Those that
+    cost most while something was refused, and then those that cost most at all; at most so many of a namespace and
+    kind. ``priced`` has what `with_refused` adds."""
+    named = sf.array(
+        *[sf.struct(sf.lit(kind).alias("kind"), sf.col(column).alias("name")) for kind, column in _COLUMNS.items()]
+    )
+    of_rules = _of_rules(priced)
+    found = (
+        priced.select("namespace", sf.inline(named), *_SUMMED)
+        .where(sf.col("name") != "")
+        .unionByName(of_rules.select("namespace", sf.lit(RULES).alias("kind"), "name", *_SUMMED))
+    )
+    sums = found.groupBy("namespace", "kind", "name").agg(*[sf.sum(name).alias(name) for name in _SUMMED])
+    order = (sf.desc("throttled_cost"), sf.desc("cost"), sf.asc("name"))
+    place = sf.row_number().over(Window.partitionBy("namespace", "kind").orderBy(*order))
+    return sums.withColumn("place", place).where(sf.col("place") <= most).orderBy("namespace", "kind", "place")
+
+
+def _of_rules(priced: DataFrame) -> DataFrame:
+    """By rule: ``topic/subscription/rule``. Each rule of a topic costs the same, as each is compared with every
+    message; those that telemetry does not name are one line together."""
+
+    def standing_for(line: Column) -> Column:
+        return sf.coalesce(sf.regexp_extract(line, OTHER_RULES, 1).try_cast("int"), sf.lit(1))
+
+    lines = sf.split("rules", "\n")
+    part = standing_for(sf.col("line")) / (sf.size(lines) - 1 + standing_for(sf.element_at(lines, -1)))
+    found = priced.where((sf.col("asked_for") == FILTER) & (sf.col("rules") != ""))
+    return found.withColumn("line", sf.explode(lines)).select(
+        "namespace",
+        sf.concat_ws("/", "entity", "line").alias("name"),
+        sf.lit(0.0).alias("requests"),
+        *[(sf.col(name) * part).alias(name) for name in _SUMMED if name != "requests"],
+    )
+
+
+def _period() -> Column:
+    return sf.floor(sf.unix_millis("time") / PERIOD_MS).cast("bigint")

@@ -1,0 +1,130 @@
+"""What the job `credits` found, as a page."""
+
+from typing import Any, Final
+
+from partibus.pipeline.report.page import Page, Section, Verdict, code, figure, number, paragraph, percent, table
+from partibus.pipeline.report.plots import lines, ranking
+
+Values = dict[str, Any]
+
+_BY: Final = {"entities": "Entities", "clients": "Clients", "rules": "Rules", "operations": "Operations"}
+_PLOTTED: Final = 8
+
+
+def credits_page(found: Values) -> Page:
+    """The page of `credits_job.run`'s values."""
+    namespaces = found["namespaces"]
+    throttled = [one for one in namespaces if one["throttled"]]
+    rate = number(found["credits_per_s"])
+    refused, asked = (sum(one[key] for one in namespaces) for key in ("refused_credits", "credits"))
+    return Page(
+        title="Credits",
+        lead=f"What clients asked for, replayed against {rate} credits per second and namespace.",
+        verdict=Verdict(
+            False,
+            "THROTTLED",
+            f"{len(throttled)} of {len(namespaces)} namespaces, first at {min(one['first_at'] for one in throttled)}.",
+        )
+        if throttled
+        else Verdict(True, "NEVER THROTTLED", f"Nothing would have been refused at {rate} credits per second."),
+        tiles=[
+            (number(max((one["peak_per_s"] for one in namespaces), default=0)), "credits in the busiest second"),
+            (number(sum(one["throttled_seconds"] for one in namespaces)), "seconds with refusals"),
+            (number(sum(one["refused_requests"] for one in namespaces)), "requests refused or withheld"),
+            (percent(refused / asked if asked else 0.0), "of all credits asked for"),
+        ],
+        sections=[
+            Section("Namespaces", [_overview(namespaces)]),
+            *(Section(f"Namespace {one['namespace']}", list(_blocks(one, found))) for one in namespaces),
+            Section("What the figures mean", [paragraph(_note(found))]),
+        ],
+    )
+
+
+def _overview(namespaces: list[Values]) -> str:
+    return table(
+        ["namespace", "first throttled", "seconds", "longest", "refused requests", "mean per second", "busiest second"],
+        [
+            [
+                code(one["namespace"]),
+                one["first_at"] or "never",
+                number(one["throttled_seconds"]),
+                number(one["longest_seconds"]),
+                number(one["refused_requests"]),
+                number(one["mean_per_s"]),
+                number(one["peak_per_s"]),
+            ]
+            for one in namespaces
+        ],
+        (2, 3, 4, 5, 6),
+    )
+
+
+def _blocks(one: Values, found: Values) -> list[str]:
+    series = one["series"]
+    times = [point["at"] for point in series]
+    level = (times, [found["credits_per_s"]] * len(times))
+    blocks = [
+        figure(
+            lines(
+                f"Credits per second, {one['namespace']}",
+                [
+                    (
+                        "credits per second",
+                        {
+                            "busiest second": (times, [point["peak_per_s"] for point in series]),
+                            "mean": (times, [point["asked_per_s"] for point in series]),
+                            "refused": (times, [point["refused_per_s"] for point in series]),
+                            "allowed": level,
+                        },
+                    )
+                ],
+            )
+        )
+    ]
+    for key, title in _BY.items():
+        rows = one[key]
+        if not rows:
+            continue
+        # While nothing is refused the whole time counts.
+        measure = "throttled_cost" if one["throttled"] else "cost"
+        total = sum(row[measure] for row in one["operations"]) or 1.0
+        if key != "operations":
+            blocks.append(
+                figure(
+                    ranking(
+                        f"{title} of {one['namespace']} that cost most",
+                        f"{title.lower()}: credits {'while something was refused' if one['throttled'] else 'in all'}",
+                        [(row["name"], row[measure]) for row in rows[:_PLOTTED]],
+                        lambda value, whole=total: percent(value / whole),  # type: ignore[misc]
+                    )
+                )
+            )
+        blocks.append(
+            table(
+                [title.lower(), "requests", "units", "credits", "credits while throttled", "refused"],
+                [
+                    [
+                        code(row["name"]),
+                        *(number(row[column]) for column in ("requests", "units", "cost", "throttled_cost", "refused")),
+                    ]
+                    for row in rows
+                ],
+                (1, 2, 3, 4, 5),
+            )
+        )
+    return blocks
+
+
+def _note(found: Values) -> str:
+    known = (
+        "Telemetry has sums of what each client asked for in each second."
+        if found["source"] == "uses"
+        else "This telemetry has messages only: what rules, peeks and management cost is missing, and clients have no "
+        "names. Brokers of this version write what is missing."
+    )
+    return (
+        f"{known} A request is admitted while the balance of its second is positive; it may then be owed by the next "
+        "ones. Requests of one second count as equally large. Refused requests are not tried again in this replay, as "
+        "clients would, and what is withheld from receivers is not delivered later."
+    )

@@ -1,0 +1,96 @@
+"""The replay of credits by sums of periods, against what the broker itself admits request by request (row D9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partibus.clock import ManualClock
+from partibus.pipeline.credits import PeriodSum, Refused, replay
+from partibus.throttling.counters import Operation
+from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
+from partibus.throttling.throttle import Throttle
+
+CREDITS = 100
+FIRST = 1_900_000_000
+Periods = Sequence[tuple[int, list[int]]]
+"""Seconds since the period before, and what each request of the period costs."""
+
+
+def brute_force(periods: Periods) -> tuple[list[float], list[int]]:
+    """What an enforced namespace refuses, request by request: credits and requests of each period."""
+    clock = ManualClock(FIRST * 1000)
+    throttle = Throttle(ThrottlingSettings(ThrottlingPolicy.ENFORCE, CREDITS), clock)
+    refused, requests = [], []
+    for gap, costs in periods:
+        clock.advance(gap * 1000)
+        left = [cost for cost in costs if not throttle.admit(Operation.SEND, cost, lambda admitted: None)]
+        refused.append(float(sum(left)))
+        requests.append(len(left))
+    return refused, requests
+
+
+def replayed(periods: Periods) -> tuple[list[float], list[float]]:
+    second, sums = FIRST, []
+    for gap, costs in periods:
+        second += gap
+        sums.append(PeriodSum("a", second, float(sum(costs)), float(len(costs))))
+    found = {one.period: one for one in replay(sums, CREDITS)}
+    nothing = Refused("a", 0, 0.0, 0.0, 0.0)
+    told = [found.get(one.period, nothing) for one in sums]
+    return [one.refused for one in told], [one.requests for one in told]
+
+
+alike = st.tuples(
+    st.integers(1, 4), st.tuples(st.integers(1, 250), st.integers(1, 40)).map(lambda pair: [pair[0]] * pair[1])
+)
+unlike = st.tuples(st.integers(1, 4), st.lists(st.integers(1, 250), min_size=1, max_size=40))
+
+
+@pytest.mark.row("D9")
+@given(st.lists(alike, min_size=1, max_size=30))
+def test_of_requests_that_are_equal_it_is_exact(periods: Periods) -> None:
+    expected, requests = brute_force(periods)
+    refused, count = replayed(periods)
+    assert refused == pytest.approx(expected)
+    assert count == pytest.approx(requests)
+
+
+@pytest.mark.row("D9")
+@given(st.lists(unlike, min_size=1, max_size=30))
+def test_of_others_it_is_wrong_by_one_request_at_most(periods: Periods) -> None:
+    """Small ones may pass in front of a large one or behind it: of all periods together no more than one request a
+    period."""
+    expected, _ = brute_force(periods)
+    refused, _ = replayed(periods)
+    largest = max(max(costs) for _, costs in periods)
+    for length in range(1, len(periods) + 1):
+        assert abs(sum(refused[:length]) - sum(expected[:length])) <= largest * length
+
+
+def test_namespaces_do_not_share() -> None:
+    sums = [
+        PeriodSum("a", FIRST, 150.0, 150.0),
+        PeriodSum("b", FIRST, 100.0, 100.0),
+        PeriodSum("b", FIRST + 1, 101.0, 101),
+    ]
+    assert [tuple(one) for one in replay(sums, CREDITS)] == [
+        ("a", FIRST, 150.0, 50.0, 50.0),
+        ("b", FIRST + 1, 101.0, 1.0, 1.0),
+    ]
+
+
+def test_what_is_owed_is_repaid_by_the_periods_behind() -> None:
+    sums = [PeriodSum("a", FIRST + second, 1_000.0, 1.0) for second in range(25)]
+    refused = [one.period - FIRST for one in replay(sums, CREDITS)]
+    admitted = sorted(set(range(25)) - set(refused))
+    assert admitted[0] == 0
+    assert all(later - earlier == 10 for earlier, later in pairwise(admitted))
+
+
+def test_nothing_is_refused_of_what_costs_nothing() -> None:
+    assert not list(replay([PeriodSum("a", FIRST, 0.0, 1_000.0)], CREDITS))
