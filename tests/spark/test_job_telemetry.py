@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.histogram import bucket_of, percentile_name, value_of
 from partibus.pipeline.job import Job, JobOptions
-from partibus.pipeline.rollup import busiest, key_table
+from partibus.pipeline.rollup import add_up, busiest, roll_up
 from partibus.pipeline.synthetic import Shape, telemetry
 from partibus.pipeline.telemetry_job import Want, run
 from partibus.pipeline.telemetry_job import follow as follow_job
@@ -182,7 +182,7 @@ def comparable(found: dict[str, Any]) -> Any:
 
 def test_keys_beyond_the_most_are_one_row_and_sums_stay(spark: SparkSession) -> None:
     rows = frame(spark, [row("send", 0, key=f"k{n}", slot=n) for n in range(5) for _ in range(n + 1)])
-    kept = busiest(busiest(key_table(rows), 3), 2).collect()
+    kept = busiest(busiest(roll_up(add_up(rows)).keys, 3), 2).collect()
     assert {one["key"]: one["sent"] for one in kept} == {"k4": 5, "k3": 4, None: 6}
     assert {one["key"]: one["others"] for one in kept} == {"k4": False, "k3": False, None: True}
 

@@ -10,7 +10,7 @@ from partibus.demo.results import Commits, EntityUse, Operation, Outlook, Predic
 from partibus.demo.topology import TOPIC
 from partibus.pipeline import plan, telemetry_job
 from partibus.pipeline.job import Job, JobOptions
-from partibus.pipeline.rollup import LATENCY
+from partibus.pipeline.partial import LATENCY
 
 Values = dict[str, Any]
 

@@ -12,13 +12,14 @@ A batch that is repeated after a crash has its old number and replaces its own p
 from collections.abc import Callable
 from pathlib import PurePosixPath
 
+from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from partibus.pipeline.errors import JobError
-from partibus.pipeline.rollup import KEYS_MAX, Rollup, added, roll_up
+from partibus.pipeline.rollup import KEYS_MAX, Rollup, add_up, added, roll_up
 
 FILES_MAX = 200
 """Files in one micro-batch: the first start beside a full directory works in steps, and a crash repeats one of them."""
@@ -30,12 +31,17 @@ def start(
     """Start the query over ``rows``, a stream. ``once``: add up what is there and end. ``after`` is called with the
     batch's number when its part is written; what it raises ends the query."""
 
-    def add_up(batch: DataFrame, number: int) -> None:
-        for name, table in zip(Rollup._fields, roll_up(batch, KEYS_MAX), strict=True):
-            table.coalesce(1).write.mode("overwrite").parquet(str(PurePosixPath(tables(out), name, f"batch={number}")))
+    def write(batch: DataFrame, number: int) -> None:
+        sums = add_up(batch).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            for name, table in zip(Rollup._fields, roll_up(sums, KEYS_MAX), strict=True):
+                path = str(PurePosixPath(tables(out), name, f"batch={number}"))
+                table.coalesce(1).write.mode("overwrite").parquet(path)
+        finally:
+            sums.unpersist()
         after(number)
 
-    writer = rows.writeStream.foreachBatch(add_up).option("checkpointLocation", str(PurePosixPath(out, "checkpoint")))
+    writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(PurePosixPath(out, "checkpoint")))
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{trigger_seconds} seconds")
     return writer.start()
 

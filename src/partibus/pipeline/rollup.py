@@ -6,8 +6,9 @@
 | `timing` | minute, namespace, entity, partition, operation, measure, bucket of values | messages |
 | `keys` | namespace, entity, partition, key | messages sent, bytes, deliveries, redeliveries |
 
-A batch adds up everything at once; a stream adds up each micro-batch by itself and who reads sums (`added`), so there
-is neither state nor a watermark, and what comes late counts.
+`add_up` makes sums of each task's rows in one pass (`partial`), and `roll_up` the tables of those. A batch does so with
+everything at once; a stream with each micro-batch by itself, and who reads sums (`added`), so there is neither state nor
+a watermark, and what comes late counts.
 
 Percentiles come from histograms with buckets of constant relative width (`histogram`): sampled rows count with their
 weights, and sums of histograms are exact. Sketches of ranks can be merged too, but know no weights and are coarse where
@@ -19,9 +20,8 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from partibus.pipeline.histogram import bucket_of
-from partibus.pipeline.rows import counted
-from partibus.telemetry.schema import COMMIT, OK
+from partibus.pipeline import partial
+from partibus.pipeline.partial import DDL, READ, partial_sums
 
 KEYS_MAX = 10_000
 """Keys of one micro-batch that a stream keeps by name, the busiest ones; the others are one row without a name."""
@@ -30,10 +30,6 @@ ENTITY = ("namespace", "entity")
 ACTIVITY = ("second", *ENTITY, "partition_id", "op", "outcome")
 TIMING = ("minute", *ENTITY, "partition_id", "op", "measure", "bucket")
 KEYS = (*ENTITY, "partition_id", "key", "others")
-
-LATENCY, DWELL = "latency_us", "dwell_ms"
-SETTLING = ("deliver", "complete", "abandon", "release", "dead_letter", "defer", "expire")
-"""Operations that a dwell time, since the message was enqueued, says something of."""
 
 
 class Rollup(NamedTuple):
@@ -44,55 +40,36 @@ class Rollup(NamedTuple):
     keys: DataFrame
 
 
-def roll_up(rows: DataFrame, keys_max: int | None = None) -> Rollup:
-    """Add up rows of `telemetry.schema`. With ``keys_max`` only so many keys are kept by name."""
-    keys = key_table(rows)
-    return Rollup(activity_table(rows), timing_table(rows), keys if keys_max is None else busiest(keys, keys_max))
+def add_up(rows: DataFrame) -> DataFrame:
+    """Rows of `telemetry.schema` -> few rows of `partial`, of which `roll_up` makes the tables. Worth to be kept."""
+    return rows.select(*READ).mapInArrow(partial_sums, DDL)
+
+
+def roll_up(sums: DataFrame, keys_max: int | None = None) -> Rollup:
+    """The tables of what `add_up` has made. With ``keys_max`` only so many keys are kept by name."""
+    tables = added(parts_of(sums))
+    return tables if keys_max is None else tables._replace(keys=busiest(tables.keys, keys_max))
+
+
+def parts_of(sums: DataFrame) -> Rollup:
+    """The same with several rows of equal keys: enough for who adds up anyway."""
+    activity, timing, keys = (
+        sums.where(sf.col("part") == part) for part in (partial.ACTIVITY, partial.TIMING, partial.KEYS)
+    )
+    return Rollup(
+        activity.withColumnRenamed("at", "second").select(
+            *ACTIVITY, "messages", "operations", "bytes", "redeliveries", "rows"
+        ),
+        timing.withColumnRenamed("at", "minute").select(*TIMING, "messages"),
+        keys.withColumnRenamed("messages", "sent").select(
+            *KEYS[:-1], sf.lit(False).alias("others"), "sent", "bytes", "deliveries", "redeliveries", "rows"
+        ),
+    )
 
 
 def added(rollup: Rollup) -> Rollup:
     """Rows of equal keys made one: what several micro-batches have left."""
     return Rollup(_summed(rollup.activity, ACTIVITY), _summed(rollup.timing, TIMING), _summed(rollup.keys, KEYS))
-
-
-def activity_table(rows: DataFrame) -> DataFrame:
-    """Who did how much in each second."""
-    weight = sf.coalesce(sf.col("weight"), sf.lit(1.0))
-    return rows.groupBy(_start(1).alias("second"), *ACTIVITY[1:]).agg(
-        counted().alias("messages"),
-        sf.sum(weight).alias("operations"),
-        sf.sum(weight * sf.coalesce("size_bytes", sf.lit(0))).alias("bytes"),
-        counted(is_redelivery()).alias("redeliveries"),
-        sf.count(sf.lit(1)).alias("rows"),
-    )
-
-
-def timing_table(rows: DataFrame) -> DataFrame:
-    """How long operations took, and how old messages were; both in one pass over the rows."""
-    # Of a commit the duration counts once, however many messages it had.
-    weight = sf.when(sf.col("op") == COMMIT, sf.lit(1.0)).otherwise(sf.coalesce("weight", sf.lit(1.0)))
-    age = sf.when(sf.col("op").isin(*SETTLING), bucket_of(sf.col(DWELL)))
-    measures = sf.array(*(
-        sf.struct(sf.lit(name).alias("measure"), bucket.alias("bucket"))
-        for name, bucket in ((LATENCY, bucket_of(sf.col(LATENCY))), (DWELL, age))
-    ))  # fmt: skip
-    measured = rows.where(sf.col("outcome") == OK).select(
-        _start(60).alias("minute"), *ENTITY, "partition_id", "op", weight.alias("messages"), sf.inline(measures)
-    )
-    return measured.where(sf.col("bucket").isNotNull()).groupBy(*TIMING).agg(sf.sum("messages").alias("messages"))
-
-
-def key_table(rows: DataFrame) -> DataFrame:
-    """What each session id or partition key has caused."""
-    keyed = rows.where(sf.col("key").isNotNull() & sf.col("op").isin("send", "deliver") & (sf.col("outcome") == OK))
-    table = keyed.groupBy(*KEYS[:-1]).agg(
-        counted(sf.col("op") == "send").alias("sent"),
-        sf.sum(sf.when(sf.col("op") == "send", sf.col("weight") * sf.col("size_bytes")).otherwise(0.0)).alias("bytes"),
-        counted(sf.col("op") == "deliver").alias("deliveries"),
-        counted(is_redelivery()).alias("redeliveries"),
-        sf.count(sf.lit(1)).alias("rows"),
-    )
-    return table.withColumn("others", sf.lit(False))
 
 
 def busiest(keys: DataFrame, most: int) -> DataFrame:
@@ -104,16 +81,10 @@ def busiest(keys: DataFrame, most: int) -> DataFrame:
     return _summed(ranked.withColumn("key", sf.when(~sf.col("others"), sf.col("key"))), KEYS)
 
 
-def is_redelivery() -> Column:
-    """A delivery that is not the first of its message."""
-    return (sf.col("op") == "deliver") & (sf.col("delivery_count") > 1)
-
-
-def _start(seconds: int) -> Column:
-    """When the span of so many seconds began that a row is in, as Unix time: whole numbers group faster than times."""
-    return sf.floor(sf.unix_micros("time") / (seconds * 1_000_000)) * seconds
-
-
 def _summed(table: DataFrame, by: tuple[str, ...]) -> DataFrame:
     measures = [name for name in table.columns if name not in by]
-    return table.groupBy(*by).agg(*(sf.sum(name).alias(name) for name in measures)).select(table.columns)
+    return table.groupBy(*by).agg(*_sums(*measures)).select(table.columns)
+
+
+def _sums(*names: str) -> list[Column]:
+    return [sf.sum(name).alias(name) for name in names]

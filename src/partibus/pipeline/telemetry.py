@@ -6,15 +6,19 @@ is plain values in the shape that docs/pipeline.md promises of the result.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import reduce
 from math import ceil
+from operator import or_
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as sf
 
 from partibus.pipeline.histogram import spread
-from partibus.pipeline.rollup import DWELL, ENTITY, LATENCY, Rollup
+from partibus.pipeline.partial import DWELL, LATENCY
+from partibus.pipeline.rollup import ENTITY, Rollup
 from partibus.pipeline.skew import skew
 from partibus.telemetry.schema import COMMIT, OK
 
@@ -52,24 +56,31 @@ def summarize(rollup: Rollup, *, entities_max: int, keys_max: int) -> Values:
     every, names = _totals(rollup.activity, entities_max)
     if not every["rows"]:
         return {**every, "entities": [], "commits": None, "series": [], "latency_series": []}
-    busy = sf.broadcast(rollup.activity.sparkSession.createDataFrame(names, "namespace string, entity string"))
-    of_messages = rollup._replace(
-        activity=rollup.activity.where(sf.col("op") != COMMIT), timing=rollup.timing.where(sf.col("op") != COMMIT)
-    )
-    picked = Rollup(*(table.join(busy, [*ENTITY], "left_semi") for table in of_messages))
+    busy = ((sf.col("namespace") == namespace) & (sf.col("entity") == entity) for namespace, entity in names)
+    is_busy = reduce(or_, busy, sf.lit(False))
+    is_asked = is_busy & (sf.col("op") != COMMIT)
+    activity, timing = rollup.activity.where(is_asked), rollup.timing.where(is_asked)
     step = _step(every["seconds"], 1)
-    series = _series(picked.activity, step)
-    entities = _entities(picked.activity, every["seconds"], _peaks(series))
-    _add_timing(entities, picked.timing)
+    by_partition = (*ENTITY, "partition_id", "op", "measure")
+    with ThreadPoolExecutor() as pool:  # the larger part is what Spark's driver does for each of them
+        series_asked = pool.submit(_series, activity, step)
+        sums_asked = pool.submit(_sums, activity)
+        histograms_asked = pool.submit(_histograms, timing, *by_partition)
+        keys_asked = pool.submit(_ranked, rollup.keys.where(is_busy), keys_max)
+        latency_asked = pool.submit(_over_time, rollup.timing, _step(every["seconds"], 60))
+        durations = _commit_durations(rollup.timing) if every["commits"] else None
+    series = series_asked.result()
+    entities = _entities(sums_asked.result(), every["seconds"], _peaks(series))
+    _add_timing(entities, histograms_asked.result())
     if every["commits"]:
-        every["commits"]["duration_us"] = _commit_durations(rollup.timing)
-    _add_keys(entities, picked.keys, keys_max)
+        every["commits"]["duration_us"] = durations
+    _add_keys(entities, keys_asked.result())
     return {
         **every,
         "entities": list(entities.values()),
         "step_seconds": step,
         "series": [{name: value for name, value in point.items() if name not in _PEAK.values()} for point in series],
-        "latency_series": _over_time(rollup.timing, _step(every["seconds"], 60)),
+        "latency_series": latency_asked.result(),
     }
 
 
@@ -118,13 +129,15 @@ def _totals(activity: DataFrame, most: int) -> tuple[Values, list[Name]]:
     }, names
 
 
-def _entities(activity: DataFrame, seconds: float, peaks: Mapping[Name, Values]) -> dict[Name, Values]:
+def _sums(activity: DataFrame) -> list[Row]:
+    by_operation = activity.groupBy(*ENTITY, "partition_id", "op", "outcome")
+    return by_operation.agg(*(sf.sum(name).alias(name) for name in ("messages", "bytes", "redeliveries"))).collect()
+
+
+def _entities(sums: list[Row], seconds: float, peaks: Mapping[Name, Values]) -> dict[Name, Values]:
     """Counts, rates and partitions of each, the busiest first."""
-    sums = activity.groupBy(*ENTITY, "partition_id", "op", "outcome").agg(
-        *(sf.sum(name).alias(name) for name in ("messages", "bytes", "redeliveries"))
-    )
     found: dict[Name, list[Row]] = defaultdict(list)
-    for row in sums.collect():
+    for row in sums:
         found[row["namespace"], row["entity"]].append(row)
     entities = {name: _entity(name, rows, seconds, peaks[name]) for name, rows in found.items()}
     return dict(sorted(entities.items(), key=lambda item: (-item[1]["sent"] - item[1]["delivered"], item[0])))
@@ -186,11 +199,11 @@ def _peaks(series: list[Values]) -> dict[Name, Values]:
     return peaks
 
 
-def _add_timing(entities: dict[Name, Values], timing: DataFrame) -> None:
+def _add_timing(entities: dict[Name, Values], histograms: list[Row]) -> None:
     """Percentiles by operation, of the entities and of their partitions."""
     whole: dict[tuple[Name, str, str], Histogram] = defaultdict(lambda: defaultdict(float))
     parts: dict[tuple[Name, int, str, str], Histogram] = defaultdict(lambda: defaultdict(float))
-    for row in _histograms(timing, *ENTITY, "partition_id", "op", "measure").collect():
+    for row in histograms:
         name, bucket, messages = (row["namespace"], row["entity"]), row["bucket"], row["messages"]
         whole[name, row["measure"], row["op"]][bucket] += messages
         parts[name, row["partition_id"], row["measure"], row["op"]][bucket] += messages
@@ -210,7 +223,7 @@ def _over_time(timing: DataFrame, step: int) -> list[Values]:
     )
     steps = shown.withColumn("at", sf.floor(sf.col("minute") / step) * step)
     found: dict[tuple[int, str, str], Histogram] = defaultdict(dict)
-    for row in _histograms(steps, "at", "op", "measure").collect():
+    for row in _histograms(steps, "at", "op", "measure"):
         found[row["at"], row["op"], row["measure"]][row["bucket"]] = row["messages"]
     return [
         {"at": at, "op": op, "measure": measure, **spread(found[at, op, measure])} for at, op, measure in sorted(found)
@@ -218,16 +231,16 @@ def _over_time(timing: DataFrame, step: int) -> list[Values]:
 
 
 def _commit_durations(points: DataFrame) -> Values | None:
-    rows = _histograms(points.where(sf.col("op") == COMMIT), "op").collect()
+    rows = _histograms(points.where(sf.col("op") == COMMIT), "op")
     return spread({row["bucket"]: row["messages"] for row in rows}) if rows else None
 
 
-def _histograms(timing: DataFrame, *by: str) -> DataFrame:
-    return timing.groupBy(*by, "bucket").agg(sf.sum("messages").alias("messages"))
+def _histograms(timing: DataFrame, *by: str) -> list[Row]:
+    return timing.groupBy(*by, "bucket").agg(sf.sum("messages").alias("messages")).collect()
 
 
-def _add_keys(entities: dict[Name, Values], keys: DataFrame, keys_max: int) -> None:
-    """The keys with most messages, and how many keys there are."""
+def _ranked(keys: DataFrame, keys_max: int) -> list[Row]:
+    """The keys with most messages of each entity, and how many keys there are."""
     per_key = keys.groupBy(*ENTITY, "key", "others").agg(
         *(sf.sum(name).alias(name) for name in ("sent", "bytes", "deliveries", "redeliveries")),
         sf.array_sort(sf.array_distinct(sf.array(sf.min("partition_id"), sf.max("partition_id")))).alias("partitions"),
@@ -237,7 +250,11 @@ def _add_keys(entities: dict[Name, Values], keys: DataFrame, keys_max: int) -> N
     ranked = per_key.select(
         "*", sf.row_number().over(order).alias("rank"), sf.count_if(~sf.col("others")).over(whole).alias("n")
     )
-    for row in ranked.where((sf.col("rank") <= keys_max) & ~sf.col("others")).sort("rank").collect():
+    return ranked.where((sf.col("rank") <= keys_max) & ~sf.col("others")).sort("rank").collect()
+
+
+def _add_keys(entities: dict[Name, Values], ranked: list[Row]) -> None:
+    for row in ranked:
         entity = entities[row["namespace"], row["entity"]]
         entity["key_count"] = row["n"]
         entity["keys"].append({

@@ -11,7 +11,8 @@ from pyspark.errors import StreamingQueryException
 from partibus.pipeline import follow as stream
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job
-from partibus.pipeline.rollup import Rollup, roll_up
+from partibus.pipeline.local_rows import Chosen, add_up_files, local_files
+from partibus.pipeline.rollup import Rollup, add_up, parts_of, roll_up
 from partibus.pipeline.rows import follow_rows, of_entities, read_rows, within
 from partibus.pipeline.telemetry import summarize
 from partibus.pipeline.telemetry_page import telemetry_page
@@ -35,19 +36,24 @@ class Want(NamedTuple):
 def run(job: Job, want: Want) -> Values:
     """The result of what is there now."""
     spark = job.spark
-    rows = of_entities(within(read_rows(spark, want.paths), want.since, want.until), want.entities)
-    kept = Rollup(*(table.persist(StorageLevel.MEMORY_AND_DISK) for table in roll_up(rows)))
+    rows = read_rows(spark, want.paths)
+    files = local_files(spark, rows)
+    if files is None:
+        parts = add_up(of_entities(within(rows, want.since, want.until), want.entities))
+    else:
+        named = frozenset(name.lower() for name in want.entities)
+        parts = add_up_files(spark, files, Chosen(want.since, want.until, named))
+    sums = parts.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        for name, table in zip(Rollup._fields, kept, strict=True):
-            with job.step(f"add up {name}"):
-                job.watched(table.count)
-            if want.out is not None:
-                path = str(PurePosixPath(stream.tables(want.out), name))
-                table.write.mode("overwrite").parquet(path)
-        return _finish(job, kept, want)
+        with job.step("add up rows"):
+            job.watched(sums.count)
+        if want.out is not None:
+            with job.step("write the tables"):
+                for name, table in zip(Rollup._fields, roll_up(sums), strict=True):
+                    table.write.mode("overwrite").parquet(str(PurePosixPath(stream.tables(want.out), name)))
+        return _finish(job, parts_of(sums), want)
     finally:
-        for table in kept:
-            table.unpersist()
+        sums.unpersist()
 
 
 def follow(job: Job, want: Want, every_seconds: float, once: bool, show: Callable[[Values], None]) -> None:
