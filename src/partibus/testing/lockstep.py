@@ -119,6 +119,8 @@ class Lockstep:
         """Of the last step."""
         self.is_broken = False
         """A step has failed: nothing that follows means anything."""
+        self._was_express = False
+        """Numbers may be reserved in the store."""
         self._request = 0
         self._name = 0
 
@@ -286,9 +288,10 @@ class Lockstep:
         self.model = deepcopy(self.durable_model)
         self.model.options = self.options
         self.model.forget_memory()
+        self._was_express |= self.machine.state.express is not None
         self.machine = Partition(self.row, self.options, self.store.load_partition(self.row))
         self.machine.state.pool = Pool(Room(self.express_bytes))
-        if self.options.express_ms:
+        if self._was_express:
             assert self.model.next_sequence <= self.machine.state.next_sequence
             self.model.next_sequence = self.machine.state.next_sequence  # others were given, or might have been
         self.slot = self._new_slot()
