@@ -56,7 +56,6 @@ class Credits:
         """By number of a store that nobody has: since when."""
         self._allocators: dict[int, _Here] = {}
         """By namespace."""
-        self._banks: dict[int, NamespaceBank] = {}
         self.settings_of: Callable[[int], ThrottlingSettings | None] = lambda namespace: None
         """Of a namespace by its number; whoever knows namespaces says so."""
         self.on_moved: Callable[[], None] = lambda: None
@@ -81,9 +80,7 @@ class Credits:
 
     def bank(self, namespace: int) -> "NamespaceBank":
         """The way of a namespace's account."""
-        if namespace not in self._banks:
-            self._banks[namespace] = NamespaceBank(self, namespace)
-        return self._banks[namespace]
+        return NamespaceBank(self, namespace)
 
     def ask(self, namespace: int, ask: Ask, on_grant: OnGrant) -> None:
         """See `partibus.throttling.account.Bank`."""

@@ -17,6 +17,8 @@ from partibus.throttling.throttle import Throttle
 from tests.unit.frontends.controller import Controller, error_of, send_in
 from tests.unit.frontends.harness import NOW_S, Client, World, body_of, message
 from tests.unit.frontends.node_requests import ask, longs, number_of, refusal
+from tests.unit.frontends.test_cursors import ask as ask_ours
+from tests.unit.frontends.test_cursors import refusal as refuse_ours
 from tests.unit.frontends.test_receiving import messages_in
 from tests.unit.frontends.test_session_links import attach
 from tests.unit.throttling.test_throttle import Bank
@@ -272,6 +274,20 @@ class TestNodes:
             body: dict[str, object] = {"name": "q1", "properties": {"LockDuration": "PT5S"}}
             assert manage(client, f"partibus:{operation}", body) == (200, None)
         assert used(world) == {"management": 100}
+
+    @pytest.mark.row("R3")
+    def test_ranges_cost_what_is_in_them_and_rows_of_a_sink_what_messages_do(self, world: World) -> None:
+        throttle(world)
+        client = world.client()
+        world.queue("q")
+        rows = {"sink": 5, "messages": texts(30), "ids": [number.to_bytes(16) for number in range(30)]}
+        part = {"partition_id": Int(0), "from_position": 0, "to_position": 1 << 40}
+        assert ask_ours(client, "q", "sink", **rows)["accepted"] == 30
+        assert ask_ours(client, "q", "read-range", **part)["count"] == 30
+        assert used(world) == {"send": 30, "peek": 30}
+        for operation, body in (("sink", rows), ("read-range", part)):
+            assert refuse_ours(client, "q", operation, **body) == (503, BUSY, SAYS)
+        assert ask_ours(client, "q", "partitions")["partitions"][0]["messages"] == 30  # costs nothing
 
     def test_what_is_settled_renewed_or_cancelled_costs_nothing(self, world: World) -> None:
         throttle(world)
