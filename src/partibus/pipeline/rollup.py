@@ -7,8 +7,8 @@
 | `keys` | namespace, entity, partition, key | messages sent, bytes, deliveries, redeliveries |
 
 `add_up` makes sums of each task's rows in one pass (`partial`), and `roll_up` the tables of those. A batch does so with
-everything at once; a stream with each micro-batch by itself, and who reads sums (`added`), so there is neither state nor
-a watermark, and what comes late counts.
+everything at once; a stream with each micro-batch by itself, and who reads sums (`added`): there is neither state nor a
+watermark, and what comes late counts.
 
 Percentiles come from histograms with buckets of constant relative width (`histogram`): sampled rows count with their
 weights, and sums of histograms are exact. Sketches of ranks can be merged too, but know no weights and are coarse where

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from partibus.pipeline.errors import JobError
@@ -46,9 +46,3 @@ def of_entities(rows: DataFrame, entities: Sequence[str]) -> DataFrame:
         return rows
     named = sf.lower("entity").isin([entity.lower() for entity in entities])
     return rows.where(named | (sf.col("op") == COMMIT))
-
-
-def counted(condition: Column | None = None) -> Column:
-    """How many messages rows stand for, those that meet the condition."""
-    weight = sf.coalesce(sf.col("weight"), sf.lit(1.0)) * sf.coalesce(sf.col("messages"), sf.lit(1))
-    return sf.sum(weight if condition is None else sf.when(condition, weight).otherwise(0.0))
