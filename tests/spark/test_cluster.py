@@ -24,7 +24,8 @@ from partibus.routing.slots import partition_for_key
 from partibus.spark.python import worker_python
 from partibus.spark.tail import complete_tail
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.spark_cluster import HOST, SparkCluster
+from partibus.testing.spark_cluster import SparkCluster
+from tests.spark.conftest import CONFIG
 
 pytestmark = [pytest.mark.row("D2", "D3", "D5", "D13"), pytest.mark.timeout(240)]
 
@@ -35,7 +36,6 @@ KEYS = [key for key in (f"key-{number}" for number in range(100)) if partition_f
 ROUND = 900
 LIMIT = 200
 PATIENCE_S = 90
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Pipeline:
@@ -55,15 +55,12 @@ class Pipeline:
             "checkpoints": str(self.checkpoints),
             "limit": str(LIMIT),
             "config": {
-                "spark.driver.host": HOST,
-                "spark.driver.bindAddress": HOST,
-                "spark.driver.extraJavaOptions": QUICK,
-                "spark.executor.extraJavaOptions": QUICK,
+                # Not with adaptive plans: Spark 4.3 has failed to serialize the tasks of two queries that began at the
+                # same moment.
+                **CONFIG,
+                "spark.executor.extraJavaOptions": CONFIG["spark.driver.extraJavaOptions"],
                 "spark.executor.memory": "512m",
                 "spark.local.dir": str(folder),
-                # With it Spark 4.3 has failed to serialize the tasks of two queries that began at the same moment.
-                "spark.sql.adaptive.enabled": "false",
-                "spark.sql.shuffle.partitions": "2",
                 "spark.sql.warehouse.dir": str(folder),
             },
         }

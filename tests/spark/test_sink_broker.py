@@ -200,7 +200,9 @@ class Stream:
         self.target = broker.create_queue(f"{name}-to", EnablePartitioning=True)
 
     def send(self, start: int, end: int) -> None:
-        frame = numbers(self.spark, end).where(F.col("id") >= start)
+        # Few partitions have rows, so that micro-batches have few tasks.
+        keys = F.concat(F.lit("key-"), F.col("id") % 3)
+        frame = numbers(self.spark, end).where(F.col("id") >= start).withColumn("partition_key", keys)
         write(frame, self.broker, self.source, idColumn="id")
 
     def run(self, source: str = "partibus", **reading: str) -> None:

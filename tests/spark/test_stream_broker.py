@@ -39,13 +39,15 @@ class Pipeline:
 
     def send(self, count: int) -> list[str]:
         """Messages with ids from where the last ones ended."""
-        ids = [f"id-{number}" for number in range(self.sent, self.sent + count)]
+        numbers = range(self.sent, self.sent + count)
         self.sent += count
+        # Few partitions have messages, so that micro-batches have few tasks.
+        keys = {f"id-{number}": f"key-{number % 4}" for number in numbers}
         with self._client() as client, client.get_queue_sender(self.queue) as sender:
             sender.send_messages(
-                [ServiceBusMessage(b"body", message_id=id_, partition_key=f"key-{id_[-1]}") for id_ in ids]
+                [ServiceBusMessage(b"body", message_id=id_, partition_key=key) for id_, key in keys.items()]
             )
-        return ids
+        return list(keys)
 
     def start(self, *, available_now: bool, **options: str) -> StreamingQuery:
         reader = self.spark.readStream.format("partibus").options(pollTimeoutMs="0", **self.options | options)
