@@ -125,11 +125,14 @@ class Stores:
         if version <= self._version:
             return
         self._version = version
-        before, self._present = self._present, {Identity(*owner).run for owner in present}
+        there = set(present)
+        before, self._present = self._present, {Identity(*owner).run for owner in there}
         if before - self._present:
             for runtime in list(self.runtimes.values()):
                 runtime.release_gone()
-        self._peers.keep({owner for owner in owners if owner is not None and owner != self._us})
+        # Who owns nothing any more may still be giving its stores up: were the channel to end before, it would take
+        # back the sessions that are held over it, which are to go on at the next owner.
+        self._peers.keep((there | {owner for owner in owners if owner is not None}) - {self._us})
         for store_no, owner in enumerate(owners):
             if owner == self._us or store_no in self.runtimes:
                 continue  # what is taken and given here is known here first

@@ -21,6 +21,7 @@ from partibus.namespace.broker import Broker
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.tiers import Tier
 from partibus.node.cursor_watch import CursorFacts, CursorWatch, Retained
 from partibus.partition.answers import OnReply
 from partibus.partition.commands import Inspect
@@ -352,6 +353,7 @@ def _namespace_facts(broker: Broker, total: Iterable[int]) -> dict[str, Any]:
         "connections": broker.connections,
         "requests": broker.requests.requests,
         "failed": broker.requests.failed,
+    options = broker.namespace.record.options
         "incoming": incoming,
         "outgoing": outgoing,
         "messages": messages,
@@ -369,6 +371,9 @@ def _namespace_facts(broker: Broker, total: Iterable[int]) -> dict[str, Any]:
 
 
 def _behind(access: StoreAccess) -> StoreAccess | None:
+        "units": options.units if options.tier is Tier.PREMIUM else 0,
+        "cpu_load": account.cpu_load,
+        "memory_load": account.memory_load,
     return access.access if isinstance(access, StoreRoute) else access
 
 

@@ -33,6 +33,8 @@ from partibus.units.turns import Turns
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1 / LOOKS
+ALONE_S: Final = 1.0
+"""While there is one namespace without units, only to count."""
 
 Used = Mapping[str, tuple[float, float, int]]
 """`partibus.units.load.Load.here` by the numbers of premium namespaces, which JSON wants as texts."""
@@ -73,6 +75,7 @@ class UnitWatch:
         self._elsewhere: Used = {}
         self._looks = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._interval_s = 0.0
         namespaces.check_units = self._check
         namespaces.on_changed.append(lambda _: self._follow())
         namespaces.on_deleted.append(lambda _: self._follow())
@@ -132,15 +135,16 @@ class UnitWatch:
             own = _units(broker)
             self._turns.follow(broker.account, own / self._brokers if own else None)
             if not own:
-                broker.account.closed = False
+                account = broker.account
+                account.closed, account.cpu_load, account.memory_load, account.held_bytes = False, 0.0, 0.0, 0
                 broker.throttle.overload(None)
         self._turns.left = left_of(self.units, self._brokers, self._limits.per_broker)
-        needed = bool(premium) or len(self._namespaces) > 1
-        if needed and self._timer is None:
+        interval_s = LOOK_S if premium or len(self._namespaces) > 1 else ALONE_S
+        if interval_s != self._interval_s:
+            self._interval_s = interval_s
             self._deal()  # what was used until now is not of the first tenth
-            self._timer = self._loop.call_later(LOOK_S, self._look)
-        elif not needed:
             self.stop()
+            self._timer = self._loop.call_later(interval_s, self._look)
 
     # -- measuring ---------------------------------------------------------------------------------------------------
 
@@ -169,7 +173,7 @@ class UnitWatch:
         return dealt
 
     def _look(self) -> None:
-        self._timer = self._loop.call_later(LOOK_S, self._look)
+        self._timer = self._loop.call_later(self._interval_s, self._look)
         self._looks += 1
         if self._looks % LOOKS == 0:
             self._weigh()
@@ -185,6 +189,7 @@ class UnitWatch:
                 held_bytes = broker.account.held_bytes
                 load.look(busy_s, busy_s + closed_s, held_bytes, share, int(share * self._limits.memory_bytes))
                 broker.account.closed = load.exhausted is not None
+                broker.account.cpu_load, broker.account.memory_load = load.cpu, load.memory
                 broker.throttle.overload(None if load.exhausted is None else load.exhausted.value)
                 if self.leads and self._looks % LOOKS == 0:
                     self._scale(broker, load.cpu)
@@ -228,32 +233,6 @@ class UnitWatch:
             log.info("namespace %s has %d units instead of %d", record.name, units, options.units)
         except PartibusError as error:
             log.warning("namespace %s can't get %d units now: %s", record.name, units, error)
-
-    # -- metrics -----------------------------------------------------------------------------------------------------
-
-    def values(self) -> dict[str, dict[str, Any]]:
-        """By namespace, for `Measuring.measure`: ``cpu_seconds`` of this process ever, ``units``, and of a premium
-        namespace ``cpu_load`` and ``memory_load`` (of all brokers, 1 is all), ``held_bytes`` here and whether it is
-        ``overloaded`` (None, or the resource)."""
-        self._deal_between()
-        values: dict[str, dict[str, Any]] = {}
-        for broker in self._namespaces:
-            record, account = broker.namespace.record, broker.account
-            one = values[record.name] = {"cpu_seconds": account.cpu_s, "units": _units(broker)}
-            load = self._loads.get(record.namespace_id)
-            if load is not None:
-                one |= {
-                    "cpu_load": load.cpu,
-                    "memory_load": load.memory,
-                    "held_bytes": load.held_bytes,
-                    "overloaded": None if load.exhausted is None else load.exhausted.value,
-                }
-        return values
-
-    def _deal_between(self) -> None:
-        """While nobody looks, all that was used is still to be charged."""
-        if self._timer is None:
-            self._deal()
 
 
 def _units(broker: Broker) -> int:

@@ -24,10 +24,12 @@ class Account:
         "busy_ns",
         "closed",
         "closed_ns",
+        "cpu_load",
         "cpu_s",
         "credit_ns",
         "held_bytes",
         "is_listed",
+        "memory_load",
         "moved",
         "readers",
         "units",
@@ -54,6 +56,9 @@ class Account:
         """Ever."""
         self.held_bytes = 0
         """Memory that it takes, as `partibus.units.meter` has seen it last."""
+
+        self.cpu_load = self.memory_load = 0.0
+        """Of its units in all brokers, where it has some of its own: 1 is all (`partibus.units.load`)."""
 
     def spend(self, nanoseconds: int) -> None:
         """So much of the loop's time was its."""

@@ -213,6 +213,13 @@ def test_another_run_of_the_same_broker_is_another_owner(world: World) -> None:
     assert world.led == [(*OTHER, 0), ("broker-1", "run-d", 0)]
 
 
+def test_the_channel_to_who_is_giving_up_everything_stays_as_long_as_he_is_there(world: World) -> None:
+    world.stores.follow(1, [OTHER, OTHER, None], [US, OTHER])
+    world.stores.follow(2, [None, None, None], [US, OTHER])
+    world.stores.follow(3, [US, US, None], [US])
+    assert world.present == [{tuple(OTHER)}, {tuple(OTHER)}, set()]
+
+
 def test_what_is_being_taken_or_given_is_not_led_away_by_news(world: World) -> None:
     runtime = world.take(0)
     world.stores.follow(1, [None, None, None], [])

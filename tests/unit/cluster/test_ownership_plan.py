@@ -109,3 +109,23 @@ def test_a_store_on_the_move_has_no_owner() -> None:
     assert plan.owners == ["a", None]
     plan.taken(1, "b")
     assert plan.owners == ["a", "b"]
+
+
+def test_who_is_to_end_gives_up_everything_and_gets_nothing() -> None:
+    plan = OwnershipPlan(3)
+    for broker in "ab":
+        plan.joined(broker)
+    for step in plan.next_steps():
+        plan.taken(step.store_no, step.broker)
+    plan.leaving("b")
+    (step,) = plan.next_steps()
+    assert step == GiveUp(1, "b")
+    assert plan.has_any("b")
+    plan.released(1, "b")
+    assert not plan.has_any("b")
+    assert plan.next_steps() == [Take(1, "a")]
+    plan.taken(1, "a")
+    assert plan.settled
+    plan.left("b")
+    plan.joined("b")
+    assert not plan.settled

@@ -250,6 +250,9 @@ _NAMESPACE_GAUGES = {
     "rate": ("namespace_credits_per_second", "What the namespace may use, whether that is enforced or not."),
     "held_bytes": ("namespace_memory_bytes", "Memory of the broker that the namespace takes."),
     "closed": ("namespace_overloaded", "1: requests are refused because the namespace's units are busy."),
+    "units": ("namespace_units", "Messaging units of the namespace; 0: none of its own."),
+    "cpu_load": ("namespace_cpu_load", "Processor time used in the last second, of that of its units: 1 is all."),
+    "memory_load": ("namespace_memory_load", "Memory that it takes, of that of its units: 1 is all."),
 }
 _NAMESPACE_COUNTERS = {
     "incoming": ("namespace_incoming_messages", "Messages sent to entities, each once."),
