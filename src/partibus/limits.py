@@ -95,9 +95,9 @@ class PeerLimits:
     messages of 1 KiB a second and 10 ms until the answer, half a megabyte is on its way."""
     unsent_reading_bytes: int = MIB
     """Answers that a peer does not take, past which none of its questions is read."""
-    unsent_bytes_max: int = 64 * MIB
-    """Unsent bytes past which a peer is lost. Who answers stops reading long before; who asks is bounded by the credit
-    of its clients and by ``unanswered_bytes``."""
+    unsent_bytes_max: int = 512 * MIB
+    """Unsent bytes past which a peer is lost: room for a few messages of 100 MiB, each to a store of its own. Who
+    answers stops reading long before; who asks is bounded by the credit of its clients and by ``unanswered_bytes``."""
     handshake_s: float = 5.0
     heartbeat_s: float = 1.0
     silence_s: float = 5.0

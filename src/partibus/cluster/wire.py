@@ -161,8 +161,9 @@ read_answers: Read = _reader(_Answers, "a broker that answers")
 _encoder = msgspec.msgpack.Encoder()
 _options_decoder = msgspec.msgpack.Decoder(OPTIONS_FORM)
 
-FRAME_BYTES_MAX = 48 * 1024 * 1024
-"""One command or answer. The largest transaction holds 32 MiB of messages (`partibus.limits.TransactionLimits`)."""
+FRAME_BYTES_MAX = 112 * 1024 * 1024
+"""One command or answer. The largest message has 100 MiB (`partibus.namespace.tiers`), the largest transaction holds 32
+MiB of them (`partibus.limits.TransactionLimits`)."""
 BATCH_HEAD_BYTES = 5
 """The array's head: its code and 32 bits of length."""
 _ARRAY_32 = b"\xdd"
