@@ -80,12 +80,14 @@ class Broker:
     def receive(self, count: int = 1, *, delete: bool = False) -> r.Granted:
         self.runtime.register(1, self.answers.append)
         self.runtime.submit(ROW, self.options, c.Receive(0, 1, count, 1 << 30, delete))
-        return self.take(r.Granted)
+        granted: r.Granted = self.take(r.Granted)
+        return granted
 
     def settle(self, outcome: Outcome, grant: r.Granted, **more: Any) -> r.Settled:
         tokens = [(grant.lock_id, entry.pos) for entry in grant.entries]
         self.ask(lambda request: c.Settle(request, 0, outcome, tokens, **more))
-        return self.take(r.Settled)
+        settled: r.Settled = self.take(r.Settled)
+        return settled
 
     def take(self, kind: type[Any]) -> Any:
         while not any(isinstance(answer, kind) for answer in self.answers):

@@ -103,6 +103,14 @@ CASES: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
         lambda: i.i20_in_all_subscriptions_or_in_none(1, {7: True, 8: False}),
     ),
     "i21": (lambda: i.i21_once_per_subscription(7, [1, 2]), lambda: i.i21_once_per_subscription(7, [1, 2, 1])),
+    "i22": (
+        lambda: i.i22_express_is_lost_only_young(1, 9, 10, forced=False),
+        lambda: i.i22_express_is_lost_only_young(1, 10, 10, forced=False),
+    ),
+    "i22, forced": (
+        lambda: i.i22_express_is_lost_only_young(1, 0, 10, forced=False),
+        lambda: i.i22_express_is_lost_only_young(1, 0, 10, forced=True),
+    ),
 }
 
 
@@ -116,7 +124,7 @@ def test_a_broken_promise_is_noticed_and_a_kept_one_is_not(case: str) -> None:
 
 def test_there_is_one_check_for_each_promise() -> None:
     names = [name for name, check in inspect.getmembers(i, inspect.isfunction) if re.match(r"i\d\d_", name)]
-    assert [name[:3] for name in sorted(names)] == [f"i{number:02}" for number in range(1, 22)]
+    assert [name[:3] for name in sorted(names)] == [f"i{number:02}" for number in range(1, 23)]
     assert {case[:3] for case in CASES} == {name[:3] for name in names}
     assert all(inspect.getdoc(getattr(i, name)) for name in names)
 
