@@ -154,6 +154,13 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     help="How long rows are gathered for one file.",
 )
 @click.option(
+    "--otlp-endpoint",
+    default="",
+    metavar="URL",
+    help="An OpenTelemetry collector (http://host:4318) that gets spans of messages whose trace is sampled; without, "
+    "what the variables OTEL_* say (docs/tracing.md).",
+)
+@click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="JSON with ports, process id and connection string, written when the broker is ready.",
@@ -190,6 +197,7 @@ def serve(
     telemetry_dir: Path | None,
     telemetry_bytes: int,
     telemetry_roll: int,
+    otlp_endpoint: str,
     ready_file: Path | None,
 ) -> None:
     """Run a broker, or several, until SIGTERM or SIGINT.
@@ -244,5 +252,6 @@ def serve(
         telemetry=TelemetrySettings(
             telemetry, telemetry_sample, telemetry_dir, telemetry_bytes, telemetry_roll / MS_PER_SECOND
         ),
+        otlp_endpoint=otlp_endpoint,
     )
     ctx.exit(serve_node(settings))

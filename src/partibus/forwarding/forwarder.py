@@ -111,7 +111,7 @@ class Forwarder:
         """One of this entity that has not begun."""
         broker = self._namespaces.broker_of(of)
         find = partial(_destination, broker)
-        return Pump(source, target, find, broker.numbers, self._call_later, on_lost)
+        return Pump(source, target, find, broker.numbers, self._call_later, on_lost, broker.tracer)
 
 
 class _Forwarding:

@@ -38,6 +38,7 @@ from partibus.partition.replies import Accepted, Failed, Granted, ReceiveRefused
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import COUNTER_BITS
 from partibus.routing.store_access import StoreAccess
+from partibus.tracing.tracer import Step, Tracer
 
 WINDOW_ENTRIES = 1_024
 WINDOW_BYTES = 1 << 20
@@ -72,6 +73,7 @@ class _Way:
         "partitions",
         "retry_ms",
         "sent",
+        "since_ns",
         "stalled",
         "target",
         "tokens",
@@ -94,6 +96,8 @@ class _Way:
         self.stalled = False
         """Somebody calls when there is something to be tried again."""
         self.retry_ms = RETRY_MS_MIN
+        self.since_ns = 0
+        """When ``sent`` was sent first, for traces."""
 
 
 class Pump:
@@ -107,6 +111,7 @@ class Pump:
         numbers: Numbers,
         call_later: CallLater,
         on_lost: Callable[[], None],
+        tracer: Tracer | None = None,
     ) -> None:
         """``target``: where all messages go; None where each says so itself. ``on_lost``: the source's store can't be
         used any more, so the pump has ended."""
@@ -116,6 +121,7 @@ class Pump:
         self._numbers = numbers
         self._call_later = call_later
         self._on_lost = on_lost
+        self._tracer = tracer
         self._origin = subqueue_key(source.row, source.kind)
         self._dead_letter_source = source.name if source.kind == SubqueueKind.DEAD_LETTER else None
         self._alive = False
@@ -271,6 +277,7 @@ class Pump:
             return
         way.sent = Enqueue(0, way.messages, origin=(self._origin, [pos for _, pos in way.waiting]))
         way.tokens, way.waiting, way.messages = way.waiting, [], []
+        way.since_ns = 0 if self._tracer is None else self._tracer.now_ns()
         self._attempt(way)
 
     def _is_over(self, way: _Way) -> bool:
@@ -312,8 +319,15 @@ class Pump:
             way.retry_ms = min(2 * way.retry_ms, RETRY_MS_MAX)
             return
         way.retry_ms = RETRY_MS_MIN
+        if self._tracer is not None and way.sent is not None:
+            self._trace(self._tracer, way, way.sent)
         self._settle(way, None)
         self._go_on(way)
+
+    def _trace(self, tracer: Tracer, way: _Way, sent: Enqueue) -> None:
+        details = (("partibus.forwarded.to", way.target),)
+        for parent in tracer.parents(message.data for message in sent.messages):
+            tracer.record(Step.FORWARD, parent, self._source.name, way.since_ns, details)
 
     def _settle(self, way: _Way, why_not: Undeliverable | None) -> None:
         """What was sent is stored there, or can't be."""

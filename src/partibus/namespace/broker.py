@@ -34,6 +34,7 @@ from partibus.routing.rehearsals import Place, Rehearsals, from_plain, to_plain
 from partibus.routing.store_access import StoreAccess
 from partibus.throttling.account import Bank
 from partibus.throttling.throttle import Throttle
+from partibus.tracing.tracer import Tracer
 from partibus.units.account import Account
 
 MakeHandle = Callable[[Queue, Placement], PartitionHandle]
@@ -69,13 +70,17 @@ class EntityUser(Protocol):
 class Entity:
     """A queue, topic or subscription, and the way to its partitions."""
 
-    __slots__ = ("_users", "queue", "requests", "route")
+    __slots__ = ("_users", "queue", "requests", "route", "tracer")
 
-    def __init__(self, queue: Queue, route: EntityRoute, requests: RequestCounters) -> None:
+    def __init__(
+        self, queue: Queue, route: EntityRoute, requests: RequestCounters, tracer: Tracer | None = None
+    ) -> None:
         self.queue = queue
         self.route = route
         self.requests = requests
         """Of the whole namespace."""
+        self.tracer = tracer
+        """None: traces are off."""
         self._users: set[EntityUser] = set()
 
     @property
@@ -188,6 +193,8 @@ class Broker:
         self.deleted = False
         """The namespace is."""
         self.requests = RequestCounters()
+        self.tracer: Tracer | None = None
+        """Set before entities are used; None: traces are off."""
         self.account = Account()
         """What it uses of this process."""
         self.connections = 0
@@ -507,6 +514,6 @@ class Broker:
                 lock_kept=self.limits.cache_locks,
                 call_idle=self._call_idle,
             )
-            entity = self._entities[queue.entity_id] = Entity(queue, route, self.requests)
+            entity = self._entities[queue.entity_id] = Entity(queue, route, self.requests, self.tracer)
             self.rehearsals.join(self.places_of(entity))
         return entity

@@ -33,6 +33,7 @@ from partibus.node.metrics import Measurements, Measuring
 from partibus.node.options import partition_options
 from partibus.node.settings import Ports, Settings
 from partibus.node.tls import ServerTls, TlsListener, fit_certificate
+from partibus.node.tracing import Tracing
 from partibus.node.unit_watch import UnitWatch
 from partibus.partition.host import Host
 from partibus.partition.meters import Meters
@@ -94,6 +95,7 @@ class Front:
         whole: Whole,
         meters: Meters,
         credits: Credits | None = None,
+        broker_name: str = "broker-0",
     ) -> None:
         """The certificate of ``settings`` is there already. ``stores`` are the ways to all stores by name, in the order
         of their numbers; ``runtimes`` are of those that this broker owns at the moment; ``credits`` is the way to what
@@ -103,6 +105,7 @@ class Front:
         self._loop = loop
         self._stores = list(stores.values())
         self._whole = whole
+        self._tracing = Tracing(settings.otlp_endpoint, broker_name)
         self.catalog = catalog
         topics_by_row: TopicsByRow = {}
         queues_by_row: QueuesByRow = {}
@@ -112,7 +115,7 @@ class Front:
         rehearsals.on_changed = lambda rules: announcer.spread({"rehearsals": to_plain(rules)})
 
         def serve(record: NamespaceRecord, access: AccessPolicies) -> Broker:
-            return Broker(
+            broker = Broker(
                 Namespace(catalog.of(record.namespace_id), clock, record, topics_by_row, queues_by_row),
                 access,
                 clock,
@@ -125,6 +128,8 @@ class Front:
                 rehearsals,
                 None if credits is None else credits.bank(record.namespace_id),
             )
+            broker.tracer = self._tracing.tracer(record.name)
+            return broker
 
         self.broker = serve(catalog.list_namespaces()[0], access)
         self.namespaces = Namespaces(self.broker, catalog, lambda record: serve(record, AccessPolicies(())), announcer)
@@ -256,6 +261,7 @@ class Front:
         self._backups.stop()
         for task in self._tasks:
             task.cancel()
+        self._tracing.close()
         self.catalog.close()
 
     def make_runtime(self, open_store: Callable[[], Store], host: Host, clock: Clock, meters: Meters) -> StoreRuntime:

@@ -149,6 +149,7 @@ class Machine:
             self,
             self._meters,
             credits,
+            self._us.broker,
         )
         self._telemetry.begin(self._front.namespaces)
         if (rehearsals := self._registry.rehearsals()) is not None:

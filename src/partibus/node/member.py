@@ -143,6 +143,7 @@ class Member:
             self,
             self._meters,
             credits,
+            self._us.broker,
         )
         self.front.namespaces.follow(body["changes"])
         self._telemetry.begin(self.front.namespaces)

@@ -71,6 +71,8 @@ class Settings:
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     limits: Limits = field(default_factory=Limits)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    otlp_endpoint: str = ""
+    """URL of an OpenTelemetry collector that gets spans; empty: what the variables ``OTEL_*`` say."""
 
     @property
     def brokers_most(self) -> int:

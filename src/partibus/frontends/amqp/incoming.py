@@ -150,6 +150,10 @@ class IncomingLink:
         return (self._destination or self._entity).queue.rule_count
 
     def _send(self, batches: Sequence[Sequence[Message]], on_sent: OnSent) -> None:
+        if self._entity.tracer is not None:
+            name = (self._destination or self._entity).queue.name
+            traced = [[message.data for message in batch] for batch in batches]
+            on_sent = self._entity.tracer.sending(name, traced, on_sent)
         if self._destination is None:
             send(self._entity.route, batches, on_sent)
         elif self._destination.queue.deleted:

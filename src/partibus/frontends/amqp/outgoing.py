@@ -22,6 +22,7 @@ from partibus.frontends.amqp.held_back import HeldBack
 from partibus.frontends.amqp.outcomes import Settlement, check_delay, settlement_of
 from partibus.limits import ConnectionLimits
 from partibus.message import DeliveryEncoder
+from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.broker import Entity
 from partibus.namespace.requests import Fault, RequestKind, fault_of
 from partibus.partition.commands import LockToken, Outcome, Settle
@@ -34,6 +35,7 @@ from partibus.routing.transactions import Transactions
 from partibus.throttling.counters import Operation
 from partibus.throttling.throttle import Throttle
 from partibus.throttling.uses import client_name
+from partibus.tracing.tracer import Held
 
 Context = tuple[PartitionHandle, int, int]
 """What a delivery on the wire stands for: partition, lock id, position."""
@@ -93,6 +95,8 @@ class OutgoingLink:
         self._stopping = False
         self._closed = False
         self._encoders: dict[int, DeliveryEncoder] = {}
+        name = subqueue_path(entity.queue.name, kind)
+        self._traces = None if entity.tracer is None else Held(entity.tracer, name)
         if make_source is None:
             route = entity.route
             self._source = route.source(kind, delete=delete, on_granted=self._on_granted, on_failed=self._on_failed)
@@ -255,6 +259,9 @@ class OutgoingLink:
                 locked_until_ms=until_ms,
             )
             items.append((delivery_tag(start, entry.pos), parts, (partition, lock_id, entry.pos)))
+        if self._traces is not None:
+            traced = [(entry.pos, entry.data, entry.enqueued_ms, entry.delivery_count + 1) for entry in entries]
+            self._traces.delivered(partition.row, lock_id, traced, settles=not self._delete)
         if self._held:
             self._held.extend(items)
             self._send_held()
@@ -335,13 +342,18 @@ class OutgoingLink:
         settlement: Settlement,
         settled: bool,
     ) -> None:
+        traced = None if self._traces is None else self._traces.settling(partition.row, tokens, settlement.outcome.name)
         if settled:
+            if traced is not None:
+                traced(None)
             partition.submit(self._command(0, tokens, settlement), more=True)
             return
         more = self._settling > 0
         self._settling += 1
 
         def answered(reply: Any) -> None:
+            if traced is not None:
+                traced(error_of(reply, self._entity.queue.name) if isinstance(reply, Failed) else None)
             self._answer(delivery_ids, settlement, reply)
 
         if settlement.outcome is Outcome.COMPLETE:

@@ -9,8 +9,10 @@ from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.body import BodyTooLarge, read_body
 from partibus.frontends.rest.credits import check_not_exhausted, pay_for_sends
 from partibus.frontends.rest.data.calls import DataCall
+from partibus.message import Message
+from partibus.namespace.broker import Entity
 from partibus.partition.keys import SubqueueKind
-from partibus.routing.send import send
+from partibus.routing.send import OnSent, send
 from partibus.throttling.counters import Operation
 
 BATCH_TYPE = "application/vnd.microsoft.servicebus.json"
@@ -19,6 +21,12 @@ BATCH_BODY_MAX = 4 * 1024 * _KIB
 """Bytes of a batch in JSON, whatever its messages may have."""
 JSON_FACTOR = 8
 """A byte of a message may take six in JSON, and what is around it takes some more."""
+
+
+def _send(entity: Entity, batch: list[Message], on_sent: OnSent) -> None:
+    if entity.tracer is not None:
+        on_sent = entity.tracer.sending(entity.queue.name, [[message.data for message in batch]], on_sent)
+    send(entity.route, [batch], on_sent)
 
 
 async def send_messages(call: DataCall) -> Response:
@@ -42,7 +50,7 @@ async def send_messages(call: DataCall) -> Response:
     await pay_for_sends(call.broker, call.entity, len(batch))
     # The entity may have been changed meanwhile.
     call.entity.check_send()
-    errors = await answer_of(partial(send, call.entity.route, [batch]))
+    errors = await answer_of(partial(_send, call.entity, batch))
     for error in errors or ():
         if error is not None:
             raise error

@@ -1,0 +1,1 @@
+"""Traces that messages carry go on through the broker (docs/tracing.md)."""

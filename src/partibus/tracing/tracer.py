@@ -1,0 +1,147 @@
+"""Spans of what the broker does with messages whose trace is sampled.
+
+```text
+ the client's span ◀── send      from the receipt to the durable answer
+                   ◀── deliver   from enqueuing to the hand-over to a receiver
+                   ◀── settle    from the receiver's word to the durable answer
+                   ◀── forward   to another entity, from the attempt to the durable answer
+```
+
+Where traces are off there is no tracer, and whoever could use one looks at that, once per batch.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from time import time_ns
+from typing import Final, NamedTuple
+
+from partibus.errors import PartibusError
+from partibus.tracing.context import Parent, parent_of
+
+SPANS_MAX: Final = 100
+"""Of one batch: a batch whose messages all have traces is no reason to hold others up."""
+HELD_MAX: Final = 10_000
+"""Deliveries of one link whose settlement would be a span."""
+
+
+class Step(StrEnum):
+    """What is done; the name of a span begins with it."""
+
+    SEND = "send"
+    DELIVER = "deliver"
+    SETTLE = "settle"
+    FORWARD = "forward"
+
+
+class Span(NamedTuple):
+    """One that has ended. Times in ns since 1970."""
+
+    step: Step
+    parent: Parent
+    namespace: str
+    entity: str
+    since_ns: int
+    until_ns: int
+    details: tuple[tuple[str, str | int], ...]
+    error: str | None
+    """The kind of error that it ended with."""
+
+
+Keep = Callable[[Span], None]
+OnSent = Callable[[list[PartibusError | None] | None], None]
+
+
+class Tracer:
+    """Of one namespace."""
+
+    def __init__(self, namespace: str, keep: Keep, now_ns: Callable[[], int] = time_ns) -> None:
+        self._namespace = namespace
+        self._keep = keep
+        self.now_ns = now_ns
+
+    def parents(self, messages: Iterable[bytes | None]) -> list[Parent]:
+        """Of the messages, in stored form, that have a sampled trace; of the first `SPANS_MAX`."""
+        found: list[Parent] = []
+        for data in messages:
+            parent = None if data is None else parent_of(data)
+            if parent is not None:
+                found.append(parent)
+                if len(found) == SPANS_MAX:
+                    break
+        return found
+
+    def record(
+        self,
+        step: Step,
+        parent: Parent,
+        entity: str,
+        since_ns: int,
+        details: tuple[tuple[str, str | int], ...] = (),
+        error: PartibusError | None = None,
+    ) -> None:
+        """A step has ended now."""
+        until_ns = max(since_ns, self.now_ns())
+        kind = None if error is None else type(error).__name__
+        self._keep(Span(step, parent, self._namespace, entity, since_ns, until_ns, details, kind))
+
+    def sending(self, entity: str, batches: Sequence[Iterable[bytes]], on_sent: OnSent) -> OnSent:
+        """Have spans end when the answer to a send is known: an error or None for each batch, None for all."""
+        parents = [(index, parent) for index, batch in enumerate(batches) for parent in self.parents(batch)]
+        if not parents:
+            return on_sent
+        del parents[SPANS_MAX:]
+        since_ns = self.now_ns()
+
+        def sent(errors: list[PartibusError | None] | None) -> None:
+            for index, parent in parents:
+                self.record(Step.SEND, parent, entity, since_ns, error=None if errors is None else errors[index])
+            on_sent(errors)
+
+        return sent
+
+
+class Held:
+    """The traces of deliveries that one link's client holds: a settlement names no message."""
+
+    def __init__(self, tracer: Tracer, entity: str) -> None:
+        self._tracer = tracer
+        self._entity = entity
+        self._parents: OrderedDict[tuple[int, int, int], Parent] = OrderedDict()
+
+    def delivered(
+        self, row: int, lock_id: int, entries: Iterable[tuple[int, bytes | None, int, int]], *, settles: bool
+    ) -> None:
+        """``entries``: position, stored form, when it was enqueued (ms), deliveries until now. ``settles``: the client
+        will say what becomes of them."""
+        for count, (pos, data, enqueued_ms, deliveries) in enumerate(entries):
+            if count == SPANS_MAX:
+                return
+            parent = None if data is None else parent_of(data)
+            if parent is None:
+                continue
+            details = (("messaging.servicebus.message.delivery_count", deliveries),)
+            since_ns = min(enqueued_ms * 1_000_000, self._tracer.now_ns())
+            self._tracer.record(Step.DELIVER, parent, self._entity, since_ns, details)
+            if settles:
+                self._parents[row, lock_id, pos] = parent
+                if len(self._parents) > HELD_MAX:
+                    self._parents.popitem(last=False)
+
+    def settling(
+        self, row: int, tokens: Iterable[tuple[int, int]], outcome: str
+    ) -> Callable[[PartibusError | None], None] | None:
+        """What to call when the answer is known; None: no trace has to know. ``tokens``: lock id and position."""
+        if not self._parents:
+            return None
+        found = [parent for token in tokens if (parent := self._parents.pop((row, *token), None)) is not None]
+        if not found:
+            return None
+        since_ns = self._tracer.now_ns()
+
+        def settled(error: PartibusError | None) -> None:
+            for parent in found:
+                details = (("messaging.servicebus.disposition_status", outcome),)
+                self._tracer.record(Step.SETTLE, parent, self._entity, since_ns, details, error)
+
+        return settled
