@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -16,12 +17,15 @@ from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient, TransportType
 from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import MessagingSku, ServiceBusAdministrationClient
+from click.testing import CliRunner, Result
 from websockets.sync.client import connect as connect_websocket
 from websockets.typing import Subprotocol
 
 from partibus.amqp import Connection, Plain
 from partibus.amqp.events import Closed, Opened
+from partibus.cli.main import main
 from partibus.client import OutgoingMessage, connect
+from partibus.client.backups import back_up
 from partibus.client.cluster import cluster_status
 from partibus.client.entities import Entities
 from partibus.client.errors import ClientError, NotFound
@@ -294,6 +298,32 @@ class TestReaders:
     def test_what_is_the_servers(self, acme: Tenant) -> None:
         with connect(acme.string) as client, pytest.raises(ClientError, match="Ask the default namespace"):
             cluster_status(client)
+
+    def test_a_backup_has_all_and_a_restore_says_whose_messages_it_wants(
+        self, broker: BrokerProcess, acme: Tenant, bravo: Tenant, tmp_path: Path
+    ) -> None:
+        with connect(broker.connection_string) as operator:
+            back_up(operator, tmp_path / "backup")
+
+        def restored(*arguments: str) -> Result:
+            line = ("restore", str(tmp_path / "backup"), "--entity", "q", "--into", "side", *arguments)
+            progress = ("--progress", str(tmp_path / f"{len(arguments)}.json"))
+            return CliRunner(env={"PARTIBUS_CONNECTION": bravo.string}).invoke(main, [*line, *progress])
+
+        result = restored("--namespace", "ACME-1")
+        assert result.exit_code == 0, result.output
+        result = restored()
+        assert result.exit_code == 0, result.output
+        assert "namespace nobody" in restored("--namespace", "nobody", "--json").output
+        with connect(bravo.string) as client:
+            receiver = client.receiver("side")
+            found: list[object] = []
+            while len(found) < 2:
+                messages = receiver.receive(2, timeout_s=20)
+                receiver.settle(messages)
+                found += [message.body for message in messages]
+            assert found == [b"acme-1", b"default"]
+            Entities(client).delete("side")
 
     def test_a_client_follows_no_string_into_a_namespace_of_another_key(self, acme: Tenant, bravo: Tenant) -> None:
         mixed = bravo.string.replace(bravo.info.primary_key, acme.info.primary_key)

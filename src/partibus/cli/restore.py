@@ -7,6 +7,7 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, print_json
 from partibus.errors import InvalidOperation
+from partibus.namespace.namespace_options import DEFAULT_NAME
 from partibus.partition.ports import StoreError
 from partibus.restore.progress import Progress
 from partibus.restore.run import Source, find, make_side_entity
@@ -16,6 +17,9 @@ from partibus.restore.run import restore as run
 @click.command()
 @click.argument("backup", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--entity", required=True, metavar="NAME", help="The queue or subscription in the backup.")
+@click.option(
+    "--namespace", default=DEFAULT_NAME, show_default=True, metavar="NAME", help="The one in the backup that has it."
+)
 @click.option("--into", required=True, metavar="QUEUE", help="Where its messages go; made like NAME if missing.")
 @click.option(
     "--only",
@@ -30,7 +34,14 @@ from partibus.restore.run import restore as run
 @CONNECTION
 @JSON
 def restore(
-    backup: Path, entity: str, into: str, only: str | None, progress: Path | None, connection: str, as_json: bool
+    backup: Path,
+    entity: str,
+    namespace: str,
+    into: str,
+    only: str | None,
+    progress: Path | None,
+    connection: str,
+    as_json: bool,
 ) -> None:
     """Send the messages of a queue or subscription in BACKUP, made by `partibus backup`, to another queue.
 
@@ -38,9 +49,12 @@ def restore(
     annotations. Cut short, the same command goes on where it was.
     """
     try:
-        source = find(backup, entity)
+        source = find(backup, entity, namespace)
         path = progress or Path(f"partibus-restore-{into.replace('/', '-')}.json")
-        noted = Progress(path, {"backup": str(backup.absolute()), "entity": entity, "into": into, "only": only or ""})
+        job = {"backup": str(backup.absolute()), "entity": entity, "into": into, "only": only or ""}
+        if namespace != DEFAULT_NAME:
+            job["namespace"] = namespace
+        noted = Progress(path, job)
         sent = _restore(source, noted, into, only or "", connection)
     except StoreError as error:
         raise InvalidOperation(str(error)) from error

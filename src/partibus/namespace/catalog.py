@@ -109,6 +109,11 @@ class Catalog:
         with self._reading():
             return self._namespaces.all()
 
+    def namespace(self, name: str) -> NamespaceRecord:
+        """EntityNotFound when there is none of that name."""
+        with self._reading():
+            return self._namespaces.existing(name)
+
     def create_namespace(
         self, name: str, options: NamespaceOptions, now_ms: int, policies: Sequence[SasPolicy]
     ) -> NamespaceRecord:

@@ -18,6 +18,7 @@ from partibus.errors import InvalidOperation
 from partibus.namespace.catalog import Catalog, EntityRecord
 from partibus.namespace.durations import UNLIMITED_TEXT
 from partibus.namespace.entities import EntityKind
+from partibus.namespace.namespace_options import DEFAULT_NAME
 from partibus.namespace.properties import queue_properties
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.ports import EntryRow
@@ -48,18 +49,20 @@ class Source(NamedTuple):
     """Copies of stores by number."""
 
 
-def find(backup: Path, name: str) -> Source:
-    """Look an entity up. Raises `EntityNotFound`; `partibus.partition.ports.StoreError` when the directory is none;
-    and `InvalidOperation` for a topic, and when a store that has messages of the entity is not in the backup."""
+def find(backup: Path, name: str, namespace: str = DEFAULT_NAME) -> Source:
+    """Look an entity up. Raises `EntityNotFound`, for the namespace as well; `partibus.partition.ports.StoreError` when
+    the directory is none; and `InvalidOperation` for a topic, and when a store that has messages of the entity is not
+    in the backup."""
     stores = read_backup(backup).stores
     with TemporaryDirectory() as folder:
         # A catalog is opened to be written: of a copy, the backup may be on a medium that can't be.
         shutil.copyfile(backup / CATALOG, Path(folder) / CATALOG)
         catalog = Catalog(Path(folder), _STORES_MAX)
         try:
-            record = catalog.get(name)
+            within = catalog.of(catalog.namespace(namespace).namespace_id)
+            record = within.get(name)
             if record.description.kind is EntityKind.TOPIC:
-                raise _nothing_in(record, catalog.subscriptions_of(record))
+                raise _nothing_in(record, within.subscriptions_of(record))
         finally:
             catalog.close()
     numbers = {int(store.removeprefix("store-")): store for store in stores}
