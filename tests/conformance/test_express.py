@@ -136,3 +136,33 @@ def test_a_topic_is_express_for_all_its_subscriptions(broker: BrokerProcess, pyt
     broker.advance(BOUND_MS)
     assert writes(broker)[1] == before[1] + 1
     assert http("DELETE", f"{paths[1]}/messages/head?timeout=5").body == b"x"
+
+
+@pytest.mark.row("C23")
+def test_what_is_forwarded_is_durable_where_it_arrives(
+    broker: BrokerProcess, python: PythonSync, make_queue: MakeQueue
+) -> None:
+    """An express entity that forwards writes nothing itself; one that gets what is forwarded writes it at once."""
+    end = make_queue(EnableExpress=True)
+    start = make_queue(EnableExpress=True, ForwardTo=end)
+    python.send(start, Outgoing(b"first"))
+    (first,) = receive_all(python, end, 1)
+    python.complete(end, first)
+    broker.advance(BOUND_MS)
+    python.send(start, Outgoing(b"x"))
+    (got,) = receive_all(python, end, 1)
+    metrics = Metrics(broker)
+    assert metrics.sum("store_express_messages") == 0
+    assert metrics.sum("entity_never_written_messages_total", entity=start) == 2
+    python.complete(end, got)
+    assert Metrics(broker).sum("entity_never_written_messages_total", entity=end) == 0
+
+
+@pytest.mark.row("C22")
+def test_a_peek_shows_what_only_memory_has(broker: BrokerProcess, python: PythonSync, make_queue: MakeQueue) -> None:
+    queue = make_queue(EnableExpress=True)
+    python.send(queue, *[Outgoing(b"%d" % number) for number in range(20)])
+    with python.azure.get_queue_receiver(queue) as receiver:
+        peeked = receiver.peek_messages(max_message_count=20)
+    assert {int(str(message)) for message in peeked} == set(range(20))
+    assert len(receive_all(python, queue, 20)) == 20
