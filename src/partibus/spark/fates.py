@@ -90,22 +90,27 @@ class FatesPlanner:
 
     def commit(self, end_json: Json) -> None:
         """The sink has everything below. Raises nothing: the next commit makes up for one that fails."""
-        positions = Offset.from_json(end_json).positions
         try:
-            self._client.ask(
-                lambda client: client.advance_cursor(self._name, {}, fate_positions=positions),
-                Patience(_COMMIT_PATIENCE_MS),
-            )
+            self._advance(Offset.from_json(end_json), Patience(_COMMIT_PATIENCE_MS))
         except Exception as error:  # noqa: BLE001 (whatever it is: the query goes on)
             _log.warning("cursor %s of %s stays behind for now: %s", self._name, self._options.where, error)
+
+    def complete(self, offset: Offset) -> None:
+        """What was committed last, of a query that has ended. Raises `PlanError`, `OffsetError`."""
+        self._check_entity(offset, self._client.ask(lambda client: client.map()))
+        self._advance(offset)
 
     def stop(self) -> None:
         self._client.close()
 
+    def _advance(self, offset: Offset, patience: Patience | None = None) -> None:
+        positions = offset.positions
+        self._client.ask(lambda client: client.advance_cursor(self._name, {}, fate_positions=positions), patience)
+
     def _offset(self, found: PartitionMap, positions: Mapping[int, int]) -> Json:
         return Offset(f"{_MARK}{found.entity_id}", found.version, positions).to_json()
 
-    def _check(self, start: Offset, found: PartitionMap) -> None:
+    def _check_entity(self, start: Offset, found: PartitionMap) -> None:
         if not start.entity_id.startswith(_MARK):
             raise OffsetError(
                 f"the checkpoint is of the messages of {self._options.where}, not of their fates; "
@@ -116,6 +121,9 @@ class FatesPlanner:
                 f"the checkpoint belongs to the {start.entity_id}, but {self._options.where} is {found.entity_id}: "
                 "another one, or one that was deleted and made again; begin with a new checkpointLocation"
             )
+
+    def _check(self, start: Offset, found: PartitionMap) -> None:
+        self._check_entity(start, found)
         if self._is_checked:
             return
         named = [one for one in self._client.ask(lambda client: client.cursors()) if one.name == self._name]
@@ -187,7 +195,7 @@ def complete_fates(
         return
     planner = FatesPlanner(checked, open_client)
     try:
-        planner.commit(committed[-1].to_json())
+        planner.complete(committed[-1])
     finally:
         planner.stop()
 

@@ -20,7 +20,7 @@ from partibus.pipeline.report.page import (
     table,
     time_of_us,
 )
-from partibus.pipeline.report.plots import bars, curve, lines, ranking, strip
+from partibus.pipeline.report.plots import bars, curve, lines, ranking, strip, time_ticks
 
 VOID = {"meta", "!doctype"}
 NASTY = '<script>alert("1")</script>'
@@ -99,3 +99,22 @@ def test_shares_of_what_is_there_are_not_shown_as_nothing(share: float, text: st
 @pytest.mark.parametrize(("us", "text"), [(5, "5 µs"), (1500, "1.5 ms"), (2_000_000, "2 s")])
 def test_times_have_the_unit_that_fits(us: float, text: str) -> None:
     assert time_of_us(us) == text
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (1_767_225_600, 1_767_225_600, [1_767_225_600]),  # one point
+        (1_767_225_603, 1_767_225_603.5, [1_767_225_603]),
+        (1_767_225_600, 1_767_225_660, [1_767_225_600 + 15 * n for n in range(5)]),  # one minute
+        (1_767_225_607, 1_767_227_395, [1_767_225_900 + 300 * n for n in range(5)]),
+        (1_767_225_600, 1_767_225_600 + 40 * 86_400, [1_767_398_400 + 8 * 86_400 * n for n in range(5)]),
+    ],
+)
+def test_ticks_of_a_time_axis_are_round(first: float, last: float, expected: list[int]) -> None:
+    assert time_ticks(first, last) == expected
+
+
+def test_chart_without_curves_says_so() -> None:
+    drawn = lines("Latency", [("send", {}), ("age", {"p50": ([1_767_225_600.0], [0.5])})], log=True)
+    assert drawn.count(">nothing<") == 1

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Never, cast
 
 import pytest
 
 from partibus.spark.errors import OffsetError, OptionError, PlanError
+from partibus.spark.fates import Open, complete_fates
 from partibus.spark.listener import CommitListener
 from partibus.spark.offsets import Offset
 from partibus.spark.tail import committed_offsets, complete_tail
@@ -96,3 +98,15 @@ def test_listener_moves_its_cursor_and_no_other(namespace: SimulatedNamespace) -
     namespace.delete("q")
     listener.committed(text(9))
     listener.close()
+
+
+def test_tail_of_fates_that_can_not_be_completed_is_an_error(tmp_path: Path, namespace: SimulatedNamespace) -> None:
+    def nobody(connection: str, entity: str) -> Never:
+        raise ConnectionRefusedError("nobody listens")
+
+    folder = checkpoint(tmp_path / "c", [text(5, "fates of entity-1")], 1)
+    with pytest.raises(PlanError, match="nobody listens"):
+        complete_fates(folder, options(namespace, outageTimeoutMs="0"), open_client=nobody)
+    found = checkpoint(tmp_path / "messages", [text(5)], 1)
+    with pytest.raises(OffsetError, match="of the messages of 'q'"):
+        complete_fates(found, options(namespace), open_client=cast("Open", SimulatedClient))

@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
+from math import ceil, floor
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 _VARIABLES = (
     "ink", "muted", "line", "plot-grid", "plot-1", "plot-2", "plot-3", "plot-4", "plot-5", "plot-6", "plot-soft",
@@ -26,6 +27,12 @@ SERIES = tuple(_STAND_INS[f"plot-{place}"] for place in range(1, 7))
 SOFT, PEAK = _STAND_INS["plot-soft"], _STAND_INS["plot-peak"]
 
 WIDTH = 10.6
+TICKS_MAX = 6
+_DAY = 86_400
+_TIME_STEPS = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, _DAY,
+)  # fmt: skip
+"""Seconds between two ticks: times that people would choose."""
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -63,6 +70,10 @@ def lines(
     with matplotlib.rc_context(_STYLE):
         shape = Figure(figsize=(WIDTH, height), layout="constrained")
         for axes, (name, curves) in zip(shape.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
+            axes.set_title(name)
+            if not any(times for times, _ in curves.values()):
+                _nothing(axes)
+                continue
             for colour, (label, (times, values)) in zip(SERIES * 3, curves.items(), strict=False):
                 axes.plot(times, values, color=colour, label=label, marker="." if len(times) < 3 else None)
             _time_axis(axes, [at for times, _ in curves.values() for at in times])
@@ -73,9 +84,7 @@ def lines(
                 axes.set_ylim(bottom=0)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: (unit or _thousands)(value)))
             axes.grid(visible=True)
-            axes.set_title(name)
-            if curves:
-                axes.legend(loc="best", fontsize=8, ncols=2 if len(curves) > 3 else 1)
+            axes.legend(loc="best", fontsize=8, ncols=2 if len(curves) > 3 else 1)
         return _svg(shape, title)
 
 
@@ -189,10 +198,26 @@ def _level(axes: Axes, level: float, name: str) -> None:
     )  # fmt: skip
 
 
+def _nothing(axes: Axes) -> None:
+    """Say so, where there is nothing to draw."""
+    axes.text(0.5, 0.5, "nothing", color=MUTED, ha="center", va="center", transform=axes.transAxes)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def time_ticks(first: float, last: float) -> list[int]:
+    """Round times from ``first`` to ``last``, at most `TICKS_MAX`; one at least."""
+    span = last - first
+    step = next((one for one in _TIME_STEPS if span < one * TICKS_MAX), None)
+    if step is None:
+        step = _DAY * ceil(span / _DAY / (TICKS_MAX - 1))
+    return list(range(ceil(first / step) * step, floor(last) + 1, step)) or [round(first)]
+
+
 def _time_axis(axes: Axes, times: Sequence[float]) -> None:
-    span = max(times, default=0) - min(times, default=0)
-    form = "%H:%M:%S" if span < 3600 else "%H:%M" if span < 86_400 * 2 else "%m-%d %H:%M"
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 1.2, 1.8, 2, 3, 3.6, 6, 7.2, 10]))
+    first, last = min(times), max(times)
+    form = "%H:%M:%S" if last - first < 3600 else "%H:%M" if last - first < 2 * _DAY else "%m-%d %H:%M"
+    axes.set_xticks(time_ticks(first, last))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: datetime.fromtimestamp(at, UTC).strftime(form)))
 
 
