@@ -99,8 +99,20 @@ _OPTIONS = (
         "3000",
         int,
     ),
-    _Option("--max-size-mb", "MaxSizeInMegabytes", "Size of each partition: 1024, 2048, ..., 5120, ...", "1024", int),
-    _Option("--max-message-size-kb", "MaxMessageSizeInKilobytes", "Largest message, 256 to 1024.", "256", int),
+    _Option(
+        "--max-size-mb",
+        "MaxSizeInMegabytes",
+        "Size of each partition: 1024, 2048, 3072, 4096 or 5120; in a premium namespace up to 81920.",
+        "1024",
+        int,
+    ),
+    _Option(
+        "--max-message-size-kb",
+        "MaxMessageSizeInKilobytes",
+        "Largest message; in a premium namespace from 1024 up to 102400 where it has one partition.",
+        "256, premium 1024",
+        int,
+    ),
     _Option(
         "--status",
         "Status",

@@ -1,6 +1,7 @@
 """What each tier allows: the table of numbers, and which namespaces can be."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +124,15 @@ def test_what_a_tier_lacks_is_refused_by_its_name() -> None:
     check_has(Tier.PREMIUM, Feature.TRANSACTIONS)
     with pytest.raises(InvalidOperation, match=r"tier basic has no transactions\. Use .* the tier standard or premium"):
         check_has(Tier.BASIC, Feature.TRANSACTIONS)
+
+
+def test_the_page_shows_the_table() -> None:
+    lines = (Path(__file__).parents[3] / "docs" / "tiers.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    shown = {row[0].strip("`"): row[1:] for row in rows}
+    for limit in LIMITS:
+        least, most = (f"{number:,}" for number in limit.span)
+        numbers = [f"{number:,}" for number in limit.of_tiers]
+        assert shown[limit.name] == [*numbers, limit.unit, limit.what, limit.source, f"{least} to {most}"]
+    for feature in Feature:
+        assert shown[feature.value] == ["yes" if has(tier, feature) else "no" for tier in Tier]
