@@ -48,6 +48,9 @@ assert 4 * IO_MS_MAX + 40 < LOCK_WRITTEN_MS <= EXPRESS_BOUND_MS / 6
 class Simulation:
     """One history. Raises `BrokenPromise`, which names the seed."""
 
+    express_ms = 0
+    crash_chance = CRASH_CHANCE
+
     def __init__(self, seed: int, express_ms: int = 0) -> None:
         """``express_ms``: all entities are express, with this loss bound."""
         self.seed = seed
@@ -56,7 +59,8 @@ class Simulation:
         self.timeline = Timeline()
         self.disk = MemoryDisk()
         self.faults = FaultSource(seed, FAULTS if not express_ms else CALM_FAULTS)
-        self._crash_chance = CRASH_CHANCE if not express_ms else CALM_CRASH_CHANCE
+        if express_ms:
+            self.crash_chance = CALM_CRASH_CHANCE
         self.options = self._draw_options()
         self.oracle = Oracle(
             self.disk, ordered=set(ROWS) - {RESERVED}, lock_written_ms=LOCK_WRITTEN_MS, options=self.options
@@ -181,7 +185,7 @@ class Simulation:
         try:
             for _ in range(steps):
                 self.timeline.run_next()
-                if self.random.random() < self._crash_chance:
+                if self.random.random() < self.crash_chance:
                     self.crash()
             self.come_to_rest()
         except AssertionError as error:
