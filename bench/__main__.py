@@ -35,6 +35,7 @@ from bench.sessions import measure_accept, measure_sessions
 from bench.stores import measure_stores
 from bench.subscriptions import measure_topics
 from bench.telemetry import measure_telemetry
+from bench.tenants import measure_tenants
 from bench.throughput import FULL, QUICK, Scale, gil_share, latencies, runs
 from bench.transports import measure_transports
 from partibus.bench.machine import this_machine
@@ -203,6 +204,11 @@ def _metering(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _tenants(run: Run) -> Rows:
+    for row in measure_tenants(WORK / "tenants", rounds=run.scale.pairs, seconds=run.scale.steady_s):
+        yield row.as_dict()
+
+
 def _express(run: Run) -> Rows:
     scale = run.scale
     for row in measure_express(
@@ -272,6 +278,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "spark-beside": _spark_beside,
     "telemetry": _telemetry,
     "metering": _metering,
+    "tenants": _tenants,
     "peers": _peers,
 }
 """By name, in the order in which they are measured."""

@@ -68,6 +68,7 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
     yield from section("Rules of subscriptions", _RULES, _rules(found), _RULES_NOTE)
     yield from section("Telemetry", _TELEMETRY, _telemetry(found), _TELEMETRY_NOTE)
     yield from section("Counting credits", _METERING, _metering(found), _METERING_NOTE)
+    yield from section("A tenant beside one that floods", _TENANTS, _tenants(found), _TENANTS_NOTE)
     yield from spark_sections(found)
     yield from scale_sections(found)
 
@@ -310,6 +311,28 @@ def _metering(rows: Sequence[Row]) -> Iterator[list[str]]:
     for row in rows:
         if row["scenario"] == "metering":
             yield [row["policy"], str(row["batch"]), fine(row["cpu_us"])]
+
+
+_TENANTS_NOTE = """\
+A namespace that sends 100 messages a second, one at a time, while another one on the same broker floods: as fast
+as it can, or at ten times the credits that it is held to. Runs take turns. Times count from when a message was due.
+Clients and broker share the machine's cores, so a flood also takes processor time that no broker can give back.
+"""
+_TENANTS = ("the loop is shared", "flood", "p50 ms", "p99", "messages/s", "flood: accepted/s", "broker busy")
+
+
+def _tenants(rows: Sequence[Row]) -> Iterator[list[str]]:
+    for row in rows:
+        if row["scenario"] == "tenants":
+            yield [
+                "by turns" if row["sharing"] else "as it comes",
+                row["flood"],
+                fine(row["ack_ms"]["p50"]),
+                fine(row["ack_ms"]["p99"]),
+                rate(row["per_s"]),
+                rate(row["flood_per_s"]),
+                percent(row["busy"]),
+            ]
 
 
 _MANY_NOTE = """\

@@ -1,0 +1,5 @@
+"""On the path of a broker: its namespaces do not share the loop, as before there were turns. For comparison only."""
+
+import partibus.units.turns
+
+partibus.units.turns.APART_NS = 0  # type: ignore[misc]
