@@ -266,6 +266,18 @@ class Namespace:
                 self._follow_record(one)
         return Followed(gone, None if known is None else entity)
 
+    def unlike(self, records: Iterable[EntityRecord]) -> set[str]:
+        """Names of entities that are others here than in these records, which are all that there are."""
+        by_name = {fold_name(record.description.name): record for record in records}
+        gone = {queue.name for name, queue in self._entities.items() if name not in by_name}
+        return gone | {
+            record.description.name
+            for name, record in by_name.items()
+            if (known := self._entities.get(name)) is None
+            or known.entity_id != record.entity_id
+            or not known.is_as(record)
+        }
+
     def forget_dropped(self, partition_rows: Iterable[int]) -> None:
         """The stores have deleted the rows of these partitions of deleted entities. If that can't be written down now,
         they are deleted once more when their store is opened the next time."""

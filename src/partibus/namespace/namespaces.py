@@ -184,9 +184,11 @@ class Namespaces:
         """Changes may have been missed: go by the whole catalog."""
         self._follow_catalog()
         for number, broker in list(self._by_id.items()):
-            known = {queue.name for queue in broker.namespace}
-            found = {record.description.name for record in self._known.of(number).list_entities()}
-            for path in ("", *sorted(known | found)):  # the empty one stands for the namespace itself
+            records = self._known.of(number).list_entities()
+            for path in (
+                "",
+                *sorted(broker.namespace.unlike(records)),
+            ):  # the empty one stands for the namespace itself
                 broker.follow({"entity": path})
 
     # -- inside ------------------------------------------------------------------------------------------------------

@@ -353,3 +353,17 @@ class TestSeveralBrokers:
         assert [queue.name for queue in second.namespaces.default.namespace] == ["mine"]
         second.namespaces.follow_all()  # once more changes nothing
         assert second.names() == ["default", "stays-1", "comes-1"]
+
+    def test_of_what_is_as_it_was_nothing_is_read_again(self, whole: Whole) -> None:
+        first, second = whole.join(), whole.join()
+        acme = first.namespaces.create("acme-1", STANDARD)
+        for number in range(20):
+            acme.create_queue(f"q{number}", {})
+        whole.carry()
+        acme.update_queue("q7", {"LockDuration": "PT5S"})
+        whole.lose()
+        statements: list[str] = []
+        second.catalog._database._connection.set_trace_callback(statements.append)  # type: ignore[attr-defined]
+        second.namespaces.follow_all()
+        assert second.namespaces.named("acme-1").namespace.queue("q7").lock_duration_ms == 5_000
+        assert len(statements) < 60
