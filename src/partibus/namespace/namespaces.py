@@ -185,10 +185,8 @@ class Namespaces:
         self._follow_catalog()
         for number, broker in list(self._by_id.items()):
             records = self._known.of(number).list_entities()
-            for path in (
-                "",
-                *sorted(broker.namespace.unlike(records)),
-            ):  # the empty one stands for the namespace itself
+            # The empty one stands for the namespace itself.
+            for path in ("", *sorted(broker.namespace.unlike(records))):
                 broker.follow({"entity": path})
 
     # -- inside ------------------------------------------------------------------------------------------------------
