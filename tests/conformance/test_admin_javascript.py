@@ -52,7 +52,7 @@ def test_queues(admin: JavaScriptAdmin) -> None:
         "autoDeleteOnIdle": "PT1H",
         "enablePartitioning": False,
         "enableExpress": True,
-        "maxMessageSizeInKilobytes": 512,
+        "maxMessageSizeInKilobytes": 256,
     }
     made = admin.call(
         "createQueue", "a/queue", {**wanted, "authorizationRules": [rule], "forwardDeadLetteredMessagesTo": "dead-ends"}
