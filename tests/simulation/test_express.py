@@ -5,17 +5,22 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from partibus.message import Message
 from partibus.partition import runtime, write_behind
 from partibus.partition.express import Express
+from partibus.partition.options import PartitionOptions
 from partibus.partition.slot import Slot
+from partibus.testing import invariants, topic_simulation
 from partibus.testing.invariants import BrokenPromise
-from partibus.testing.simulation import EXPRESS_BOUND_MS, Simulation
+from partibus.testing.simulation import CALM_CRASH_CHANCE, CALM_FAULTS, EXPRESS_BOUND_MS, Simulation
+from partibus.testing.topic_simulation import Publisher, TopicSimulation
 
-SEEDS = int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "25"))
+SEEDS = int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "16"))
 STEPS = 3_000
 
 
@@ -71,3 +76,64 @@ def test_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(owner, name, planted)
     with pytest.raises(BrokenPromise, match=rf"(?s)({complaint}).*--steps {STEPS} --express-ms {EXPRESS_BOUND_MS}"):
         run_all()
+
+
+class ExpressTopic(TopicSimulation):
+    """A topic that is express, for all its subscriptions."""
+
+    crash_chance = CALM_CRASH_CHANCE
+
+    def _draw_options(self) -> dict[int, PartitionOptions]:
+        drawn = super()._draw_options()
+        self.faults.faults = CALM_FAULTS
+        return {
+            row: replace(options, express_ms=EXPRESS_BOUND_MS, duplicate_window_ms=None)
+            for row, options in drawn.items()
+        }
+
+    def start_process(self) -> None:
+        super().start_process()
+        fail = self.runtime._fail
+
+        def failed(error: BaseException, *, of_commit: bool = False) -> None:
+            self.lose_memory()
+            fail(error, of_commit=of_commit)
+
+        self.runtime._fail = failed  # type: ignore[method-assign]
+
+    def crash(self) -> None:
+        self.lose_memory()
+        super().crash()
+
+    def lose_memory(self) -> None:
+        for oracle in self.oracles.values():
+            oracle.express_lost(self.timeline.now_ms())
+
+
+def accepted_from_memory(publisher: Publisher, sent: list[tuple[int, Message]], first_sequence: int) -> None:
+    """Numbers are durable; the messages need not be."""
+    world = publisher._topic
+    if world.disk.durable.partitions[topic_simulation.TOPIC][0] < first_sequence + len(sent):
+        raise BrokenPromise(f"numbers from {first_sequence} on were given before they were durable")
+    for name, message in sent:
+        for row in world.wanted_by(message):
+            world.oracles[row].accepted([name], row, None, world.timeline.now_ms())
+
+
+@pytest.mark.row("C22")
+def test_an_express_topic_loses_young_messages_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash what was young may be in some of the subscriptions only."""
+    everywhere = invariants.i20_in_all_subscriptions_or_in_none
+    lost = 0
+    for seed in range(1, SEEDS + 1):
+        simulation = ExpressTopic(seed)
+
+        def unless_young(name: int, copies: dict[int, bool], world: ExpressTopic = simulation) -> None:
+            if not any(name in oracle.lost_young for oracle in world.oracles.values()):
+                everywhere(name, copies)
+
+        monkeypatch.setattr(invariants, "i20_in_all_subscriptions_or_in_none", unless_young)
+        monkeypatch.setattr(Publisher, "_accepted", accepted_from_memory)
+        simulation.run(STEPS)
+        lost += simulation.tally()["lost young"]
+    assert lost > 5 * SEEDS, "too little was in memory to prove anything"
