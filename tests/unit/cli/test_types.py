@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from partibus.cli.types import duration, duration_or_never, key_value, moment
+from partibus.cli.types import brokers, duration, duration_or_never, key_value, moment
 from partibus.namespace.durations import UNLIMITED_MS
 
 
@@ -81,3 +81,15 @@ def test_a_property_is_a_text_or_a_number(text: str, pair: tuple[str, object]) -
 def test_what_is_no_property_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         key_value(text)
+
+
+@pytest.mark.row("R12")
+@pytest.mark.parametrize(("text", "found"), [("1", (1, None)), ("64", (64, None)), ("1-4", (1, 4)), ("2-2", (2, 2))])
+def test_numbers_of_brokers(text: str, found: tuple[int, int | None]) -> None:
+    assert brokers(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "0", "65", "1-65", "4-1", "1-", "-4", "1-2-3", "one", "1.5"])
+def test_what_is_no_number_of_brokers(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="give one from 1 to 64, or the least and the most"):
+        brokers(text)

@@ -1,0 +1,94 @@
+"""Connections beside those of another namespace: what waits for a turn, how much, and that nothing of it is lost."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from partibus.amqp.codec.performatives import Begin
+from partibus.amqp.frames import EMPTY_FRAME, frame
+from partibus.frontends.amqp.peer import PERFORMATIVES_AT_ONCE
+from partibus.frontends.amqp.server import WAITING_BYTES_MAX
+from partibus.units.account import Account
+from partibus.units.turns import PIECE_BYTES, Turns
+from tests.unit.frontends.test_server import Connected
+
+pytestmark = pytest.mark.row("R9")
+BEGIN = frame(1, Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100))
+
+
+@pytest.fixture
+def connected(tmp_path: Path) -> Connected:
+    """Open; another namespace has sent something a moment ago."""
+    connected = Connected(tmp_path)
+    connected.open()
+    times = count(1_000_000_000_000, 1_000)
+    connected.protocol._turns = Turns(connected.loop.call_soon, lambda: next(times))
+    connected.protocol._turns.begin(Account())
+    return connected
+
+
+def begins(channels: int) -> bytes:
+    """Of so many sessions."""
+    begin = Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)
+    return b"".join(frame(1 + channel, begin) for channel in range(channels))
+
+
+def test_nothing_is_decoded_before_its_turn(connected: Connected) -> None:
+    connected.protocol.data_received(BEGIN)
+    assert len(connected.sessions) == 1
+    connected.loop.run()
+    assert len(connected.sessions) == 2
+
+
+def test_what_waits_is_done_in_pieces_and_in_order(connected: Connected) -> None:
+    data = begins(50)
+    for byte in range(0, len(data), 7):
+        connected.protocol.data_received(data[byte : byte + 7])
+    connected.loop.run()
+    assert len(connected.sessions) == 51
+    assert len(data) < PIECE_BYTES
+
+
+def test_a_connection_that_waits_is_not_read_from_when_enough_of_it_is_here(connected: Connected) -> None:
+    enough = EMPTY_FRAME * (WAITING_BYTES_MAX // len(EMPTY_FRAME))
+    connected.protocol.data_received(enough[: WAITING_BYTES_MAX // 2])
+    assert connected.transport.reading
+    connected.protocol.data_received(enough[: WAITING_BYTES_MAX // 2])
+    assert not connected.transport.reading
+    assert connected.protocol.held_bytes >= WAITING_BYTES_MAX
+    connected.loop.run()
+    assert connected.transport.reading
+    assert connected.protocol.held_bytes < WAITING_BYTES_MAX
+
+
+def test_what_came_before_the_end_of_a_connection_is_done(connected: Connected) -> None:
+    connected.protocol.data_received(BEGIN)
+    connected.protocol.connection_lost(None)
+    assert len(connected.sessions) == 2
+    connected.loop.run()
+    assert len(connected.sessions) == 2
+
+
+def test_many_attaches_take_several_turns(connected: Connected) -> None:
+    channels = 3 * PERFORMATIVES_AT_ONCE
+    data = begins(channels)
+    assert len(data) < PIECE_BYTES, "all in one piece"
+    connected.protocol.data_received(data)
+    assert len(connected.sessions) == 1
+    connected.protocol.read_piece()
+    assert len(connected.sessions) == 1 + PERFORMATIVES_AT_ONCE
+    connected.loop.run()
+    assert len(connected.sessions) == 1 + channels
+
+
+def test_time_and_bytes_are_charged_to_the_namespace(connected: Connected) -> None:
+    account = connected.protocol.account
+    account.busy_ns = account.moved = 0
+    connected.protocol.data_received(BEGIN)
+    assert account.busy_ns == 0
+    connected.loop.run()
+    assert account.busy_ns > 0
+    assert account.moved > len(BEGIN)
