@@ -66,7 +66,8 @@ _ALL = (
     Property("EnableBatchedOperations", "batched_operations", BooleanValue()),
     Property("EnableExpress", "express", BooleanValue()),
     Property(EXPRESS_BOUND, "express_bound_ms", IntegerValue(EXPRESS_BOUND_MIN_MS, EXPRESS_BOUND_MAX_MS)),
-    Property("MaxSizeInMegabytes", "max_size_mb", ChoiceValue({mb: mb for mb in ENTITY_SIZES_MB})),
+    # Which sizes there are depends on the tier: `tier_rules` has them.
+    Property("MaxSizeInMegabytes", "max_size_mb", IntegerValue(1, ENTITY_SIZES_MB[-1])),
     Property("MaxMessageSizeInKilobytes", "max_message_size_kb", IntegerValue(256, 102_400)),
     Property("AutoDeleteOnIdle", "auto_delete_on_idle_ms", DurationValue(5 * MS_PER_MINUTE, UNLIMITED_MS)),
     Property("Status", "status", ChoiceValue({status.value: status for status in EntityStatus})),

@@ -133,14 +133,17 @@ def _check_size(namespace: NamespaceOptions, options: EntityOptions, partitions:
     if options.max_size_mb not in allowed:
         each = f", for each of its {partitions} partitions" if partitions > 1 else ""
         sizes = ", ".join(map(str, allowed)) or "smaller than any size that there is"
+        limits = limits_of(namespace)
+        all_bound = limits.entity_total_mb // partitions < limits.entity_size_mb
         raise ArgumentError(
             "MaxSizeInMegabytes",
             options.max_size_mb,
             f"one of {sizes} in a namespace of the tier {namespace.tier.value}{each}",
-            _next_step(namespace, "entity_size_mb"),
+            _next_step(namespace, "entity_total_mb" if all_bound else "entity_size_mb"),
         )
 
 
 def _next_step(namespace: NamespaceOptions, limit: str) -> str:
-    other = "" if namespace.tier is Tier.PREMIUM else ", or use a premium namespace"
-    return f"Take another value, raise the limit {limit} of the namespace{other}."
+    if namespace.tier is Tier.PREMIUM:
+        return f"Take another value, or raise the limit {limit} of the namespace."
+    return f"Take another value, raise the limit {limit} of the namespace, or use a premium namespace."

@@ -15,6 +15,7 @@ from partibus.namespace.config_json import parse_config_json
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.namespace import Namespace
 from partibus.namespace.namespace_options import DEFAULT_NAME, NamespaceOptions
+from partibus.namespace.properties import queue_options
 from partibus.namespace.tiers import Tier
 from tests.unit.namespace.tiered import limited, of_tier
 
@@ -134,6 +135,27 @@ def test_sizes_of_the_tier_are_allowed_and_others_refused(
     ):
         made(catalog, options=EntityOptions(max_size_mb=refused_gb * 1024))
     assert made(catalog, options=EntityOptions(max_size_mb=5 * 1024))[0].max_size_mb == 5 * 1024
+
+
+@pytest.mark.row("P21", "P23")
+@pytest.mark.parametrize(
+    ("tier", "partitions", "size_mb", "next_step"),
+    [
+        (Tier.STANDARD, 1, 7 * 1024, "raise the limit entity_size_mb of the namespace, or use a premium namespace."),
+        (Tier.PREMIUM, 4, 80 * 1024, "Take another value, or raise the limit entity_total_mb of the namespace."),
+        (Tier.PREMIUM, 1, 7 * 1024, "Take another value, or raise the limit entity_size_mb of the namespace."),
+    ],
+)
+def test_a_size_that_a_client_asks_for_is_refused_with_those_of_the_tier(
+    catalog: Catalog, tier: Tier, partitions: int, size_mb: int, next_step: str
+) -> None:
+    """As over AMQP, HTTP and in a Config.json: the property's own check names no size that the tier has not."""
+    of_tier(catalog, tier, partitions)
+    with pytest.raises(ArgumentError) as caught:
+        made(catalog, options=queue_options({"MaxSizeInMegabytes": size_mb}))
+    assert f"in a namespace of the tier {tier.value}" in str(caught.value)
+    assert str(caught.value).endswith(next_step)
+    assert tier is Tier.PREMIUM or "10240" not in str(caught.value)
 
 
 @pytest.mark.row("P22")
