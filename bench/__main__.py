@@ -25,6 +25,7 @@ from bench.kill import measure_kill
 from bench.life import measure_life
 from bench.many import measure_many
 from bench.metering import measure_metering
+from bench.metrics import measure_metrics
 from bench.page import write_page
 from bench.postgresql import measure_postgresql
 from bench.proton import build
@@ -217,6 +218,11 @@ def _express(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _metrics(run: Run) -> Rows:
+    for row in measure_metrics(WORK / "metrics", entities=1_000, rounds=run.scale.rounds):
+        yield row.as_dict()
+
+
 def _spark(run: Run) -> Rows:
     from bench.spark import measure_spark
 
@@ -277,6 +283,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "spark-sink": _spark_sink,
     "spark-beside": _spark_beside,
     "telemetry": _telemetry,
+    "metrics": _metrics,
     "metering": _metering,
     "tenants": _tenants,
     "peers": _peers,

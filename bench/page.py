@@ -67,6 +67,7 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
     yield from section("Sessions, deferred and scheduled messages by the million", _MANY, _many(found), _MANY_NOTE)
     yield from section("Rules of subscriptions", _RULES, _rules(found), _RULES_NOTE)
     yield from section("Telemetry", _TELEMETRY, _telemetry(found), _TELEMETRY_NOTE)
+    yield from section("Metrics", _METRICS, _metrics(found), _METRICS_NOTE)
     yield from section("Counting credits", _METERING, _metering(found), _METERING_NOTE)
     yield from section("A tenant beside one that floods", _TENANTS, _tenants(found), _TENANTS_NOTE)
     yield from spark_sections(found)
@@ -290,6 +291,25 @@ alone, by how many messages are sent, delivered or settled together; *writer* th
 priority. What pairs of runs show is above.
 """
 _TELEMETRY = ("mode", "what", "CPU µs per message", "bytes in files per message")
+
+
+_METRICS = ("entities", "partitions each", "stores counted", "series", "MiB", "answer ms", "CPU ms", "longest stall ms")
+_METRICS_NOTE = """\
+One request to `/metrics`. The stall is processor time of the loop between two turns of whoever else wants it; what waits
+in the stores is counted at most every five seconds.
+"""
+
+
+def _metrics(rows: Sequence[Row]) -> Iterator[list[str]]:
+    for row in rows:
+        if row["scenario"] == "scrape":
+            yield [
+                f"{row['entities']:,}",
+                str(row["partitions"]),
+                "yes" if row["counted"] else "no",
+                f"{row['series']:,}",
+                *(number(row[key]) for key in ("mib", "answer_ms", "cpu_ms", "stall_ms")),
+            ]
 
 
 def _telemetry(rows: Sequence[Row]) -> Iterator[list[str]]:

@@ -82,6 +82,7 @@ def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
     yield from _brokers(rows)
     yield from _stores(rows)
     yield from _telemetry(rows)
+    yield from _metrics(rows)
     yield from _metering(rows)
     yield from _spark(rows)
 
@@ -142,6 +143,15 @@ def _express(rows: Sequence[Row]) -> Iterator[Verdict]:
         elif row["scenario"] == "acknowledged" and row["queue"] == "express":
             measured = row["latency_ms"]["p99"]
             yield _at_most(f"express: answer to a send at {row['rate']:,}/s, p99", measured, _ACKNOWLEDGED_MS, "ms")
+
+
+def _metrics(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        if row["scenario"] == "scrape":
+            what = f"/metrics of {row['entities']:,} entities of {row['partitions']}"
+            what += ", stores counted" if row["counted"] else ""
+            yield _at_most(what, row["answer_ms"], 200, "ms")
+            yield _at_most("... longest stall of the loop", row["stall_ms"], 5, "ms")
 
 
 def _telemetry(rows: Sequence[Row]) -> Iterator[Verdict]:

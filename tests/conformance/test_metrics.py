@@ -17,7 +17,7 @@ from azure.servicebus import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from partibus.frontends.rest.metrics import Snapshot, Told, blocks
+from partibus.frontends.rest.metrics import PARTITION_NUMBERS, Snapshot, Told, blocks
 from partibus.testing.broker_process import BrokerProcess
 
 GUIDE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -178,6 +178,6 @@ def test_each_name_is_documented_and_nothing_else() -> None:
     async def rest() -> None: ...
 
     nothing = Snapshot({"brokers": [], "stores": []}, {}, {}, {}, {}, "default", None, rest)
-    exported = {family.full_name for family, _ in blocks(nothing, Told([], []))}
+    exported = {family.full_name for family, _ in blocks(nothing, Told([], [], [[] for _ in PARTITION_NUMBERS]))}
     documented = set(re.findall(r"^\| `(partibus_\w+)` \|", GUIDE.read_text(), re.MULTILINE))
     assert documented == exported

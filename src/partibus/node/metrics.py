@@ -9,6 +9,7 @@ sends: the work goes on in slices of `SLICE_S`, between which the loop does what
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
+from operator import add, attrgetter
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +17,7 @@ import msgspec
 
 from partibus.errors import EntityNotFound
 from partibus.frontends.amqp.server import AmqpServer
-from partibus.frontends.rest.metrics import Snapshot
+from partibus.frontends.rest.metrics import PARTITION_NUMBERS, Snapshot
 from partibus.namespace.broker import Broker
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.namespace import Queue
@@ -25,7 +26,7 @@ from partibus.namespace.tiers import Tier
 from partibus.node.cursor_watch import CursorFacts, CursorWatch, Retained
 from partibus.partition.answers import OnReply
 from partibus.partition.commands import Inspect
-from partibus.partition.keys import KIND_BITS, SubqueueKind, subqueue_key
+from partibus.partition.keys import KIND_BITS, SubqueueKind
 from partibus.partition.meters import COMMITTED, TALLIED, Meters, Tally
 from partibus.partition.ports import SubqueueCounts
 from partibus.partition.replies import Inspected
@@ -56,8 +57,13 @@ BYTES_MAX = 2 << 20
 _ENTITY_BYTES = 300
 """The numbers of one entity, written down."""
 _PARTITION_BYTES = 48
-_NONE = SubqueueCounts(0, 0)
+_ROWS = 256
+"""Between two rests, where little is done for each."""
+_NONE = (0, 0)
 _IDLE = Tally()
+_COUNTS = attrgetter(*TALLIED, *COMMITTED)
+_KINDS = [(int(kind), str(int(kind))) for kind in SubqueueKind]
+_RECEIVED, _DELIVERED = TALLIED.index("received"), TALLIED.index("delivered")
 
 
 class Slices:
@@ -131,6 +137,10 @@ class Measuring:
                 "entities": entities,
                 "left_out": left_out,
             }
+
+    def forget(self) -> None:
+        """Count what waits in the stores when the next one asks."""
+        self._waiting_of_s = float("-inf")
 
     async def describe(
         self, measured: Mapping[str, Measurements], status: Mapping[str, Any], only: str | None = None
@@ -229,11 +239,13 @@ class Measuring:
         """See `_entity`, the entities with the most messages first; by namespace id what came in and went out, of all
         entities; how many ``entities`` and ``partitions`` there was no room for."""
         queues: dict[int, Queue] = {}
-        for row in [*self._meters.tallies, *(key >> KIND_BITS for key in list(self._waiting))]:
-            queue = self._namespaces.queue_of(row)
-            if queue is not None and not queue.deleted:
-                queues.setdefault(queue.entity_id, queue)
-            await slices.rest()
+        for rows in (list(self._meters.tallies), [key >> KIND_BITS for key in self._waiting]):
+            for first in range(0, len(rows), _ROWS):
+                for row in rows[first : first + _ROWS]:
+                    queue = self._namespaces.queue_of(row)
+                    if queue is not None and not queue.deleted:
+                        queues[queue.entity_id] = queue
+                await slices.rest()
         found: list[tuple[int, Queue, list[Any]]] = []
         totals: dict[int, list[int]] = {}
         for queue in queues.values():
@@ -255,13 +267,13 @@ class Measuring:
             size += len(queue.name.encode()) * 2 + _ENTITY_BYTES
             if size > bytes_max:
                 break
-            count = len(entity[7])
+            count = len(entity[7]) // len(PARTITION_NUMBERS)
             size += count * _PARTITION_BYTES
             if partitions + count > PARTITIONS_MAX or size > bytes_max:
                 size -= count * _PARTITION_BYTES
                 partitions_left_out += count
-                entity[7] = []
-            partitions += len(entity[7])
+                entity[7], count = [], 0
+            partitions += count
             told.append(entity)
             await slices.rest()
         return told, totals, {"entities": len(found) - len(told), "partitions": partitions_left_out}
@@ -278,38 +290,43 @@ class Measuring:
     def _entity(self, queue: Queue) -> tuple[int, list[Any]]:
         """How much there is to tell, and: namespace, path, kind, messages counted (`TALLIED`), commits (`COMMITTED`),
         messages and bytes waiting by kind of sub-queue, how many of them are scheduled, and of a partitioned entity for
-        each partition that has any: its id, messages received, delivered, active, dead letters, bytes."""
+        each partition that has any, one behind the other: `PARTITION_NUMBERS`."""
         tallies, waiting, scheduled = self._meters.tallies, self._waiting, self._scheduled
-        counted, commits = [0] * len(TALLIED), [0.0] * len(COMMITTED)
+        counted: list[float] = [0] * (len(TALLIED) + len(COMMITTED))
         kinds: dict[str, tuple[int, int]] = {}
         is_scheduled = weight = 0
-        partitions: list[tuple[int, ...]] = []
+        partitions: list[int] = []
+        partitioned = queue.partitioned
+        # Thousands of partitions are looked at here: as little as possible for each.
         for place in queue.partitions:
             row = place.partition_row
             tally = tallies.get(row)
             if tally is not None:
-                values = tally.values()
-                counted = [a + b for a, b in zip(counted, values, strict=True)]
-                commits = [a + b for a, b in zip(commits, tally.of_commits(), strict=True)]
+                counted = list(map(add, counted, _COUNTS(tally)))
             messages = dead = size_bytes = 0
-            for kind in SubqueueKind:
-                count = waiting.get(subqueue_key(row, kind))
+            key = row << KIND_BITS
+            for kind, name in _KINDS:
+                count = waiting.get(key | kind)
                 if count is not None:
-                    before = kinds.get(str(int(kind)), (0, 0))
-                    kinds[str(int(kind))] = (before[0] + count.messages, before[1] + count.size_bytes)
-                    size_bytes += count.size_bytes
-                    weight += count.messages
-                    if kind is SubqueueKind.ACTIVE:
-                        messages = count.messages
-                    elif kind is SubqueueKind.DEAD_LETTER:
-                        dead = count.messages
-            is_scheduled += scheduled.get(row, 0)
-            if queue.partitioned and (tally is not None or size_bytes):
+                    number, of_bytes = count
+                    before = kinds.get(name, _NONE)
+                    kinds[name] = (before[0] + number, before[1] + of_bytes)
+                    size_bytes += of_bytes
+                    weight += number
+                    if kind == SubqueueKind.ACTIVE:
+                        messages = number
+                    elif kind == SubqueueKind.DEAD_LETTER:
+                        dead = number
+            if scheduled:
+                is_scheduled += scheduled.get(row, 0)
+            if partitioned and (tally is not None or size_bytes):
                 of = tally or _IDLE
-                partitions.append((place.partition_no, of.received, of.delivered, messages, dead, size_bytes))
-        weight += sum(counted)
+                partitions += (place.partition_no, of.received, of.delivered, messages, dead, size_bytes)
+        tallied = counted[: len(TALLIED)]
+        weight += int(sum(tallied))
         namespace = self._namespaces.broker_of(queue).namespace.name
-        return weight, [namespace, queue.name, queue.kind.value, counted, commits, kinds, is_scheduled, partitions]
+        commits = counted[len(TALLIED) :]
+        return weight, [namespace, queue.name, queue.kind.value, tallied, commits, kinds, is_scheduled, partitions]
 
     # -- namespaces --------------------------------------------------------------------------------------------------
 
@@ -329,9 +346,6 @@ class Measuring:
         return told
 
 
-_RECEIVED, _DELIVERED = TALLIED.index("received"), TALLIED.index("delivered")
-
-
 def packed(measured: Measurements) -> str:
     """As text, which goes through other formats as one word."""
     return msgspec.json.encode(measured).decode()
@@ -349,11 +363,11 @@ async def unpacked(texts: Iterable[tuple[str, str | bytes]]) -> dict[str, Measur
 def _namespace_facts(broker: Broker, total: Iterable[int]) -> dict[str, Any]:
     throttle, account, settings = broker.throttle, broker.account, broker.throttle.settings
     incoming, outgoing, messages, size_bytes = total
+    options = broker.namespace.record.options
     return {
         "connections": broker.connections,
         "requests": broker.requests.requests,
         "failed": broker.requests.failed,
-    options = broker.namespace.record.options
         "incoming": incoming,
         "outgoing": outgoing,
         "messages": messages,
@@ -367,13 +381,13 @@ def _namespace_facts(broker: Broker, total: Iterable[int]) -> dict[str, Any]:
         "cpu_seconds": account.cpu_s,
         "held_bytes": account.held_bytes,
         "closed": account.closed,
+        "units": options.units if options.tier is Tier.PREMIUM else 0,
+        "cpu_load": account.cpu_load,
+        "memory_load": account.memory_load,
     }
 
 
 def _behind(access: StoreAccess) -> StoreAccess | None:
-        "units": options.units if options.tier is Tier.PREMIUM else 0,
-        "cpu_load": account.cpu_load,
-        "memory_load": account.memory_load,
     return access.access if isinstance(access, StoreRoute) else access
 
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from partibus.errors import Unauthorized
@@ -90,7 +90,23 @@ class ShowMetrics:
             Claims(broker.access, broker.wall_clock).check(request, (), Right.MANAGE)
         snapshot = await self._ask(None if of_server else broker.namespace.name)
         open_metrics = is_open_metrics(request.headers.get("accept", ""))
-        return StreamingResponse(text_of(snapshot, open_metrics), media_type=content_type(open_metrics))
+        return _Pieces(text_of(snapshot, open_metrics), content_type(open_metrics))
+
+
+class _Pieces(Response):
+    """Sent as they are made. Starlette's own streaming answers have a library come in that takes 30 ms, in which nobody
+    else is served."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], media_type: str) -> None:
+        self._pieces = pieces
+        super().__init__(media_type=media_type)
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for piece in self._pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 def _is_local(request: Request) -> bool:
@@ -109,11 +125,13 @@ class Told(NamedTuple):
 
     entities: list[tuple[str, list[Any]]]
     """As `partibus.node.metrics.Measuring` has them."""
-    partitions: list[tuple[str, list[int]]]
+    partitions: list[str]
+    columns: list[list[int]]
+    """Of the partitions: each of `PARTITION_NUMBERS`."""
 
 
 async def _told(snapshot: Snapshot) -> Told:
-    told = Told([], [])
+    told = Told([], [], [[] for _ in PARTITION_NUMBERS])
     for broker, measured in snapshot.measured.items():
         of_broker = labels(broker=broker)
         for entity in measured["entities"]:
@@ -121,8 +139,10 @@ async def _told(snapshot: Snapshot) -> Told:
                 continue
             of_entity = labels(namespace=entity[0], entity=entity[1])
             told.entities.append((f"{of_entity},{of_broker}", entity))
-            for partition in entity[7]:
-                told.partitions.append((f'{of_entity},partition="{partition[0]}",{of_broker}', partition))
+            width, numbers = len(PARTITION_NUMBERS), entity[7]
+            told.partitions.extend([f'{of_entity},partition="{i}",{of_broker}' for i in numbers[::width]])
+            for place, column in enumerate(told.columns):
+                column += numbers[place::width]
             await snapshot.rest()
     return told
 
@@ -335,6 +355,8 @@ _WAITING_HELP = (
     ("entity_messages", "Messages in the store, in whatever state."),
     ("entity_bytes", "Bytes of messages in the store."),
 )
+PARTITION_NUMBERS = ("partition", "received", "delivered", "messages", "dead_letters", "bytes")
+"""What is known of each partition, in this order."""
 _PARTITION_COUNTERS = (
     (1, "partition_received_messages", "As of the entity."),
     (2, "partition_delivered_messages", "As of the entity."),
@@ -387,9 +409,9 @@ def _of_entities(snapshot: Snapshot, told: Told) -> Iterator[Block]:
         ((where, entity[6]) for where, entity in told.entities),
     )
     for place, name, text in _PARTITION_COUNTERS:
-        yield counter(name, text, _column(told.partitions, place))
+        yield counter(name, text, zip(told.partitions, told.columns[place], strict=True))
     for place, name, text in _PARTITION_GAUGES:
-        yield gauge(name, text, _column(told.partitions, place))
+        yield gauge(name, text, zip(told.partitions, told.columns[place], strict=True))
 
 
 def _numbers(entities: list[tuple[str, list[Any]]], of: int, place: int) -> Iterator[tuple[str, Value]]:
@@ -402,10 +424,6 @@ def _waiting(entities: list[tuple[str, list[Any]]], place: int) -> Iterator[tupl
         for where, entity in entities
         for kind, counts in entity[5].items()
     )
-
-
-def _column(partitions: list[tuple[str, list[int]]], place: int) -> Iterator[tuple[str, Value]]:
-    return ((where, partition[place]) for where, partition in partitions)
 
 
 def _of_cursors(snapshot: Snapshot) -> Iterator[Block]:
