@@ -103,8 +103,8 @@ def test_a_sender_of_tiny_messages_that_ignores_credit(broker: BrokerProcess) ->
         peer.open()
         peer.attach("flooded", sending=True)
         peer.read_until(Attach)
-        batch = encode_batch([encode_data(b"x")] * 6_000)
-        for number in range(10):
+        batch = encode_batch([encode_data(b"x")] * 4_000)
+        for number in range(15):
             parts = [batch[start : start + 60_000] for start in range(0, len(batch), 60_000)]
             for index, part in enumerate(parts):
                 more = index < len(parts) - 1

@@ -347,7 +347,7 @@ class Peer:
         """Accept the link or refuse it by name, before any state exists."""
         try:
             most = self.broker.namespace.bounds.limits.links
-            if self.connection.link_count > most:
+            if len(self._incoming) + len(self._outgoing) >= most:
                 raise QuotaExceeded("The connection", most, "links", "Detach one first.")
             if isinstance(link, Receiver):
                 self._attach_incoming(link)
