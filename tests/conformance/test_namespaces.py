@@ -239,6 +239,13 @@ class TestHttp:
             assert (about.name, about.messaging_sku) == ("acme-1", MessagingSku.STANDARD)
             assert about.created_at_utc.timestamp() * 1000 == pytest.approx(acme.info.created_ms, abs=1)  # type: ignore[union-attr]
             assert {queue.name for queue in admin.list_queues()} == {"q", "of-acme-1"}
+        with connect(broker.connection_string) as client:
+            Namespaces(client).migrate("acme-1", {"units": 2})
+        with ServiceBusAdministrationClient.from_connection_string(
+            string, connection_verify=str(broker.ca_file), retry_total=0
+        ) as admin:
+            about = admin.get_namespace_properties()
+            assert (about.messaging_sku, about.messaging_units) == (MessagingSku.PREMIUM, 2)
         wrong = string.replace("acme-1.localhost", "bravo-1.localhost")
         with (
             ServiceBusAdministrationClient.from_connection_string(

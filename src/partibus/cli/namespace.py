@@ -194,6 +194,24 @@ def migrate(name: str, options: dict[str, object], connection: str, as_json: boo
         click.echo(f"Namespace '{info.name}' is {info.tier} now; new entities have partitions: {partitions}.")
 
 
+@namespace.command("reset-keys")
+@click.argument("name")
+@CONNECTION
+@JSON
+def reset_keys(name: str, connection: str, as_json: bool) -> None:
+    """Make the policy of all rights of the namespace NAME anew, and print the connection string with its new key.
+
+    The way back in when its keys are lost, or known to others; the old ones are good no more.
+    """
+    with open_client(connection) as client:
+        info = Namespaces(client).reset_keys(name)
+    if as_json:
+        print_json(_json(info, client))
+        return
+    click.echo(info.connection_string(client.endpoint))
+    _note_host(info, client)
+
+
 @namespace.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for the name again.")

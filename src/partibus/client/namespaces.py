@@ -86,6 +86,10 @@ class Namespaces:
         """Make a premium namespace of a standard one while it is in use."""
         return self._ask("partibus:migrate-namespace", name, options or {})
 
+    def reset_keys(self, name: str) -> NamespaceInfo:
+        """Make its first policy anew, with new keys: who uses the old ones is locked out at once."""
+        return _info(self._node.request("partibus:reset-namespace-keys", {"name": name}))
+
     def delete(self, name: str) -> None:
         """With all its entities and messages; its clients are disconnected."""
         self._node.request("partibus:delete-namespace", {"name": name})

@@ -63,6 +63,9 @@ def test_life_of_a_namespace(broker: BrokerProcess) -> None:
     (shown,) = rows(run(operator, "namespace", "show", "acme-1", "--json", "--show-key"))
     assert shown["connection_string"] == theirs
     assert "premium" in run(operator, "namespace", "show", "acme-1").output
+    reset = run(operator, "namespace", "reset-keys", "acme-1")
+    assert run(theirs, "peek", "orders").exit_code == 1
+    theirs = reset.stdout.strip()
     (peeked,) = rows(run(theirs, "peek", "orders", "--json"))
     assert peeked["body"] == "hello"
     refused = run(operator, "namespace", "delete", "acme-1", input="acme-2\n")

@@ -221,6 +221,7 @@ class TestWaysOut:
             "partibus:update-namespace",
             "partibus:migrate-namespace",
             "partibus:delete-namespace",
+            "partibus:reset-namespace-keys",
         ],
     )
     def test_what_is_the_servers_is_the_operators(self, world: Tenants, operation: str) -> None:
@@ -346,6 +347,24 @@ class TestOperations:
         status, text = self.refusal(world, "create-namespace", name="charlie-1", options=options)
         assert (status, len(world.namespaces)) == (400, 3)
         assert words in text
+
+    def test_who_has_locked_himself_out_is_let_in_again(self, world: Tenants) -> None:
+        acme = world.namespaces.named("acme-1")
+        before = world.key("acme-1")
+        client = world.enter("acme-1", HOSTS["acme-1"])
+        link = client.sender("q")
+        acme.delete_policy("", ROOT_POLICY)
+        assert "primary-key" not in self.ask(world, "get-namespace", name="acme-1")
+        made = self.ask(world, "reset-namespace-keys", name="acme-1")
+        assert (made["policy"], made["primary-key"]) == world.key("acme-1")
+        assert world.key("acme-1") != before
+        client.peer.check_claims()
+        world.carry()
+        assert client.refusal(link).condition == UNAUTHORIZED
+        assert refused(world.enter("acme-1", HOSTS["acme-1"])) is None
+        again = self.ask(world, "reset-namespace-keys", name="acme-1")
+        assert again["primary-key"] != made["primary-key"]
+        assert [policy.name for policy in acme.access] == [ROOT_POLICY]
 
     @pytest.mark.parametrize("operation", ["get", "update", "migrate", "delete"])
     def test_one_that_is_not_there_is_named(self, world: Tenants, operation: str) -> None:

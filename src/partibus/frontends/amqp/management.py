@@ -121,6 +121,7 @@ SERVER_OPERATIONS: dict[str, OnServer] = {
     namespaces.UPDATE: namespaces.update,
     namespaces.MIGRATE: namespaces.migrate,
     namespaces.DELETE: namespaces.delete,
+    namespaces.RESET_KEYS: namespaces.reset_keys,
 }
 """What concerns all namespaces: for who may manage the default one, the server's operator."""
 

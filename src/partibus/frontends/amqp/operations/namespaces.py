@@ -1,8 +1,9 @@
-"""Namespaces of the server: create, list, get, update, migrate, delete, on the `$management` node of the default one.
+"""Namespaces of the server: create, list, get, update, migrate, delete, and new keys, on the `$management` node of the
+default one.
 
 Who may manage the default namespace is the server's operator. Options are maps by the names of `OPTIONS`; a number of
-the tier that is null is the tier's again. Answers to ``create`` and ``get`` have keys: who made a namespace hands them
-on. Changes are answered when every broker goes by them.
+the tier that is null is the tier's again. Answers to ``create``, ``get`` and new keys have keys: who made a namespace
+hands them on. Changes are answered when every broker goes by them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from partibus.errors import ArgumentError
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.arguments import body_of, mapping, text
 from partibus.frontends.amqp.operations.status import success
-from partibus.namespace.access import ROOT_POLICY, Right
+from partibus.namespace.access import ROOT_POLICY, Right, SasPolicy
 from partibus.namespace.broker import Broker
 from partibus.namespace.hints import did_you_mean
 from partibus.namespace.namespace_options import NamespaceOptions
@@ -28,6 +29,7 @@ GET: Final = "partibus:get-namespace"
 UPDATE: Final = "partibus:update-namespace"
 MIGRATE: Final = "partibus:migrate-namespace"
 DELETE: Final = "partibus:delete-namespace"
+RESET_KEYS: Final = "partibus:reset-namespace-keys"
 
 LIMITS: Final = "limits"
 OPTIONS: Final[dict[str, str]] = {
@@ -96,6 +98,14 @@ def delete(namespaces: Namespaces, body: object, respond: Respond) -> None:
     """Take a namespace out with all that is in it: its clients are disconnected."""
     namespaces.delete(text(body_of(body), "name"))
     namespaces.when_followed(lambda: respond(success()))
+
+
+def reset_keys(namespaces: Namespaces, body: object, respond: Respond) -> None:
+    """Make the policy that a namespace begins with anew, with new keys: the way back in for who has lost it. Reply with
+    what it became."""
+    broker = namespaces.named(text(body_of(body), "name"))
+    broker.set_policy("", SasPolicy(ROOT_POLICY, Right.MANAGE, "", ""))
+    namespaces.when_followed(lambda: _reply_with(namespaces, broker, respond, keys=True))
 
 
 # -- from requests to options ------------------------------------------------------------------------------------------
