@@ -199,8 +199,8 @@ The same messages, each with an id of its own: *base* is a plain queue, *other* 
     "express": (
         "Express beside durable",
         """\
-The same messages, which nobody forces: *base* is a queue, *other* an express one ([express](express.md)). *send* leaves
-them there, so that those that become old are written meanwhile.
+The same messages, which nobody forces: *base* is a queue, *other* an express one ([express](express.md)). A run
+takes about a second: what became old would be written like other messages.
 """,
     ),
     "transports": (
@@ -295,8 +295,8 @@ _TELEMETRY = ("mode", "what", "CPU µs per message", "bytes in files per message
 
 _METRICS = ("entities", "partitions each", "stores counted", "series", "MiB", "answer ms", "CPU ms", "longest stall ms")
 _METRICS_NOTE = """\
-One request to `/metrics`. The stall is processor time of the loop between two turns of whoever else wants it; what waits
-in the stores is counted at most every five seconds.
+One request to `/metrics`. The stall is processor time of the loop between two turns of whoever else wants it; what
+waits in the stores is counted at most every five seconds.
 """
 
 
