@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from hypothesis import settings
+
+# Many environments for builds have Python keep no bytecode. Each broker and each of Spark's workers would compile
+# all of its modules then, half of what its start costs.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pytest_plugins = ["pytester", "tests.plugins.rows", "tests.plugins.spread"]
 
