@@ -18,15 +18,18 @@ from partibus.amqp.section_encoding import (
     encode_properties,
     encode_value,
 )
-from partibus.errors import MessageTooLarge, PartibusError
+from partibus.errors import ArgumentError, MessageTooLarge, PartibusError, QuotaExceeded
 from partibus.frontends.rest.data.message_in import MessageReader
 from partibus.frontends.rest.data.message_out import body_of, date_text, headers_of
 from partibus.frontends.rest.data.paths import parse_place
 from partibus.message import Message, pack, ttl_of
+from partibus.namespace.bounds import Bounds
 from partibus.namespace.catalog import EntityRecord
 from partibus.namespace.entities import EntityDescription, EntityOptions
+from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.placement import Placement
 from partibus.namespace.queues import Queue
+from partibus.namespace.tiers import Tier
 from partibus.partition.entry import Entry
 
 READER = MessageReader(lambda: "made-here")
@@ -194,3 +197,36 @@ def test_paths_of_messages(path: str, entity: str, below: tuple[str, ...]) -> No
 @pytest.mark.parametrize("path", ["/q", "/messages", "/q/messages/tail", "/q/messages/1/2/3", "/messages/head"])
 def test_other_paths_are_not_about_messages(path: str) -> None:
     assert parse_place(path) is None
+
+
+KIB = 1024
+PREMIUM = Queue(
+    EntityRecord(1, EntityDescription("q", EntityOptions(max_message_size_kb=100 * KIB)), (Placement(0, 0, 1),), 0, 0),
+    Bounds(NamespaceOptions(tier=Tier.PREMIUM)),
+)
+
+
+@pytest.mark.row("A11")
+def test_a_message_over_http_is_as_large_as_a_batch_whatever_its_entity_takes() -> None:
+    assert READER.from_headers([], bytes(1000 * KIB), PREMIUM)
+    with pytest.raises(MessageTooLarge, match="over the 1048576 bytes"):
+        READER.from_headers([], bytes(1024 * KIB), PREMIUM)
+
+
+def test_a_batch_over_http_has_so_many_messages() -> None:
+    one = b'{"Body": ""}'
+    assert len(READER.from_batch(b"[" + b",".join([one] * 4_500) + b"]", PREMIUM)) == 4_500
+    with pytest.raises(QuotaExceeded, match="A batch to 'q' is at its quota of 4500 messages"):
+        READER.from_batch(b"[" + b",".join([one] * 4_501) + b"]", PREMIUM)
+
+
+def test_properties_over_http_have_the_bounds_of_others() -> None:
+    for headers, says in (
+        ([("big", json.dumps("x" * 33 * KIB))], "property 'big' is "),
+        ([(f"big-{i}", json.dumps("x" * 17 * KIB)) for i in range(4)], "properties and headers of a message is "),
+    ):
+        with pytest.raises(ArgumentError, match=says):
+            READER.from_headers(headers, b"", QUEUE)
+        with pytest.raises(ArgumentError, match=says):
+            user = {name: json.loads(value) for name, value in headers}
+            READER.from_batch(json.dumps([{"Body": "", "UserProperties": user}]).encode(), QUEUE)
