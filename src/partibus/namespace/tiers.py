@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from partibus.errors import ArgumentError, InvalidOperation
 from partibus.namespace.hints import did_you_mean
+from partibus.throttling.settings import ThrottlingPolicy
 from partibus.units.shares import UNITS
 
 if TYPE_CHECKING:
@@ -239,6 +240,13 @@ def check_namespace_options(options: "NamespaceOptions") -> None:
     """Refuse what a namespace can't be. ArgumentError with the field, its value and what is allowed."""
     if options.tier is not Tier.PREMIUM:
         _check_not_premium(options)
+    elif options.throttling.policy is not ThrottlingPolicy.OFF:
+        raise ArgumentError(
+            "policy",
+            options.throttling.policy.value,
+            "off in the tier premium, which has no credits: the load of its messaging units throttles it",
+            "Leave it out, or use a standard namespace.",
+        )
     _check_choice("partition_count", options.partition_count, PARTITION_COUNTS)
     for field in ("units", "units_min", "units_max"):
         _check_choice(field, getattr(options, field), UNITS)

@@ -315,6 +315,18 @@ class TestOperations:
         assert again[0] == 400
         assert "premium" in again[1]
 
+    @pytest.mark.row("R10", "R11")
+    def test_the_credits_of_one_that_is_migrated_end(self, world: Tenants) -> None:
+        self.ask(world, "update-namespace", name="acme-1", options={"throttling": "enforce", "credits-per-second": 1})
+        throttle = world.namespaces.named("acme-1").throttle
+        assert throttle.enforces
+        asked = {"partitions": 1, "throttling": "enforce"}
+        assert "off in the tier premium" in self.refusal(world, "migrate-namespace", name="acme-1", options=asked)[1]
+        assert throttle.enforces
+        became = self.ask(world, "migrate-namespace", name="acme-1", options={"partitions": 1})
+        assert (became["tier"], became["throttling"]) == ("premium", "off")
+        assert not throttle.active
+
     def test_limits_of_the_default_one_are_options_too(self, world: Tenants) -> None:
         changed = self.ask(world, "update-namespace", name="default", options={"limits": {"entities": 1}})
         assert (changed["default"], changed["entities"]) == (True, 1)
@@ -332,6 +344,10 @@ class TestOperations:
             ({"tier": "premium", "units-min": 4, "units-max": 2}, "units-min is 4"),
             ({"tier": "premium", "units": 8, "units-max": 4}, "units is 8"),
             ({"throttling": "sometimes"}, "throttling is 'sometimes', but must be one of off, observe, enforce"),
+            (
+                {"tier": "premium", "throttling": "enforce"},
+                "throttling is 'enforce', but must be off in the tier premium, which has no credits",
+            ),
             ({"credits-per-second": -1}, "credits-per-second is -1"),
             ({"credits-per-second": "many"}, "credits-per-second is 'many', but must be a whole number"),
             ({"units": True}, "units is True"),

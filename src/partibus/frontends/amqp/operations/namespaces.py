@@ -21,7 +21,7 @@ from partibus.namespace.hints import did_you_mean
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.tiers import Tier
-from partibus.throttling.settings import ThrottlingSettings
+from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 
 CREATE: Final = "partibus:create-namespace"
 LIST: Final = "partibus:list-namespaces"
@@ -86,9 +86,9 @@ def update(namespaces: Namespaces, body: object, respond: Respond) -> None:
 
 def migrate(namespaces: Namespaces, body: object, respond: Respond) -> None:
     """Make it a premium namespace, with the other options that are given, while it is in use; reply with what it
-    became."""
+    became. Its credits end with that."""
     arguments = body_of(body)
-    given = {"tier": Tier.PREMIUM.value, **_options(arguments)}
+    given = {"tier": Tier.PREMIUM.value, "throttling": ThrottlingPolicy.OFF.value, **_options(arguments)}
     with _named_as_asked():
         broker = namespaces.migrate(text(arguments, "name"), lambda old: _changed(old, given))
     namespaces.when_followed(lambda: _reply_with(namespaces, broker, respond))
