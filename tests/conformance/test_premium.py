@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import cast
 from urllib.error import HTTPError
@@ -110,6 +110,30 @@ def test_other_ways_in_are_refused_as_well(small: BrokerProcess) -> None:
             if (503, "2") in answers:
                 break
         assert (503, "2") in answers, answers
+
+
+@pytest.mark.row("R12")
+def test_units_follow_the_load_and_every_broker_goes_by_it(tmp_path: Path) -> None:
+    arguments = ("--brokers", "2", "--units-per-broker", "64", "--clock", "manual")
+    with BrokerProcess(tmp_path, arguments=arguments) as broker:
+        with connect(broker.connection_string) as operator:
+            made = Namespaces(operator).create(NAME, {"tier": "premium", "units-max": 2})
+            with connect(made.connection_string(operator.endpoint)) as client:
+                Entities(client).create_queue("orders", {})
+                sender = client.sender("orders")
+
+                def scaled() -> bool:
+                    for _ in range(5):
+                        with suppress(SendFailed):
+                            sender.send([OutgoingMessage(body=b"body")] * 500)
+                    broker.advance(500)
+                    return Namespaces(operator).get(NAME).options["units"] == 2
+
+                eventually("there are two", scaled)
+        # Each of the brokers is asked by some of so many connections.
+        for _ in range(8):
+            with connect(broker.connection_string) as operator:
+                assert Namespaces(operator).get(NAME).options["units"] == 2
 
 
 @pytest.mark.row("R12", "P4")
