@@ -13,7 +13,7 @@ from partibus.errors import (
     shown,
 )
 from partibus.partition.answers import OnReply
-from partibus.partition.commands import Command, Inspect, Tick
+from partibus.partition.commands import Command, Enqueue, Inspect, Outcome, Settle, Tick
 from partibus.partition.options import PartitionOptions
 from partibus.partition.replies import CursorHeld, Failed, ReceiveRefused, Refused
 from partibus.partition.runtime import StoreRuntime
@@ -80,7 +80,8 @@ class PartitionHandle:
         has other requests under way, so this one may wait for company if the entity allows."""
         if type(command) is not Inspect:
             self.used = True
-        self._store.submit(self.row, self.options, command, on_reply, holdable=more and self.batched)
+        holdable = more and self.batched and _is_batched(command)
+        self._store.submit(self.row, self.options, command, on_reply, holdable=holdable)
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
         """Say where `Granted` for a receiver goes; a `Failed` there ends the receiver, after a `ReceiveRefused` it
@@ -104,6 +105,12 @@ class PartitionHandle:
     def drop(self, on_dropped: Callable[[int], None]) -> None:
         """The entity was deleted: delete the partition's rows, then call with its number."""
         self._store.drop(self.row, on_dropped)
+
+
+def _is_batched(command: Command) -> bool:
+    """Batched store access is about sending and completing only (row C14)."""
+    kind = type(command)
+    return kind is Enqueue or (kind is Settle and command.outcome is Outcome.COMPLETE)  # type: ignore[union-attr]
 
 
 class Numbers:

@@ -14,6 +14,7 @@ from partibus.partition import commands as c
 from partibus.partition import replies as r
 from partibus.partition.commands import Outcome
 from partibus.partition.keys import SubqueueKind
+from partibus.partition.meters import Meters
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store, StoreError, StoreFull, Writes
 from partibus.partition.runtime import StoreRuntime
@@ -60,7 +61,9 @@ class Broker:
         self.disk = MemoryDisk()
         self.commits: list[Writes] = []
         self.stores: list[CountingStore] = []
-        self.runtime = StoreRuntime(self.open, SimulatedHost(self.timeline, Random(seed)), self, LIMITS)
+        self.meters = Meters(lambda: self.timeline.time_ms / 1000)
+        host = SimulatedHost(self.timeline, Random(seed))
+        self.runtime = StoreRuntime(self.open, host, self, LIMITS, meters=self.meters)
         self.runtime.open()
         self.answers: list[Any] = []
         self.offset_ms = 0
@@ -129,7 +132,7 @@ def test_held_writes_and_deletes_share_a_commit() -> None:
     broker.answered(broker.send(3))
     broker.receive(1)
     grant = broker.granted()
-    broker.rest()
+    broker.wait(LIMITS.lazy_ms + 2 * IO_MS_MAX)
     started_ms, before = broker.timeline.time_ms, len(broker.commits)
     requests = [broker.settle(Outcome.COMPLETE, grant, holdable=True)]
     for at_ms in (3, 9, 15):
@@ -153,6 +156,41 @@ def test_entity_without_batched_store_access_holds_nothing(batched: bool, commit
         broker.wait(LIMITS.hold_ms - 1)
     broker.answered(901, 902)
     assert len(broker.commits) == commits
+
+
+@pytest.mark.row("C14")
+@pytest.mark.parametrize(
+    ("outcome", "is_held"), [(Outcome.COMPLETE, True), (Outcome.DEFER, False), (Outcome.DEAD_LETTER, False)]
+)
+def test_batched_store_access_is_about_send_and_complete_only(outcome: Outcome, is_held: bool) -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.receive(1)
+    grant = broker.granted()
+    broker.wait(LIMITS.lazy_ms + 2 * IO_MS_MAX)
+    broker.commits.clear()
+    handle = PartitionHandle(0, ROW, broker.runtime, OPTIONS, batched=True)
+    tokens = [(grant.lock_id, entry.pos) for entry in grant.entries]
+    handle.submit(c.Settle(903, 0, outcome, tokens), broker.answers.append, more=True)
+    broker.wait(LIMITS.hold_ms - 1)
+    assert len(broker.commits) == (0 if is_held else 1)
+    broker.answered(903)
+
+
+@pytest.mark.row("C13")
+def test_commits_messages_and_waits_are_counted_of_each_partition() -> None:
+    broker = Broker()
+    broker.answered(broker.send(3))
+    tally, meter = broker.meters.tally_of(ROW), broker.runtime.meter
+    assert (tally.commits, tally.operations) == (1, 3)
+    requests = [broker.send(2, holdable=True)]
+    broker.timeline.call_later(LIMITS.hold_ms / 2, lambda: requests.append(broker.send(holdable=True)))
+    broker.run_until(lambda: len(requests) == 2)
+    broker.answered(*requests)
+    assert (tally.commits, tally.operations) == (2, 6)
+    assert meter.commits == 2
+    assert tally.waited_s * 1000 == pytest.approx(LIMITS.hold_ms, abs=IO_MS_MAX)
+    assert meter.waited_s == pytest.approx(tally.waited_s)
 
 
 def test_client_that_waits_for_each_answer_is_never_held() -> None:
