@@ -72,7 +72,8 @@ class PeerChannels:
         existing.lead(store_no, route)
 
     def keep(self, present: Set[tuple[str, str]]) -> None:
-        """Only these brokers are there now, or own anything: channels to others end when they have answered what they were asked."""
+        """Only these brokers are there now, or own anything: channels to others end when they have answered what they
+        were asked."""
         for identity, link in list(self._links.items()):
             if identity not in present:
                 link.leave()

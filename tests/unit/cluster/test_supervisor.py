@@ -37,7 +37,7 @@ async def main():
             del mine[body["store_no"]]
         elif op == "facts":
             stores = {f"store-{no:02}": {"trouble": None} for no in mine if no != "broker"}
-            return {"stores": stores, "connections": 0}
+            return {"stores": stores, "connections": 0, "namespaces": {}}
         elif op == "take-used":
             return {"entities": [len(mine), 77]}
         elif op == "follow":
