@@ -109,6 +109,7 @@ def namespace() -> None:
 def create(name: str, options: dict[str, object], connection: str, as_json: bool) -> None:
     """Create the namespace NAME and print the connection string of its policy of all rights."""
     with open_client(connection) as client:
+        _check_host_stays(name, client)
         made = Namespaces(client).create(name, options)
     if as_json:
         print_json(_json(made, client))
@@ -270,6 +271,17 @@ def _shown(value: object) -> object:
 def _time(time_ms: int) -> str | None:
     """The default namespace has no time until it is changed."""
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}" if time_ms else None
+
+
+def _check_host_stays(name: str, client: Client) -> None:
+    """A namespace that has the first label of the server's own host name would be found under that from now on, and the
+    default one no more."""
+    host = client.endpoint.host
+    if host.split(".")[0].lower() == name.lower():
+        raise click.ClickException(
+            f"NAME is '{name}', but must not be what '{host}' begins with, the host name by which you call the server: "
+            "it would lead to the new namespace. Take another name."
+        )
 
 
 def _note_host(info: NamespaceInfo, client: Client) -> None:

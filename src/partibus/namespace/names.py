@@ -20,6 +20,7 @@ RULES = "Rules"
 _RESERVED = frozenset({SUBSCRIPTIONS.lower(), RULES.lower()})
 
 _NAMESPACE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{4,48}[A-Za-z0-9]")
+_THIS_MACHINE = "localhost"
 _SEGMENT = re.compile(r"[A-Za-z0-9._~-]+")
 _ONLY_DOTS = re.compile(r"\.+")
 
@@ -59,6 +60,8 @@ def check_namespace_name(name: str, field: str = "Name") -> str:
             "6 to 50 letters, digits and hyphens, the first a letter, the last no hyphen",
             "Host names begin with it.",
         )
+    if name.lower() == _THIS_MACHINE:
+        raise ArgumentError(field, name, f"another name than {_THIS_MACHINE}", "By that the server itself is called.")
     return name
 
 

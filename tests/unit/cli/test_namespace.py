@@ -82,6 +82,7 @@ def test_life_of_a_namespace(broker: BrokerProcess) -> None:
     [
         (("create", "short"), "6 to 50 letters, digits and hyphens"),
         (("create", "default"), "default"),
+        (("create", "LocalHost"), "must not be what 'localhost' begins with"),
         (("create", "acme-2", "--tier", "gold"), "'gold' is not one of 'basic', 'standard', 'premium'"),
         (("create", "acme-2", "--tier", "premium", "--partitions", "3"), "partitions is 3, but must be one of 1, 2, 4"),
         (("create", "acme-2", "--units", "2"), "units is 2, but must be 1 in the tier standard"),

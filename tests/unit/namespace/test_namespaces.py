@@ -71,6 +71,13 @@ class TestHosts:
             namespaces.create(name, STANDARD)
         assert len(namespaces) == 1
 
+    def test_the_host_name_of_the_server_itself_is_no_name(self, namespaces: Namespaces) -> None:
+        """Else nobody would find the default namespace any more."""
+        for name in ("localhost", "LOCALHOST"):
+            with pytest.raises(ArgumentError, match="must be another name than localhost"):
+                namespaces.create(name, STANDARD)
+        assert namespaces.of_host("localhost:5672") is namespaces.default
+
     def test_a_name_is_taken_whatever_its_case_also_the_default_ones(self, namespaces: Namespaces) -> None:
         namespaces.create("Acme-1", STANDARD)
         for name in ("acme-1", "ACME-1", "default", "DEFAULT"):
