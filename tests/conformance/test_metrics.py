@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -15,9 +17,18 @@ from azure.servicebus import (
     ServiceBusReceivedMessage,
     ServiceBusReceiveMode,
 )
+from azure.servicebus.exceptions import ServiceBusError
+from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from partibus.client import OutgoingMessage, connect
+from partibus.client.entities import Entities
+from partibus.client.errors import SendFailed
+from partibus.client.namespaces import Namespaces
+from partibus.clock import SystemClock
 from partibus.frontends.rest.metrics import PARTITION_NUMBERS, Snapshot, Told, blocks
+from partibus.namespace.connection_string import parse_connection_string
+from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
 
 GUIDE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -165,6 +176,125 @@ def test_a_topic_and_its_subscriptions(broker: BrokerProcess) -> None:
         assert metrics.sum("entity_received_messages_total", entity=path) == 3
         assert metrics.sum("entity_messages", entity=path, sub_queue="active") == 3
     assert metrics.sum("entities", kind="subscription") == 2
+
+
+@pytest.mark.row("R13")
+@pytest.mark.parametrize("broker", [1, 2], indirect=True)
+def test_a_tenant_is_told_of_its_own_namespace_and_only_who_may_manage_it(broker: BrokerProcess) -> None:
+    with connect(broker.connection_string) as client:
+        tenants = [Namespaces(client).create(name) for name in ("acme-1", "bravo-1")]
+        strings = [one.connection_string(client.endpoint) for one in tenants]
+    for tenant, string in zip(tenants, strings, strict=True):
+        with connect(string) as client:
+            Entities(client).create_queue(f"of-{tenant.name}", {})
+    with connect(broker.connection_string) as client:
+        for tenant in tenants:
+            Namespaces(client).update(tenant.name, {"throttling": "enforce", "credits-per-second": 50})
+    use_up(strings[0], "of-acme-1")
+    for headers in ({}, token_of(strings[1], "acme-1.localhost")):
+        assert scrape(broker, "acme-1.localhost", headers) == "401"
+    acme = scrape(broker, "acme-1.localhost", token_of(strings[0], "acme-1.localhost"))
+    assert "bravo-1" not in acme
+    assert "partibus_broker_up" not in acme
+    assert 'partibus_entity_received_messages_total{namespace="acme-1",entity="of-acme-1"' in acme
+    whole = Metrics(broker)  # from the same machine
+    assert whole.labels("namespace_requests_total", "namespace") == {"default", "acme-1", "bravo-1"}
+    assert whole.labels("entity_received_messages_total", "namespace") == {"acme-1"}
+    assert whole.sum("entities", namespace="bravo-1", kind="queue") == 1
+    assert whole.sum("namespace_throttled_requests_total", namespace="acme-1", operation="send") >= 1
+    assert whole.sum("namespace_busy_errors_total", namespace="acme-1", request="send") >= 1
+    assert whole.sum("namespace_throttled_requests_total", namespace="bravo-1") == 0
+    assert whole.sum("namespace_credits_used_total", namespace="acme-1", operation="send") >= 40
+    assert whole.sum("namespace_credits_granted_total", namespace="acme-1") >= 40
+    assert {sample.value for sample in whole.samples if sample.name == "partibus_namespace_credits_per_second"
+            and sample.labels["namespace"] == "acme-1"} == {50}  # fmt: skip
+    assert whole.sum("namespace_incoming_messages_total", namespace="acme-1") >= 40
+    assert scrape(broker, "localhost", token_of(strings[0], "localhost")) == "401"
+
+
+def use_up(string: str, queue: str) -> None:
+    """Send until a send is refused for want of credits, after at least one that was not."""
+    sent = False
+    with connect(string) as client:
+        sender = client.sender(queue)
+        until_s = time.monotonic() + 20
+        while time.monotonic() < until_s:
+            try:
+                sender.send_batch([OutgoingMessage(body=b"x") for _ in range(40)])
+            except SendFailed:
+                if sent:
+                    return
+                time.sleep(0.05)  # an allocator that is new gives nothing before its first whole period
+            else:
+                sent = True
+    raise AssertionError("nothing was refused")
+
+
+def token_of(string: str, host: str) -> dict[str, str]:
+    shown = parse_connection_string(string)
+    until_s = SystemClock().now_ms() // 1000 + 600
+    return {"Authorization": make_token(f"http://{host}/", shown.key_name, shown.key, until_s)}
+
+
+def scrape(broker: BrokerProcess, host: str, headers: dict[str, str]) -> str:
+    """The answer; its status, if it is refused."""
+    request = Request(f"{broker.http_url}/metrics", headers={"Host": host, **headers})
+    try:
+        with urlopen(request, timeout=20) as response:
+            text: str = response.read().decode()
+            return text
+    except HTTPError as error:
+        error.close()
+        return str(error.code)
+
+
+@pytest.mark.row("C13")
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_requests_commits_and_partitions_are_counted(broker: BrokerProcess) -> None:
+    broker.create_queue("orders", EnablePartitioning=True)
+    use(broker, "orders")
+    with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        with client.get_queue_sender("orders") as sender:
+            sender.schedule_messages(ServiceBusMessage("later"), datetime.now(UTC) + timedelta(days=1))
+        with pytest.raises(ServiceBusError), client.get_queue_sender("missing") as sender:
+            sender.send_messages(ServiceBusMessage("x"))
+    metrics = Metrics(broker)
+    assert metrics.sum("namespace_requests_total", request="send") == 10
+    assert metrics.sum("namespace_requests_total", request="settle") >= 6
+    assert metrics.sum("namespace_requests_total", request="management") >= 2
+    assert metrics.sum("namespace_user_errors_total", request="attach") >= 1
+    assert metrics.sum("namespace_server_errors_total") == 0
+    assert metrics.sum("namespace_incoming_messages_total", namespace="default") == 11
+    assert metrics.sum("namespace_connections", namespace="default") >= 0
+    assert metrics.sum("entity_scheduled_messages", entity="orders") == 1
+    assert metrics.sum("entity_commits_total", entity="orders") >= 10
+    assert metrics.sum("entity_commit_operations_total", entity="orders") >= 20
+    assert metrics.sum("entity_commit_wait_seconds_total", entity="orders") > 0
+    assert metrics.sum("store_commit_wait_seconds_total") > 0
+    assert metrics.labels("partition_received_messages_total", "partition") <= {str(number) for number in range(16)}
+    for name in ("received_messages_total", "delivered_messages_total"):
+        of_entity = metrics.sum(f"entity_{name}", entity="orders")
+        assert metrics.sum(f"partition_{name}", entity="orders") == of_entity
+    assert metrics.sum("partition_messages", entity="orders") == 4
+    assert metrics.sum("partition_dead_letter_messages", entity="orders") == 1
+    assert metrics.sum("partition_bytes", entity="orders") == metrics.sum("entity_bytes", entity="orders")
+    assert metrics.sum("broker_left_out") == 0
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_open_metrics_are_as_their_format_wants(broker: BrokerProcess) -> None:
+    broker.create_queue("orders", EnablePartitioning=True)
+    use(broker, "orders")
+    wanted = {"Accept": "application/openmetrics-text; version=1.0.0,text/plain;q=0.5"}
+    with urlopen(Request(f"{broker.http_url}/metrics", headers=wanted), timeout=20) as response:
+        assert response.headers["Content-Type"].startswith("application/openmetrics-text")
+        text = response.read().decode()
+    parse = open_metrics.text_string_to_metric_families
+    found = {family.name: family for family in parse(text)}  # type: ignore[no-untyped-call]
+    assert {(one.type, one.name) for one in found.values()} >= {
+        ("counter", "partibus_entity_received_messages"), ("histogram", "partibus_store_commit_seconds"),
+        ("gauge", "partibus_store_up"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("broker", [1], indirect=True)
