@@ -141,8 +141,9 @@ class UnitLimits:
     per_broker: int = 4
     """Units of one broker process: each is such a part of its time and of its memory."""
     memory_bytes: int = 1024 * MIB
-    """Of one broker process for what namespaces hold: input, output, windows of their partitions. A namespace with all
-    units of a broker could hold 100 connections' unsent answers and the full windows of 400 partitions."""
+    """Of one broker process for what the clients of namespaces make it hold: input, unsent output, bodies under lock.
+    Not the windows of partitions: those are bounded, and who waits for them to be smaller would wait for receivers that
+    are withheld. All units of a broker could hold the bodies of 250,000 messages of 4 KiB that nobody settles."""
 
 
 @dataclass(frozen=True, slots=True)

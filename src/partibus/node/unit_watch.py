@@ -195,7 +195,8 @@ class UnitWatch:
                     self._scale(broker, load.cpu)
 
     def _weigh(self) -> None:
-        """See how much memory premium namespaces take: what their connections and partitions hold."""
+        """See how much memory premium namespaces take, of what goes again by itself: clients read, settle or leave, and
+        locks run out. Else who is refused because of it would be refused for ever."""
         of = {broker.account: 0 for broker in self._namespaces if _units(broker)}
         for protocol in self._protocols:
             if protocol.account in of:

@@ -111,9 +111,16 @@ class Lane:
 
     @property
     def held_bytes(self) -> int:
-        """Stored bytes in memory, of what waits and of what is under lock."""
-        locked = sum([len(entry.data) for entry in self.held if entry.data is not None])
-        return self.ready.size_bytes + self.tail_bytes + locked
+        """Stored bytes in memory of what somebody has, or is about to: under lock or reserved."""
+        return sum(
+            [
+                len(entry.data)
+                for table in (self.locks, self.reservations)
+                for batch in table
+                for entry in batch.entries.values()
+                if entry.data is not None
+            ]
+        )
 
     @property
     def has_more(self) -> bool:

@@ -266,7 +266,7 @@ class StoreRuntime:
         self._host.read(lambda: store.cursor_partitions(most), read)
 
     def held_bytes(self) -> Iterator[tuple[int, int]]:
-        """Stored bytes that memory holds of what waits or is under lock, of each partition in use, by row."""
+        """Stored bytes in memory of what is under lock or reserved, of each partition in use, by row."""
         for row, slot in self._slots.items():
             if slot.machine is not None:
                 yield row, slot.machine.state.held_bytes

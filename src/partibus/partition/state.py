@@ -138,7 +138,7 @@ class PartitionState:
 
     @property
     def held_bytes(self) -> int:
-        """Stored bytes in memory, of all lanes."""
+        """Of all lanes."""
         lanes: list[Lane] = list(self.subqueues.values())
         if self.sessions is not None:
             lanes += [session.lane for session in self.sessions.held.values()]
