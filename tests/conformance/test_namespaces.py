@@ -117,7 +117,6 @@ def peeked(string: str, **options: Any) -> list[str]:
 
 
 class TestAmqp:
-    @pytest.mark.row("R9")
     @pytest.mark.usefixtures("_names_below_localhost")
     def test_the_connection_string_is_all_that_a_client_needs(
         self, broker: BrokerProcess, acme: Tenant, bravo: Tenant

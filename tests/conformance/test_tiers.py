@@ -229,6 +229,21 @@ def test_a_migration_to_premium_keeps_everything_under_clients_that_are_connecte
         entities.update("wide", {"MaxDeliveryCount": 3})
 
 
+@pytest.mark.row("C35")
+def test_http_is_not_counted_among_the_connections_of_a_namespace(broker: BrokerProcess) -> None:
+    string = namespace(broker, "narrow-1", limits={"connections": 1})
+    with connect(string) as client:
+        Entities(client).create_queue("q", {})
+        with pytest.raises(ClientError, match="quota of 1 connections at a time"), connect(string) as other:
+            other.sender("q")
+        with admin(broker, string) as over_http:
+            assert [queue.name for queue in over_http.list_queues()] == ["q"]
+            over_http.create_queue("second")
+        client.sender("second").send([OutgoingMessage(body=b"x")])
+    with connect(string) as client:
+        assert len(client.receiver("second").receive(1)) == 1
+
+
 @pytest.mark.row("P10", "R10")
 def test_it_is_premium_after_a_restart(broker: BrokerProcess) -> None:
     """The last test of the file: it restarts the broker of the others."""

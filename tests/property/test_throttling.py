@@ -229,7 +229,7 @@ def test_nor_when_the_allocator_moves_whatever_is_owed(
     check_never_over(world, max(max(costs) for _, _, costs in work))
 
 
-@pytest.mark.row("R1", "R9")
+@pytest.mark.row("R1")
 @given(st.integers(0, 1 << 32), st.integers(1, 4), st.sampled_from([0.0, 0.1]), requests)
 @example(0, 4, 0.0, BUSY)
 @example(0, 4, 0.0, [(ms, 0 if ms % 100 else 1, [5]) for ms in range(0, 3_000, 10)])

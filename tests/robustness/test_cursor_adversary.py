@@ -635,7 +635,7 @@ HOSTILE: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-@pytest.mark.row("R1")
+@pytest.mark.row("D3")
 def test_values_out_of_bounds_are_refused_and_change_nothing(broker: BrokerProcess) -> None:
     with closing(open_ranges(broker.connection_string, "parts")) as ranges:
         ranges.open_cursor("there", start="latest")
@@ -649,7 +649,7 @@ def test_values_out_of_bounds_are_refused_and_change_nothing(broker: BrokerProce
         ranges.close_cursor("there", drop=True)
 
 
-@pytest.mark.row("R1")
+@pytest.mark.row("D3")
 def test_positions_far_beyond_the_end_complete_only_what_is_there(broker: BrokerProcess) -> None:
     far = (1 << 40) - 1
     with closing(open_ranges(broker.connection_string, "parts")) as ranges:
@@ -662,7 +662,7 @@ def test_positions_far_beyond_the_end_complete_only_what_is_there(broker: Broker
     assert drained(broker, "parts", 40) == set(range(40))
 
 
-@pytest.mark.row("R1")
+@pytest.mark.row("D3")
 def test_cursors_without_end_are_refused_and_can_be_dropped(broker: BrokerProcess) -> None:
     with closing(open_ranges(broker.connection_string, "parts")) as ranges:
         for number in range(100):

@@ -66,7 +66,6 @@ def fill(client: Client) -> None:
             client.sender(address).send(messages)
 
 
-@pytest.mark.row("R9")
 def test_its_clients_are_sent_away_and_nothing_of_it_stays(tmp_path: Path) -> None:
     with ExitStack() as stack:
         broker = stack.enter_context(BrokerProcess(tmp_path, arguments=("--brokers", "2")))
@@ -149,7 +148,7 @@ def test_with_stores_away_it_is_gone_and_they_are_cleared_when_they_are_back(tmp
         assert left_in_stores(broker.data) == dict.fromkeys(TABLES, 0)
 
 
-@pytest.mark.row("R9", "R10")
+@pytest.mark.row("R10")
 def test_namespaces_of_several_machines_are_those_of_all(tmp_path: Path) -> None:
     with PostgreSQLServer(settings={"max_connections": "400"}) as server, ExitStack() as stack:
         machines = Machines(tmp_path, server).start("one", "two")

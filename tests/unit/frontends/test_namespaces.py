@@ -79,7 +79,6 @@ def refused(client: Client) -> str | None:
     return None if closed is None or closed.error is None else closed.error.condition
 
 
-@pytest.mark.row("R9")
 def test_the_same_address_is_another_queue_in_each(world: Tenants) -> None:
     clients = {name: world.enter(name, host) for name, host in HOSTS.items()}
     for name, client in clients.items():
