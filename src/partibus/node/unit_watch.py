@@ -33,8 +33,10 @@ from partibus.units.turns import Turns
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1 / LOOKS
-ALONE_S: Final = 1.0
-"""While there is one namespace without units, only to count."""
+SELDOM_S: Final = 1.0
+"""While there is one namespace without units, only to count, and while there are `MANY`: each takes 1.5 us."""
+MANY: Final = 100
+"""Without units. What came later than decoding is then charged once a second."""
 
 Used = Mapping[str, tuple[float, float, int]]
 """`partibus.units.load.Load.here` by the numbers of premium namespaces, which JSON wants as texts."""
@@ -139,7 +141,7 @@ class UnitWatch:
                 account.closed, account.cpu_load, account.memory_load, account.held_bytes = False, 0.0, 0.0, 0
                 broker.throttle.overload(None)
         self._turns.left = left_of(self.units, self._brokers, self._limits.per_broker)
-        interval_s = LOOK_S if premium or len(self._namespaces) > 1 else ALONE_S
+        interval_s = LOOK_S if premium or 1 < len(self._namespaces) <= MANY else SELDOM_S
         if interval_s != self._interval_s:
             self._interval_s = interval_s
             self._deal()  # what was used until now is not of the first tenth
