@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from partibus.cluster.handshake import Identity
+from partibus.cluster.store_facts import facts_of
 from partibus.partition.host import Host
 from partibus.partition.ports import Store
 from partibus.partition.runtime import StoreRuntime
@@ -176,15 +177,3 @@ class Stores:
 
         for store_no in list(self.runtimes):
             self.give_up(store_no, given)
-
-
-def facts_of(runtime: StoreRuntime) -> dict[str, Any]:
-    """What health and status say of a store: why it can't be used, how often it was taken over, its last commit, and
-    where that is."""
-    store = runtime.store
-    return {
-        "trouble": runtime.trouble,
-        "epoch": getattr(store, "epoch", None),
-        "last_commit": getattr(store, "last_commit", None),
-        "durability": None if store is None else store.durability,
-    }

@@ -20,6 +20,7 @@ from typing import Any
 
 from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused
 from partibus.cluster.ownership_plan import GiveUp, OwnershipPlan, Take
+from partibus.errors import StartError
 from partibus.units.shares import brokers_wanted
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ STABLE_S = 10.0
 ENDED_S = 5.0
 
 
-class SupervisorError(Exception):
+class SupervisorError(StartError):
     """The brokers could not be started; the text says why."""
 
 

@@ -29,6 +29,7 @@ from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
 from partibus.namespace.catalog_file import FILE_NAME as CATALOG_FILE
 from partibus.namespace.keys_file import FILE_NAME as KEYS_FILE
 from partibus.namespace.keys_file import load_policies
+from partibus.node.joined_mark import MARK
 from partibus.node.settings import Settings
 from partibus.partition.ports import StoreError
 from partibus.store.opening import StorePlace, find_distant_stores
@@ -36,9 +37,6 @@ from partibus.store.opening import StorePlace, find_distant_stores
 if TYPE_CHECKING:
     from partibus.store.postgresql.address import Address
     from partibus.store.postgresql.registry import Registry, Version
-
-MARK = "cluster.json"
-"""In the data directory of such a broker: whose it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +61,6 @@ def version() -> "Version":
     from partibus.store.postgresql.sql import FORMAT_VERSION as STORE_FORMAT
 
     return Version(f"{WIRE}.{FINGERPRINT}.{FORMAT_VERSION}.{STORE_FORMAT}", __version__)
-
-
-def refuse_if_joined(data: Path) -> None:
-    """To be served alone. Raises `UnusableFile` for the data directory of a broker of several machines: it holds no
-    messages itself, so its clients would find an empty namespace."""
-    path = data / MARK
-    if path.exists():
-        catalog = json.loads(path.read_text()).get("catalog", "")
-        raise UnusableFile(
-            str(path),
-            f"says that this is the directory of a broker of the catalog {catalog}",
-            f"Serve with --catalog {catalog} and its stores, or from another directory.",
-        )
 
 
 def catalog_address(settings: Settings) -> "Address":

@@ -9,12 +9,9 @@ from typing import Protocol
 
 import uvloop
 
-from partibus.cluster.supervisor import SupervisorError
 from partibus.errors import PartibusError
 from partibus.namespace.config_document import ConfigError
-from partibus.node.brokers import Brokers
-from partibus.node.joining import refuse_if_joined
-from partibus.node.node import Node
+from partibus.node.joined_mark import refuse_if_joined
 from partibus.node.settings import Settings
 from partibus.partition.ports import StoreError
 from partibus.telemetry.settings import check
@@ -33,11 +30,14 @@ class _Service(Protocol):
 
 
 def serve(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code. What prevents the start goes to standard error."""
+    """Run until SIGTERM or SIGINT; returns the exit code. What prevents the start goes to standard error.
+
+    Who calls may have disabled the collection of garbage before it imported this: it is enabled when the broker is
+    ready."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             return runner.run(_serve(settings))
-        except (PartibusError, ConfigError, StoreError, SupervisorError, OSError) as error:
+        except (PartibusError, ConfigError, StoreError, OSError) as error:
             print(f"partibus: {error}", file=sys.stderr)
             return 1
 
@@ -49,7 +49,13 @@ def _service_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> _Service
 
         return Machine(settings, loop)
     refuse_if_joined(settings.data)
-    return Node(settings, loop) if settings.brokers_most == 1 else Brokers(settings)
+    if settings.brokers_most == 1:
+        from partibus.node.node import Node
+
+        return Node(settings, loop)
+    from partibus.node.brokers import Brokers
+
+    return Brokers(settings)
 
 
 async def _serve(settings: Settings) -> int:
@@ -79,6 +85,7 @@ async def _serve(settings: Settings) -> int:
     # What was made until here stays: a collection need not look at it again (D25).
     gc.collect()
     gc.freeze()
+    gc.enable()
     await told
     await service.stop()
     return 0

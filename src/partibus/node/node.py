@@ -7,7 +7,7 @@ from secrets import token_hex
 from typing import Any
 
 from partibus.clock import Clock, ManualClock, SystemClock
-from partibus.cluster.ownership import facts_of
+from partibus.cluster.store_facts import facts_of
 from partibus.namespace.announcing import nobody_else
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
