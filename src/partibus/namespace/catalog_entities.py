@@ -225,7 +225,7 @@ class EntityTable:
         """ArgumentError when there are not as many stores as an entity would have partitions."""
         if count <= self._store_count:
             return
-        more = f"Serve with at least {count} stores, one for each partition."
+        more = f"Serve with at least {count} stores, one for each partition (partibus serve --store sqlite:{count})."
         if namespace.tier is Tier.PREMIUM:
             raise ArgumentError("partition_count", count, f"at most {self._store_count}, the number of stores", more)
         raise ArgumentError("EnablePartitioning", True, f"false with {self._store_count} stores", more)
