@@ -253,18 +253,22 @@ def scrape(broker: BrokerProcess, host: str, headers: dict[str, str]) -> str:
 def test_requests_commits_and_partitions_are_counted(broker: BrokerProcess) -> None:
     broker.create_queue("orders", EnablePartitioning=True)
     use(broker, "orders")
+    broker.create_queue("fast", EnableExpress=True)
     with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        with client.get_queue_sender("fast") as sender:
+            sender.send_messages(ServiceBusMessage("x"))
         with client.get_queue_sender("orders") as sender:
             sender.schedule_messages(ServiceBusMessage("later"), datetime.now(UTC) + timedelta(days=1))
         with pytest.raises(ServiceBusError), client.get_queue_sender("missing") as sender:
             sender.send_messages(ServiceBusMessage("x"))
     metrics = Metrics(broker)
-    assert metrics.sum("namespace_requests_total", request="send") == 10
+    assert metrics.sum("entity_express_bound_seconds", entity="fast") == 3
+    assert metrics.sum("namespace_requests_total", request="send") == 11
     assert metrics.sum("namespace_requests_total", request="settle") >= 6
     assert metrics.sum("namespace_requests_total", request="management") >= 2
     assert metrics.sum("namespace_user_errors_total", request="attach") >= 1
     assert metrics.sum("namespace_server_errors_total") == 0
-    assert metrics.sum("namespace_incoming_messages_total", namespace="default") == 11
+    assert metrics.sum("namespace_incoming_messages_total", namespace="default") == 12
     assert metrics.sum("namespace_connections", namespace="default") >= 0
     assert metrics.sum("entity_scheduled_messages", entity="orders") == 1
     assert metrics.sum("entity_commits_total", entity="orders") >= 10
