@@ -254,8 +254,10 @@ def _row(info: NamespaceInfo) -> list[object]:
 
 def _facts(info: NamespaceInfo) -> Iterable[tuple[str, object]]:
     yield "name", f"{info.name} (every other host name leads here)" if info.is_default else info.name
+    without = ("throttling", *THROTTLING) if info.tier == Tier.PREMIUM.value else NUMBERS  # mean nothing in its tier
     for name, value in info.options.items():
-        yield name, _shown(value)
+        if name not in without:
+            yield name, _shown(value)
     yield "entities", number_text(info.entities)
     yield "connections", number_text(info.connections)
     yield "created", _time(info.created_ms)

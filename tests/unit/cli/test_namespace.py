@@ -62,7 +62,13 @@ def test_life_of_a_namespace(broker: BrokerProcess) -> None:
     assert "connection_string" not in shown
     (shown,) = rows(run(operator, "namespace", "show", "acme-1", "--json", "--show-key"))
     assert shown["connection_string"] == theirs
-    assert "premium" in run(operator, "namespace", "show", "acme-1").output
+    told = run(operator, "namespace", "show", "acme-1").output
+    assert "premium" in told
+    assert "units-max" in told
+    assert "credits" not in told, "what throttles it is its units"
+    told = run(operator, "namespace", "show", "default").output
+    assert "credits-per-second" in told
+    assert "units" not in told, "nor has it partitions that are those of its entities"
     reset = run(operator, "namespace", "reset-keys", "acme-1")
     assert run(theirs, "peek", "orders").exit_code == 1
     theirs = reset.stdout.strip()
