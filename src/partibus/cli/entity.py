@@ -150,7 +150,8 @@ def delete(name: str, connection: str) -> None:
 
 
 def _json(info: EntityInfo) -> dict[str, object]:
-    return {key: value for key, value in asdict(info).items() if value is not None}
+    facts = {**asdict(info), "maximum_size_bytes": _maximum_bytes(info)}
+    return {key: value for key, value in facts.items() if value is not None}
 
 
 def _row(info: EntityInfo) -> list[object]:
@@ -166,11 +167,16 @@ def _row(info: EntityInfo) -> list[object]:
     ]
 
 
-def _maximum_size(info: EntityInfo) -> Iterator[tuple[str, object]]:
-    """Of all partitions together: each of them has that of the property (rows P22, P24)."""
+def _maximum_bytes(info: EntityInfo) -> int | None:
+    """Of all partitions together: each of them has that of the property (rows P22, P24). A subscription has none."""
     each_mb = info.properties.get(_MAX_SIZE)
-    if isinstance(each_mb, int):
-        yield "maximum size", size_text((each_mb << 20) * info.partitions)
+    return (each_mb << 20) * info.partitions if isinstance(each_mb, int) else None
+
+
+def _maximum_size(info: EntityInfo) -> Iterator[tuple[str, object]]:
+    size_bytes = _maximum_bytes(info)
+    if size_bytes is not None:
+        yield "maximum size", size_text(size_bytes)
 
 
 def _at_least(info: EntityInfo, count: str | None) -> str:

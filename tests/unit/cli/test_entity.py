@@ -129,21 +129,27 @@ def test_list_and_show_as_tables_and_as_json(broker: TinyBroker, run: Run) -> No
 
 @pytest.mark.row("P22", "P24")
 @pytest.mark.parametrize(
-    ("partitions", "properties", "shown"),
+    ("partitions", "properties", "shown", "size_bytes"),
     [
-        (16, {"MaxSizeInMegabytes": 5120}, [["maximum", "size", "80.0", "GiB"]]),
-        (1, {"MaxSizeInMegabytes": 5120}, [["maximum", "size", "5.0", "GiB"]]),
-        (16, {"LockDuration": "PT1M"}, []),
+        (16, {"MaxSizeInMegabytes": 5120}, [["maximum", "size", "80.0", "GiB"]], 80 << 30),
+        (1, {"MaxSizeInMegabytes": 5120}, [["maximum", "size", "5.0", "GiB"]], 5 << 30),
+        (16, {"LockDuration": "PT1M"}, [], None),
     ],
     ids=["partitioned", "plain", "subscription"],
 )
 def test_the_maximum_size_is_that_of_all_partitions(
-    broker: TinyBroker, run: Run, partitions: int, properties: dict[str, object], shown: list[list[str]]
+    broker: TinyBroker,
+    run: Run,
+    partitions: int,
+    properties: dict[str, object],
+    shown: list[list[str]],
+    size_bytes: int | None,
 ) -> None:
     described = {**QUEUE, "partitions": partitions, "properties": properties}
     broker.answers["partibus:get-entity"] = lambda body: (200, None, "", described)
     lines = [line.split() for line in run("entity", "show", "orders").output.splitlines()]
     assert [line for line in lines if "maximum" in line] == shown
+    assert json.loads(run("entity", "show", "orders", "--json").output).get("maximum_size_bytes") == size_bytes
 
 
 def test_list_of_nothing_tells_how_to_begin(broker: TinyBroker, run: Run) -> None:

@@ -115,7 +115,6 @@ def test_a_key_of_another_namespace_is_no_operators(broker: BrokerProcess) -> No
     assert "Ask the default namespace" in result.output
 
 
-@pytest.mark.row("P5")
 def test_namespaces_of_a_file_are_there_from_the_start_and_the_ready_file_has_their_keys(broker: BrokerProcess) -> None:
     (ready,) = broker.ready["namespaces"]
     assert ready["name"] == "from-file"

@@ -174,7 +174,6 @@ def test_messages_of_a_transaction(world: World, client: Client) -> None:
     assert "quota of 2 messages" in str(error_of(states[-1]).description)
 
 
-@pytest.mark.row("P5")
 def test_basic_has_no_transactions(world: World, client: Client) -> None:
     world.become(NamespaceOptions(tier=Tier.BASIC))
     controller = Controller(client)
