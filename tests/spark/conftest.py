@@ -42,7 +42,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         MASTER,
         {
             **CONFIG,
-            "spark.python.daemon.module": "tests.spark.warm_daemon",
             "spark.sql.warehouse.dir": str(folder),
             "spark.local.dir": str(folder),
         },

@@ -39,15 +39,19 @@ def make_session(
 ) -> SparkSession:
     """A session on the Java that `find_java` chooses, with Python workers of this interpreter (Spark's default is
     whatever `python3` is on PATH, which may have no pyarrow); where all of them are on this machine they start faster,
-    see `worker_python`. ``config`` wins over `DEFAULTS`.
+    see `worker_python` and `partibus.spark.daemon`. ``config`` wins over `DEFAULTS`.
 
     Sets JAVA_HOME, PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON of this process, since Spark's launcher reads them there;
     the two Python ones only if they are not set. Raises `JavaNotFound`.
     """
     os.environ["JAVA_HOME"] = str(find_java().home)
-    os.environ.setdefault("PYSPARK_PYTHON", worker_python() if master.startswith("local") else sys.executable)
+    is_local = master.startswith("local")
+    python = worker_python() if is_local else sys.executable
+    # Another Python, or another machine's, may not find this package when the daemon starts.
+    has_daemon = os.environ.setdefault("PYSPARK_PYTHON", python) == python and is_local
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master(master)
-    for key, value in {**DEFAULTS, **(config or {})}.items():
+    own = {"spark.python.daemon.module": "partibus.spark.daemon"} if has_daemon else {}
+    for key, value in {**DEFAULTS, **own, **(config or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
