@@ -25,7 +25,7 @@ LOCK_MS = 5_000
 
 
 def broken(*history: Operation) -> list[str]:
-    return [violation.rule for violation in check(history, QUEUES, UNAVAILABLE_MAX_MS)]
+    return [violation.rule for violation in check(history, QUEUES, UNAVAILABLE_MAX_MS, LOCK_MS)]
 
 
 def send(at_ms: int, body: str = "m", queue: str = UNKEYED, outcome: Outcome = Outcome.OK) -> Operation:
@@ -109,6 +109,9 @@ def test_nothing_comes_after_its_complete_was_acknowledged(queue: str) -> None:
     assert broken(send(0, "m", queue), first, done, left("m", queue)) == ["delivered after complete"]
     late = replace(again, until_ms=again.ended_ms - 1)
     assert broken(send(0, "m", queue), first, done, late) == [], "it was under way since before"
+    held = replace(deliver(1_000, "2", "m", queue, delivery_count=1), until_ms=10 + LOCK_MS)
+    late_done = settle(first, 800)
+    assert "delivered after complete" not in broken(send(0, "m", queue), first, late_done, held), "locked before it"
 
 
 @pytest.mark.parametrize("queue", [UNKEYED, KEYED])
@@ -210,7 +213,9 @@ def test_every_rule_holds_while_brokers_are_killed_and_stopped(tmp_path: Path) -
     completed = next(one for one in operations if one.action == "complete" and one.outcome is Outcome.OK)
     assert broken(*(one for one in operations if one.action != "complete" or one.body != completed.body)) == ["lost"]
     again = next(one for one in operations if one.kind is Kind.DELIVER and one.token == completed.token)
-    again = replace(again, ended_ms=completed.ended_ms + 1, token="another", delivery_count=1)
+    again = replace(
+        again, ended_ms=completed.ended_ms + 1, until_ms=completed.ended_ms + LOCK_MS, token="another", delivery_count=1
+    )
     assert "delivered after complete" in broken(*operations, again)
     for queue in (KEYED, SESSIONS):
         assert "out of order" in broken(*_swapped(operations, queue))

@@ -22,6 +22,7 @@ from partibus.client import connect
 from partibus.client.errors import ClientError
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
+from partibus.namespace.durations import format_duration
 from partibus.testing.broker_process import COMMAND, BrokerProcess
 from partibus.testing.fault_proxy import FaultProxy
 from partibus.testing.history import History, Kind, Operation, read_history
@@ -38,7 +39,7 @@ BROKERS = 3
 QUEUES = Queues("unkeyed", "keyed", "sessions")
 UNAVAILABLE_MAX_MS = 10_000
 """The service's own bound is 15 s (docs/loss.md)."""
-_LOCK = "PT5S"
+_LOCK_MS = 5_000
 """The shortest that there is: expiry is part of it."""
 _LOOK_S = 0.05
 _DELIVERIES = 1_000
@@ -104,7 +105,11 @@ def run(
         command=stage.command,
         environment=stage.environment,
     ) as broker:
-        settings = {"EnablePartitioning": True, "LockDuration": _LOCK, "MaxDeliveryCount": _DELIVERIES}
+        settings = {
+            "EnablePartitioning": True,
+            "LockDuration": format_duration(_LOCK_MS),
+            "MaxDeliveryCount": _DELIVERIES,
+        }
         for queue in (QUEUES.unkeyed, QUEUES.keyed):
             broker.create_queue(queue, **settings)
         broker.create_queue(QUEUES.sessions, RequiresSession=True, **settings)
@@ -140,7 +145,7 @@ def run(
             for queue in QUEUES:
                 what_is_left(client, queue, history)
     history.write(folder / "history.jsonl")
-    violations = [*never_came, *check(history.operations, QUEUES, stage.unavailable_max_ms)]
+    violations = [*never_came, *check(history.operations, QUEUES, stage.unavailable_max_ms, _LOCK_MS)]
     return Verdict(seed, history, violations, nemesis.deeds, forgotten_locks(history.operations, QUEUES))
 
 
@@ -321,7 +326,7 @@ def _largest_stage(ending: ExitStack) -> tuple[Stage, list[str]]:
 def main(arguments: list[str]) -> int:
     """The command; answers the exit code."""
     if arguments[:1] == ["--check"]:
-        violations = check(read_history(Path(arguments[1])), QUEUES, UNAVAILABLE_MAX_MS)
+        violations = check(read_history(Path(arguments[1])), QUEUES, UNAVAILABLE_MAX_MS, _LOCK_MS)
         sys.stdout.write("".join(f"{rule}: {text}\n" for rule, text in violations) or "every rule holds\n")
         return bool(violations)
     seed, seconds, folder = int(arguments[0]), float(arguments[1]), Path(arguments[2])

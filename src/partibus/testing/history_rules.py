@@ -7,7 +7,8 @@ Each rule is a function from a history to what breaks it. What a rule lets pass 
   new lock settles it.
 - A message whose delivery never reached the application comes later, with a higher delivery count: that was not its
   first delivery, so it says nothing about order. In a session nothing comes before it even then.
-- A delivery that arrives after the end of its own lock was under way for that long, and says nothing.
+- A delivery that arrives after the end of its own lock was under way for that long, and says nothing. Nor does one
+  whose lock began before the message was completed under another: a broker that stood still had it in hand.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ class Queues(NamedTuple):
     """As the keyed one, but any number of receivers."""
 
 
-def check(history: Sequence[Operation], queues: Queues, unavailable_max_ms: int) -> list[Violation]:
-    """All that is wrong. ``unavailable_max_ms``: how long sends without a key may wait for the next accepted one."""
+def check(history: Sequence[Operation], queues: Queues, unavailable_max_ms: int, lock_ms: int) -> list[Violation]:
+    """All that is wrong. ``unavailable_max_ms``: how long sends without a key may wait for the next accepted one;
+    ``lock_ms``: how long the queues lock a message, or session."""
     return [
         *lost(history),
         *stored_twice(history),
         *refused_but_stored(history),
-        *delivered_after_complete(history),
+        *delivered_after_complete(history, lock_ms),
         *second_live_lock(history, queues),
         *settled_by_an_old_lock(history),
         *out_of_order(history, queues),
@@ -86,7 +88,7 @@ def refused_but_stored(history: Sequence[Operation]) -> Iterator[Violation]:
             yield Violation("refused but stored", f"'{one.body}' is in '{one.queue}', which said: {one.note}")
 
 
-def delivered_after_complete(history: Sequence[Operation]) -> Iterator[Violation]:
+def delivered_after_complete(history: Sequence[Operation], lock_ms: int) -> Iterator[Violation]:
     """An acknowledged complete is the end of a message."""
     completed: dict[Message, int] = {}
     for one in _completions(history):
@@ -97,7 +99,8 @@ def delivered_after_complete(history: Sequence[Operation]) -> Iterator[Violation
         end_ms = completed.get((one.queue, one.sequence))
         if end_ms is None:
             continue
-        if one.kind is Kind.LEFT or end_ms < one.ended_ms <= one.until_ms:
+        was_there = one.until_ms - lock_ms + SLACK_MS < end_ms  # with the broker that delivered it
+        if one.kind is Kind.LEFT or (end_ms < one.ended_ms <= one.until_ms and not was_there):
             yield Violation(
                 "delivered after complete",
                 f"'{one.body}' ({one.sequence}) of '{one.queue}', completed at {end_ms}, {one.kind} at {one.ended_ms}",
