@@ -118,9 +118,8 @@ def test_health_says_200_and_each_store(tmp_path: Path) -> None:
 def test_ready_file_has_what_clients_need_and_only_its_owner_reads_it(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         assert stat.S_IMODE((tmp_path / "ready.json").stat().st_mode) == 0o600
-        assert {"pid", "amqp_port", "http_port", "amqps_port", "https_port", "connection_string", "brokers"} == set(
-            broker.ready
-        )
+        ports = {"amqp_port", "http_port", "amqps_port", "https_port"}
+        assert {"pid", *ports, "connection_string", "brokers", "namespaces"} == set(broker.ready)
         assert f":{broker.port};" in broker.connection_string
         assert broker.ready["amqps_port"] is None
 
