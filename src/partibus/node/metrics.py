@@ -24,7 +24,6 @@ from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.tiers import Tier
 from partibus.node.cursor_watch import CursorFacts, CursorWatch, Retained
-from partibus.partition.answers import OnReply
 from partibus.partition.commands import Inspect
 from partibus.partition.keys import KIND_BITS, SubqueueKind
 from partibus.partition.meters import COMMITTED, TALLIED, Meters, Tally
@@ -227,7 +226,11 @@ class Measuring:
             answer.set_result(None)
             return answer
         partition = self._namespaces.entity_of(queue).route.partitions[queue.index_of(row)]
-        on_reply: OnReply = lambda reply: None if answer.done() else answer.set_result(reply)  # noqa: E731
+
+        def on_reply(reply: Any) -> None:
+            if not answer.done():  # who asked may be gone: the broker stops
+                answer.set_result(reply)
+
         partition.submit(Inspect(self._namespaces.default.numbers.next(), count_scheduled=True), on_reply)
         return answer
 

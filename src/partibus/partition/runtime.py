@@ -243,18 +243,13 @@ class StoreRuntime:
     def find_timed(self, found: Callable[[list[int] | None], None]) -> None:
         """Tell in which partitions something falls due: see `Store.timed_partitions`. None when the store could not
         say."""
-        store = self._store
-        if store is None or self.failure is not None:
-            self._host.call_soon(lambda: found(None))
-            return
-
-        def read(result: Any) -> None:
-            found(None if isinstance(result, BaseException) else result)
-
-        self._host.read(store.timed_partitions, read)
+        self._find(lambda store: store.timed_partitions(), found)
 
     def find_cursors(self, most: int, found: Callable[[list[int] | None], None]) -> None:
         """Tell which partitions have cursors: see `Store.cursor_partitions`. None when the store could not say."""
+        self._find(lambda store: store.cursor_partitions(most), found)
+
+    def _find(self, ask: Callable[[Store], list[int]], found: Callable[[list[int] | None], None]) -> None:
         store = self._store
         if store is None or self.failure is not None:
             self._host.call_soon(lambda: found(None))
@@ -263,7 +258,7 @@ class StoreRuntime:
         def read(result: Any) -> None:
             found(None if isinstance(result, BaseException) else result)
 
-        self._host.read(lambda: store.cursor_partitions(most), read)
+        self._host.read(lambda: ask(store), read)
 
     def held_bytes(self) -> Iterator[tuple[int, int]]:
         """Stored bytes in memory of what is under lock or reserved, of each partition in use, by row."""
