@@ -54,7 +54,7 @@ class Owner:
             on_reply(r.Settled(command.request, []))
         elif isinstance(command, c.Receive):
             entries = [Entry(i, i, i, 0, 0, None, None, len(self._data), self._data) for i in range(command.count)]
-            self._receivers[command.receiver](r.Granted(command.receiver, 0, 1, 1, entries, len(entries), True))
+            self._receivers[command.receiver](r.Granted(command.receiver, 0, 1, 1, entries, True))
 
     def register(self, receiver: int, on_granted: Callable[[Any], None]) -> None:
         self._receivers[receiver] = on_granted

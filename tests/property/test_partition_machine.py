@@ -212,11 +212,11 @@ class PartitionMachine(RuleBasedStateMachine):
         of = session if kind == ACTIVE and self.both.options.requires_session else None
         self.both.ask(c.Purge(0, kind, count, self.both.now_ms - age_ms, of))
 
-    @rule(kind=KINDS, receiver=RECEIVERS, picks=PICKS, delete=st.booleans())
-    def lock_reserved(self, kind: int, receiver: int, picks: list[int], delete: bool) -> None:
+    @rule(kind=KINDS, picks=PICKS, delete=st.booleans())
+    def lock_reserved(self, kind: int, picks: list[int], delete: bool) -> None:
         if self.both.options.requires_session:
             kind = SubqueueKind.DEAD_LETTER
-        self.both.lock_reserved(kind, receiver, self.pick_reserved(kind, picks), delete=delete)
+        self.both.lock_reserved(kind, self.pick_reserved(kind, picks), delete=delete)
 
     @rule(kind=KINDS, picks=PICKS)
     def return_reserved(self, kind: int, picks: list[int]) -> None:

@@ -210,8 +210,11 @@ class Guest:
         if tokens[some:]:
             self.route.submit(PLAIN, OPTIONS[PLAIN], c.ReturnReserved(0, tokens[some:]))
         if tokens[:some]:
-            receiver = self.register(lambda grant: self.settle_later(PLAIN, grant))
-            self.route.submit(PLAIN, OPTIONS[PLAIN], c.LockReserved(0, receiver, tokens[:some]))
+            self.ask(PLAIN, c.LockReserved(self.numbers.next(), 0, tokens[:some]), self.locked)
+
+    def locked(self, reply: r.Locked | r.Failed) -> None:
+        if isinstance(reply, r.Locked):
+            self.settle_later(PLAIN, reply)
 
     def accept(self) -> None:
         receiver = self.register(lambda grant: self.delivered.extend(map(_name, grant.entries)))
@@ -250,7 +253,7 @@ class Guest:
         self.left.add(receiver)
         self.route.unregister(receiver)
 
-    def settle_later(self, row: int, grant: r.Granted) -> None:
+    def settle_later(self, row: int, grant: r.Granted | r.Locked) -> None:
         if not grant.entries:
             return
         names = [_name(entry) for entry in grant.entries]

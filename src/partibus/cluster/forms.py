@@ -93,6 +93,7 @@ REPLIES: dict[int, type] = {
     92: r.CursorLost,
     93: r.ReceiveRefused,
     94: r.CursorRefused,
+    95: r.Locked,
 }
 STAYS = frozenset(("planned", "holder"))
 """Fields, the last of their class, that the owner of a partition fills in for itself: they do not travel."""

@@ -368,7 +368,7 @@ class RemoteStore:
         """Nothing of a command was done: tell who asked."""
         if on_reply is not None:
             on_reply(r.refused(command, why))
-        elif isinstance(command, c.Receive | c.LockReserved):
+        elif isinstance(command, c.Receive):
             known = self._broker.receivers.pop(command.receiver, None)
             if known is not None:
                 known[0](r.Failed(command.receiver, False, False, why))

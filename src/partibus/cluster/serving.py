@@ -247,13 +247,15 @@ class _Table:
             self.store.submit(row, options, command, on_reply, holdable=frame.holdable)
             return
         match command:
-            case c.Receive() | c.LockReserved():
+            case c.Receive():
                 receiver = self._receivers.get(command.receiver)
                 if receiver is None:
                     return  # it has failed: word of it has left, or it left itself
                 receiver.asks(row, options, command)
-                if isinstance(command, c.LockReserved):
-                    self._use_reserved(row, command.kind, command.tokens)
+            case c.LockReserved():
+                self._use_reserved(row, command.kind, command.tokens)
+                if frame.awaited:
+                    on_reply = _Locking(self, row, options, command.kind).reply
             case c.ReturnReserved():
                 self._use_reserved(row, command.kind, command.tokens)
             case c.AcceptSession():
@@ -261,7 +263,7 @@ class _Table:
             case c.ReleaseSession():
                 self.sessions.pop((row, command.session), None)
             case c.ReceiveDeferred() if frame.awaited:
-                on_reply = _Deferred(self, row, options, command).reply
+                on_reply = _Locking(self, row, options, command.kind).reply
         self.store.submit(row, options, command, on_reply, holdable=frame.holdable)
 
     def register(self, number: int) -> None:
@@ -302,7 +304,7 @@ class _Table:
     def _refuse(self, command: c.Command, *, awaited: bool) -> None:
         """The store is not here."""
         self.tell_condition()
-        if isinstance(command, c.Receive | c.LockReserved):
+        if isinstance(command, c.Receive):
             if self._receivers.pop(command.receiver, None) is not None:
                 self.guest.send(r.Failed(command.receiver, False, False, self._why_not))
         elif awaited:
@@ -407,10 +409,10 @@ class _Receiver:
         """None: it has not asked for anything."""
         self.kind = 0
 
-    def asks(self, row: int, options: PartitionOptions, command: c.Receive | c.LockReserved) -> None:
+    def asks(self, row: int, options: PartitionOptions, command: c.Receive) -> None:
         """It waits for messages."""
         self.row, self.options, self.kind = row, options, command.kind
-        self._reserves = isinstance(command, c.Receive) and command.reserve
+        self._reserves = command.reserve
 
     def reply(self, reply: r.Granted | r.SessionEnded | r.ReceiveRefused | r.Failed) -> None:
         table = self._table
@@ -463,22 +465,22 @@ class _Accepting:
         table.reply(reply)
 
 
-class _Deferred:
-    """Deferred messages that the guest has asked for."""
+class _Locking:
+    """Messages by name that the guest has asked for: deferred ones, or reserved ones."""
 
     __slots__ = ("_kind", "_options", "_row", "_table")
 
-    def __init__(self, table: _Table, row: int, options: PartitionOptions, command: c.ReceiveDeferred) -> None:
+    def __init__(self, table: _Table, row: int, options: PartitionOptions, kind: int) -> None:
         self._table = table
         self._row = row
         self._options = options
-        self._kind = command.kind
+        self._kind = kind
 
-    def reply(self, reply: r.DeferredGranted | r.NotFound | r.SessionLost | r.Failed) -> None:
+    def reply(self, reply: r.Locked | r.DeferredGranted | r.NotFound | r.SessionLost | r.Failed) -> None:
         table = self._table
         if not table.guest.gone:
             table.reply(reply)
-        elif isinstance(reply, r.DeferredGranted) and reply.lock_id:
+        elif isinstance(reply, r.Locked | r.DeferredGranted) and reply.lock_id:
             tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
             table.take_back(self._row, self._options, c.Settle(0, self._kind, c.Outcome.RELEASE, tokens))
 

@@ -67,7 +67,7 @@ class Answers:
 
     def refuse(self, command: w.Input | w.Load, message: str, *, full: bool = False) -> None:
         """Nothing of a command was done: tell who asked."""
-        if isinstance(command, c.Receive | c.LockReserved):
+        if isinstance(command, c.Receive):
             number = command.receiver
             call = self._receivers.get(number)
         else:

@@ -125,10 +125,10 @@ class CancelReceive:
 
 @dataclass(slots=True)
 class LockReserved:
-    """Turn reservations into locks held by a receiver; those that lapsed in between are left out of the grant."""
+    """Turn reservations into locks. Answer: `Locked`, without those that lapsed in between."""
 
+    request: int
     kind: int
-    receiver: int
     tokens: list[LockToken]
     delete: bool = False
 

@@ -12,7 +12,7 @@ from partibus.partition.locks import lock
 from partibus.partition.notes import COMPLETE, DELIVER
 from partibus.partition.outbound import barrier, forwards, take_over
 from partibus.partition.ports import Fate
-from partibus.partition.replies import Cancelled, Granted
+from partibus.partition.replies import Cancelled, Granted, Locked
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 from partibus.partition.subqueue import NEVER
@@ -132,9 +132,7 @@ def _grant(
         state.remove(lane.kind, entries, Fate.RECEIVED_AND_DELETED, step)
     else:
         lock_id, until_ms = lock(state, lane, entries, now_ms, step)
-    step.replies.append(
-        Granted(demand.receiver, lane.kind, lock_id, until_ms, entries, asked=len(entries), ended=ended)
-    )
+    step.replies.append(Granted(demand.receiver, lane.kind, lock_id, until_ms, entries, ended=ended))
 
 
 def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, step: Step) -> None:
@@ -155,9 +153,7 @@ def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, ste
     elif entries:
         entries.sort(key=attrgetter("pos"))
         lock_id, until_ms = lock(state, state.subqueues[kind], entries, now_ms, step)
-    step.replies.append(
-        Granted(command.receiver, kind, lock_id, until_ms, entries, asked=len(command.tokens), ended=False)
-    )
+    step.replies.append(Locked(command.request, kind, lock_id, until_ms, entries))
 
 
 def return_reserved(state: PartitionState, command: ReturnReserved, now_ms: int, step: Step) -> None:

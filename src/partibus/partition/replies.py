@@ -39,10 +39,19 @@ class Granted:
     lock_id: int
     until_ms: int
     entries: list[Entry]
-    asked: int
-    """Of a `LockReserved`, how many tokens it named; else the number of entries."""
     ended: bool
     """The receiver waits for nothing any more: its count or its bytes are used up."""
+
+
+@dataclass(slots=True)
+class Locked:
+    """What became of a `LockReserved`: the entries that had not lapsed. ``lock_id`` is 0 where they were deleted."""
+
+    request: int
+    kind: int
+    lock_id: int
+    until_ms: int
+    entries: list[Entry]
 
 
 @dataclass(slots=True)
@@ -336,6 +345,7 @@ Reply = (
     Accepted
     | Refused
     | Granted
+    | Locked
     | Cancelled
     | Settled
     | Done

@@ -643,6 +643,9 @@ class StoreRuntime:
                 # Locked or reserved: no message is both, and what the other command names is not found.
                 self._handle(slot, c.Settle(0, reply.kind, c.Outcome.RELEASE, tokens), True)
                 self._handle(slot, c.ReturnReserved(reply.kind, tokens), True)
+            case r.Locked():
+                tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
+                self._handle(slot, c.Settle(0, reply.kind, c.Outcome.RELEASE, tokens), True)
             case r.SessionAccepted():
                 self._handle(slot, c.ReleaseSession(reply.lock_id), True)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from partibus.errors import PartibusError
-from partibus.partition.replies import Granted
+from partibus.partition.replies import Granted, Locked
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.receive import OnFailed, OnGranted
 
@@ -79,11 +79,13 @@ class CachedSource:
             self._cut_off += self.wanted
             self.wanted = 0
 
-    def granted(self, partition: PartitionHandle, granted: Granted, count: int) -> None:
+    def locked(self, partition: PartitionHandle, locked: Locked, count: int) -> None:
         """The owner has answered a hand-out of ``count``; what has lapsed meanwhile is missing and still wanted."""
-        self._end(count, missing=count - len(granted.entries))
-        granted.ended = self._cut_off > 0 and not self._handing_out
-        if granted.entries or granted.ended:
+        entries = locked.entries
+        self._end(count, missing=count - len(entries))
+        ended = self._cut_off > 0 and not self._handing_out
+        if entries or ended:
+            granted = Granted(0, locked.kind, locked.lock_id, locked.until_ms, entries, ended=ended)
             self._on_granted(partition, granted)
         self._tell_stopped()
 

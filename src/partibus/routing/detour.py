@@ -20,7 +20,6 @@ from partibus.partition.commands import (
     CancelReceive,
     Command,
     Inspect,
-    LockReserved,
     Outcome,
     Receive,
     ReleaseSession,
@@ -148,7 +147,7 @@ class Detour:
     ) -> None:
         if not self._effect.fails or _only_gives_back(command):
             self._store.submit(row, options, command, on_reply, holdable=holdable)
-        elif isinstance(command, Receive | LockReserved):
+        elif isinstance(command, Receive):
             on_granted = self._partition.receivers.get(command.receiver)
             if on_granted is not None:
                 on_granted(Failed(command.receiver, False, False, self._why))

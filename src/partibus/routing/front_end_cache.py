@@ -26,7 +26,7 @@ from typing import Any
 
 from partibus.partition.commands import CancelReceive, LockReserved, LockToken, Outcome, Receive, ReturnReserved, Settle
 from partibus.partition.entry import Entry
-from partibus.partition.replies import Failed, Granted, ReceiveRefused
+from partibus.partition.replies import Failed, Granted, Locked, ReceiveRefused
 from partibus.routing.cached_source import CachedSource
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 from partibus.routing.receive import OnFailed, OnGranted
@@ -42,23 +42,19 @@ CallIdle = Callable[[Callable[[], None]], Any]
 
 
 class _Kept:
-    """What is kept of one partition, what it was asked for, and hand-outs that it has not answered."""
+    """What is kept of one partition, and what it was asked for."""
 
-    __slots__ = ("asked", "awaited", "entries", "handing_out", "lock_receiver", "partition", "receiver")
+    __slots__ = ("asked", "awaited", "entries", "partition", "receiver")
 
     def __init__(self, partition: PartitionHandle, numbers: Numbers) -> None:
         self.partition = partition
         self.receiver = numbers.next()
         """Gets what the partition sends ahead."""
-        self.lock_receiver = numbers.next()
-        """Gets what `LockReserved` made of it."""
         self.asked = 0
         self.awaited = False
         """Its store is away, and will tell when it is back."""
         self.entries: deque[tuple[int, int, Entry]] = deque()
         """(reservation or lock id, until ms, entry), oldest first."""
-        self.handing_out: deque[tuple[CachedSource, int]] = deque()
-        """Whom the answers are for, and how many messages: a partition answers in order."""
 
     def take(self, source: CachedSource) -> list[tuple[int, int, Entry]]:
         """Take out what the source wants."""
@@ -169,26 +165,36 @@ class FrontEndCache:
             for lock_id, batch in groupby(taken, key=itemgetter(0)):
                 self._hand_out_locked(source, kept, lock_id, list(batch))
             return
-        kept.handing_out.append((source, len(taken)))
+
+        def answered(reply: Any) -> None:
+            if isinstance(reply, Failed):
+                source.failed(len(taken))
+                self.pump()
+                return
+            source.locked(kept.partition, reply, len(taken))
+            if len(reply.entries) < len(taken):
+                self.pump()
+
         tokens = [(reservation, entry.pos) for reservation, _, entry in taken]
-        kept.partition.submit(LockReserved(self._kind, kept.lock_receiver, tokens, delete=source.delete))
+        command = LockReserved(self._numbers.next(), self._kind, tokens, delete=source.delete)
+        kept.partition.submit(command, answered)
 
     def _hand_out_locked(
         self, source: CachedSource, kept: _Kept, lock_id: int, batch: list[tuple[int, int, Entry]]
     ) -> None:
         """Hand out what has been locked since it was kept; to a receiver that deletes once it is deleted."""
         entries = [entry for _, _, entry in batch]
-        granted = Granted(0, self._kind, lock_id, batch[0][1], entries, asked=len(entries), ended=False)
+        locked = Locked(0, self._kind, lock_id, batch[0][1], entries)
         if not source.delete:
-            source.granted(kept.partition, granted, len(entries))
+            source.locked(kept.partition, locked, len(entries))
             return
 
         def deleted(reply: Any) -> None:
             if isinstance(reply, Failed):
                 source.failed(len(entries))
             else:
-                granted.entries = [entry for i, entry in enumerate(entries) if i not in reply.lost]
-                source.granted(kept.partition, granted, len(entries))
+                locked.entries = [entry for i, entry in enumerate(entries) if i not in reply.lost]
+                source.locked(kept.partition, locked, len(entries))
 
         tokens = [(lock_id, entry.pos) for entry in entries]
         kept.partition.submit(Settle(self._numbers.next(), self._kind, Outcome.COMPLETE, tokens), deleted)
@@ -276,21 +282,4 @@ class FrontEndCache:
             kept.entries.extend([(granted.lock_id, granted.until_ms, entry) for entry in granted.entries])
             self.pump()
 
-        def locked(reply: Any) -> None:
-            if isinstance(reply, Failed):
-                kept.partition.register(kept.lock_receiver, locked)
-                failed, kept.handing_out = kept.handing_out, deque()
-                for source, count in failed:
-                    source.failed(count)
-                self.pump()
-                return
-            if isinstance(reply, ReceiveRefused):
-                self._refuse(kept, reply)
-                return
-            source, count = kept.handing_out.popleft()
-            source.granted(kept.partition, reply, count)
-            if len(reply.entries) < count:
-                self.pump()
-
         kept.partition.register(kept.receiver, sent_ahead)
-        kept.partition.register(kept.lock_receiver, locked)

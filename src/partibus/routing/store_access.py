@@ -16,7 +16,6 @@ from typing import Any, Protocol, runtime_checkable
 from partibus.partition.answers import OnReply
 from partibus.partition.commands import (
     Command,
-    LockReserved,
     Receive,
     ReleaseSession,
     RenewLocks,
@@ -248,7 +247,7 @@ class StoreRoute:
     ) -> None:
         if self._access is not None:
             self._access.submit(row, options, command, on_reply, holdable=holdable)
-        elif isinstance(command, Receive | LockReserved):
+        elif isinstance(command, Receive):
             on_granted = self._receivers.pop(command.receiver, None)
             if on_granted is not None:
                 on_granted(Failed(command.receiver, False, False, self._why_not))

@@ -204,17 +204,15 @@ class Consumer(Client):
             if world.random.random() < 0.2:
                 world.submit(self._row, c.ReturnReserved(self._kind, tokens))
                 return
-            receiver = world.number()
-            world.runtime.register(receiver, self._locked)
-            world.submit(self._row, c.LockReserved(self._kind, receiver, tokens))
+            self._ask(c.LockReserved(0, self._kind, tokens), self._locked)
 
         self._later(250, decide)
 
-    def _locked(self, reply: r.Granted | r.Failed) -> None:
-        if isinstance(reply, r.Granted) and reply.entries:
+    def _locked(self, reply: r.Locked | r.Failed) -> None:
+        if isinstance(reply, r.Locked) and reply.entries:
             self._take(reply)
 
-    def _take(self, reply: r.Granted | r.DeferredGranted, *, by_number: bool = False) -> None:
+    def _take(self, reply: r.Granted | r.Locked | r.DeferredGranted, *, by_number: bool = False) -> None:
         world = self._world
         entries = [*reply.entries]
         world.oracle.granted(

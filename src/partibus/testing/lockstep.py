@@ -179,9 +179,9 @@ class Lockstep:
         """Settle; takes effect now, or when the bodies that it needs have been read."""
         self.ask(c.Settle(0, kind, outcome, tokens, reason, **more))
 
-    def lock_reserved(self, kind: int, receiver: int, tokens: list[c.LockToken], *, delete: bool = False) -> None:
+    def lock_reserved(self, kind: int, tokens: list[c.LockToken], *, delete: bool = False) -> None:
         """Hand out from the cache."""
-        self.step(c.LockReserved(kind, receiver, tokens, delete))
+        self.ask(c.LockReserved(0, kind, tokens, delete))
 
     def return_reserved(self, kind: int, tokens: list[c.LockToken]) -> None:
         """Give reservations back."""
@@ -355,7 +355,9 @@ class Lockstep:
         self._check_fates(events)
         for reply in self.replies:
             if isinstance(reply, r.Granted):
-                self._check_granted(command, reply)
+                self._check_granted(reply)
+            elif isinstance(reply, r.Locked):
+                self._check_locked(reply)
             elif isinstance(reply, r.DeferredGranted):
                 self._check_deferred(reply)
             elif isinstance(reply, r.Purged):
@@ -662,22 +664,22 @@ class Lockstep:
         return any(
             entry.sequence == granted.sequence
             for reply in self.replies
-            if isinstance(reply, r.Granted | r.DeferredGranted)
+            if isinstance(reply, r.Granted | r.Locked | r.DeferredGranted)
             for granted in reply.entries
         )
 
-    def _check_granted(self, command: w.Input, reply: r.Granted) -> None:
+    def _check_locked(self, reply: r.Locked) -> None:
+        command = self.requests.pop(reply.request).command
+        state = READY if command.delete else LOCKED
+        items = self.model.lock_reserved(reply.kind, command.tokens, reply.lock_id, reply.until_ms, self.now_ms, state)
+        by_sequence = {item.sequence: item for item in items}
         sequences = [entry.sequence for entry in reply.entries]
-        if isinstance(command, c.LockReserved) and reply is self._answer_to_lock_reserved():
-            state = READY if command.delete else LOCKED
-            items = self.model.lock_reserved(
-                reply.kind, command.tokens, reply.lock_id, reply.until_ms, self.now_ms, state
-            )
-            items.sort(key=lambda item: item.pos)
-            assert sorted(sequences) == sorted(item.sequence for item in items)
-            items = [next(item for item in items if item.sequence == sequence) for sequence in sequences]
-            self._handed_out(reply.kind, reply.entries, items, reply.lock_id, state)
-            return
+        assert sorted(sequences) == sorted(by_sequence)
+        items = [by_sequence[sequence] for sequence in sequences]
+        self._handed_out(reply.kind, reply.entries, items, reply.lock_id, state)
+
+    def _check_granted(self, reply: r.Granted) -> None:
+        sequences = [entry.sequence for entry in reply.entries]
         demand = self.demands[reply.kind, reply.receiver]
         state = RESERVED if demand.reserve else READY if demand.delete else LOCKED
         if demand.session:
@@ -716,10 +718,6 @@ class Lockstep:
                 self.delivered.append(token)
             elif state == RESERVED:
                 self.reserved.append(token)
-
-    def _answer_to_lock_reserved(self) -> r.Reply:
-        """Where dropping an expired reservation leads to grants of its own, the answer comes last."""
-        return [reply for reply in self.replies if isinstance(reply, r.Granted)][-1]
 
     def _new_lock_id(self, lock_id: int) -> None:
         assert lock_id not in self.lock_ids, f"lock id {lock_id} was given before"

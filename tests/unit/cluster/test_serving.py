@@ -57,28 +57,43 @@ def test_reservations_of_a_guest_that_is_gone_are_free_at_once() -> None:
 def test_only_what_is_still_reserved_goes_back() -> None:
     broker = FarBroker()
     broker.answered(broker.send(5))
-    reserving, locking = broker.register(), broker.register()
+    reserving = broker.register()
     broker.submit(c.Receive(0, reserving, 5, ROOM, reserve=True))
     (reserved,) = broker.until(r.Granted)
     tokens = tokens_of(reserved)
-    broker.submit(c.LockReserved(0, locking, tokens[:2]))
+    broker.submit(c.LockReserved(7_002, 0, tokens[:2]))
     broker.submit(c.ReturnReserved(0, tokens[4:]))
-    (locked,) = broker.until(r.Granted)
+    (locked,) = broker.until(r.Locked)
     assert [entry.sequence for entry in locked.entries] == [1, 2]
     broker.lines[-1].cut()
     broker.run(20)
     assert [entry.sequence for entry in near_receive(broker).entries] == [3, 4, 5], "the locks stay"
 
 
+def test_what_was_locked_for_a_guest_that_is_gone_is_free_at_once() -> None:
+    broker = FarBroker()
+    broker.answered(broker.send(2))
+    reserving = broker.register()
+    broker.submit(c.Receive(0, reserving, 2, ROOM, reserve=True))
+    (reserved,) = broker.until(r.Granted)
+    broker.submit(c.LockReserved(7_002, 0, tokens_of(reserved)))
+    broker.turn()  # the question has left
+    broker.lines[-1].cut()
+    broker.run(20)
+    began_ms = broker.timeline.now_ms()
+    assert [entry.sequence for entry in near_receive(broker).entries] == [1, 2]
+    assert broker.timeline.now_ms() - began_ms < OPTIONS.lock_duration_ms
+
+
 def test_memory_of_a_guest_does_not_grow_with_what_it_has_taken() -> None:
     broker = FarBroker()
-    reserving, locking = broker.register(), broker.register()
+    reserving = broker.register()
     for _ in range(5):
         broker.answered(broker.send(3))
         broker.submit(c.Receive(0, reserving, 3, ROOM, reserve=True))
         (reserved,) = broker.until(r.Granted)
-        broker.submit(c.LockReserved(0, locking, tokens_of(reserved)))
-        (locked,) = broker.until(r.Granted)
+        broker.submit(c.LockReserved(7_002, 0, tokens_of(reserved)))
+        (locked,) = broker.until(r.Locked)
         broker.answered(broker.settle(Outcome.COMPLETE, locked))
     (table,) = broker.lines[-1].guest._tables.values()
     assert table.reservations == {}
@@ -281,8 +296,7 @@ def test_question_of_a_receiver_that_has_failed_is_passed_over() -> None:
     broker.answered(broker.send())
     guest = broker.lines[-1].guest
     options = wire.encode_options(OPTIONS)
-    for command in (c.Receive(0, 55, 1, ROOM), c.LockReserved(0, 55, [(1, 1)])):
-        guest.receive([wire.Ask(STORE, ROW, options, False, False, to_form(command))])
+    guest.receive([wire.Ask(STORE, ROW, options, False, False, to_form(c.Receive(0, 55, 1, ROOM)))])
     broker.run()
     assert broker.taken(r.Granted) == []
     assert [entry.sequence for entry in near_receive(broker).entries] == [1]

@@ -248,9 +248,9 @@ def test_lapsed_reservation_is_not_counted_and_cannot_be_locked() -> None:
     both.receive(ACTIVE, 1, 1, 1_000, reserve=True)
     ((_, token),) = both.reserved
     both.advance(100)
-    both.lock_reserved(ACTIVE, 2, [token])
-    (grant,) = replies(both, r.Granted)
-    assert (grant.entries, grant.asked) == ([], 1)
+    both.lock_reserved(ACTIVE, [token])
+    (locked,) = replies(both, r.Locked)
+    assert locked.entries == []
     both.receive(ACTIVE, 3, 1, 1_000)
     assert replies(both, r.Granted)[0].entries[0].delivery_count == 0
 
@@ -260,7 +260,7 @@ def test_large_body_stays_with_the_reservation_that_is_locked() -> None:
     send(both, 1, size_bytes=500)
     both.receive(ACTIVE, 1, 1, 1_000, reserve=True)
     (cached,) = replies(both, r.Granted)[0].entries
-    both.lock_reserved(ACTIVE, 2, [both.reserved[0][1]])
+    both.lock_reserved(ACTIVE, [both.reserved[0][1]])
     assert cached.data is not None
 
 
@@ -270,8 +270,8 @@ def test_time_to_live_is_checked_when_a_cached_message_is_handed_out() -> None:
     send(both, 1, ttl_ms=50)
     both.receive(ACTIVE, 1, 1, 1_000, reserve=True)
     both.advance(50)
-    both.lock_reserved(ACTIVE, 2, [both.reserved[0][1]])
-    assert replies(both, r.Granted)[-1].entries == []
+    both.lock_reserved(ACTIVE, [both.reserved[0][1]])
+    assert replies(both, r.Locked)[-1].entries == []
     assert len(both.model.queues[DEAD]) == 1
 
 

@@ -80,7 +80,7 @@ class FakePartition(PartitionHandle):
         """Grant a reservation of new messages to the cache."""
         (ask,) = {command.receiver for command in self.commands if isinstance(command, c.Receive)}
         entries = [entry(next(self._positions), size_bytes, enqueued_ms) for _ in range(messages)]
-        granted = r.Granted(ask, 0, next(self._reservations), 5_000, entries, asked=messages, ended=ended)
+        granted = r.Granted(ask, 0, next(self._reservations), 5_000, entries, ended=ended)
         self.receivers[ask](granted)
 
     def lock(self, missing: Iterable[int] = ()) -> list[int]:
@@ -89,8 +89,7 @@ class FakePartition(PartitionHandle):
         self.commands.remove(command)
         positions = [pos for _, pos in command.tokens]
         entries = [entry(pos) for pos in positions if pos not in set(missing)]
-        reply = r.Granted(command.receiver, 0, 77, 60_000, entries, asked=len(positions), ended=False)
-        self.receivers[command.receiver](reply)
+        self.answer(r.Locked(command.request, 0, 77, 60_000, entries))
         return positions
 
     def fail(self) -> None:

@@ -70,7 +70,7 @@ class TestPlain:
         partition, granted, _, _ = self.receiver()
         (ask,) = partition.taken(c.Receive)
         assert (ask.count, ask.max_bytes, ask.delete, ask.reserve) == (3, 1_000, False, False)
-        grant = r.Granted(ask.receiver, 0, 7, 60_000, [entry(1)], asked=1, ended=False)
+        grant = r.Granted(ask.receiver, 0, 7, 60_000, [entry(1)], ended=False)
         partition.receivers[ask.receiver](grant)
         assert granted == [grant]
 

@@ -137,7 +137,7 @@ def test_closing_twice_is_closing_once() -> None:
     source, _ = front.receiver()
     source.close()
     source.close()
-    assert all(len(partition.receivers) == 2 for partition in front.partitions)
+    assert all(len(partition.receivers) == 1 for partition in front.partitions)
 
 
 def test_no_receiver_asks_for_more_than_the_most() -> None:
@@ -303,6 +303,24 @@ class TestAPartitionThatFails:
         source.stop(lambda: stopped.append(True))
         front.partitions[0].fail()
         assert stopped == [True]
+
+    @pytest.mark.row("P14")
+    def test_answers_that_come_after_the_store_was_given_up_are_for_whoever_asked(self) -> None:
+        """An owner that gives its store up tells receivers at once, and still answers what it had begun."""
+        front = Front()
+        (mine, got_mine), (deleting, got_deleting) = front.receiver(), front.receiver(delete=True)
+        mine.ask(1, ROOM)
+        first = front.partitions[0]
+        first.reserve(1)
+        first.fail()
+        first.recover()
+        first.commands = [command for command in first.commands if not isinstance(command, c.Receive)]
+        deleting.ask(1, ROOM)
+        first.reserve(1)
+        assert first.lock() == [1]
+        assert (got_mine, got_deleting) == ([(0, 1)], [])
+        assert first.lock() == [2]
+        assert (got_mine, got_deleting) == ([(0, 1)], [(0, 2)])
 
 
 class TestLockedWhileKept:

@@ -62,7 +62,7 @@ def test_it_asks_under_the_lock_of_the_session_and_passes_on_what_comes() -> Non
     bench = Bench()
     bench.source.ask(5, 1000)
     assert bench.partition.commands == [c.Receive(0, 1, 5, 1000, delete=False, session=LOCK)]
-    granted = r.Granted(1, 0, LOCK, 60_000, [entry(1)], asked=1, ended=False)
+    granted = r.Granted(1, 0, LOCK, 60_000, [entry(1)], ended=False)
     bench.tell(granted)
     assert bench.granted == [granted]
 
@@ -116,7 +116,7 @@ def lose_owner(bench: Bench) -> c.AcceptSession:
 def test_the_next_owner_is_told_what_the_receiver_has_and_asked_for_what_it_waits_for() -> None:
     bench = Bench(is_stored=True)
     bench.source.ask(5, 1000)
-    bench.tell(r.Granted(1, 0, LOCK, 60_000, [entry(4), entry(6)], asked=2, ended=False))
+    bench.tell(r.Granted(1, 0, LOCK, 60_000, [entry(4), entry(6)], ended=False))
     bench.partition.taken(c.Receive)
     command = lose_owner(bench)
     assert (command.session, command.resumes, command.held) == ("s", LOCK, [4, 6])
