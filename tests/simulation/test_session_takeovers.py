@@ -13,7 +13,7 @@ from partibus.cluster.serving import Serving
 from partibus.cluster.unsure import Unsure
 from partibus.message import Message, pack
 from partibus.partition import commands as c
-from partibus.partition import loaded, runtime, session_resume
+from partibus.partition import executed, loaded, session_resume
 from partibus.partition import replies as r
 from partibus.partition.keys import subqueue_key
 from partibus.partition.options import PartitionOptions
@@ -122,7 +122,7 @@ class Broker:
     def take(self) -> None:
         world = self.world
         runtime = self.runtime = StoreRuntime(world.open_store, self.host, world.timeline)
-        runtime.asker_of = self.serving.asker_of
+        runtime.executed.asker_of = self.serving.asker_of
         runtime.run = self.run
         runtime.is_present = world.is_present
 
@@ -353,7 +353,7 @@ RESUMED = session_resume.resumed
         (Sessions, "must_wait", lambda self, command: False, "known to every owner"),
         (Sessions, "await_holders", lambda self, now_ms: None, "nobody uses are free"),
         (loaded, "resumed", _locks_nothing, "known to every owner"),
-        (runtime, "note_of", lambda reply: None, "known to every owner|out of order|delivered after"),
+        (executed, "note_of", lambda reply: None, "known to every owner|out of order|delivered after"),
     ],
 )
 def test_planted_bug_is_caught(owner: Any, name: str, bug: Any, caught: str, monkeypatch: pytest.MonkeyPatch) -> None:

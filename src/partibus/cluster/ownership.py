@@ -91,7 +91,7 @@ class Stores:
         """Open a store, off the loop, and have its partitions run here. ``taken`` is called when that was tried: a
         store that can't be opened is owned all the same, its `failure` says why, and opening goes on being tried."""
         runtime = self._make_runtime(store_no, partial(self._open_store, store_no))
-        runtime.asker_of = self._serving.asker_of
+        runtime.executed.asker_of = self._serving.asker_of
         runtime.run = Identity(*self._us).run
         runtime.is_present = self._is_present
         self.runtimes[store_no] = runtime

@@ -78,7 +78,7 @@ class Serving:
             guest.look(number, why)
 
     def asker_of(self, request: int) -> tuple[str, int] | None:
-        """See `partibus.partition.runtime.AskerOf`."""
+        """See `partibus.partition.executed.AskerOf`."""
         base = request >> BASE_BITS
         asker = self._askers.get(base) if base else None
         return None if asker is None else (asker, request - (base << BASE_BITS))

@@ -12,7 +12,7 @@ Nothing here knows which.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from partibus.clock import Clock, SystemClock
 from partibus.limits import StoreLimits
@@ -24,7 +24,7 @@ from partibus.partition.backlog import Backlog, needs_room
 from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.commit_schedule import CommitSchedule
 from partibus.partition.deadlines import Deadlines
-from partibus.partition.executed import note_of
+from partibus.partition.executed import ExecutedNotes, known_of
 from partibus.partition.express import Express, Pool
 from partibus.partition.fan_out import Subscribers
 from partibus.partition.glance import AT_ONCE, Glance, look
@@ -34,7 +34,7 @@ from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.machine import Partition
 from partibus.partition.meters import CommitMeter, Meters
 from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Store, StoreError, StoreFull, SubqueueCounts, Writes
+from partibus.partition.ports import Store, StoreError, StoreFull, SubqueueCounts
 from partibus.partition.reading import read
 from partibus.partition.slot import Slot
 from partibus.partition.step import Step
@@ -42,17 +42,11 @@ from partibus.partition.topic import Topics, publishes
 from partibus.partition.write_behind import hold_back, write_all
 
 REOPEN_DELAY_MS = 200.0
-EXECUTED_KEPT_MS = 60_000
-"""So long it is kept in the store which requests of other brokers were executed; who asks does so within a third of it
-(`partibus.cluster.unsure`)."""
-FORGET_MS = 5_000
-"""Between two times that older ones are removed."""
-AskerOf = Callable[[int], tuple[str, int] | None]
-"""The run of another broker that a request is of, and its number there; None: it is this broker's own."""
 OnFound = Callable[[Mapping[int, int | None] | None], None]
 """Gets, by request: what is remembered of it (`partibus.partition.executed`), or None when it was surely not executed;
 what is not there can't be told any more. None: the store can't be asked now."""
 _LEASE_OVER = "the lease has run out, so another broker may have the store"
+T = TypeVar("T")
 _DROPPED_MAX = 100_000
 """Rows that were dropped and are remembered: some MB."""
 
@@ -77,16 +71,12 @@ class StoreRuntime:
         ``forward`` gets the row of each partition in use whose messages go on to another entity, and whether some of
         them were sent through it.
         ``subscribers`` knows the subscriptions of topics. ``meters``: what is counted in this process."""
-        self.asker_of: AskerOf | None = None
-        """Which requests are another broker's; None while there is no other."""
+        self.executed = ExecutedNotes()
+        """Which requests of other brokers were executed."""
         self.run = ""
         """Of this broker, where several share the stores: session locks name their holders' (D21)."""
         self.is_present: Callable[[str], bool] = lambda run: run == self.run
         """Whether a run of a broker is there."""
-        self._noting_since_ms = 0
-        """When a request of another broker was noted first; 0: none was."""
-        self._forgot_ms = 0
-        """When requests of other brokers were forgotten last; 0: never."""
         self._meters = meters or Meters()
         self.meter = CommitMeter(self._meters.elapsed_s)
         self._recorder = None if self._meters.recorder is None else self._meters.recorder.of_store()
@@ -152,23 +142,16 @@ class StoreRuntime:
 
     def find_filled(self, rows: list[int], found: Callable[[list[int] | None], None]) -> None:
         """Tell which of these partitions hold anything, without loading them; None when the store could not say."""
-        store, generation = self._store, self._generation
-        if store is None or self.failure is not None:
-            self._host.call_soon(lambda: found(None))
-            return
 
-        def read(result: Any) -> None:
-            if generation != self._generation:
+        def sized(sizes: Mapping[int, int] | None) -> None:
+            if sizes is None:
                 found(None)
-            elif isinstance(result, BaseException):
-                self._fail(result)
-                found(None)
-            else:
-                filled = {row for row, size_bytes in result.items() if size_bytes}
-                filled.update(row for row, _ in self._unwritten())
-                found([row for row in rows if row in filled])
+                return
+            filled = {row for row, size_bytes in sizes.items() if size_bytes}
+            filled.update(row for row, _ in self._unwritten())
+            found([row for row in rows if row in filled])
 
-        self._host.read(lambda: store.load_sizes(rows), read)
+        self._ask(lambda store: store.load_sizes(rows), sized, vital=True)
 
     def close(self, done: Callable[[], None]) -> None:
         """Commit what is pending, then close the store and call ``done``. Nothing new is taken, or there might be
@@ -213,16 +196,10 @@ class StoreRuntime:
     def count_messages(self, most: int, counted: Callable[[Mapping[int, SubqueueCounts] | None], None]) -> None:
         """Tell what waits in the store, by sub-queue key, as of its last commit, and in memory only: see
         `Store.load_counts`. None when the store could not say."""
-        store = self._store
-        if store is None or self.failure is not None:
-            self._host.call_soon(lambda: counted(None))
-            return
-
-        def read(result: Any) -> None:
-            # To be curious is no reason to fail.
-            counted(None if isinstance(result, BaseException) else self._with_unwritten(result))
-
-        self._host.read(lambda: store.load_counts(most), read)
+        self._ask(
+            lambda store: store.load_counts(most),
+            lambda found: counted(None if found is None else self._with_unwritten(found)),
+        )
 
     def _with_unwritten(self, counts: Mapping[int, SubqueueCounts]) -> Mapping[int, SubqueueCounts]:
         if not self.express.messages:
@@ -243,22 +220,39 @@ class StoreRuntime:
     def find_timed(self, found: Callable[[list[int] | None], None]) -> None:
         """Tell in which partitions something falls due: see `Store.timed_partitions`. None when the store could not
         say."""
-        self._find(lambda store: store.timed_partitions(), found)
+        self._ask(lambda store: store.timed_partitions(), found)
 
     def find_cursors(self, most: int, found: Callable[[list[int] | None], None]) -> None:
         """Tell which partitions have cursors: see `Store.cursor_partitions`. None when the store could not say."""
-        self._find(lambda store: store.cursor_partitions(most), found)
+        self._ask(lambda store: store.cursor_partitions(most), found)
 
-    def _find(self, ask: Callable[[Store], list[int]], found: Callable[[list[int] | None], None]) -> None:
-        store = self._store
+    def find_executed(self, asker: str, requests: Sequence[int], found: OnFound) -> None:
+        """See `partibus.routing.store_access.Remembers`."""
+        forgets = self.executed.forgets
+        self._ask(
+            lambda store: store.load_executed(asker),
+            lambda notes: found(None if notes is None else known_of(requests, notes, forgets=forgets)),
+        )
+
+    def _ask(
+        self, question: Callable[[Store], T], answered: Callable[[T | None], None], *, vital: bool = False
+    ) -> None:
+        """Have the store say something off the loop; None when it can't now. To be curious is no reason to fail, unless
+        the answer is ``vital``: who asks again at once is to wait until the store has been opened anew."""
+        store, generation = self._store, self._generation
         if store is None or self.failure is not None:
-            self._host.call_soon(lambda: found(None))
+            self._host.call_soon(lambda: answered(None))
             return
 
         def read(result: Any) -> None:
-            found(None if isinstance(result, BaseException) else result)
+            is_current = generation == self._generation
+            if is_current and isinstance(result, BaseException):
+                is_current = False
+                if vital:
+                    self._fail(result)
+            answered(result if is_current else None)
 
-        self._host.read(lambda: ask(store), read)
+        self._host.read(lambda: question(store), read)
 
     def held_bytes(self) -> Iterator[tuple[int, int]]:
         """Stored bytes in memory of what is under lock or reserved, of each partition in use, by row."""
@@ -498,8 +492,8 @@ class StoreRuntime:
                 self._recorder.refused(slot.row, step.refusals, now_ms)
         queue = self._queue
         durable = slot.waited <= queue.durable
-        if self.asker_of is not None and step.events:
-            self._note_executed(step, self.asker_of)
+        if self.executed.asker_of is not None and step.events:
+            self.executed.note(step.replies, queue.pending)
         for reply in step.replies:
             callback = self._answers.whose(reply)
             if callback is None:
@@ -598,42 +592,6 @@ class StoreRuntime:
             self.express.writing(self._queue.number, express.written_ms)
             express.written_ms = None
 
-    def _note_executed(self, step: Step, asker_of: "AskerOf") -> None:
-        """With what another broker asked for goes word that it was done (D15)."""
-        for reply in step.replies:
-            note = note_of(reply)
-            if note is not None and (known := asker_of(r.request_of(reply))) is not None:
-                asker, number = known
-                self._queue.pending.executed.setdefault(asker, []).extend((number, note))
-
-    def _date_executed(self, writes: Writes) -> None:
-        now_ms = writes.executed_ms = self._clock.now_ms()
-        self._noting_since_ms = self._noting_since_ms or now_ms
-        # What an owner before this one has noted is of use for a while, whatever its clock showed.
-        if now_ms - self._noting_since_ms > EXECUTED_KEPT_MS and now_ms - self._forgot_ms > FORGET_MS:
-            self._forgot_ms = now_ms
-            writes.forgotten_executed_ms = now_ms - EXECUTED_KEPT_MS
-
-    def find_executed(self, asker: str, requests: Sequence[int], found: OnFound) -> None:
-        """See `partibus.routing.store_access.Remembers`."""
-        store, generation = self._store, self._generation
-        if store is None or self.failure is not None:
-            self._host.call_soon(lambda: found(None))
-            return
-        forgot = self._forgot_ms > 0
-
-        def read(result: Any) -> None:
-            if isinstance(result, BaseException) or generation != self._generation:
-                found(None)
-                return
-            known: dict[int, int | None] = {}
-            for request in requests:
-                if request in result or not forgot:
-                    known[request] = result.get(request)
-            found(known)
-
-        self._host.read(lambda: store.load_executed(asker), read)
-
     def _give_back(self, slot: Slot, reply: r.Reply) -> None:
         """Nobody is there to take it: what was locked must not wait for the lock to end, nor be granted again."""
         match reply:
@@ -663,7 +621,7 @@ class StoreRuntime:
             self._finish_closing()
             return
         if writes.executed:
-            self._date_executed(writes)
+            self.executed.date(writes, self._clock.now_ms())
         queue.take()
         self._meters.begun(self.meter, writes.counters)
         if self._keeps_time:  # a clock that is moved by hand begins anew with each run

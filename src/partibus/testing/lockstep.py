@@ -348,7 +348,7 @@ class Lockstep:
         if isinstance(command, c.Arrive):
             self.model.enqueue(command.messages, bodies, self.now_ms)
         for reply in self.replies:
-            if not isinstance(reply, r.Granted | r.DeferredGranted):
+            if not isinstance(reply, r.Granted | r.Locked | r.DeferredGranted):
                 self._answered(reply, bodies)
         for event in events:
             self._happened(event, command)

@@ -69,7 +69,7 @@ class Broker:
             return MemoryStore(disk)
 
         runtime = self.runtimes[number] = StoreRuntime(open_store, self.host, SystemClock())
-        runtime.asker_of = self.serving.asker_of
+        runtime.executed.asker_of = self.serving.asker_of
         runtime.open()
         self.serving.open(number, runtime)
         self.routes[number].lead_to(runtime)

@@ -76,12 +76,16 @@ def test_what_was_locked_for_a_guest_that_is_gone_is_free_at_once() -> None:
     reserving = broker.register()
     broker.submit(c.Receive(0, reserving, 2, ROOM, reserve=True))
     (reserved,) = broker.until(r.Granted)
+    broker.send(1)  # the answer waits for its commit
     broker.submit(c.LockReserved(7_002, 0, tokens_of(reserved)))
-    broker.turn()  # the question has left
-    broker.lines[-1].cut()
+    line = broker.lines[-1]
+    (table,) = line.guest._tables.values()
+    broker.run_until(lambda: not table.reservations)
+    line.guest.lost()
+    line.cut()
     broker.run(20)
     began_ms = broker.timeline.now_ms()
-    assert [entry.sequence for entry in near_receive(broker).entries] == [1, 2]
+    assert [entry.sequence for entry in near_receive(broker).entries] == [1, 2, 3]
     assert broker.timeline.now_ms() - began_ms < OPTIONS.lock_duration_ms
 
 
