@@ -90,7 +90,9 @@ class ControlChannel:
         self._lose()
 
     def _send(self, line: dict[str, Any]) -> None:
-        self._writer.write(json.dumps(line).encode() + b"\n")
+        # The transport knows a moment earlier than the reader that the other end is gone, and then takes nothing.
+        if not self._writer.is_closing():
+            self._writer.write(json.dumps(line).encode() + b"\n")
 
     async def _read(self) -> None:
         try:

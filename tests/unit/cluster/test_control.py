@@ -7,6 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused, Handle
 
@@ -114,3 +115,24 @@ def test_garbage_ends_the_line() -> None:
         theirs.close()
 
     asyncio.run(run())
+
+
+def test_nothing_is_sent_between_the_end_and_word_of_it() -> None:
+    """A transport of uvloop that is closed raises at a write; its reader hears of the end a turn of the loop later."""
+
+    async def run() -> None:
+        lost: list[str] = []
+        first, second = socket.socketpair()
+        channel = await ControlChannel.open(first, nothing, lambda: lost.append("lost"))
+        asked = asyncio.ensure_future(channel.ask("anything"))
+        await asyncio.sleep(0)
+        channel._writer.transport.abort()
+        while not lost:
+            channel.tell("note")
+            await asyncio.sleep(0)
+        with pytest.raises(ControlLost, match="the other end of the control channel is gone"):
+            await asked
+        second.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(run(), 20))
