@@ -14,7 +14,7 @@ from partibus.amqp.section_encoding import encode_application_properties, encode
 from partibus.amqp.section_fields import Property, iter_map, raw_property
 from partibus.errors import shown
 from partibus.filters.conversion import as_existing, as_text
-from partibus.filters.errors import EvaluationError
+from partibus.filters.errors import EvaluationError, HeadersTooLarge
 from partibus.filters.limits import KEY_CHARS_MAX, PROPERTIES_BYTES_MAX
 from partibus.filters.values import TICKS_PER_MS, TIMESPAN, Ticks, kind_name, plain
 from partibus.filters.view import (
@@ -100,12 +100,14 @@ class Draft(View):
                 _write_system(stored, self._system)
         except (EncodeError, DecodeError) as error:
             raise EvaluationError(f"The changed message can't be written: {error}.") from None
-        if len(section) > max(PROPERTIES_BYTES_MAX, len(stored.application_properties)):
-            raise EvaluationError(
-                f"The application properties would have {len(section)} bytes, over the {PROPERTIES_BYTES_MAX} that a "
+        before = _headers_bytes(StoredMessage(data))
+        stored.application_properties = section
+        headers_bytes = _headers_bytes(stored)
+        if headers_bytes > max(PROPERTIES_BYTES_MAX, before):
+            raise HeadersTooLarge(
+                f"Properties and headers would have {headers_bytes} bytes, over the {PROPERTIES_BYTES_MAX} that a "
                 "message may have. Remove some, or set shorter ones."
             )
-        stored.application_properties = section
         return Message(
             stored.pack(),
             message_id=original.message_id,
@@ -114,6 +116,10 @@ class Draft(View):
             ttl_ms=lifetime_ms(stored.ttl_ms) if "timetolive" in self._system else original.ttl_ms,
             scheduled_ms=original.scheduled_ms,
         )
+
+
+def _headers_bytes(stored: StoredMessage) -> int:
+    return len(stored.annotations) + len(stored.properties) + len(stored.application_properties)
 
 
 def _to_amqp(value: object) -> object:

@@ -14,3 +14,7 @@ class SqlTextError(Exception):
 
 class EvaluationError(Exception):
     """A rule can't say whether it selects a message, or can't change it: its text says why, as a whole sentence."""
+
+
+class HeadersTooLarge(EvaluationError):
+    """What an action made of a message has more properties than a message may have (dialect section 11.2)."""

@@ -13,7 +13,7 @@ alone, and long runs of AND, OR, + or *, are no levels."""
 PROPERTY_CHARS_MAX: Final = 32 * 1024
 """Characters that joining texts may give: 32 statements that each double a property would make gigabytes of it."""
 PROPERTIES_BYTES_MAX: Final = 64 * 1024
-"""Application properties of a message that an action has changed."""
+"""Properties and headers of a message that an action has changed."""
 KEY_CHARS_MAX: Final = 128
 """Message id, session id and partition key that an action sets."""
 

@@ -5,7 +5,8 @@
 - Each rule with an action that selects a message gives the subscription a copy of its own, changed, with the rule's
   name in the application property RuleName. It goes behind the unchanged one, copies in the order of the rules.
 - A filter that fails selects nothing, an action that fails gives no copy, and other rules go on. If the subscription
-  wants failures as dead letters, the message as it was published becomes one there, once.
+  wants failures as dead letters, the message as it was published becomes one there, once. A copy that would have more
+  properties than a message may have leaves a dead letter whatever the subscription wants: its rule has selected it.
 
 Equal filters of any number of subscriptions are evaluated once; correlation filters are looked up (`correlation`);
 rules that select everything, or nothing, cost nothing per message. A message is decoded once, if some rule asks.
@@ -20,7 +21,7 @@ from uuid import UUID, uuid4
 
 from partibus.errors import ArgumentError
 from partibus.filters.correlation import CorrelationIndex, compares_nothing
-from partibus.filters.errors import EvaluationError
+from partibus.filters.errors import EvaluationError, HeadersTooLarge
 from partibus.filters.model import CorrelationFilter, FalseFilter, Filter, Rule, SqlAction, SqlFilter, TrueFilter
 from partibus.filters.sql import compile_action, compile_filter
 from partibus.filters.view import MessageView, View
@@ -28,6 +29,8 @@ from partibus.message import Message
 
 FAILURE_REASON: Final = "FilterEvaluationException"
 """DeadLetterReason of a message that a rule failed on."""
+HEADERS_REASON: Final = "HeaderSizeExceeded"
+"""DeadLetterReason of a message that an action gave too many properties (dialect section 11.3)."""
 
 _Test = Callable[[View], bool | None]
 _Action = Callable[[MessageView, str], Message]
@@ -161,7 +164,8 @@ class Matcher:
 
     def _match(self, message: Message, now_ms: int, matched: Matched) -> None:
         view = MessageView(message, now_ms, self._new_id)
-        failed: dict[int, str] = {}
+        failed: dict[int, tuple[str, str]] = {}
+        """Key -> reason and description."""
         hits = list(self._index.found(view))
         if self._has_always:
             hits.append(self._always)
@@ -171,7 +175,7 @@ class Matcher:
                     hits.append(selected)
             except EvaluationError as error:
                 for key, rule in selected.hearing.items():
-                    failed.setdefault(key, f"The filter of rule '{rule}' failed. {error}")
+                    failed.setdefault(key, (FAILURE_REASON, f"The filter of rule '{rule}' failed. {error}"))
         shares = matched.shares
         # One filter names each subscription once; two may name the same.
         for key in hits[0].plain if len(hits) == 1 else dict.fromkeys(chain.from_iterable(hit.plain for hit in hits)):
@@ -184,12 +188,13 @@ class Matcher:
             try:
                 copy = acting.action(view, acting.rule)
             except EvaluationError as error:
-                if acting.key in self._wanting:
-                    failed.setdefault(acting.key, f"The action of rule '{acting.rule}' failed. {error}")
+                reason = HEADERS_REASON if isinstance(error, HeadersTooLarge) else FAILURE_REASON
+                if acting.key in self._wanting or reason == HEADERS_REASON:
+                    failed.setdefault(acting.key, (reason, f"The action of rule '{acting.rule}' failed. {error}"))
             else:
                 shares.setdefault(acting.key, []).append(copy)
-        for key, description in failed.items():
-            matched.failures.append(Failure(key, message, FAILURE_REASON, description))
+        for key, (reason, description) in failed.items():
+            matched.failures.append(Failure(key, message, reason, description))
 
 
 _POSITION: Final = itemgetter(1)

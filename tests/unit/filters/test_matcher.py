@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from partibus.amqp.codec.types import Described, Int, Symbol, Timestamp
-from partibus.filters.matcher import FAILURE_REASON, Matched, Matcher, Subscription
+from partibus.filters.matcher import FAILURE_REASON, HEADERS_REASON, Matched, Matcher, Subscription
 from partibus.filters.model import (
     CorrelationFilter,
     FalseFilter,
@@ -213,6 +213,17 @@ def test_an_action_that_fails_makes_a_dead_letter_of_the_message_as_it_was() -> 
     assert [user_of(copy) for copy in found.shares[1]] == [{"color": "red", "n": 1, "RuleName": "r"}]
     assert [failure.message for failure in found.failures] == [RED]
     assert found.failures[0].description.startswith("The action of rule 'bad' failed. 'red' - 1: ")
+
+
+@pytest.mark.parametrize("dead_letters_failures", [True, False])
+def test_a_copy_with_too_many_properties_leaves_a_dead_letter(dead_letters_failures: bool) -> None:
+    large = message({"a": "x" * 30_000})
+    rules = {1: [rule(TrueFilter(), "SET b = a, SET c = a", "twice")]}
+    found = matched(rules, large, dead_letters_failures=dead_letters_failures)
+    assert found.shares == {}
+    ((key, dead, reason, description),) = found.failures
+    assert (key, dead, reason) == (1, large, HEADERS_REASON)
+    assert description.startswith("The action of rule 'twice' failed. Properties and headers would have 90")
 
 
 def test_failures_that_nobody_wants_are_passed_over() -> None:
