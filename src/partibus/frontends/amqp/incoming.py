@@ -8,6 +8,7 @@ from partibus.amqp.errors import DETACH_FORCED
 from partibus.errors import EntityNotFound, OutcomeUnknown, PartibusError
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.ingress import Ingress
+from partibus.frontends.amqp.pattern import Repeats
 from partibus.frontends.amqp.transactions import CoordinatorLink, transaction_of
 from partibus.message import Message
 from partibus.namespace.broker import Entity
@@ -54,6 +55,7 @@ class IncomingLink:
         self._flush = flush
         self._entity = entity
         self._ingress = ingress
+        self._repeats = Repeats()
         self._transactions = transactions
         self._throttle = throttle
         self._credit = credit
@@ -88,12 +90,12 @@ class IncomingLink:
             self._finish(run, [refusal] * len(deliveries))
             return
         queue = (self._destination or self._entity).queue
-        messages_of = self._ingress.messages_of
+        messages_of, repeats = self._ingress.messages_of, self._repeats
         batches: list[list[Message]] = []
         refused: dict[int, PartibusError] = {}
         for index, delivery in enumerate(deliveries):
             try:
-                batches.append(messages_of(delivery, queue))
+                batches.append(messages_of(delivery, queue, repeats))
             except PartibusError as error:
                 refused[index] = error
         if self._throttle.uses is not None:

@@ -17,6 +17,7 @@ from partibus.amqp.codec.types import Symbol
 from partibus.amqp.section_fields import Property, decode_body, header, iter_map, later_properties
 from partibus.amqp.sections import BATCH_FORMAT, DATA, Sections, iter_batch, split_sections
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, QuotaExceeded
+from partibus.frontends.amqp.pattern import Repeats
 from partibus.frontends.amqp.plain import is_plain_map, plain_identity
 from partibus.message import DEFAULT_PRIORITY, Message, id_text, lifetime_ms, pack
 from partibus.namespace.namespace import Queue
@@ -77,16 +78,18 @@ class Ingress:
         self._headers: dict[bytes, _Header] = {b"": _NO_HEADER}
         self._annotations: dict[bytes, _Annotations] = {b"": _NO_ANNOTATIONS}
 
-    def messages_of(self, delivery: Delivery, queue: Queue) -> list[Message]:
-        """The messages of one delivery: one, or those of a batch. Raises a `PartibusError` that rejects it."""
+    def messages_of(self, delivery: Delivery, queue: Queue, repeats: Repeats | None = None) -> list[Message]:
+        """The messages of one delivery: one, or those of a batch. Raises a `PartibusError` that rejects it.
+        ``repeats``: what the link's messages have in common."""
         if delivery.message_format != BATCH_FORMAT:
-            return [self.message_of(delivery.payload, queue)]
+            return [self.message_of(delivery.payload, queue, repeats)]
         payload, most = delivery.payload, queue.batch_size_max_bytes
         if len(payload) > most:
             raise MessageTooLarge(queue.name, len(payload), most, "batch")
         try:
             messages = [
-                self._message_of(one, queue) for one in islice(iter_batch(payload), queue.bounds.batch_messages + 1)
+                self._message_of(one, queue, repeats)
+                for one in islice(iter_batch(payload), queue.bounds.batch_messages + 1)
             ]
         except DecodeError as error:
             raise _unreadable(payload, error) from error
@@ -96,16 +99,20 @@ class Ingress:
             )
         return messages
 
-    def message_of(self, payload: bytes, queue: Queue) -> Message:
+    def message_of(self, payload: bytes, queue: Queue, repeats: Repeats | None = None) -> Message:
         """One encoded message. Raises a `PartibusError` that refuses it."""
         if len(payload) > queue.message_size_max_bytes:
             raise MessageTooLarge(queue.name, len(payload), queue.message_size_max_bytes)
         try:
-            return self._message_of(payload, queue)
+            return self._message_of(payload, queue, repeats)
         except DecodeError as error:
             raise _unreadable(payload, error) from error
 
-    def _message_of(self, payload: bytes, queue: Queue) -> Message:
+    def _message_of(self, payload: bytes, queue: Queue, repeats: Repeats | None) -> Message:
+        if repeats is not None:
+            found = repeats.read(payload, self.new_message_id, is_id_key=queue.requires_duplicate_detection)
+            if found is not None:
+                return found
         sections = split_sections(payload)
         head = self._headers.get(sections.header) or self._read_header(sections.header)
         notes = self._annotations.get(sections.message_annotations) or self._read_annotations(
@@ -132,6 +139,7 @@ class Ingress:
                 f"'{queue.name}' requires sessions, but a message has no session id. Set one (group-id), or send to a "
                 "queue that does not require sessions."
             )
+        is_id_made = message_id is None
         if message_id is None:
             message_id = self.new_message_id()
             properties = _with_message_id(properties, message_id)
@@ -145,7 +153,7 @@ class Ingress:
             application_properties=sections.application_properties,
             rest=sections.body + sections.footer if sections.footer else sections.body,
         )
-        return Message(
+        message = Message(
             data,
             message_id=id_text(message_id) if queue.requires_duplicate_detection else None,
             partition_key=partition_key,
@@ -153,6 +161,9 @@ class Ingress:
             ttl_ms=head.lifetime_ms,
             scheduled_ms=notes.scheduled_ms,
         )
+        if repeats is not None:
+            repeats.note(payload, sections, message, is_id_made=is_id_made)
+        return message
 
     def _read_header(self, section: bytes) -> _Header:
         fields = header(section)

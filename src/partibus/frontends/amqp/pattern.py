@@ -1,0 +1,150 @@
+"""Messages that are as the one before but for body and id, stored without taking them apart (D4).
+
+Senders repeat themselves: header, annotations and properties are the same bytes again and again. What stood around the
+id of one message is remembered with what it became in the stored form. Another message that has the same bytes there
+and one body section behind them, up to its end, would be taken apart with the same result.
+
+```text
+encoded       start  [id]  middle, up to the size of the body  |  size and body
+stored form   start   id   middle, up to the size of the body  |  size and body
+```
+
+The id has the same length, or each message gets one from the broker.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from partibus.amqp.sections import Sections
+from partibus.message import Message, StoredMessage, id_text
+
+HEAD_BYTES_MAX: Final = 1024
+"""Before the body: the most that is remembered of a link that sends, below all bounds of what stands there."""
+MISSES_MAX: Final = 64
+"""A link whose messages differ has one of so many looked at for a pattern; at first more of them."""
+_DESCRIPTOR_BYTES: Final = 3
+_BINARY8, _BINARY32 = 0xA0, 0xB0
+"""How bodies are written that need no look inside."""
+_STRING8: Final = 0xA1
+_FIRST_ELEMENT: Final = {0xC0: 6, 0xD0: 12}
+"""Where it stands in a section, by the constructor of its list."""
+_U32: Final = Struct(">I").unpack_from
+
+
+class Pattern:
+    """What one message had before its body."""
+
+    __slots__ = (
+        "_body_at",
+        "_has_wide_body",
+        "_id_at",
+        "_id_bytes",
+        "_is_id_given",
+        "_message",
+        "_middle",
+        "_middle_at",
+        "_start",
+        "_stored_middle",
+        "_stored_start",
+    )
+
+    def __init__(
+        self, payload: bytes, body_at: int, id_at: int | None, message: Message, stored_id_at: int, id_bytes: int
+    ) -> None:
+        """``payload`` became ``message``, whose stored form ends with the same body. ``body_at``: where in the payload
+        the size of its body stands; ``id_at``: where its id does, None: the broker has made one."""
+        self._message = Message(
+            b"",
+            partition_key=message.partition_key,
+            session_id=message.session_id,
+            ttl_ms=message.ttl_ms,
+        )
+        self._has_wide_body = payload[body_at - 1] == _BINARY32
+        self._body_at = body_at
+        self._is_id_given = id_at is not None
+        self._id_at = body_at if id_at is None else id_at
+        self._id_bytes = id_bytes
+        self._middle_at = self._id_at if id_at is None else id_at + id_bytes
+        self._start = payload[: self._id_at]
+        self._middle = payload[self._middle_at : body_at]
+        self._stored_start = message.data[:stored_id_at]
+        self._stored_middle = message.data[stored_id_at + id_bytes : len(message.data) - (len(payload) - body_at)]
+
+    def read(self, payload: bytes, new_message_id: Callable[[], str], *, is_id_key: bool) -> Message | None:
+        """The message that this payload is, if it has the pattern. ``is_id_key``: ids are to be told."""
+        if not (payload.startswith(self._start) and payload.startswith(self._middle, self._middle_at)):
+            return None
+        at = self._body_at
+        left = len(payload) - at
+        if self._has_wide_body:
+            if left < 4 or _U32(payload, at)[0] != left - 4:
+                return None
+        elif not left or payload[at] != left - 1:
+            return None
+        name = payload[self._id_at : self._middle_at] if self._is_id_given else new_message_id().encode()
+        if len(name) != self._id_bytes or not name.isascii():
+            return None
+        like = self._message
+        return Message(
+            b"".join((self._stored_start, name, self._stored_middle, payload[at:])),
+            message_id=id_text(name.decode()) if is_id_key else None,
+            partition_key=like.partition_key,
+            session_id=like.session_id,
+            ttl_ms=like.ttl_ms,
+        )
+
+
+class Repeats:
+    """The pattern of one link that sends, if its messages have one."""
+
+    __slots__ = ("_misses", "pattern")
+
+    def __init__(self) -> None:
+        self.pattern: Pattern | None = None
+        self._misses = 0
+
+    def read(self, payload: bytes, new_message_id: Callable[[], str], *, is_id_key: bool) -> Message | None:
+        """As `Pattern.read`."""
+        if self.pattern is None:
+            return None
+        found = self.pattern.read(payload, new_message_id, is_id_key=is_id_key)
+        if found is not None:
+            self._misses = 0
+        return found
+
+    def note(self, payload: bytes, sections: Sections, message: Message, *, is_id_made: bool) -> None:
+        """A message that had no pattern was taken apart."""
+        misses = self._misses = self._misses + 1
+        if misses > 1 and not (misses & (misses - 1) and misses % MISSES_MAX):  # 2, 4, 8 ... 64, 128, 192 ...
+            self.pattern = pattern_of(payload, sections, message, is_id_made=is_id_made)
+
+
+def pattern_of(payload: bytes, sections: Sections, message: Message, *, is_id_made: bool) -> Pattern | None:
+    """What messages like this one have in common. None: there will hardly be any, or it is spelled unusually.
+    ``is_id_made``: it came without an id."""
+    body = sections.body
+    body_at = len(payload) - len(body) + _DESCRIPTOR_BYTES + 1
+    if not body or body[_DESCRIPTOR_BYTES] not in (_BINARY8, _BINARY32):
+        return None
+    if body_at > HEAD_BYTES_MAX or message.scheduled_ms is not None or sections.join() != payload or sections.footer:
+        return None
+    stored = StoredMessage(message.data)
+    in_properties = _first_text_at(stored.properties)
+    if in_properties is None:
+        return None
+    id_bytes = stored.properties[in_properties - 1]
+    if not stored.properties[in_properties : in_properties + id_bytes].isascii():  # then bytes are not characters
+        return None
+    id_at = None
+    if not is_id_made:
+        before = (sections.header, sections.delivery_annotations, sections.message_annotations)
+        id_at = in_properties + sum(map(len, before))
+    behind = len(stored.properties) + len(stored.application_properties) + len(stored.rest)
+    return Pattern(payload, body_at, id_at, message, len(message.data) - behind + in_properties, id_bytes)
+
+
+def _first_text_at(properties: bytes) -> int | None:
+    """Where the characters of a section's first field begin, when it is a short string: the message's id."""
+    at = _FIRST_ELEMENT.get(properties[_DESCRIPTOR_BYTES]) if properties else None
+    return at + 2 if at is not None and properties[at] == _STRING8 else None
