@@ -125,7 +125,7 @@ def test_requests_whose_answers_nobody_reads(broker: BrokerProcess, backlog: dic
         peer.credit(1_000_000, handle=1)
         request = (
             encode_properties(message_id="r")
-            + encode_application_properties({"operation": "partibus:browse"})
+            + encode_application_properties({"operation": "partibus:read-range"})
             + encode_value({"partition-id": 0, "from-position": 0, "to-position": 1 << 39})
         )
         peer.read_until(Attach)
@@ -167,7 +167,7 @@ NONSENSE: list[object] = [
 @pytest.mark.parametrize("address", ["alive/$management", "parts/$management", "$management"])
 def test_requests_that_make_no_sense(broker: BrokerProcess, address: str) -> None:
     operations = [
-        "", "x" * 3_000, "com.microsoft:peek-message", "partibus:partitions", "partibus:browse",
+        "", "x" * 3_000, "com.microsoft:peek-message", "partibus:partitions", "partibus:read-range",
         "partibus:create-entity", "partibus:get-entity", "partibus:list-entities", "partibus:delete-entity",
     ]  # fmt: skip
     fields = [

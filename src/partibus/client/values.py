@@ -28,14 +28,6 @@ def maps(body: Mapping[str, object], key: str) -> list[dict[str, object]]:
     return found
 
 
-def binaries(body: Mapping[str, object], key: str) -> list[bytes]:
-    values = items(body, key)
-    for value in values:
-        if not isinstance(value, bytes):
-            raise _unexpected(key, value, "a list of binary values")
-    return [value for value in values if isinstance(value, bytes)]
-
-
 def texts(body: Mapping[str, object], key: str) -> list[str]:
     values = items(body, key)
     for value in values:

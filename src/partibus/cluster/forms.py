@@ -50,7 +50,6 @@ COMMANDS: dict[int, type] = {
     18: c.ListSessions,
     19: c.Transact,
     20: c.Peek,
-    21: c.Browse,
     22: c.Inspect,
     23: c.Tick,
     24: c.Forwarded,

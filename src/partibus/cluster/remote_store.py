@@ -53,7 +53,6 @@ _OPTIONS_KEPT_MAX = 4_096
 _LEAVES_NOTHING = frozenset(
     (
         c.AcceptSession,
-        c.Browse,
         c.CancelAccept,
         c.CancelReceive,
         c.GetSessionState,

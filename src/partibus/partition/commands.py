@@ -286,17 +286,6 @@ class Peek:
 
 
 @dataclass(slots=True)
-class Browse:
-    """Read entries in any state by position: what the Spark source pages through."""
-
-    request: int
-    kind: int
-    from_pos: int
-    to_pos: int
-    max_bytes: int
-
-
-@dataclass(slots=True)
 class ReadRange:
     """Read entries by position, packed, as `partibus.partition.ports.Store.read_range` says: for readers of whole
     partitions. A ``to_pos`` above the sub-queue's end is taken for that end, so an empty answer's ``next_pos`` may be
@@ -437,7 +426,6 @@ Command = (
     | ListSessions
     | Transact
     | Peek
-    | Browse
     | ReadRange
     | ReadFates
     | OpenCursor

@@ -210,17 +210,6 @@ class ClearLoad:
     most: int
 
 
-@dataclass(slots=True)
-class BrowseLoad:
-    """Rows for a `Browse`."""
-
-    request: int
-    kind: int
-    from_pos: int
-    to_pos: int
-    max_bytes: int
-
-
 Load = (
     PageLoad
     | BodyLoad
@@ -236,7 +225,6 @@ Load = (
     | SinkLoad
     | SinkCount
     | PeekLoad
-    | BrowseLoad
     | RangeLoad
     | FatesLoad
     | ClearLoad

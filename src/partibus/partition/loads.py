@@ -2,12 +2,12 @@
 
 from itertools import accumulate
 
-from partibus.partition.commands import Browse, Inspect, Peek, Settle, Transact
+from partibus.partition.commands import Inspect, Peek, Settle, Transact
 from partibus.partition.cursor_answers import cursor_infos
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
-from partibus.partition.load_requests import BodyLoad, BrowseLoad, PageLoad, PeekLoad, ScheduledCount
+from partibus.partition.load_requests import BodyLoad, PageLoad, PeekLoad, ScheduledCount
 from partibus.partition.ports import EntryState
 from partibus.partition.replies import Inspected, SubqueueInfo
 from partibus.partition.state import PartitionState
@@ -99,11 +99,6 @@ def peek(state: PartitionState, command: Peek, now_ms: int, step: Step) -> None:
     step.loads.append(
         PeekLoad(command.request, command.kind, command.from_sequence, command.count, size_bytes, command.session)
     )
-
-
-def browse(state: PartitionState, command: Browse, now_ms: int, step: Step) -> None:
-    """As `peek`, by position."""
-    step.loads.append(BrowseLoad(command.request, command.kind, command.from_pos, command.to_pos, command.max_bytes))
 
 
 def inspect(state: PartitionState, command: Inspect, now_ms: int, step: Step) -> None:

@@ -18,7 +18,7 @@ from partibus.partition.exclusive import end_leases, refuses
 from partibus.partition.hand_out import cancel_receive, lock_reserved, receive, return_reserved, serve
 from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.loaded import loaded
-from partibus.partition.loads import browse, inspect, peek, read_ahead
+from partibus.partition.loads import inspect, peek, read_ahead
 from partibus.partition.locks import renew_locks, tick
 from partibus.partition.options import PartitionOptions
 from partibus.partition.outbound import forwarded, forwards_no_longer
@@ -65,7 +65,6 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     c.ListSessions: list_sessions,
     c.Transact: transact,
     c.Peek: peek,
-    c.Browse: browse,
     c.ReadRange: read_range,
     c.ReadFates: read_fates,
     c.OpenCursor: open_cursor,

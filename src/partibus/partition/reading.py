@@ -7,7 +7,6 @@ from partibus.partition import load_requests as w
 from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.ports import EntryRow, EntryState, FateRow, Store
 
-BROWSE_ENTRIES_MAX = 10_000
 RANGE_ENTRIES_MAX = 16_384
 """Of one `ReadRange`: some 3 MB of small messages, which a reader decodes at once."""
 
@@ -50,10 +49,6 @@ def read(store: Store, row: int, load: w.Load) -> Any:
         case w.PeekLoad():
             return store.peek(
                 subqueue_key(row, load.kind), load.from_sequence, load.max_entries, load.max_bytes, load.session
-            )
-        case w.BrowseLoad():
-            return store.browse(
-                subqueue_key(row, load.kind), load.from_pos, load.to_pos, BROWSE_ENTRIES_MAX, load.max_bytes
             )
         case w.RangeLoad():
             asked = load.command

@@ -25,7 +25,6 @@ from partibus.partition.events import (
 from partibus.partition.express import Express
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.load_requests import (
-    BrowseLoad,
     Load,
     PageLoad,
     PeekLoad,
@@ -133,7 +132,7 @@ def _needed(express: Express, load: Load) -> list[Entry]:
             return [entry for entry in every if load.from_pos <= entry.pos < load.end_pos]
         case RangeLoad(kind=SubqueueKind.ACTIVE):
             return [entry for entry in every if entry.pos < load.end_pos]
-        case PeekLoad(kind=SubqueueKind.ACTIVE) | BrowseLoad(kind=SubqueueKind.ACTIVE):
+        case PeekLoad(kind=SubqueueKind.ACTIVE):
             return list(every)
         case SweepLoad(kind=SubqueueKind.ACTIVE, sweep=Purge()):
             return list(every)

@@ -465,7 +465,7 @@ class Lockstep:
                     assert info.locked == len(model.held(kind, LOCKED))
                 assert reply.end_pos == model.next_sequence
                 assert reply.has_scheduled or not model.held(SubqueueKind.ACTIVE, SCHEDULED)
-            case ((c.Peek() | c.Browse()), r.Rows()):
+            case c.Peek(), r.Rows():
                 self.rows[reply.request] = reply.rows
             case ((c.OpenCursor() | c.AdvanceCursor()), r.CursorOpened()):
                 self._cursor_opened(command, reply)

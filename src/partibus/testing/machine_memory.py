@@ -1,13 +1,11 @@
 """What must hold of a partition's memory and rows beside the reference model."""
 
 from partibus.message import is_durable
-from partibus.partition import load_requests as w
 from partibus.partition.entry import Entry
 from partibus.partition.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.lane import Lane
 from partibus.partition.machine import Partition
-from partibus.partition.ports import EntryRow, EntryState, Store
-from partibus.partition.reading import read
+from partibus.partition.ports import EntryState, Store
 from partibus.testing.cursor_model import CursorModel, Shown, unpack
 from partibus.testing.invariants import (
     i01_everything_is_accounted_for,
@@ -111,7 +109,7 @@ def check_rows(store: Store, partition_row: int, machine: Partition, model: Mode
         return
     present: list[int] = []
     for kind in KINDS:
-        rows: list[EntryRow] = read(store, partition_row, w.BrowseLoad(0, kind, 0, 1 << 40, 1 << 40))
+        rows = store.browse(subqueue_key(partition_row, kind), 0, POSITION_MAX, 1 << 40, 1 << 40)
         items = {item.pos: item for item in model.queues[kind]}
         assert {row.pos for row in rows} == items.keys()
         for row in rows:

@@ -14,6 +14,7 @@ from partibus.partition import commands as c
 from partibus.partition import load_requests as w
 from partibus.partition import replies as r
 from partibus.partition.journal import record
+from partibus.partition.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import DueRows, EntryState, Writes
@@ -199,7 +200,7 @@ class TopicLockstep:
             raise AssertionError("the topic never comes to rest")
         for part in self.parts.values():
             part.check_at_rest()
-        rows = read(self.store, TOPIC, w.BrowseLoad(0, 0, 0, 1 << 40, 1 << 40))
+        rows = self.store.browse(subqueue_key(TOPIC, SubqueueKind.ACTIVE), 0, POSITION_MAX, 1 << 40, 1 << 40)
         stored = {row.sequence: (row.state, row.due_ms, row.data) for row in rows}
         assert stored == {
             sequence: (EntryState.SCHEDULED, message.scheduled_ms, message.data)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from partibus.client import Client, ClientError, OutgoingMessage
-from partibus.client.browse import BrowsedMessage, Browser, PartitionRange
 from partibus.client.entities import Entities
 from partibus.client.errors import AlreadyExists, InvalidRequest, NotFound
 from partibus.client.rehearsals import RehearsalInfo, Rehearsals
@@ -130,33 +127,3 @@ def test_reply_of_another_shape_is_a_client_error(broker: TinyBroker, client: Cl
     broker.answers["partibus:get-entity"] = lambda body: (200, None, "OK", {"kind": "queue", "name": 7})
     with pytest.raises(ClientError, match="'name'"):
         Entities(client).get("x")
-
-
-def test_browser_reads_pages_until_the_end(broker: TinyBroker, client: Client) -> None:
-    def page(body: dict[Any, Any]) -> Answer:
-        start = body["from-position"]
-        if start >= 4:
-            return 200, None, "OK", {"positions": [], "messages": [], "next-position": 9}
-        return 200, None, "OK", {"positions": [start, start + 1], "messages": [b"a", b"b"], "next-position": start + 2}
-
-    broker.answers["partibus:browse"] = page
-    broker.answers["partibus:partitions"] = lambda body: (
-        200,
-        None,
-        "OK",
-        {"partitions": [{"partition-id": 1, "first-position": 0, "end-position": 9, "messages": 4}]},
-    )
-    browser = Browser(client, "q")
-    assert browser.partitions() == [PartitionRange(1, 0, 9, 4)]
-    assert list(browser.read(1, 0, 9)) == [
-        [BrowsedMessage(0, b"a"), BrowsedMessage(1, b"b")],
-        [BrowsedMessage(2, b"a"), BrowsedMessage(3, b"b")],
-    ]
-
-
-def test_browser_refuses_a_page_that_leads_nowhere(broker: TinyBroker, client: Client) -> None:
-    broker.answers["partibus:browse"] = lambda body: (
-        200, None, "OK", {"positions": [], "messages": [], "next-position": body["from-position"]},
-    )  # fmt: skip
-    with pytest.raises(ClientError, match="stands still"):
-        list(Browser(client, "q").read(0, 0, 5))

@@ -178,7 +178,7 @@ def test_a_message_that_is_not_deferred_is_not_found(world: World) -> None:
 def test_more_than_one_reply_can_hold_is_refused_and_nothing_is_lost(
     world: World, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receive_deferred, "BROWSE_BYTES_MAX", 50_000)
+    monkeypatch.setattr(receive_deferred, "ANSWER_BYTES_MAX", 50_000)
     client = world.client()
     numbers = deferred(client, world.queue("q"), 6, bytes(10_000))
     status, condition, text = refusal(

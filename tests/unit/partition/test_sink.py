@@ -8,7 +8,7 @@ from partibus.message import Message, pack
 from partibus.partition import commands as c
 from partibus.partition import replies as r
 from partibus.partition.commands import SINK_ENDS
-from partibus.partition.keys import SubqueueKind
+from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.options import PartitionOptions
 from partibus.partition.sink import TRIM_IDS, TRIM_PAUSE_MS
 from tests.unit.partition.one_partition import ROW, OnePartition
@@ -44,11 +44,8 @@ def commit(partition: OnePartition, batch: int, sink: int = SINK) -> None:
 
 def stored(partition: OnePartition) -> list[int]:
     partition.settle_down()
-    partition.give(c.Browse(990_000, SubqueueKind.ACTIVE, 0, 1 << 40, 1 << 30))
-    partition.settle_down()
-    rows = partition.replies.pop(990_000)
-    assert isinstance(rows, r.Rows)
-    return [int(row.data[26:]) for row in rows.rows]
+    rows = partition.store.browse(subqueue_key(ROW, SubqueueKind.ACTIVE), 0, 1 << 40, 1 << 30, 1 << 30)
+    return [int(row.data[26:]) for row in rows]
 
 
 def kept(partition: OnePartition, *numbers: int, sink: int = SINK) -> set[int]:

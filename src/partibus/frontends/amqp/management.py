@@ -13,7 +13,6 @@ from partibus.frontends.amqp.node import Reply, Request, Respond
 from partibus.frontends.amqp.operations import (
     backup,
     batch_delete,
-    browse,
     cancel_scheduled,
     cluster,
     cursors,
@@ -75,7 +74,6 @@ ENTITY_OPERATIONS: dict[str, _Entry] = {
     sessions.GET_STATE: _Entry(Right.LISTEN, sessions.get_state, transactional=True),
     sessions.SET_STATE: _Entry(Right.LISTEN, sessions.set_state),
     sessions.LIST: _Entry(Right.LISTEN, sessions.list_sessions, transactional=True),
-    browse.BROWSE: _Entry(Right.LISTEN, browse.browse),
     ranges.PARTITIONS: _Entry(Right.LISTEN, ranges.partitions),
     ranges.WAIT: _Entry(Right.LISTEN, ranges.wait),
     ranges.READ_RANGE: _Entry(Right.LISTEN, ranges.read_range),

@@ -10,9 +10,8 @@ from typing import Any
 from partibus.amqp.codec.types import Array, Int
 from partibus.errors import ArgumentError, InvalidOperation
 from partibus.frontends.amqp.operations.arguments import boolean, by_partition, integer, optional_text, text
-from partibus.frontends.amqp.operations.browse import BROWSE_BYTES_MAX
 from partibus.frontends.amqp.operations.request import EntityRequest
-from partibus.frontends.amqp.operations.status import failure, success
+from partibus.frontends.amqp.operations.status import ANSWER_BYTES_MAX, failure, success
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entities import EntityKind
 from partibus.partition.commands import ReadFates, ReadRange
@@ -101,7 +100,7 @@ def read_range(request: EntityRequest) -> None:
     end = integer(arguments, "to-position", 0, POSITION_MAX + 1)
     if end < start:
         raise ArgumentError("to-position", end, f"at least from-position, {start}")
-    size_bytes = min(integer(arguments, "max-bytes", 1, 1 << 31, BROWSE_BYTES_MAX), BROWSE_BYTES_MAX)
+    size_bytes = min(integer(arguments, "max-bytes", 1, 1 << 31, ANSWER_BYTES_MAX), ANSWER_BYTES_MAX)
     cursor = optional_text(arguments, "cursor")
 
     def answered(reply: Any) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Final
 from partibus.errors import ArgumentError, InvalidOperation, MessageNotFound, PartibusError, SessionLockLost
 from partibus.frontends.amqp.egress import encode_deferred, encoder_for
 from partibus.frontends.amqp.operations.arguments import integer, optional_text, sequence_numbers
-from partibus.frontends.amqp.operations.browse import BROWSE_BYTES_MAX
 from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
 from partibus.frontends.amqp.operations.spread import (
     ask_all,
@@ -18,7 +17,7 @@ from partibus.frontends.amqp.operations.spread import (
     held_session,
     numbers_of,
 )
-from partibus.frontends.amqp.operations.status import failure, success
+from partibus.frontends.amqp.operations.status import ANSWER_BYTES_MAX, failure, success
 from partibus.partition.commands import LockToken, Outcome, ReceiveDeferred, Settle
 from partibus.partition.replies import DeferredGranted, Failed, NotFound, SessionLost
 from partibus.routing.lock_tokens import token_uuid
@@ -90,14 +89,14 @@ class _Reception:
             case DeferredGranted():
                 self._granted.append((partition, reply))
                 self._size_bytes += sum(entry.size_bytes for entry in reply.entries)
-                if self._size_bytes <= BROWSE_BYTES_MAX or len(self._numbers) == 1:
+                if self._size_bytes <= ANSWER_BYTES_MAX or len(self._numbers) == 1:
                     self.go_on()
                 else:
                     self._fail(
                         ArgumentError(
                             "sequence-numbers",
                             f"{len(self._numbers)} messages of more than {self._size_bytes} bytes",
-                            f"of messages with at most {BROWSE_BYTES_MAX} bytes together",
+                            f"of messages with at most {ANSWER_BYTES_MAX} bytes together",
                             "Ask for fewer at a time.",
                         )
                     )

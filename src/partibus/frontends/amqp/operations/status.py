@@ -5,6 +5,9 @@ from partibus.errors import PartibusError
 from partibus.frontends.amqp.errors import CONDITIONS
 from partibus.frontends.amqp.node import Reply
 
+ANSWER_BYTES_MAX = 8 << 20
+"""Of messages that one answer brings: what is more, the next request asks for."""
+
 
 def success(body: dict[object, object] | None = None) -> Reply:
     """200 with a body."""
