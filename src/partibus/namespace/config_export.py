@@ -18,9 +18,6 @@ from partibus.namespace.properties import properties_of
 from partibus.namespace.queues import Queue, Subscription, Topic
 from partibus.namespace.rules import default_rule, same_rules
 
-NAMESPACE_NAME = "partibus"
-"""What the file calls the namespace; nobody looks at it when it is applied."""
-
 _Object = dict[str, object]
 
 
@@ -39,10 +36,10 @@ class Exported(NamedTuple):
     left_out: list[LeftOut]
 
 
-def export_config(namespace: Namespace, name: str = NAMESPACE_NAME) -> Exported:
-    """All queues and topics, in order of name."""
+def export_config(namespace: Namespace) -> Exported:
+    """All queues and topics, in order of name. Nobody looks at the namespace's own name when the file is applied."""
     left_out = [LeftOut(policy_path("", policy.name), _NO_POLICIES) for policy in namespace.policies]
-    described: _Object = {"Name": name}
+    described: _Object = {"Name": namespace.name}
     described["Queues"] = [_entity(queue, queue.name, left_out) for queue in namespace.queues]
     described["Topics"] = [_topic(topic, left_out) for topic in namespace.topics]
     document = {"UserConfig": {"Namespaces": [described]}}
@@ -81,4 +78,4 @@ def _entity(entity: Queue, name: str, left_out: list[LeftOut]) -> _Object:
     defaults = properties_of(entity.kind, DEFAULT_OPTIONS)
     values = properties_of(entity.kind, entity.description.options)
     different = {key: value for key, value in values.items() if value != defaults[key]}
-    return {"Name": name} | ({"Properties": different} if different else {})
+    return {"Name": namespace.name} | ({"Properties": different} if different else {})

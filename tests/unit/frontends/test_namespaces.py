@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,8 @@ class TestWaysOut:
         exported = client.request("$management", "partibus:export", {}).body
         assert isinstance(exported, dict)
         assert "only-there" not in exported["config"]
+        (named,) = json.loads(exported["config"])["UserConfig"]["Namespaces"]
+        assert named["Name"] == "acme-1"
         policies = client.request("$management", "partibus:list-policies", {"entity": ""}).body
         assert isinstance(policies, dict)
         assert [one["primary-key"] for one in policies["policies"]] == [world.key("acme-1")[1]]
