@@ -78,4 +78,4 @@ def _entity(entity: Queue, name: str, left_out: list[LeftOut]) -> _Object:
     defaults = properties_of(entity.kind, DEFAULT_OPTIONS)
     values = properties_of(entity.kind, entity.description.options)
     different = {key: value for key, value in values.items() if value != defaults[key]}
-    return {"Name": namespace.name} | ({"Properties": different} if different else {})
+    return {"Name": name} | ({"Properties": different} if different else {})
