@@ -141,6 +141,7 @@ class UnitWatch:
                 account.closed, account.cpu_load, account.memory_load, account.held_bytes = False, 0.0, 0.0, 0
                 broker.throttle.overload(None)
         self._turns.left = left_of(self.units, self._brokers, self._limits.per_broker)
+        self._turns.all = self._turns.left + self.units / self._brokers
         interval_s = LOOK_S if premium or 1 < len(self._namespaces) <= MANY else SELDOM_S
         if interval_s != self._interval_s:
             self._interval_s = interval_s

@@ -29,6 +29,7 @@ class Account:
         "credit_ns",
         "held_bytes",
         "is_listed",
+        "left_ns",
         "memory_load",
         "moved",
         "readers",
@@ -43,6 +44,8 @@ class Account:
         self.readers: deque[Reader] = deque()
         self.is_listed = False
         """It has input that waits for a turn."""
+        self.left_ns = 0
+        """Since when it is not, by the clock of `partibus.units.turns.Turns`."""
         self.busy_ns = 0
         """Used while its requests were done, since `partibus.units.meter` has looked last."""
         self.closed_ns = 0

@@ -6,8 +6,13 @@
 ```
 
 A namespace whose input comes after a while without any is served before those that always have some, once: so who asks
-for little waits for the end of a slice and not for a round. What it used beyond its quantum it has to make up for.
-Costs are measured: the time of each piece, and later what else was done for the namespace (`partibus.units.meter`).
+for little waits for the end of a slice and not for a round. What it used beyond its quantum it has to make up for, as
+far as its part of the time since then does not make up for it.
+Costs are measured: the time of each piece, and later what else was done for the namespace (`partibus.node.unit_watch`).
+
+A request that has had its turn has yet to go to a store and its answer to a client, a few calls on the loop each time.
+A slice in front of each of them is what makes it slow, so a slice ends with those that came anew, and what is called by
+`Turns.soon` comes before the next one.
 """
 
 from collections import deque
@@ -35,6 +40,7 @@ class Turns:
     """One broker process's. All on the loop."""
 
     __slots__ = (
+        "_before",
         "_began_ns",
         "_call_soon",
         "_is_set",
@@ -45,6 +51,7 @@ class Turns:
         "_now",
         "_shared_until_ns",
         "_sharing",
+        "all",
         "left",
     )
 
@@ -54,7 +61,10 @@ class Turns:
         self._new: deque[Account] = deque()
         """Those whose first turn it is."""
         self._known: deque[Account] = deque()
+        self._before: deque[Callable[[], None]] = deque()
+        """What is called before the next slice."""
         self._is_set = False
+        """A slice will come, or goes on."""
         self._last: Account | None = None
         self._last_ns = 0
         self._shared_until_ns = 0
@@ -63,6 +73,8 @@ class Turns:
         """Namespaces without units of their own whose input waits."""
         self.left = 1.0
         """The weight of them all together, in units."""
+        self.all = 1.0
+        """Theirs and that of the namespaces with units of their own."""
 
     @property
     def waiting(self) -> int:
@@ -91,6 +103,13 @@ class Turns:
 
     # -- in turns ----------------------------------------------------------------------------------------------------
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """As the loop's ``call_soon``, but before a slice that waits already."""
+        if self._is_set:
+            self._before.append(call)
+        else:
+            self._call_soon(call)
+
     def add(self, reader: Reader) -> None:
         """Have its input done when its turn comes. Not twice before that."""
         account = reader.account
@@ -98,25 +117,35 @@ class Turns:
         if not account.is_listed:
             account.is_listed = True
             self._sharing += account.units is None
+            quantum = self._quantum(account)
+            if account.credit_ns < 0:
+                account.credit_ns += int((self._now() - account.left_ns) * quantum / (QUANTUM_NS * self.all))
             if account.credit_ns < 0:
                 self._known.append(account)
             else:
-                account.credit_ns = self._quantum(account)
+                account.credit_ns = quantum
                 self._new.append(account)
-        self._set()
+        if not self._is_set:
+            self._set()
 
     def _set(self) -> None:
-        if not self._is_set:
-            self._is_set = True
-            self._call_soon(self._run)
+        self._is_set = True
+        self._call_soon(self._run)
 
     def _run(self) -> None:
         """One slice."""
-        self._is_set = False
-        began_ns = self._now()
-        ends_ns = began_ns + SLICE_NS
+        before, new = self._before, self._new
         try:
+            while before:
+                before.popleft()()
+            began_ns = self._now()
+            ends_ns = began_ns + SLICE_NS
+            served_new = False
             while began_ns < ends_ns and (account := self._next()) is not None:
+                if new:
+                    served_new = True
+                elif served_new:
+                    break
                 reader = account.readers.popleft()
                 more = reader.read_piece()
                 now_ns = self._now()
@@ -125,7 +154,9 @@ class Turns:
                 if more:
                     self.add(reader)
         finally:
-            if self._new or self._known:
+            # Behind what was called soon in the slice.
+            self._is_set = False
+            if new or self._known or before:
                 self._set()
 
     def _next(self) -> Account | None:
@@ -145,6 +176,7 @@ class Turns:
                 known.append(account)  # who comes back at once is not new again
             else:
                 account.is_listed = False
+                account.left_ns = self._now()
                 self._sharing -= account.units is None
         return None
 

@@ -78,11 +78,73 @@ def test_who_has_sent_nothing_lately_waits_for_the_end_of_a_slice_and_for_no_rou
     world, flood, quiet = World(), Account(), Account()
     connections = [Connection(world, "flood", flood, 1_000) for _ in range(20)]
     world.run(5)
-    began_ns = world.now_ns
+    began_ns, done = world.now_ns, len(world.done)
     Connection(world, "quiet", quiet, 1)
     world.run(1)
-    assert world.done[-SLICE_NS // connections[0].cost_ns :][0] == "quiet"
+    assert world.done[done] == "quiet"
     assert world.now_ns - began_ns < SLICE_NS + 2 * connections[0].cost_ns
+
+
+def test_a_slice_ends_with_who_came_anew_so_that_what_they_ask_for_goes_on() -> None:
+    world, flood = World(), Account()
+    Connection(world, "flood", flood, 1_000)
+    world.run(5)
+    done = len(world.done)
+    for name in ("one", "other"):
+        Connection(world, name, Account(), 1)
+    world.run(1)
+    assert world.done[done:] == ["one", "other"]
+    world.run(1)
+    assert world.done[done + 2] == "flood"
+
+
+def test_what_is_called_soon_comes_before_the_slice_that_waits() -> None:
+    world, account = World(), Account()
+    called: list[int] = []
+    world.turns.soon(lambda: called.append(len(world.done)))
+    assert len(world.soon) == 1
+    Connection(world, "one", account, 100)
+    world.run(1)
+    assert called == [0]
+    world.turns.soon(lambda: called.append(len(world.done)))
+    world.run(1)
+    assert called == [0, 0]
+
+
+def test_what_is_called_soon_in_a_slice_comes_before_the_next() -> None:
+    world, account = World(), Account()
+    connection = Connection(world, "one", account, 100)
+    piece = connection.read_piece
+    called: list[int] = []
+
+    def read_piece() -> bool:
+        if not called:
+            world.turns.soon(lambda: called.append(len(world.done)))
+        return piece()
+
+    connection.read_piece = read_piece  # type: ignore[method-assign]
+    world.run(1)
+    in_slice = len(world.done)
+    world.run(1)
+    assert called[0] == in_slice
+    assert len(world.done) > in_slice
+
+
+def test_what_fails_before_a_slice_holds_up_nobody() -> None:
+    world, account = World(), Account()
+    Connection(world, "one", account, 3)
+    called: list[str] = []
+
+    def fail() -> None:
+        raise ValueError("of a test")
+
+    world.turns.soon(fail)
+    world.turns.soon(lambda: called.append("next"))
+    with pytest.raises(ValueError, match="of a test"):
+        world.run(1)
+    world.run()
+    assert called == ["next"]
+    assert world.done == ["one"] * 3
 
 
 def test_a_slice_leaves_the_loop_to_others() -> None:
@@ -132,6 +194,20 @@ def test_what_nobody_else_wanted_is_not_made_up_for_for_ever() -> None:
     Connection(world, "other", other, 100_000)
     world.run(50)
     assert "one" in world.done
+
+
+def test_a_debt_is_made_up_for_by_time_in_which_nothing_was_asked_for() -> None:
+    world, flood, quiet = World(), Account(), Account()
+    Connection(world, "flood", flood, 100_000)
+    Connection(world, "quiet", quiet, 1)
+    world.run(10)
+    assert not quiet.is_listed
+    quiet.spend(3 * QUANTUM_NS)  # what its commits and answers took
+    world.run(10)
+    done = len(world.done)
+    Connection(world, "quiet", quiet, 1)
+    world.run(1)
+    assert world.done[done] == "quiet"
 
 
 def test_connections_of_one_namespace_take_turns() -> None:

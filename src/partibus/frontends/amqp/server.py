@@ -114,7 +114,9 @@ class PeerProtocol(asyncio.Protocol):
         except Exception:  # a bug of ours: it ends this connection and no other
             log.exception("an error inside of the broker ends a connection")
             self.peer.close(AmqpError(INTERNAL_ERROR, "An error inside of the broker; its log says more."))
-        self._flush_soon()
+        connection = self.peer.connection
+        if connection.bytes_buffered or connection.is_closed:  # most of what comes is answered later
+            self._flush_soon()
 
     def pause_writing(self) -> None:
         self._congested = True
@@ -151,7 +153,7 @@ class PeerProtocol(asyncio.Protocol):
         """Everything that this turn of the loop brings about leaves in one write."""
         if not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self._flush)
+            self._turns.soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
@@ -166,7 +168,9 @@ class PeerProtocol(asyncio.Protocol):
             self.peer.resume()
             self._flush_soon()
         if not self.peer.connection.is_closed:
-            self._balance_reading()
+            # Who reads and has taken the answers is looked at when more comes.
+            if not self._reading or self._transport.get_write_buffer_size() > self._server.limits.unsent_bytes_max:
+                self._balance_reading()
         elif not self._transport.is_closing():
             self._transport.close()
             self._tick_after(self._server.limits.handshake_timeout_s, self._transport.abort)
