@@ -2,22 +2,29 @@
 
 The quiet one sends a message at a time at a steady rate and waits for the answer; times count from when the message was
 due, so that one that waits makes those behind it late as well. The other one floods: as fast as the broker answers, or
-at ten times the credits that it is held to. Runs with and without the flood take turns on the same broker, and the same
-is done on one whose namespaces do not share the loop.
+at ten times the credits that it is held to, one by one or in batches, from one process that yields to everybody else.
+
+A flood takes processor time and disk from whoever is on the machine, which no broker can give back. So the same flood
+is sent to another broker process as well: what the quiet one sees then is what its own broker has to be compared with.
+Runs take turns. At last it is done on a broker whose namespaces do not share the loop.
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
+import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from partibus.bench.process import cpu_s_when_quiet
+from partibus.bench.process import cpu_s, cpu_s_when_quiet
 from partibus.bench.statistics import percentiles
 from partibus.bench.temporary import TemporaryBroker
 from partibus.client import connect
@@ -36,43 +43,34 @@ CREDITS_PER_S = 1_000
 TIMES = 10
 """What is sent of what credits pay for."""
 UNSHARED = Path(__file__).parent / "unshared"
-FLOODS = ("none", "plain", "throttled")
+NONE, SINGLE, BATCHES, PLAIN = "none", "throttled, single", "throttled, batches", "plain"
+FLOODS = (BATCHES, SINGLE, PLAIN)
+NICE = 10
+"""Of the process that floods: on a machine of two cores it must not be the clients that are in one another's way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenants:
-    """One flood, all its rounds together."""
+    """One flood at one place, all its rounds together."""
 
     scenario: str = "tenants"
     sharing: bool
     flood: str
+    beside: bool
+    """It is sent to the quiet one's broker; else to another one on the machine."""
     ack_ms: dict[str, float]
     """Of the quiet one's messages, at the client."""
     per_s: float
     """Of the quiet one."""
     flood_per_s: float
     """Messages of the other one that were accepted."""
+    refused_per_s: float
+    """Of the other one."""
     busy: float
-    """The broker's processor time per second."""
+    """Processor time per second of the quiet one's broker."""
 
     def as_dict(self) -> dict[str, object]:
         return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}
-
-
-def measure_tenants(directory: Path, *, rounds: int, seconds: float) -> Iterator[Tenants]:
-    """With the sharing and without."""
-    for sharing in (True, False):
-        shutil.rmtree(directory, ignore_errors=True)
-        environment = {} if sharing else {"PYTHONPATH": str(UNSHARED)}
-        with TemporaryBroker(directory, environment) as broker:
-            tenants = {name: _create(broker, name) for name in (QUIET, FLOODING)}
-            found: dict[str, list[_Round]] = {flood: [] for flood in FLOODS}
-            for _ in range(rounds):
-                for flood in FLOODS:
-                    found[flood].append(_round(broker, tenants, flood, seconds))
-        for flood, all_rounds in found.items():
-            yield _sum_up(sharing, flood, all_rounds)
-    shutil.rmtree(directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +78,59 @@ class _Round:
     latencies_ms: list[float]
     seconds: float
     flooded: int
+    refused: int
     cpu_s: float
 
 
-def _sum_up(sharing: bool, flood: str, rounds: list[_Round]) -> Tenants:
+class _Place:
+    """A broker with both tenants."""
+
+    def __init__(self, broker: TemporaryBroker) -> None:
+        self.broker = broker
+        self.quiet, self.flooding = (_create(broker, name) for name in (QUIET, FLOODING))
+
+    def set_credits(self, flood: str) -> None:
+        with connect(self.broker.connection) as client:
+            policy = "off" if flood == PLAIN else "enforce"
+            Namespaces(client).update(FLOODING, {"throttling": policy, "credits-per-second": CREDITS_PER_S})
+
+
+def measure_tenants(directory: Path, *, rounds: int, seconds: float) -> Iterator[Tenants]:
+    """With the sharing, then without."""
+    shutil.rmtree(directory, ignore_errors=True)
+    with TemporaryBroker(directory / "one") as one, TemporaryBroker(directory / "other") as other:
+        place, elsewhere = _Place(one), _Place(other)
+        cases = [(NONE, elsewhere), *((flood, where) for flood in FLOODS for where in (elsewhere, place))]
+        yield from _measure(place, cases, True, rounds, seconds)
+    shutil.rmtree(directory)
+    with TemporaryBroker(directory / "one", {"PYTHONPATH": str(UNSHARED)}) as one:
+        place = _Place(one)
+        yield from _measure(place, [(flood, place) for flood in FLOODS], False, rounds, seconds)
+    shutil.rmtree(directory)
+
+
+def _measure(
+    place: _Place, cases: Sequence[tuple[str, _Place]], sharing: bool, rounds: int, seconds: float
+) -> Iterator[Tenants]:
+    found: dict[tuple[str, _Place], list[_Round]] = {case: [] for case in cases}
+    for _ in range(rounds):
+        for (flood, where), results in found.items():
+            results.append(_round(place, flood, where, seconds))
+    for (flood, where), results in found.items():
+        yield _sum_up(sharing, flood, where is place, results)
+
+
+def _sum_up(sharing: bool, flood: str, beside: bool, rounds: list[_Round]) -> Tenants:
     latencies = [value for one in rounds for value in one.latencies_ms]
     seconds = sum(one.seconds for one in rounds)
     return Tenants(
         sharing=sharing,
         flood=flood,
+        beside=beside,
         ack_ms={key: round(value, 3) for key, value in percentiles(latencies)._asdict().items()},
         per_s=len(latencies) / seconds,
         flood_per_s=sum(one.flooded for one in rounds) / seconds,
+        refused_per_s=sum(one.refused for one in rounds) / seconds,
         busy=sum(one.cpu_s for one in rounds) / seconds,
     )
 
@@ -104,28 +143,40 @@ def _create(broker: TemporaryBroker, name: str) -> str:
     return text
 
 
-def _round(broker: TemporaryBroker, tenants: dict[str, str], flood: str, seconds: float) -> _Round:
-    with connect(broker.connection) as client:
-        policy = "enforce" if flood == "throttled" else "off"
-        options = {"throttling": policy, "credits-per-second": CREDITS_PER_S}
-        Namespaces(client).update(FLOODING, options)
-    before_s = cpu_s_when_quiet(broker.pid)
+def _round(place: _Place, flood: str, where: _Place, seconds: float) -> _Round:
+    with _flooding(where, flood) as flooded:
+        before_s = cpu_s(place.broker.pid)
+        began_s = time.perf_counter()
+        latencies = _send_steadily(place.quiet, seconds)
+        lasted_s = time.perf_counter() - began_s
+        spent_s = cpu_s(place.broker.pid) - before_s
+    for one in (place, where):
+        cpu_s_when_quiet(one.broker.pid)
+    return _Round(latencies, lasted_s, flooded[0], flooded[1], spent_s)
+
+
+@contextmanager
+def _flooding(where: _Place, flood: str) -> Iterator[list[int]]:
+    """Flood for that time; at its end what is yielded has how many messages were accepted and how many refused."""
+    found: list[int] = []
+    if flood == NONE:
+        yield found
+        found.extend((0, 0))
+        return
+    where.set_credits(flood)
     context = multiprocessing.get_context("spawn")
     pipe, end = context.Pipe()
     ready, over = context.Event(), context.Event()
-    child = context.Process(target=_flood, args=(tenants[FLOODING], flood, ready, over, end))
-    if flood != "none":
-        child.start()
+    child = context.Process(target=_flood, args=(where.flooding, flood, ready, over, end))
+    child.start()
+    try:
         ready.wait()
-    began_s = time.perf_counter()
-    latencies = _send_steadily(tenants[QUIET], seconds)
-    lasted_s = time.perf_counter() - began_s
-    over.set()
-    flooded = 0
-    if flood != "none":
-        flooded = pipe.recv()
+        yield found
+        over.set()
+        found.extend(pipe.recv())
+    finally:
+        over.set()
         child.join()
-    return _Round(latencies, lasted_s, flooded, cpu_s_when_quiet(broker.pid) - before_s)
 
 
 def _send_steadily(connection: str, seconds: float) -> list[float]:
@@ -143,27 +194,35 @@ def _send_steadily(connection: str, seconds: float) -> list[float]:
 
 
 def _flood(connection: str, flood: str, ready: Any, over: Any, end: Any) -> None:
-    """A process of its own."""
+    """A process of its own. What credits bound is sent at a steady rate, from one connection after the other."""
+    os.nice(NICE)
+    gc.disable()
     clients = [connect(connection) for _ in range(FLOOD_CONNECTIONS)]
     senders = [client.sender("orders") for client in clients]
-    messages = [OutgoingMessage(body=BODY)] * FLOOD_BATCH
-    pause_s = FLOOD_CONNECTIONS * FLOOD_BATCH / (CREDITS_PER_S * TIMES) if flood == "throttled" else 0.0
+    messages = [OutgoingMessage(body=BODY).encode()] * FLOOD_BATCH
+    pause_s = 0.0 if flood == PLAIN else FLOOD_BATCH / (CREDITS_PER_S * TIMES)
     ready.set()
-    accepted = 0
-    while not over.is_set():
-        round_ends_s = time.perf_counter() + pause_s
-        for sender in senders:
-            with suppress(SendFailed):
-                sender.send_nowait(messages)
-        for sender in senders:
-            accepted += FLOOD_BATCH - _refused(sender.flush)
-        time.sleep(max(0.0, round_ends_s - time.perf_counter()))
+    sent = refused = 0
+    due_s = time.perf_counter()
+    for sender in cycle(senders):
+        if over.is_set():
+            break
+        if flood == BATCHES:
+            refused += FLOOD_BATCH * _refused(partial(sender.send_batch, messages))
+        else:  # each is asked for its answers when its turn comes again
+            refused += _refused(sender.flush)
+            sender.send_nowait(messages)
+        sent += FLOOD_BATCH
+        due_s = max(due_s + pause_s, time.perf_counter())
+        time.sleep(max(0.0, due_s - time.perf_counter()))
+    for sender in senders:
+        refused += _refused(sender.flush)
     for client in clients:
         client.close()
-    end.send(accepted)
+    end.send((sent - refused, refused))
 
 
-def _refused(work: Callable[[], None]) -> int:
+def _refused(work: Callable[[], object]) -> int:
     try:
         work()
     except SendFailed as error:
