@@ -310,7 +310,7 @@ conditions = st.recursive(tests, combinations, max_leaves=6).filter(lambda node:
 # What is shown -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(expressions, properties)
 def test_expressions_have_the_value_that_the_reference_gives(
     expression: Node, given_properties: dict[str, object]
@@ -331,7 +331,7 @@ def test_expressions_have_the_value_that_the_reference_gives(
         assert compile_filter(SqlFilter(f"{text} = @value", {"@value": expected})).test(view) is True
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(conditions, properties)
 def test_filters_say_what_the_reference_says(condition: Node, given_properties: dict[str, object]) -> None:
     test = compile_filter(SqlFilter(condition.text)).test
@@ -481,7 +481,7 @@ wire_properties = st.dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(wire_properties, st.data())
 def test_properties_read_in_line_are_what_the_decoder_reads(wire: dict[str, object], data: st.DataObject) -> None:
     """Also of a section that is damaged somewhere."""

@@ -603,30 +603,30 @@ def quick(examples: int) -> settings:
 
 
 TestPartition = PartitionMachine.TestCase
-TestPartition.settings = quick(180)
+TestPartition.settings = quick(60)
 TestSessions = SessionMachine.TestCase
-TestSessions.settings = quick(220)
+TestSessions.settings = quick(90)
 TestDuplicates = DuplicateMachine.TestCase
-TestDuplicates.settings = quick(100)
+TestDuplicates.settings = quick(40)
 TestDuplicatesInSessions = DuplicateSessionMachine.TestCase
-TestDuplicatesInSessions.settings = quick(70)
+TestDuplicatesInSessions.settings = quick(30)
 TestExpress = ExpressMachine.TestCase
-TestExpress.settings = quick(80)
+TestExpress.settings = quick(40)
 TestExpressInSessions = ExpressSessionMachine.TestCase
-TestExpressInSessions.settings = quick(50)
+TestExpressInSessions.settings = quick(25)
 TestExpressAndCursors = ExpressCursorMachine.TestCase
-TestExpressAndCursors.settings = quick(30)
+TestExpressAndCursors.settings = quick(15)
 TestPartitionBehindBytes = CopiedPartitionMachine.TestCase
-TestPartitionBehindBytes.settings = quick(50)
+TestPartitionBehindBytes.settings = quick(20)
 TestSessionsBehindBytes = CopiedSessionMachine.TestCase
-TestSessionsBehindBytes.settings = quick(50)
+TestSessionsBehindBytes.settings = quick(20)
 
 TestCursors = CursorMachine.TestCase
-TestCursors.settings = quick(80)
+TestCursors.settings = quick(40)
 TestCursorsAndSessions = CursorSessionMachine.TestCase
-TestCursorsAndSessions.settings = quick(60)
+TestCursorsAndSessions.settings = quick(30)
 TestCursorsBehindBytes = CopiedCursorMachine.TestCase
-TestCursorsBehindBytes.settings = quick(25)
+TestCursorsBehindBytes.settings = quick(12)
 
 
 def test_entries_that_no_memory_has_seen_survive_any_number_of_crashes() -> None:

@@ -143,6 +143,6 @@ class SinkMachine(RuleBasedStateMachine):
         assert self.ever <= found.keys(), "a row that was accepted is not there"
 
 
-settled: Any = settings(max_examples=60 * TIMES, stateful_step_count=40, deadline=None)
+settled: Any = settings(max_examples=30 * TIMES, stateful_step_count=40, deadline=None)
 TestSink = pytest.mark.row("D5")(SinkMachine.TestCase)
 TestSink.settings = settled

@@ -163,7 +163,7 @@ class TopicMachine(RuleBasedStateMachine):
 
 TestTopic = TopicMachine.TestCase
 TestTopic.settings = settings(
-    max_examples=60 * TIMES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=25 * TIMES, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -20,7 +20,7 @@ from partibus.testing.invariants import BrokenPromise
 from partibus.testing.simulation import CALM_CRASH_CHANCE, CALM_FAULTS, EXPRESS_BOUND_MS, Simulation
 from partibus.testing.topic_simulation import Publisher, TopicSimulation
 
-SEEDS = int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "16"))
+SEEDS = int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "10"))
 STEPS = 3_000
 
 

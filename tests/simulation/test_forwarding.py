@@ -31,7 +31,7 @@ from partibus.partition.subqueue import Subqueue
 from partibus.testing.forwarding_simulation import STEPS, ForwardingSimulation
 from partibus.testing.invariants import BrokenPromise
 
-SEEDS = max(20, int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "120")) // 3)
+SEEDS = max(20, int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "60")) // 3)
 CANARY_SEEDS = range(1, 80)
 
 

@@ -35,7 +35,7 @@ from partibus.store.faulty import FaultSource
 from partibus.testing.invariants import BrokenPromise
 from partibus.testing.simulation import Simulation
 
-SEEDS = int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "120"))
+SEEDS = int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "50"))
 STEPS = 3_000
 CANARY_SEEDS = range(1, 60)
 

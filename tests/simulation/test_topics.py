@@ -26,7 +26,7 @@ from partibus.testing.invariants import BrokenPromise
 from partibus.testing.topic_simulation import TopicSimulation
 from tests.simulation.test_simulation import waits_for_nothing
 
-SEEDS = int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "60"))
+SEEDS = int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "25"))
 STEPS = 2_000
 CANARY_SEEDS = range(1, 60)
 ENOUGH = {
