@@ -27,7 +27,9 @@ def moved(subqueue: Subqueue, cursor: Cursor, now_ms: int, step: Step) -> None:
     step.events.append(CursorSet(subqueue.kind, cursor))
 
 
-def opened(state: PartitionState, request: int, subqueue: Subqueue, cursor: Cursor) -> CursorOpened:
+def opened(
+    state: PartitionState, request: int, subqueue: Subqueue, cursor: Cursor, *, made: bool = False
+) -> CursorOpened:
     """Where it stands."""
     return CursorOpened(
         request,
@@ -37,6 +39,7 @@ def opened(state: PartitionState, request: int, subqueue: Subqueue, cursor: Curs
         cursor.fate_position,
         cursor.complete_from,
         end_of(state, subqueue),
+        made,
     )
 
 

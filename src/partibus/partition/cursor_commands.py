@@ -47,13 +47,14 @@ def open_cursor(state: PartitionState, command: OpenCursor, now_ms: int, step: S
     elif command.lease_ms and alone is None and _must_wait(state, subqueue, command):
         pause(state, subqueue, command, now_ms, step)
         return
-    cursor = find(subqueue, command.name) or _make(state, subqueue, command, now_ms)
+    known = find(subqueue, command.name)
+    cursor = known or _make(state, subqueue, command, now_ms)
     _follow(state, cursor, command)
     if command.lease_ms and not command.epoch:
         take(state, subqueue, cursor, now_ms + command.lease_ms, now_ms, step)
     cursors_of(subqueue).refresh()
     step.events.append(CursorSet(subqueue.kind, cursor))
-    step.replies.append(opened(state, command.request, subqueue, cursor))
+    step.replies.append(opened(state, command.request, subqueue, cursor, made=known is None))
     begin_clearing(subqueue, step)
 
 

@@ -235,6 +235,8 @@ class CursorOpened:
     complete_from: int
     end_pos: int
     """Above every position given so far in the sub-queue."""
+    made: bool = False
+    """There was no such cursor before."""
 
 
 @dataclass(slots=True)

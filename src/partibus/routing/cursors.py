@@ -1,9 +1,10 @@
 """Cursors over all partitions of an entity (D14).
 
 A cursor lives in each partition by itself. Here its parts are asked together: the answers come back together, or one
-error. What an exclusive reader was granted by some partitions is given back when another one refuses. Where messages
-are still under lock it is kept for a moment instead, so that the next attempt finds those partitions as quiet as they
-are: given back, their receivers would lock the next messages, and a reader would never have all partitions.
+error. What an exclusive reader was granted by some partitions is given back when another one refuses, and a cursor that
+was made for it is dropped: nobody would ever advance it. Where messages are still under lock it is kept for a moment
+instead, so that the next attempt finds those partitions as quiet as they are: given back, their receivers would lock
+the next messages, and a reader would never have all partitions.
 """
 
 from collections.abc import Callable, Mapping
@@ -100,7 +101,8 @@ class OpenAll:
             if len(busy) == len(refusals):
                 undone[partition] = self._command(partition, min(self._lease_ms, KEPT_MS), reply.epoch)
             else:
-                undone[partition] = c.CloseCursor(self._route.numbers.next(), self._kind, self._name, reply.epoch)
+                number = self._route.numbers.next()
+                undone[partition] = c.CloseCursor(number, self._kind, self._name, reply.epoch, drop=reply.made)
         ask_each(undone, lambda _: self._on_done(error))
 
     def _error(self, refusals: list[Any], busy: list[r.CursorBusy]) -> PartibusError:

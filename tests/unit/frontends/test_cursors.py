@@ -432,8 +432,11 @@ class TestAnExclusiveReader:
                 partition.submit(CloseCursor(world.numbers.next(), 0, "other", epoch), lambda _: None)
             world.wait()
         assert refusal(client, "q", "open-cursor", name="c", **LEASE)[1] == "partibus:cursor-held"
-        (c,) = [one for one in ask(client, "q", "cursors")["cursors"] if one["name"] == "c"] or [{"partitions": []}]
-        assert all(one["epoch"] == 0 for one in c["partitions"])
+        assert {one["name"] for one in ask(client, "q", "cursors")["cursors"]} == {"other"}, "nothing was made"
+        opened(client)
+        assert refusal(client, "q", "open-cursor", name="c", **LEASE)[1] == "partibus:cursor-held"
+        (c,) = [one for one in ask(client, "q", "cursors")["cursors"] if one["name"] == "c"]
+        assert [one["epoch"] for one in c["partitions"]] == [0] * len(c["partitions"]), "it stays where it was"
 
 
 @pytest.mark.row("D3")
