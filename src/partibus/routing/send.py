@@ -52,23 +52,44 @@ def _send_unkeyed(
 ) -> None:
     """Store messages without a key together, in ``partition`` or, when that surely has not, in another one (K12).
     ``on_done`` gets the partition and the first counter that it gave, or why none has them."""
-    untried = [other for other in route.partitions if other is not partition]
+    _UnkeyedRun(route, messages, on_done, more=more).send_to(partition)
 
-    def attempt(target: PartitionHandle) -> None:
-        target.submit(Enqueue(route.numbers.next(), messages), lambda reply: answered(target, reply), more=more)
 
-    def answered(target: PartitionHandle, reply: Any) -> None:
+class _UnkeyedRun:
+    """Messages without a key on their way. An object, and no functions that call one another: those would be a cycle
+    that keeps the messages in memory until garbage is collected, and is what a collection would take its time for."""
+
+    __slots__ = ("_messages", "_more", "_on_done", "_route", "_target", "_tried")
+
+    def __init__(
+        self,
+        route: EntityRoute,
+        messages: list[Message],
+        on_done: Callable[[PartitionHandle, int | PartibusError], None],
+        *,
+        more: bool,
+    ) -> None:
+        self._route = route
+        self._messages = messages
+        self._on_done = on_done
+        self._more = more
+        self._tried: tuple[PartitionHandle, ...] = ()
+
+    def send_to(self, target: PartitionHandle) -> None:
+        self._target = target
+        target.submit(Enqueue(self._route.numbers.next(), self._messages), self._answered, more=self._more)
+
+    def _answered(self, reply: Any) -> None:
         if isinstance(reply, Accepted):
-            on_done(target, reply.first_sequence)
+            self._on_done(self._target, reply.first_sequence)
             return
-        elsewhere = [other for other in untried if other.available]
-        if isinstance(reply, Failed) and reply.executed is False and elsewhere:
-            untried.remove(elsewhere[0])
-            attempt(elsewhere[0])
-            return
-        on_done(target, error_of(reply, route.name))
-
-    attempt(partition)
+        self._tried += (self._target,)
+        if isinstance(reply, Failed) and reply.executed is False:
+            for other in self._route.partitions:
+                if other not in self._tried and other.available:
+                    self.send_to(other)
+                    return
+        self._on_done(self._target, error_of(reply, self._route.name))
 
 
 def send_through(route: EntityRoute, destination: str, batches: Sequence[Batch], on_sent: OnSent) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 
 import pytest
@@ -104,6 +105,18 @@ def test_an_empty_run_and_an_empty_batch_are_answered() -> None:
     route, _ = entity()
     assert sent(route) == [None]
     assert sent(route, []) == [None]
+
+
+@pytest.mark.parametrize("keys", [[None], [None, None], ["a"], ["a", "b", None]])
+def test_a_run_is_gone_with_its_answer_and_waits_for_no_collection_of_garbage(keys: list[str | None]) -> None:
+    route, _ = entity()
+    gc.collect()
+    gc.disable()
+    try:
+        assert sent(route, [message(key) for key in keys]) == [None]
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 class TestAPartitionThatCannotBeUsed:
