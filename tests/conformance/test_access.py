@@ -12,6 +12,7 @@ from partibus.client import connect
 from partibus.client.policies import Policies
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import eventually
 from tests.conformance.clients.interface import (
     QUIET_S,
     WAIT_S,
@@ -20,7 +21,6 @@ from tests.conformance.clients.interface import (
     Outgoing,
     Trouble,
     receive_all,
-    wait_until,
 )
 from tests.conformance.conftest import LIBRARIES
 
@@ -106,7 +106,7 @@ def test_a_new_key_shuts_out_who_uses_the_old_one(broker: BrokerProcess, make_qu
     client.send(queue, MESSAGE)
     with connect(broker.connection_string) as root:
         renewed = Policies(root, queue).regenerate(NAME)
-    wait_until(lambda: shut_out(lambda: client.send(queue, MESSAGE)))
+    eventually("who sends is shut out", lambda: shut_out(lambda: client.send(queue, MESSAGE)))
     open_as(NAME, renewed.primary_key).send(queue, MESSAGE)
     open_as(NAME, renewed.secondary_key).send(queue, MESSAGE)
 
@@ -119,11 +119,11 @@ def test_a_policy_that_is_deleted_or_changed_is_felt_by_who_is_connected(
     client.send(queue, MESSAGE)
     assert receive_all(client, queue, 1)
     make_policy(broker, queue, "Listen")
-    wait_until(lambda: shut_out(lambda: client.send(queue, MESSAGE)))
+    eventually("who sends is shut out", lambda: shut_out(lambda: client.send(queue, MESSAGE)))
     assert not refused(lambda: client.receive(queue, 1, wait_s=QUIET_S))
     with connect(broker.connection_string) as root:
         Policies(root, queue).delete(NAME)
-    wait_until(lambda: shut_out(lambda: client.receive(queue, 1, wait_s=WAIT_S)))
+    eventually("who receives is shut out", lambda: shut_out(lambda: client.receive(queue, 1, wait_s=WAIT_S)))
 
 
 @pytest.mark.parametrize(("policy", "key"), [("nobody", "key"), (NAME, "wrong")])

@@ -14,7 +14,8 @@ from partibus.client import OutgoingMessage, connect
 from partibus.client.entities import Entities
 from partibus.store.backup import LIST, read_backup, store_file
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from tests.conformance.clients.interface import DEAD_LETTER, Outgoing, Received, peek_all, receive_all, wait_until
+from partibus.testing.patience import eventually
+from tests.conformance.clients.interface import DEAD_LETTER, Outgoing, Received, peek_all, receive_all
 from tests.conformance.clients.python_sync import PythonSync
 
 MakeQueue = Callable[..., str]
@@ -152,7 +153,7 @@ def traffic(broker: BrokerProcess, make_queue: MakeQueue) -> Iterator[tuple[str,
 
     thread = Thread(target=send)
     thread.start()
-    wait_until(lambda: accepted[0] > 100)
+    eventually("enough is under way", lambda: accepted[0] > 100)
     yield queue, accepted
     over.set()
     thread.join()

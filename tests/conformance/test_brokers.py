@@ -7,11 +7,10 @@ import os
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -20,18 +19,17 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import ServiceBusError
 
 from partibus.client import connect
-from partibus.client.cluster import ClusterStatus, cluster_status
 from partibus.client.errors import ClientError
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from tests.conformance.clients.interface import ClientTrouble, Outgoing, ServiceBusClient, Trouble, receive_all
+from partibus.testing.patience import PATIENCE_S, eventually
+from tests.conformance.clients.interface import ClientTrouble, Outgoing, Trouble, receive_all
 from tests.conformance.conftest import LIBRARIES
+from tests.conformance.several import all_well, connections, is_running, pids, status
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 """The Python library leaves the sockets of broken connections to the garbage collector, which warns."""
 
 BROKERS = 3
-WAIT_S = 20.0
-"""For what must come: much longer than it takes, on a machine that has a lot else to do."""
 CONNECTIONS = 9
 """The kernel deals connections out by chance; with so many, each broker has one in all but a few of a hundred runs, and
 the rest of them are no less right."""
@@ -49,45 +47,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """For tests in which no process ends."""
     with BrokerProcess(tmp_path_factory.mktemp("shared"), arguments=("--brokers", str(BROKERS))) as broker:
         yield broker
-
-
-def eventually(what: str, holds: Callable[[], bool]) -> None:
-    """Look until it does; an answer that can't be had right now is no answer."""
-    end_s = time.monotonic() + WAIT_S
-    while time.monotonic() < end_s:
-        with suppress(OSError, ClientError):
-            if holds():
-                return
-        time.sleep(0.05)
-    raise AssertionError(f"not within {WAIT_S} s: {what}")
-
-
-def status(broker: BrokerProcess) -> ClusterStatus:
-    with connect(broker.connection_string) as client:
-        return cluster_status(client)
-
-
-def all_well(broker: BrokerProcess) -> bool:
-    """Every broker serves, every store has an owner, shares are even."""
-    found = status(broker)
-    shares = [one.stores for one in found.brokers]
-    return (
-        all(one.state == "serving" for one in found.brokers)
-        and all(one.owner is not None and one.trouble is None for one in found.stores)
-        and max(shares) - min(shares) <= 1
-    )
-
-
-def pids(broker: BrokerProcess) -> dict[str, int]:
-    return {one.id: one.pid for one in status(broker).brokers if one.pid is not None}
-
-
-def is_running(pid: int) -> bool:
-    """It exists, and not only as a process that nobody has asked for its end."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 class Load:
@@ -137,13 +96,6 @@ def drain(broker: BrokerProcess, queue: str) -> list[str]:
             while (came := receiver.receive_messages(500, max_wait_time=1)) or broker.describe(queue).messages:
                 bodies += map(str, came)
     return bodies
-
-
-def connections(broker: BrokerProcess, library: str, count: int, stack: ExitStack) -> list[ServiceBusClient]:
-    return [
-        stack.enter_context(closing(cast(ServiceBusClient, LIBRARIES[library](broker.connection_string))))
-        for _ in range(count)
-    ]
 
 
 @pytest.mark.row("P1", "P11")
@@ -280,7 +232,7 @@ def test_a_message_lock_outlives_the_owner_of_its_store(broker: BrokerProcess) -
 
 def test_health_is_that_of_the_whole(shared: BrokerProcess) -> None:
     for _ in range(CONNECTIONS):
-        with urlopen(f"{shared.http_url}/health", timeout=WAIT_S) as response:
+        with urlopen(f"{shared.http_url}/health", timeout=PATIENCE_S) as response:
             health = json.load(response)
         assert health["status"] == "healthy"
         assert list(health["stores"]) == [f"store-{number:02}" for number in range(16)]

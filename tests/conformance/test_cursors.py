@@ -6,9 +6,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.error import HTTPError
@@ -17,12 +16,13 @@ from urllib.request import Request, urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from partibus.client.errors import Busy, ClientError, CursorHeld, CursorLost
+from partibus.client.errors import Busy, CursorHeld, CursorLost
 from partibus.client.ranges import CursorState, RangeClient, open_ranges
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
+from partibus.testing.patience import PATIENCE_S, eventually
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
     ClientTrouble,
@@ -38,7 +38,6 @@ PAIRED = True
 COMPLETED, DEAD_LETTERED, CONSUMED = 16, 18, 22
 """States of finished messages."""
 LEASE_MS = 60_000
-WAIT_S = 20.0
 
 # The library leaves the sockets of broken connections to the garbage collector, which would warn at some later time.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -74,17 +73,6 @@ def epochs(states: dict[int, CursorState]) -> dict[int, int]:
 
 def retained(ranges: RangeClient) -> int:
     return sum(one.retained for one in ranges.map().partitions)
-
-
-def eventually(what: str, holds: Callable[[], bool]) -> None:
-    """What was lost comes back; an answer that can't be had right now is no answer."""
-    end_s = time.monotonic() + WAIT_S
-    while time.monotonic() < end_s:
-        with suppress(OSError, ClientError):
-            if holds():
-                return
-        time.sleep(0.05)
-    raise AssertionError(f"not within {WAIT_S} s: {what}")
 
 
 def test_a_cursor_keeps_what_receivers_take(ranges: RangeClient, sdk: ServiceBusClient, queue: str) -> None:
@@ -137,7 +125,7 @@ def test_a_receiver_that_waits_is_told(ranges: RangeClient, sdk: ServiceBusClien
     waits = threading.Thread(target=receive)
     waits.start()
     ranges.open_cursor("alone", lease_ms=LEASE_MS)
-    waits.join(WAIT_S)
+    waits.join(PATIENCE_S)
     ranges.close_cursor("alone", drop=True)
     (answer,) = told
     assert isinstance(answer, ClientTrouble), answer
@@ -212,7 +200,7 @@ def test_new_messages_end_a_wait(ranges: RangeClient, sdk: ServiceBusClient, que
     )
     waits.start()
     sdk.send(queue, Outgoing(b"x", partition_key="k"))
-    waits.join(WAIT_S)
+    waits.join(PATIENCE_S)
     assert found == [1]
     assert ranges.wait(before, 0.2).partitions == ranges.map().partitions, "nothing more comes: the time is over"
 
@@ -242,7 +230,7 @@ def test_over_http_receivers_are_refused_too(broker: BrokerProcess, ranges: Rang
     request = Request(f"{broker.http_url}/{queue}/messages/head?timeout=1", headers={"Authorization": token})
     request.method = "DELETE"
     with pytest.raises(HTTPError) as refused:
-        urlopen(request, timeout=WAIT_S)
+        urlopen(request, timeout=PATIENCE_S)
     with closing(refused.value) as answer:
         assert answer.code == 409
         assert b"read by the cursor 'alone' alone" in answer.read()
@@ -274,7 +262,7 @@ def test_a_bound_cuts_and_says_so(broker: BrokerProcess, ranges: RangeClient, py
 
 def metric(broker: BrokerProcess, name: str, entity: str) -> float:
     """Over all brokers; looked at anew every five seconds at most."""
-    with urlopen(f"{broker.http_url}/metrics", timeout=WAIT_S) as answer:
+    with urlopen(f"{broker.http_url}/metrics", timeout=PATIENCE_S) as answer:
         found = text_string_to_metric_families(answer.read().decode())
     samples = [sample for family in found for sample in family.samples if sample.name == name]
     return sum(sample.value for sample in samples if sample.labels["entity"] == entity)

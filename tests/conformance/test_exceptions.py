@@ -17,6 +17,7 @@ from azure.servicebus import AutoLockRenewer, ServiceBusMessage, exceptions
 from azure.servicebus import ServiceBusClient as AzureClient
 
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S, eventually
 from tests.conformance.clients.azure_python import OPTIONS
 from tests.conformance.clients.interface import (
     ClientTrouble,
@@ -24,7 +25,6 @@ from tests.conformance.clients.interface import (
     ServiceBusClient,
     Trouble,
     receive_all,
-    wait_until,
 )
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
@@ -252,7 +252,7 @@ def test_AutoLockRenewFailed(tmp_path: Path) -> None:  # noqa: N802
             client.send("q", MESSAGE)
             receiver.receive_messages(1, 20)
             other.advance(5_000)
-            error = failures.get(timeout=20)
+            error = failures.get(timeout=PATIENCE_S)
     assert type(error) is exceptions.AutoLockRenewFailed
 
 
@@ -262,7 +262,7 @@ def test_AutoLockRenewTimeout(other: BrokerProcess) -> None:  # noqa: N802
         client.send("q", MESSAGE)
         (message,) = client.receiver("q").receive_messages(1, 20)
         renewer.register(client.receiver("q"), message, max_lock_renewal_duration=0.1)
-        wait_until(lambda: message.auto_renew_error is not None)
+        eventually("the renewal has failed", lambda: message.auto_renew_error is not None)
         assert type(message.auto_renew_error) is exceptions.AutoLockRenewTimeout
         client.receiver("q").complete_message(message)
 

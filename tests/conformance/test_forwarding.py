@@ -22,6 +22,7 @@ from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusErr
 
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import eventually
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
     ClientTrouble,
@@ -31,7 +32,6 @@ from tests.conformance.clients.interface import (
     nothing_left,
     peek_all,
     receive_all,
-    wait_until,
 )
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
@@ -113,7 +113,7 @@ def test_forwarding_begins_and_ends_by_update(
     (held, *_) = python.receive(source, 1)
     elsewhere = [key for key in keys if partition_for_key(key, PARTITIONS) != held.partition]
     broker.update_queue(source, ForwardTo=target)
-    wait_until(lambda: messages_in(target) >= len(elsewhere))
+    eventually("all that can has gone on", lambda: messages_in(target) >= len(elsewhere))
     with pytest.raises(ClientTrouble) as refused:
         python.receive(source, 1, wait_s=1)
     assert refused.value.kind is Trouble.NOT_ALLOWED

@@ -17,6 +17,7 @@ from partibus.client.errors import Busy, SendFailed
 from partibus.client.rehearsals import Rehearsals
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S
 
 PARTITIONS = 16
 CONNECTIONS = 14
@@ -98,11 +99,11 @@ def test_health_says_that_a_store_is_rehearsed_to_be_away_whichever_broker_is_as
     rehearsals.fail(store="store-05")
     for _ in range(CONNECTIONS):
         with pytest.raises(HTTPError) as unhealthy:
-            urlopen(f"{broker.http_url}/health", timeout=20)
+            urlopen(f"{broker.http_url}/health", timeout=PATIENCE_S)
         assert unhealthy.value.code == 503
         said = json.load(unhealthy.value)["stores"]
         assert said.pop("store-05") == "store-05 is rehearsed to fail; end it with `partibus partition heal`"
         assert set(said.values()) == {"ok"}
     rehearsals.heal()
     for _ in range(CONNECTIONS):
-        urlopen(f"{broker.http_url}/health", timeout=20).close()
+        urlopen(f"{broker.http_url}/health", timeout=PATIENCE_S).close()

@@ -10,6 +10,7 @@ from azure.servicebus import AutoLockRenewer, ServiceBusReceivedMessage, Service
 from azure.servicebus.exceptions import MessageLockLostError
 
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import eventually
 from tests.conformance.clients.azure_python import to_ms
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
@@ -20,7 +21,6 @@ from tests.conformance.clients.interface import (
     Trouble,
     nothing_left,
     receive_all,
-    wait_until,
 )
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
@@ -143,7 +143,7 @@ def test_library_renews_locks_by_itself(seconds: BrokerProcess) -> None:
         (message,) = plain.receive_messages(1, WAIT_S)
         renewed = [later_than(to_ms(locked.locked_until_utc), locked) for locked in (message, of_session.session)]
         for is_renewed in renewed:
-            wait_until(is_renewed)
+            eventually("the lock is renewed", is_renewed)
         plain.complete_message(message)
         of_session.session.set_state(b"x")
     assert seconds.describe("plain").messages == 0

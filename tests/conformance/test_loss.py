@@ -24,6 +24,7 @@ from partibus.client.errors import Busy, InvalidRequest, NotFound, TimedOut
 from partibus.client.rehearsals import Rehearsals
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import eventually
 from tests.conformance.clients.interface import (
     QUIET_S,
     Client,
@@ -34,7 +35,6 @@ from tests.conformance.clients.interface import (
     nothing_left,
     peek_all,
     receive_all,
-    wait_until,
 )
 from tests.conformance.clients.python_sync import PythonSync
 
@@ -275,7 +275,7 @@ def test_a_deleted_queue_leaves_nothing_in_a_lost_store_when_that_is_back(
     Entities(own).create_queue(partitioned, {"EnablePartitioning": True})
     assert Entities(own).get(partitioned).messages == 0
     assert rehearsals.heal(entity=partitioned) == 1
-    wait_until(lambda: waiting() == 0)
+    eventually("nobody waits", lambda: waiting() == 0)
 
 
 def test_slow_partitions_do_everything_later(python: PythonSync, partitioned: str, rehearsals: Rehearsals) -> None:
@@ -309,7 +309,7 @@ def test_a_database_that_somebody_else_has_locked(
         found = receive_all(python, partitioned, PARTITIONS + 1, delete=True)
         assert LOST not in {message.partition for message in found[1:]}
         intruder.execute("ROLLBACK")
-    wait_until(lambda: Entities(own).get(partitioned).availability == "Available")
+    eventually("all partitions are there", lambda: Entities(own).get(partitioned).availability == "Available")
     python.send(partitioned, Outgoing(b"back", partition_key=LOST_KEYS[0]))
     assert [message.partition for message in receive_all(python, partitioned, 1, delete=True)] == [LOST]
 

@@ -30,6 +30,7 @@ from partibus.frontends.rest.metrics import PARTITION_NUMBERS, Snapshot, Told, b
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S
 
 GUIDE = Path(__file__).parents[2] / "docs" / "metrics.md"
 STORES = 16
@@ -39,7 +40,7 @@ class Metrics:
     """One answer of a broker."""
 
     def __init__(self, broker: BrokerProcess) -> None:
-        with urlopen(f"{broker.http_url}/metrics", timeout=20) as response:
+        with urlopen(f"{broker.http_url}/metrics", timeout=PATIENCE_S) as response:
             self.content_type = response.headers["Content-Type"]
             text = response.read().decode()
         self.kinds = {family.name: family.type for family in text_string_to_metric_families(text)}
@@ -240,7 +241,7 @@ def scrape(broker: BrokerProcess, host: str, headers: dict[str, str]) -> str:
     """The answer; its status, if it is refused."""
     request = Request(f"{broker.http_url}/metrics", headers={"Host": host, **headers})
     try:
-        with urlopen(request, timeout=20) as response:
+        with urlopen(request, timeout=PATIENCE_S) as response:
             text: str = response.read().decode()
             return text
     except HTTPError as error:
@@ -290,7 +291,7 @@ def test_open_metrics_are_as_their_format_wants(broker: BrokerProcess) -> None:
     broker.create_queue("orders", EnablePartitioning=True)
     use(broker, "orders")
     wanted = {"Accept": "application/openmetrics-text; version=1.0.0,text/plain;q=0.5"}
-    with urlopen(Request(f"{broker.http_url}/metrics", headers=wanted), timeout=20) as response:
+    with urlopen(Request(f"{broker.http_url}/metrics", headers=wanted), timeout=PATIENCE_S) as response:
         assert response.headers["Content-Type"].startswith("application/openmetrics-text")
         text = response.read().decode()
     parse = open_metrics.text_string_to_metric_families
@@ -304,7 +305,7 @@ def test_open_metrics_are_as_their_format_wants(broker: BrokerProcess) -> None:
 @pytest.mark.parametrize("broker", [1], indirect=True)
 def test_nothing_can_be_changed_there(broker: BrokerProcess) -> None:
     with pytest.raises(HTTPError) as refused:
-        urlopen(Request(f"{broker.http_url}/metrics", method="POST", data=b"x"), timeout=20)
+        urlopen(Request(f"{broker.http_url}/metrics", method="POST", data=b"x"), timeout=PATIENCE_S)
     assert refused.value.code == 405
 
 

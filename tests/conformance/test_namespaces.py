@@ -36,6 +36,7 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S
 from tests.conformance.conftest import BROKERS
 
 FLAG = ";UseDevelopmentEmulator=true"
@@ -203,7 +204,7 @@ class TestHttp:
         headers = {"Host": f"{host}:{broker.ready['http_port']}", "Authorization": token}
         request = Request(f"{broker.http_url}/{path}", body, headers, method=method)
         try:
-            with urlopen(request, timeout=20) as response:
+            with urlopen(request, timeout=PATIENCE_S) as response:
                 return response.status, response.read()
         except HTTPError as error:
             with error:
@@ -325,7 +326,7 @@ class TestReaders:
             receiver = client.receiver("side")
             found: list[object] = []
             while len(found) < 2:
-                messages = receiver.receive(2, timeout_s=20)
+                messages = receiver.receive(2, timeout_s=PATIENCE_S)
                 receiver.settle(messages)
                 found += [message.body for message in messages]
             assert found == [b"acme-1", b"default"]

@@ -23,10 +23,11 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S, eventually
 from tests.conformance.clients.interface import Outgoing, ServiceBusClient
 from tests.conformance.conftest import LIBRARIES
+from tests.conformance.several import Holder, Leaving, all_well, status
 from tests.conformance.test_metrics import Metrics
-from tests.conformance.test_session_takeovers import Holder, Leaving, all_well, eventually, status
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
@@ -95,7 +96,7 @@ def test_other_ways_in_are_refused_as_well(small: BrokerProcess) -> None:
     def ask(path: str, method: str, body: bytes | None = None) -> tuple[int, str | None]:
         request = Request(f"{small.http_url}{path}", body, {"Authorization": token, "Host": host}, method=method)
         try:
-            with urlopen(request, timeout=20) as response:
+            with urlopen(request, timeout=PATIENCE_S) as response:
                 return int(response.status), None
         except HTTPError as error:
             with error:

@@ -1,6 +1,6 @@
 """A broker that ends, gracefully or not: what it has answered for is there again.
 
-Each test has a broker of its own, which keeps its ports.
+They share a broker, which keeps its ports.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
+from contextlib import ExitStack, closing
+from itertools import count
 from typing import cast
 
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
     QUIET_S,
@@ -33,12 +34,24 @@ End = Callable[[BrokerProcess], None]
 ENDS: dict[str, End] = {"SIGTERM": BrokerProcess.stop, "SIGKILL": BrokerProcess.kill}
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path) as broker:
-        broker.create_queue("plain")
-        broker.create_queue("partitioned", EnablePartitioning=True)
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """It runs when a test begins, and when it ends."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
         yield broker
+
+
+@pytest.fixture
+def make_queue(broker: BrokerProcess) -> Callable[[str], str]:
+    """A queue that no other test uses, made of a kind: ``plain`` or ``partitioned``."""
+
+    def make(kind: str) -> str:
+        return broker.create_queue(f"{kind}-{next(_numbers)}", EnablePartitioning=kind == "partitioned")
+
+    return make
+
+
+_numbers = count()
 
 
 @pytest.fixture(params=ENDS)
@@ -60,72 +73,64 @@ def connected(library: str, broker: BrokerProcess) -> closing[ServiceBusClient]:
 
 
 @pytest.mark.row("R14")
-@pytest.mark.parametrize("queue", ["plain", "partitioned"])
-def test_accepted_messages_are_there_after_the_broker_has_ended(broker: BrokerProcess, end: End, queue: str) -> None:
-    with connected("javascript", broker) as client:
-        client.send_list(queue, [Outgoing(b"%d" % i, partition_key=str(i % 7), subject="s") for i in range(100)])
-        before = peek_all(client, queue)
+def test_what_was_accepted_and_settled_is_as_it_was(
+    broker: BrokerProcess, end: End, make_queue: Callable[[str], str]
+) -> None:
+    filled = [make_queue(kind) for kind in ("plain", "partitioned")]
+    settled, numbered = make_queue("partitioned"), make_queue("plain")
+    with connected("javascript", broker) as client, connected("rhea", broker) as other:
+        for queue in filled:
+            client.send_list(queue, [Outgoing(b"%d" % i, partition_key=str(i % 7), subject="s") for i in range(100)])
+        before = {queue: {message.sequence_number for message in peek_all(client, queue)} for queue in filled}
+        other.send(settled, *(Outgoing(b"%d" % i, partition_key="one") for i in range(4)))
+        completed, dead, abandoned, *_ = receive_all(other, settled, 3)
+        other.complete(settled, completed)
+        other.dead_letter(settled, dead, "reason", "description")
+        other.abandon(settled, abandoned)
+        client.send(numbered, Outgoing(b"a"), Outgoing(b"b"))
+        receive_all(client, numbered, 2, delete=True)
         end(broker)
     broker.start()
     with connected("javascript", broker) as client:
-        found = receive_all(client, queue, 100, delete=True)
-    assert sorted(int(message.body) for message in found) == list(range(100))
-    assert {message.sequence_number for message in found} == {message.sequence_number for message in before}
-    assert {(message.subject, message.delivery_count) for message in found} == {("s", 0)}
-
-
-@pytest.mark.row("R14")
-def test_what_was_settled_stays_settled(broker: BrokerProcess, end: End) -> None:
-    queue = "partitioned"
-    with connected("rhea", broker) as client:
-        client.send(queue, *(Outgoing(b"%d" % i, partition_key="one") for i in range(4)))
-        completed, dead, abandoned, *_ = receive_all(client, queue, 3)
-        client.complete(queue, completed)
-        client.dead_letter(queue, dead, "reason", "description")
-        client.abandon(queue, abandoned)
-        end(broker)
-    broker.start()
-    with connected("javascript", broker) as client:
-        left = receive_all(client, queue, 2)
+        for queue in filled:
+            found = receive_all(client, queue, 100, delete=True)
+            assert sorted(int(message.body) for message in found) == list(range(100))
+            assert {message.sequence_number for message in found} == before[queue]
+            assert {(message.subject, message.delivery_count) for message in found} == {("s", 0)}
+        left = receive_all(client, settled, 2)
         assert [(message.body, message.delivery_count) for message in left] == [(b"2", 1), (b"3", 0)]
-        (letter,) = receive_all(client, queue + DEAD_LETTER, 1)
-        assert (letter.body, letter.dead_letter_reason, letter.dead_letter_source) == (b"1", "reason", queue)
+        (letter,) = receive_all(client, settled + DEAD_LETTER, 1)
+        assert (letter.body, letter.dead_letter_reason, letter.dead_letter_source) == (b"1", "reason", settled)
+        client.send(numbered, Outgoing(b"c"))
+        (message,) = receive_all(client, numbered, 1, delete=True)
+        assert message.sequence_number == 3
 
 
-def test_sequence_numbers_go_on_where_they_ended(broker: BrokerProcess, end: End) -> None:
-    with connected("javascript", broker) as client:
-        client.send("plain", Outgoing(b"a"), Outgoing(b"b"))
-        receive_all(client, "plain", 2, delete=True)
-        end(broker)
-    broker.start()
-    with connected("javascript", broker) as client:
-        client.send("plain", Outgoing(b"c"))
-        (message,) = receive_all(client, "plain", 1, delete=True)
-    assert message.sequence_number == 3
-
-
-def test_lock_holds_across_a_graceful_restart(broker: BrokerProcess) -> None:
+def test_lock_holds_across_a_graceful_restart(broker: BrokerProcess, make_queue: Callable[[str], str]) -> None:
     """Nobody else gets the message while its lock lasts, and it is not counted as delivered before that."""
+    queue = make_queue("plain")
     with connected("javascript", broker) as client:
-        client.send("plain", Outgoing(b"locked"), Outgoing(b"free"))
-        receive_all(client, "plain", 1)
+        client.send(queue, Outgoing(b"locked"), Outgoing(b"free"))
+        receive_all(client, queue, 1)
         broker.restart()
     with connected("javascript", broker) as client:
-        (free,) = receive_all(client, "plain", 1)
+        (free,) = receive_all(client, queue, 1)
         assert free.body == b"free"
-        assert client.receive("plain", 1, wait_s=QUIET_S) == []
-        assert [message.body for message in peek_all(client, "plain")] == [b"locked", b"free"]
+        assert client.receive(queue, 1, wait_s=QUIET_S) == []
+        assert [message.body for message in peek_all(client, queue)] == [b"locked", b"free"]
 
 
 @pytest.mark.row("R14")
 @pytest.mark.parametrize("library", ["python", "rhea", "proton"])
-def test_killed_broker_loses_nothing_it_accepted_and_invents_nothing(broker: BrokerProcess, library: str) -> None:
+def test_killed_broker_loses_nothing_it_accepted_and_invents_nothing(
+    broker: BrokerProcess, library: str, make_queue: Callable[[str], str]
+) -> None:
     """A client sends one message after the other until the broker is killed in between."""
-    queue = "partitioned"
+    queue = make_queue("partitioned")
     under_way = threading.Event()
 
     def kill_while_sending() -> None:
-        assert under_way.wait(30)
+        assert under_way.wait(PATIENCE_S)
         broker.kill()
 
     with connected(library, broker) as client:
@@ -153,28 +158,41 @@ def send_until_it_fails(client: Client, queue: str, under_way: threading.Event) 
     raise AssertionError("a million messages were accepted, and the broker was not killed")
 
 
-@pytest.mark.parametrize("library", ["python", "python-asyncio", "javascript"])
-def test_client_of_the_service_reconnects_by_itself(broker: BrokerProcess, library: str) -> None:
+def test_clients_of_the_service_reconnect_by_themselves(
+    broker: BrokerProcess, make_queue: Callable[[str], str]
+) -> None:
     """One second try is all it takes; the adapter sets none, so the test tries again itself."""
-    with connected(library, broker) as client:
-        client.send("plain", Outgoing(b"before"))
+    with ExitStack() as stack:
+        clients = {
+            make_queue("plain"): stack.enter_context(connected(library, broker))
+            for library in ("python", "python-asyncio", "javascript")
+        }
+        for queue, client in clients.items():
+            client.send(queue, Outgoing(b"before"))
         broker.restart()
-        send_again(client, Outgoing(b"after"))
-        bodies = {message.body for message in receive_all(client, "plain", 2)}
-    assert bodies == {b"before", b"after"}
+        for queue, client in clients.items():
+            send_again(client, queue, Outgoing(b"after"))
+            bodies = {message.body for message in receive_all(client, queue, 2)}
+            assert bodies == {b"before", b"after"}
 
 
-def send_again(client: Client, message: Outgoing) -> None:
+def send_again(client: Client, queue: str, message: Outgoing) -> None:
     """Send; once more if the library first has to notice that its connection is gone."""
     try:
-        client.send("plain", message)
+        client.send(queue, message)
     except ClientTrouble:
-        client.send("plain", message)
+        client.send(queue, message)
 
 
-def test_clients_are_told_why_a_broker_that_stops_closes_their_connection(broker: BrokerProcess) -> None:
+def test_clients_are_told_why_a_broker_that_stops_closes_their_connection(
+    broker: BrokerProcess, make_queue: Callable[[str], str]
+) -> None:
+    queue = make_queue("plain")
     with connected("rhea", broker) as client:
-        client.send("plain", Outgoing(b"x"))
+        client.send(queue, Outgoing(b"x"))
         broker.stop()
-        with pytest.raises(ClientTrouble, match=r"amqp:connection:forced.*The broker is stopping"):
-            client.send("plain", Outgoing(b"y"))
+        try:
+            with pytest.raises(ClientTrouble, match=r"amqp:connection:forced.*The broker is stopping"):
+                client.send(queue, Outgoing(b"y"))
+        finally:
+            broker.start()

@@ -15,6 +15,7 @@ import pytest
 
 from partibus.namespace.access import EMULATOR_KEY
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
+from partibus.testing.patience import PATIENCE_S
 from tests.conformance.clients.interface import ClientTrouble, Outgoing, Trouble, receive_all
 from tests.conformance.conftest import LIBRARIES
 
@@ -108,7 +109,7 @@ def test_port_in_use_ends_with_1_and_names_the_port(tmp_path: Path) -> None:
 
 
 def test_health_says_200_and_each_store(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as broker, urlopen(f"{broker.http_url}/health", timeout=10) as response:
+    with BrokerProcess(tmp_path) as broker, urlopen(f"{broker.http_url}/health", timeout=PATIENCE_S) as response:
         assert response.status == 200
         health = json.load(response)
     assert health["status"] == "healthy"

@@ -6,27 +6,23 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from partibus.client import connect
-from partibus.client.cluster import ClusterStatus, cluster_status
-from partibus.client.errors import ClientError
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.reached import connections_of
-from tests.conformance.clients.interface import ClientTrouble, Outgoing, ServiceBusClient, Session, Trouble
+from partibus.testing.patience import eventually
+from tests.conformance.clients.interface import ClientTrouble, Outgoing, ServiceBusClient, Trouble
 from tests.conformance.conftest import LIBRARIES
+from tests.conformance.several import Holder, Leaving, all_well, status
 
-WAIT_S = 20.0
 # Python clients leave the sockets of a killed broker to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 HOLDERS = 6
-"""The kernel deals connections out by chance: all are on one broker of three in one run of 250."""
 
 
 @pytest.fixture
@@ -34,60 +30,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path, arguments=("--brokers", "3")) as broker:
         eventually("all of them serve", lambda: all_well(broker))
         yield broker
-
-
-def eventually(what: str, holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + WAIT_S
-    while time.monotonic() < end_s:
-        with suppress(OSError, ClientError):
-            if holds():
-                return
-        time.sleep(0.05)
-    raise AssertionError(f"not within {WAIT_S} s: {what}")
-
-
-def status(broker: BrokerProcess) -> ClusterStatus:
-    with connect(broker.connection_string) as client:
-        return cluster_status(client)
-
-
-def all_well(broker: BrokerProcess) -> bool:
-    found = status(broker)
-    shares = [one.stores for one in found.brokers]
-    return (
-        all(one.state == "serving" for one in found.brokers)
-        and all(one.owner is not None and one.trouble is None for one in found.stores)
-        and max(shares) - min(shares) <= 1
-    )
-
-
-class Holder:
-    """A client on a connection of its own, the broker that has it, and its session."""
-
-    def __init__(self, stack: ExitStack, broker: BrokerProcess, library: str, queue: str, name: str) -> None:
-        pids = {one.id: one.pid for one in status(broker).brokers if one.pid is not None}
-        before = {id_: connections_of(pid, broker.port) for id_, pid in pids.items()}
-        connected = cast(ServiceBusClient, LIBRARIES[library](broker.connection_string))
-        self.client = stack.enter_context(Leaving(connected))
-        self.session: Session = self.client.accept_session(queue, name)
-        more = [id_ for id_, pid in pids.items() if connections_of(pid, broker.port) - before[id_]]
-        assert len(more) == 1, "a client with one session has one connection"
-        self.broker = more[0]
-        self.name = name
-
-
-class Leaving:
-    """A client whose connection may be gone when it is closed."""
-
-    def __init__(self, client: ServiceBusClient) -> None:
-        self.client = client
-
-    def __enter__(self) -> ServiceBusClient:
-        return self.client
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(Exception):
-            self.client.close()
 
 
 @pytest.mark.row("K4", "P4", "P13")
@@ -98,7 +40,8 @@ def test_a_session_outlives_the_owner_of_its_store(broker: BrokerProcess, librar
     with ExitStack() as stack:
         sender = stack.enter_context(closing(cast(ServiceBusClient, LIBRARIES["python"](broker.connection_string))))
         sender.send(queue, *(Outgoing(b"%d" % count, session_id=name) for name in names for count in range(4)))
-        holders = [Holder(stack, broker, library, queue, name) for name in names]
+        holders = [Holder(stack, broker, library, queue, name) for name in names[:-1]]
+        holders.append(Holder(stack, broker, library, queue, names[-1], not_at=holders[0].broker))
         held = {}
         for holder in holders:
             held[holder.name] = holder.session.receive(2)

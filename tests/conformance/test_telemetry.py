@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -28,10 +28,9 @@ from partibus.client import connect
 from partibus.client.receiver import RELEASE
 from partibus.routing.slots import partition_for_slot, slot_for_key
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
+from partibus.testing.patience import PATIENCE_S, eventually
 
 FULL = ("--telemetry", "full", "--telemetry-roll", "300ms")
-WAIT_S = 20.0
-LOOK_S = 0.05
 Row: TypeAlias = dict[str, Any]
 
 
@@ -73,38 +72,45 @@ def operations(rows: Sequence[Row]) -> Counter[str]:
     return Counter(row["op"] if row["outcome"] == "ok" else f"{row['op']}: {row['outcome']}" for row in rows)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    for _ in range(int(WAIT_S / LOOK_S)):
-        if condition():
-            return
-        time.sleep(LOOK_S)
-    raise AssertionError(f"not so within {WAIT_S} s")
-
-
 def metric(broker: BrokerProcess, name: str) -> float:
     """Of all brokers together."""
-    with urlopen(f"{broker.http_url}/metrics", timeout=WAIT_S) as response:
+    with urlopen(f"{broker.http_url}/metrics", timeout=PATIENCE_S) as response:
         lines = response.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"partibus_{name}{{"))
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path, arguments=(*FULL, "--clock", "manual")) as broker:
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), arguments=(*FULL, "--clock", "manual")) as broker:
         yield broker
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(broker: BrokerProcess) -> Iterator[ServiceBusClient]:
     with ServiceBusClient.from_connection_string(broker.connection_string) as client:
         yield client
 
 
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """Of a test's own entity, and what the names of all of its entities begin with."""
+    return str(request.node.name).removeprefix("test_").replace("_", "-")
+
+
+def written(broker: BrokerProcess, name: str) -> list[Row]:
+    """Rows of a test's own entities, once everything that was recorded so far is in files."""
+    recorded = metric(broker, "telemetry_rows_total")
+    eventually("all is in files", lambda: len(all_rows_in(broker)) >= recorded)
+    return [row for row in rows_in(broker) if row["entity"].startswith(name)]
+
+
 @pytest.mark.row("D9")
-def test_what_clients_ask_for_is_summed_up_by_seconds(broker: BrokerProcess, client: ServiceBusClient) -> None:
-    topic = broker.create_topic("events")
-    for name in ("all", "some"):
-        broker.create_subscription(topic, name)
+def test_what_clients_ask_for_is_summed_up_by_seconds(
+    broker: BrokerProcess, client: ServiceBusClient, name: str
+) -> None:
+    topic = broker.create_topic(name)
+    for subscription in ("all", "some"):
+        broker.create_subscription(topic, subscription)
     broker.advance(1_000)
     with client.get_topic_sender(topic) as sender:
         sender.send_messages([ServiceBusMessage("x") for _ in range(3)])
@@ -115,18 +121,28 @@ def test_what_clients_ask_for_is_summed_up_by_seconds(broker: BrokerProcess, cli
         taken: list[ServiceBusReceivedMessage] = []
         while len(taken) < 3:
             taken += receiver.receive_messages(3 - len(taken))
-    broker.stop()
-    uses = [row for row in all_rows_in(broker) if row["op"] == "use" and row["asked_for"] != "management"]
+
+    def uses_of_topic() -> list[Row]:
+        uses = [row for row in all_rows_in(broker) if row["op"] == "use" and row["asked_for"] != "management"]
+        return [row for row in uses if row["entity"].startswith(topic)]
+
+    def all_summed_up() -> bool:
+        broker.advance(1_000)
+        return {"send", "filter", "peek", "receive"} <= {row["asked_for"] for row in uses_of_topic()}
+
+    eventually("the last second is in a file", all_summed_up)
+    written(broker, topic)
+    uses = uses_of_topic()
     found: Counter[tuple[str, str]] = Counter()
     requests: Counter[tuple[str, str]] = Counter()
     for row in uses:
         found[row["entity"], row["asked_for"]] += row["messages"]
         requests[row["entity"], row["asked_for"]] += row["requests"]
-    subscription = "events/Subscriptions/all"
+    subscription = f"{topic}/Subscriptions/all"
     assert found == {
-        ("events", "send"): 4, ("events", "filter"): 8, (subscription, "peek"): 2, (subscription, "receive"): 3,
+        (topic, "send"): 4, (topic, "filter"): 8, (subscription, "peek"): 2, (subscription, "receive"): 3,
     }  # fmt: skip
-    assert requests["events", "send"] == 2
+    assert requests[topic, "send"] == 2
     filters = {row["rules"] for row in uses if row["asked_for"] == "filter"}
     assert filters == {"all/$Default\nsome/$Default"}
     clients = {
@@ -140,10 +156,10 @@ def test_what_clients_ask_for_is_summed_up_by_seconds(broker: BrokerProcess, cli
 
 
 class TestEveryOperation:
-    """Seen when the broker has been stopped, which leaves nothing behind."""
+    """On one broker, each with entities of its own."""
 
-    def test_send_deliver_complete(self, broker: BrokerProcess, client: ServiceBusClient) -> None:
-        queue = Queue(broker.create_queue("orders", EnablePartitioning=True), client)
+    def test_send_deliver_complete(self, broker: BrokerProcess, client: ServiceBusClient, name: str) -> None:
+        queue = Queue(broker.create_queue(name, EnablePartitioning=True), client)
         queue.send("a", "b", partition_key="north")
         broker.advance(1_500)
         with queue.receiver() as receiver:
@@ -151,12 +167,11 @@ class TestEveryOperation:
             for message in taken:
                 receiver.complete_message(message)
         numbers: list[int | None] = [message.sequence_number for message in taken]
-        broker.stop()
-        rows = rows_in(broker)
+        rows = written(broker, name)
         assert operations(rows) == {"send": 2, "deliver": 2, "complete": 2}
         slot = slot_for_key("north")
         for row in rows:
-            assert (row["entity"], row["key"], row["slot"]) == ("orders", "north", slot)
+            assert (row["entity"], row["key"], row["slot"]) == (name, "north", slot)
             assert row["partition_id"] == partition_for_slot(slot, 16)
             assert (row["broker"], row["namespace"], row["messages"], row["weight"]) == ("broker-0", "default", 1, 1.0)
             assert row["latency_us"] > 0
@@ -164,17 +179,20 @@ class TestEveryOperation:
         for op in ("send", "deliver", "complete"):
             assert [row["sequence_number"] for row in rows if row["op"] == op] == numbers
 
-    def test_commits_say_how_many_operations_they_had(self, broker: BrokerProcess, client: ServiceBusClient) -> None:
-        queue = Queue(broker.create_queue("orders"), client)
+    def test_commits_say_how_many_operations_they_had(
+        self, broker: BrokerProcess, client: ServiceBusClient, name: str
+    ) -> None:
+        queue = Queue(broker.create_queue(name), client)
+        written(broker, name)
+        before = [row for row in all_rows_in(broker) if row["op"] == "commit"]
         queue.send("a", "b", "c")
-        broker.stop()
-        commits = ds.dataset(str(broker.data / "telemetry"), format="parquet").to_table().to_pylist()
-        commits = [row for row in commits if row["op"] == "commit"]
+        written(broker, name)
+        commits = [row for row in all_rows_in(broker) if row["op"] == "commit"][len(before) :]
         assert sum(row["messages"] for row in commits) == 3
         assert all(row["latency_us"] > 0 and row["entity"] is None for row in commits)
 
-    def test_settling_otherwise(self, broker: BrokerProcess, client: ServiceBusClient) -> None:
-        queue = Queue(broker.create_queue("orders", MaxDeliveryCount=2), client)
+    def test_settling_otherwise(self, broker: BrokerProcess, client: ServiceBusClient, name: str) -> None:
+        queue = Queue(broker.create_queue(name, MaxDeliveryCount=2), client)
         queue.send("a", "b", "c")
         with queue.receiver() as receiver:
             first, second, third = queue.take(receiver, 3)
@@ -189,12 +207,11 @@ class TestEveryOperation:
             receiver.complete_message(deferred)
         with queue.receiver(sub_queue="deadletter", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver:
             queue.take(receiver, 2)
-        broker.stop()
-        rows = rows_in(broker)
-        assert operations([row for row in rows if row["entity"] == "orders"]) == {
+        rows = written(broker, name)
+        assert operations([row for row in rows if row["entity"] == name]) == {
             "send": 3, "deliver": 5, "defer": 1, "dead_letter": 2, "renew": 1, "abandon": 2, "complete": 1,
         }  # fmt: skip
-        dead = [row for row in rows if row["entity"] == "orders/$DeadLetterQueue"]
+        dead = [row for row in rows if row["entity"] == f"{name}/$DeadLetterQueue"]
         assert operations(dead) == {"deliver": 2, "complete": 2}
         of_first = [row for row in rows if row["sequence_number"] == first.sequence_number]
         assert [(row["op"], row["delivery_count"]) for row in of_first] == [
@@ -202,9 +219,9 @@ class TestEveryOperation:
             ("dead_letter", 2), ("deliver", 3), ("complete", 3),
         ]  # fmt: skip
 
-    def test_time_running_out(self, broker: BrokerProcess, client: ServiceBusClient) -> None:
-        broker.create_queue("orders", LockDuration="PT30S")
-        queue = Queue("orders", client)
+    def test_time_running_out(self, broker: BrokerProcess, client: ServiceBusClient, name: str) -> None:
+        broker.create_queue(name, LockDuration="PT30S")
+        queue = Queue(name, client)
         queue.send("lives as long as its lock")
         with queue.receiver() as receiver:
             (message,) = queue.take(receiver)
@@ -213,79 +230,77 @@ class TestEveryOperation:
                 receiver.complete_message(message)
         queue.send("short", time_to_live=timedelta(seconds=5))
         broker.advance(6_000)
-        broker.stop()
-        found = operations(rows_in(broker))
+        found = operations(written(broker, name))
         assert found["lock_expired"] == 1
         assert found["complete: com.microsoft:message-lock-lost"] == 1
         assert found["expire"] == 1
         assert "dead_letter" not in found
 
     def test_expired_ones_that_become_dead_letters_leave_both_rows(
-        self, broker: BrokerProcess, client: ServiceBusClient
+        self, broker: BrokerProcess, client: ServiceBusClient, name: str
     ) -> None:
-        queue = Queue(broker.create_queue("orders", DeadLetteringOnMessageExpiration=True), client)
+        queue = Queue(broker.create_queue(name, DeadLetteringOnMessageExpiration=True), client)
         queue.send("short", time_to_live=timedelta(seconds=5))
         broker.advance(6_000)
-        broker.stop()
-        assert operations(rows_in(broker)) == {"send": 1, "expire": 1, "dead_letter": 1}
+        assert operations(written(broker, name)) == {"send": 1, "expire": 1, "dead_letter": 1}
 
-    def test_what_is_removed_without_a_receiver(self, broker: BrokerProcess, client: ServiceBusClient) -> None:
-        queue = Queue(broker.create_queue("orders"), client)
+    def test_what_is_removed_without_a_receiver(
+        self, broker: BrokerProcess, client: ServiceBusClient, name: str
+    ) -> None:
+        queue = Queue(broker.create_queue(name), client)
         queue.send("a", "b")
-        with client.get_queue_sender("orders") as sender:
+        with client.get_queue_sender(name) as sender:
             far = datetime.now(UTC) + timedelta(days=1)
             numbers = sender.schedule_messages(ServiceBusMessage("later"), far)
             sender.cancel_scheduled_messages(numbers)
         with connect(broker.connection_string) as own:
             body = {"message-count": Int(10), "enqueued-time-utc": Timestamp(broker.now_ms() + 1)}
-            own.management("orders").request("com.microsoft:batch-delete-messages", body)
-        broker.stop()
-        assert operations(rows_in(broker)) == {"send": 3, "delete": 1, "purge": 2}
+            own.management(name).request("com.microsoft:batch-delete-messages", body)
+        assert operations(written(broker, name)) == {"send": 3, "delete": 1, "purge": 2}
 
-    def test_a_release_and_what_is_forwarded(self, broker: BrokerProcess, client: ServiceBusClient) -> None:
-        broker.create_queue("there")
-        broker.create_queue("here", ForwardTo="there")
-        broker.create_queue("orders")
-        Queue("here", client).send("goes on")
-        Queue("orders", client).send("comes back")
+    def test_a_release_and_what_is_forwarded(self, broker: BrokerProcess, client: ServiceBusClient, name: str) -> None:
+        here, there = (f"{name}-here", f"{name}-there")
+        for queue, more in ((there, {}), (here, {"ForwardTo": there})):
+            broker.create_queue(queue, **more)
+        broker.create_queue(name)
+        Queue(here, client).send("goes on")
+        Queue(name, client).send("comes back")
         with connect(broker.connection_string) as own:
-            receiver = own.receiver("orders", prefetch=1)
+            receiver = own.receiver(name, prefetch=1)
             receiver.settle(receiver.receive(1, 5.0), RELEASE)
             receiver.close()
-        there = Queue("there", client)
-        with there.receiver(receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiving:
-            there.take(receiving)
-        broker.stop()
-        rows = rows_in(broker)
-        assert operations([row for row in rows if row["entity"] == "here"]) == {"send": 1, "forward": 1}
-        assert operations([row for row in rows if row["entity"] == "there"]) == {
+        receiver_of = Queue(there, client)
+        with receiver_of.receiver(receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiving:
+            receiver_of.take(receiving)
+        rows = written(broker, name)
+        assert operations([row for row in rows if row["entity"] == here]) == {"send": 1, "forward": 1}
+        assert operations([row for row in rows if row["entity"] == there]) == {
             "send": 1, "deliver": 1, "complete": 1,
         }  # fmt: skip
-        of_orders = operations([row for row in rows if row["entity"] == "orders"])
+        of_orders = operations([row for row in rows if row["entity"] == name])
         assert of_orders["release"] == of_orders["deliver"] > 0  # it may have come again before the link was closed
         assert of_orders["send"] == 1
 
-    def test_a_topic_and_its_subscriptions(self, broker: BrokerProcess, client: ServiceBusClient) -> None:
-        broker.create_topic("events", EnablePartitioning=True)
-        for name in ("audit", "mail"):
-            broker.create_subscription("events", name)
-        with client.get_topic_sender("events") as sender:
+    def test_a_topic_and_its_subscriptions(self, broker: BrokerProcess, client: ServiceBusClient, name: str) -> None:
+        broker.create_topic(name, EnablePartitioning=True)
+        for subscription in ("audit", "mail"):
+            broker.create_subscription(name, subscription)
+        with client.get_topic_sender(name) as sender:
             sender.send_messages(ServiceBusMessage("a", partition_key="north"))
-        with client.get_subscription_receiver("events", "mail", max_wait_time=5) as receiver:
+        with client.get_subscription_receiver(name, "mail", max_wait_time=5) as receiver:
             receiver.complete_message(receiver.receive_messages(1)[0])
-        broker.stop()
-        rows = rows_in(broker)
+        rows = written(broker, name)
         found = {entity: operations([row for row in rows if row["entity"] == entity]) for entity in
-                 ("events", "events/Subscriptions/audit", "events/Subscriptions/mail")}  # fmt: skip
+                 (name, f"{name}/Subscriptions/audit", f"{name}/Subscriptions/mail")}  # fmt: skip
         assert found == {
-            "events": {"send": 1},
-            "events/Subscriptions/audit": {"send": 1},
-            "events/Subscriptions/mail": {"send": 1, "deliver": 1, "complete": 1},
+            name: {"send": 1},
+            f"{name}/Subscriptions/audit": {"send": 1},
+            f"{name}/Subscriptions/mail": {"send": 1, "deliver": 1, "complete": 1},
         }
         assert {row["key"] for row in rows} == {"north"}
 
-    def test_sessions(self, broker: BrokerProcess, client: ServiceBusClient) -> None:
-        queue = Queue(broker.create_queue("orders", RequiresSession=True, EnablePartitioning=True), client)
+    def test_sessions(self, broker: BrokerProcess, client: ServiceBusClient, name: str) -> None:
+        queue = Queue(broker.create_queue(name, RequiresSession=True, EnablePartitioning=True), client)
         queue.send("a", "b", session_id="north")
         with queue.receiver(session_id="north") as receiver:
             first, _ = queue.take(receiver, 2)
@@ -294,8 +309,7 @@ class TestEveryOperation:
         with queue.receiver(session_id="north") as receiver:
             queue.take(receiver)
             broker.advance(120_000)
-        broker.stop()
-        rows = rows_in(broker)
+        rows = written(broker, name)
         found = operations(rows)
         assert (found["send"], found["deliver"], found["complete"], found["renew"]) == (2, 3, 1, 1)
         assert (found["release"], found["lock_expired"]) == (1, 1)
@@ -351,7 +365,7 @@ def test_a_killed_broker_loses_the_last_moment_only(tmp_path: Path) -> None:
             Queue("orders", client).send(*map(str, range(20)))
         time.sleep(1.0)  # four times what rows wait in the broker
         broker.kill()
-        until(lambda: any((broker.data / "telemetry").glob("*.parquet")))
+        eventually("there is a file", lambda: any((broker.data / "telemetry").glob("*.parquet")))
         assert operations(rows_in(broker)) == {"send": 20}
         broker.start()
         with ServiceBusClient.from_connection_string(broker.connection_string) as client:
@@ -366,14 +380,14 @@ def test_a_killed_writer_holds_nobody_up(tmp_path: Path) -> None:
         with ServiceBusClient.from_connection_string(broker.connection_string) as client:
             queue = Queue("orders", client)
             queue.send("before")
-            until(lambda: any((broker.data / "telemetry").glob("*.parquet")))
+            eventually("there is a file", lambda: any((broker.data / "telemetry").glob("*.parquet")))
             writers = Path(f"/proc/{broker.ready['pid']}/task/{broker.ready['pid']}/children").read_text().split()
             for writer in writers:
                 os.kill(int(writer), signal.SIGKILL)
             queue.send("meanwhile")
-            until(lambda: "the telemetry writer has ended" in broker.log)
+            eventually("its end is noticed", lambda: "the telemetry writer has ended" in broker.log)
             queue.send("after")
-            until(lambda: operations(rows_in(broker))["send"] >= 2)
+            eventually("both are in files", lambda: operations(rows_in(broker))["send"] >= 2)
             dropped, recorded = metric(broker, "telemetry_dropped_total"), metric(broker, "telemetry_rows_total")
     table = ds.dataset(str(broker.data / "telemetry"), format="parquet").to_table()
     assert table.num_rows >= recorded - dropped  # what the stop has committed besides
@@ -389,7 +403,7 @@ def test_files_may_be_elsewhere_and_stay_within_a_bound(tmp_path: Path) -> None:
         broker.create_queue("orders")
         with ServiceBusClient.from_connection_string(broker.connection_string) as client:
             Queue("orders", client).send("x")
-        until(lambda: not old.exists())
+        eventually("the oldest is gone", lambda: not old.exists())
         assert not (broker.data / "telemetry").exists()
     found = list(folder.glob("*.parquet"))
     assert found

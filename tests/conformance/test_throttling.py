@@ -21,8 +21,9 @@ from partibus.client.messages import OutgoingMessage
 from partibus.client.namespaces import Namespaces
 from partibus.client.sender import Sender
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import eventually
 from tests.conformance.clients.admin import Http, entry
-from tests.conformance.test_brokers import all_well, eventually, pids, status
+from tests.conformance.several import all_well, pids, status
 from tests.conformance.test_metrics import Metrics
 
 CREDITS = 1_000

@@ -21,6 +21,7 @@ from azure.servicebus import TransportType
 from partibus.client import OutgoingMessage, connect
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerFailed, BrokerProcess, run_to_the_end
+from partibus.testing.patience import PATIENCE_S, eventually
 from tests.conformance.clients.interface import (
     Client,
     ClientTrouble,
@@ -28,7 +29,6 @@ from tests.conformance.clients.interface import (
     ServiceBusClient,
     peek_all,
     receive_all,
-    wait_until,
 )
 from tests.conformance.clients.javascript import JavaScriptServiceBus, Rhea
 from tests.conformance.clients.python_asyncio import PythonAsyncio
@@ -188,7 +188,7 @@ def test_plain_amqp_clients_speak_tls(broker: BrokerProcess, make_queue: Callabl
 
 
 def get_health(url: str, ca_file: Path) -> dict[str, object]:
-    with urlopen(f"{url}/health", timeout=20, context=ssl.create_default_context(cafile=ca_file)) as response:
+    with urlopen(f"{url}/health", timeout=PATIENCE_S, context=ssl.create_default_context(cafile=ca_file)) as response:
         return cast("dict[str, object]", json.load(response))
 
 
@@ -197,7 +197,10 @@ def test_health_is_told_over_https_with_the_certificate_in_it(broker: BrokerProc
     health = get_health(broker.https_url, broker.ca_file)
     assert health["status"] == "healthy"
     assert health["certificate"] == "ok"
-    with pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"), urlopen(f"{broker.https_url}/health", timeout=20):
+    with (
+        pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"),
+        urlopen(f"{broker.https_url}/health", timeout=PATIENCE_S),
+    ):
         pass
 
 
@@ -221,7 +224,7 @@ def certificate_of(port: int, ca_file: Path) -> bytes:
     """What a new connection is shown (DER)."""
     context = ssl.create_default_context(cafile=ca_file)
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as wrapped,
     ):
         shown = wrapped.getpeercert(binary_form=True)
@@ -250,19 +253,26 @@ def test_certificate_is_replaced_without_a_restart_and_broken_files_change_nothi
             assert "broker.example" in made.stderr
             broker.hang_up()
             # Every broker's, behind both ports.
-            wait_until(lambda: first not in {certificate_of(port, broker.ca_file) for port in ports for _ in range(6)})
+            eventually(
+                "every port shows the new certificate",
+                lambda: first not in {certificate_of(port, broker.ca_file) for port in ports for _ in range(6)},
+            )
             (second,) = {certificate_of(port, broker.ca_file) for port in ports for _ in range(4)}
             good = server.read_bytes()
             server.write_text("nothing that could be used")
             # Without a signal: the files have changed.
-            wait_until(lambda: "former" in str(get_health(broker.https_url, broker.ca_file)["certificate"]))
+            eventually(
+                "health names the broken files",
+                lambda: "former" in str(get_health(broker.https_url, broker.ca_file)["certificate"]),
+            )
             assert {certificate_of(port, broker.ca_file) for port in ports} == {second}
             assert get_health(broker.https_url, broker.ca_file)["status"] == "healthy"
             assert "the certificate stays as it was" in broker.log
             server.write_bytes(good)
             broker.hang_up()
-            wait_until(
-                lambda: {get_health(broker.https_url, broker.ca_file)["certificate"] for _ in range(6)} == {"ok"}
+            eventually(
+                "the new files are served",
+                lambda: {get_health(broker.https_url, broker.ca_file)["certificate"] for _ in range(6)} == {"ok"},
             )
             kept.send("q", Outgoing(b"after"))
         broker.restart()

@@ -13,7 +13,8 @@ import pytest
 from partibus.client import connect as open_client
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
-from tests.conformance.clients.interface import Outgoing, receive_all, wait_until
+from partibus.testing.patience import eventually
+from tests.conformance.clients.interface import Outgoing, receive_all
 from tests.conformance.clients.python_sync import PythonSync
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def test_a_second_queue_is_reached_through_the_first(
     assert proton.send(outcome, second, keyed(b"y")) == [None]
     assert present(first) == present(second) == []
     proton.commit(outcome)
-    wait_until(lambda: present(second) == [b"y"])
+    eventually("the second queue has it", lambda: present(second) == [b"y"])
     assert present(first) == [b"x"]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Self
@@ -12,8 +10,8 @@ from typing import Self
 from partibus.client import Client, connect
 from partibus.client.cluster import ClusterStatus, cluster_status
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S, eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
-from tests.robustness.raw import PATIENCE_S
 
 _namespaces = count()
 
@@ -81,7 +79,7 @@ class Machines:
                     return False
             return True
 
-        eventually(is_settled)
+        eventually(f"{', '.join(names)} have an even share each", is_settled)
 
     def __enter__(self) -> Self:
         return self
@@ -92,11 +90,3 @@ class Machines:
                 broker.stop()
             else:
                 broker.kill()
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    """It comes true, with the patience of a busy machine."""
-    end_s = time.monotonic() + 2 * PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end_s, "did not come true"
-        time.sleep(0.05)

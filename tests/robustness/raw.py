@@ -14,9 +14,9 @@ from partibus.amqp.frames import AMQP_HEADER, HEADER, SASL_FRAME, SASL_HEADER, f
 from partibus.client import OutgoingMessage, connect
 from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S
 
 MIB = 1 << 20
-PATIENCE_S = 20.0
 
 
 class RawPeer:

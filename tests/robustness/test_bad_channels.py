@@ -13,9 +13,9 @@ import pytest
 
 from partibus.client import ClientError, connect
 from partibus.testing.fault_proxy import FaultProxy
+from partibus.testing.patience import PATIENCE_S
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
-from tests.robustness.raw import PATIENCE_S
 from tests.robustness.ways import AT_A_TIME, KEYS, LOST_S, drained_until, message
 
 

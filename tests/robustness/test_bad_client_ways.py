@@ -13,7 +13,8 @@ from partibus.client import ClientError, connect
 from partibus.client.errors import ConnectionLost, TimedOut
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.fault_proxy import FaultProxy
-from tests.robustness.raw import PATIENCE_S, check_serves
+from partibus.testing.patience import PATIENCE_S
+from tests.robustness.raw import check_serves
 from tests.robustness.ways import (
     KEYS,
     client_of,

@@ -10,8 +10,8 @@ import pytest
 
 from partibus.client import connect
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S
 from tests.robustness import altered_broker
-from tests.robustness.raw import PATIENCE_S
 from tests.robustness.ways import client_of, message, number_of
 
 HOUR_S = 3_600

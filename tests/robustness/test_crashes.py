@@ -15,7 +15,8 @@ import pytest
 from partibus.client import Client, ClientError, IncomingMessage, OutgoingMessage, Receiver, connect
 from partibus.client.errors import ConnectionLost, LinkLost, TimedOut
 from partibus.testing.broker_process import BrokerProcess
-from tests.robustness.raw import PATIENCE_S, check_serves
+from partibus.testing.patience import PATIENCE_S
+from tests.robustness.raw import check_serves
 
 KEYS = 40
 

@@ -21,8 +21,8 @@ from partibus.client.ranges import CursorState, Frame, RangeClient, open_ranges
 from partibus.client.receiver import ABANDON, NEXT_SESSION, dead_letter
 from partibus.message import StoredMessage
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
+from partibus.testing.patience import PATIENCE_S, eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
-from tests.robustness.raw import PATIENCE_S
 
 LEASE_MS = 600_000
 KEYS, SESSIONS = 40, 8
@@ -211,14 +211,6 @@ def drained(broker: BrokerProcess, queue: str, least: int) -> set[int]:
             receiver.settle(messages)
     assert len(set(found)) == len(found), "twice"
     return set(found)
-
-
-def eventually(what: str, holds: Callable[[], bool]) -> None:
-    for _ in range(int(PATIENCE_S * 20)):
-        if holds():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError(f"not within {PATIENCE_S} s: {what}")
 
 
 # Reading alone ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partibus.testing.chaos import Stage, Verdict, run
-from partibus.testing.nemesis import Nemesis, wait_until
+from partibus.testing.nemesis import Nemesis
+from partibus.testing.patience import eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness import altered_broker
 
@@ -29,7 +30,7 @@ def die(points: Path, name: str, nemesis: Nemesis) -> str:
     (points / name).touch()
     if name in altered_broker.TAKING_OVER:
         nemesis.kill_one()
-    wait_until(f"a broker comes to '{name}'", lambda: not (points / name).exists())
+    eventually(f"a broker comes to '{name}'", lambda: not (points / name).exists())
     return f"died {name}"
 
 

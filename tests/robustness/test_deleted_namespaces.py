@@ -18,8 +18,9 @@ from partibus.client.namespaces import NamespaceInfo, Namespaces, host_of
 from partibus.client.rehearsals import Rehearsals
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S, eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
-from tests.robustness.machines import Machines, eventually
+from tests.robustness.machines import Machines
 
 MESSAGES = 800
 TABLES = ("partition", "subqueue", "body", "entry")
@@ -75,7 +76,7 @@ def test_its_clients_are_sent_away_and_nothing_of_it_stays(tmp_path: Path) -> No
         fill(client)
         others = [stack.enter_context(connect(string)) for _ in range(6)]
         receivers = [other.receiver("partitioned") for other in others]
-        held = [receiver.receive(20, timeout_s=5) for receiver in receivers]
+        held = [receiver.receive(20, timeout_s=PATIENCE_S) for receiver in receivers]
         assert any(held)
         Entities(operator).create_queue("bystander", {})
         operator.sender("bystander").send([OutgoingMessage(body=b"stays")])
@@ -87,7 +88,7 @@ def test_its_clients_are_sent_away_and_nothing_of_it_stays(tmp_path: Path) -> No
         with pytest.raises(ClientError, match="not signed with a key"), connect(string) as late:
             late.sender("plain")
         assert [one.name for one in Namespaces(operator).list()] == ["default"]
-        eventually(lambda: catalog_rows(broker.data)["dropped_partition"] == 0)
+        eventually("nothing is left to drop", lambda: catalog_rows(broker.data)["dropped_partition"] == 0)
         assert catalog_rows(broker.data) == {
             "namespace": 0, "entity": 1, "placement": 1, "rule": 0, "policy": 0, "dropped_partition": 0
         }  # fmt: skip
@@ -120,7 +121,7 @@ def test_a_kill_right_after_leaves_it_deleted_and_the_next_start_clears_up(tmp_p
     with connect(broker.connection_string) as operator:
         assert [one.name for one in Namespaces(operator).list()] == ["default"]
         made(operator)
-    eventually(lambda: catalog_rows(broker.data)["dropped_partition"] == 0)
+    eventually("nothing is left to drop", lambda: catalog_rows(broker.data)["dropped_partition"] == 0)
     broker.stop()
     assert left_in_stores(broker.data) == dict.fromkeys(TABLES, 0)
 
@@ -143,7 +144,7 @@ def test_with_stores_away_it_is_gone_and_they_are_cleared_when_they_are_back(tmp
             Entities(client).delete("plain")
         rehearsals.heal(store="store-03")
         rehearsals.heal(store="store-04")
-        eventually(lambda: catalog_rows(broker.data)["dropped_partition"] == 0)
+        eventually("nothing is left to drop", lambda: catalog_rows(broker.data)["dropped_partition"] == 0)
         broker.stop()
         assert left_in_stores(broker.data) == dict.fromkeys(TABLES, 0)
 
@@ -164,7 +165,7 @@ def test_namespaces_of_several_machines_are_those_of_all(tmp_path: Path) -> None
             client.sender("q").send([OutgoingMessage(body=b"over there")])
             (message,) = here.receiver("q").receive(1)
             assert message.body == b"over there"
-            eventually(lambda: Namespaces(first).get("acme-1").connections == 2)
+            eventually("both connections are counted", lambda: Namespaces(first).get("acme-1").connections == 2)
             assert Entities(second).list() == []
             became = Namespaces(second).migrate("acme-1", {"partitions": 2})
             assert (became.tier, Namespaces(first).get("acme-1").options["partitions"]) == ("premium", 2)

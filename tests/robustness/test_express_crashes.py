@@ -11,7 +11,7 @@ import pytest
 
 from partibus.client import Client, OutgoingMessage, connect
 from partibus.testing.broker_process import BrokerProcess
-from tests.robustness.raw import PATIENCE_S
+from partibus.testing.patience import PATIENCE_S
 
 BOUND_MS = 600
 """Short, so that many messages become older while somebody sends."""

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from partibus.testing.fault_proxy import FaultProxy, Place
-
-PATIENCE_S = 10.0
+from partibus.testing.patience import PATIENCE_S, eventually
 
 
 class Echo:
@@ -162,11 +161,7 @@ def test_half_closed(way: FaultProxy, echo: Echo) -> None:
         way.half_close(way.to_client)
         assert client.recv(1) == b""
         client.sendall(b"still heard")
-        for _ in range(200):
-            if echo.heard == b"xstill heard":
-                break
-            threading.Event().wait(0.01)
-        assert echo.heard == b"xstill heard"
+        eventually("what was said is heard", lambda: echo.heard == b"xstill heard")
 
 
 def test_a_request_or_its_answer_is_lost(way: FaultProxy, echo: Echo) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from partibus.client import ClientError, OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S
 from tests.robustness.ways import client_of, message, number_of
 
 DISK = "160m"
@@ -65,5 +66,5 @@ def test_messages_are_refused_and_what_is_there_can_be_received(disk: Path) -> N
                 client.sender("orders").send([OutgoingMessage(body=b"again")])
                 break
         with client_of(broker) as client:
-            (again,) = client.receiver("orders").receive(1, timeout_s=10)
+            (again,) = client.receiver("orders").receive(1, timeout_s=PATIENCE_S)
             assert again.body == b"again"

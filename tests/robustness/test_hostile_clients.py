@@ -23,7 +23,8 @@ from partibus.amqp.section_encoding import (
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.client import ClientError, OutgoingMessage, connect, dead_letter
 from partibus.testing.broker_process import BrokerProcess
-from tests.robustness.raw import MIB, PATIENCE_S, RawPeer, flow, transfer
+from partibus.testing.patience import PATIENCE_S
+from tests.robustness.raw import MIB, RawPeer, flow, transfer
 
 RECEIVERS_MAX = 5_000
 """Of one entity (section 7.4)."""

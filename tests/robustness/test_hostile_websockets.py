@@ -16,7 +16,8 @@ from partibus.amqp.frames import AMQP_HEADER, SASL_HEADER, frame
 from partibus.amqp.section_encoding import encode_data
 from partibus.client import OutgoingMessage, connect
 from partibus.testing.broker_process import BrokerProcess
-from tests.robustness.raw import MIB, PATIENCE_S, check_serves, transfer
+from partibus.testing.patience import PATIENCE_S
+from tests.robustness.raw import MIB, check_serves, transfer
 from tests.robustness.websocket import WebsocketPeer
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from partibus.client import connect
 from partibus.client.errors import ClientError
+from partibus.testing.patience import eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
-from tests.robustness.machines import Machines, eventually
+from tests.robustness.machines import Machines
 from tests.robustness.ways import KEYS, drained_until, message
 
 LOST = "store-03"
@@ -50,11 +51,11 @@ def test_a_schema_that_is_gone_is_missed_while_brokers_run_and_when_they_start(
                 sender.send([message(200 + number, key) for number, key in enumerate(KEYS)])
             client.sender("orders").send([message(number) for number in range(100, 120)])
         for name in "ab":
-            eventually(partial(is_lost, machines, name))
+            eventually("the store is missed", partial(is_lost, machines, name))
         for name in "ab":
             machines.brokers[name].stop()
         machines.brokers["a"].start()
-        eventually(partial(is_lost, machines, "a"))
+        eventually("the store is missed", partial(is_lost, machines, "a"))
         assert schemas(server, schema) == []
         server.sql(f"ALTER SCHEMA moved_away RENAME TO {schema}")
         machines.settle("a")

@@ -17,9 +17,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from partibus.client import Client, ClientError, IncomingMessage, OutgoingMessage
 from partibus.client.backups import back_up
 from partibus.client.rules import RuleInfo, Rules
+from partibus.testing.patience import PATIENCE_S, eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
-from tests.robustness.machines import Machines, eventually
-from tests.robustness.raw import PATIENCE_S
+from tests.robustness.machines import Machines
 
 KEYS = [f"key-{number}" for number in range(64)]
 
@@ -251,10 +251,13 @@ def test_a_database_that_is_away_limits_what_is_in_it_and_nobody_takes_it_over(
         with machines.client("a") as client:
             client.sender("orders").send([message(number, KEYS[number]) for number in range(64)])
             second.kill()
-            eventually(lambda: b.describe("orders").availability == "Limited")
+            eventually("the queue is limited", lambda: b.describe("orders").availability == "Limited")
             client.sender("orders").send([message(number) for number in range(100, 120)])
             for name in "ab":
-                eventually(partial(are_in_trouble, machines, name, {f"store-{number:02}" for number in range(8, 16)}))
+                eventually(
+                    "the stores are in trouble",
+                    partial(are_in_trouble, machines, name, {f"store-{number:02}" for number in range(8, 16)}),
+                )
             with pytest.raises(ClientError, match=r"\d can't be used"):
                 b.create_queue("another", EnablePartitioning=True)
             second.start()
@@ -314,7 +317,7 @@ def test_without_the_catalog_messages_go_on_and_administration_is_refused(
                 return "already exists" in str(error)
             return True
 
-        eventually(is_made)
+        eventually("a queue is made", is_made)
         assert machines.brokers["a"].describe("another").partitions == 1
         # All leases in the catalog had ended, and nobody took that for the end of the others.
         assert [(store.name, store.owner, store.epoch) for store in machines.status("b").stores] == before

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partibus.testing.chaos import QUEUES, Stage, Verdict, run
-from partibus.testing.nemesis import Nemesis, pause, wait_until
+from partibus.testing.nemesis import Nemesis
+from partibus.testing.patience import eventually, pause
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness import altered_broker
 
@@ -75,7 +76,7 @@ def wake_after_the_loss_of_all_stores(nemesis: Nemesis) -> str:
     began_ms = nemesis.now_ms()
     os.kill(pid, signal.SIGSTOP)
     try:
-        wait_until("the others take its stores", lambda: f"(process {pid}) has ended" in nemesis.log)
+        eventually("the others take its stores", lambda: f"(process {pid}) has ended" in nemesis.log)
         pause(TAKING_S)
         nemesis.forgotten(began_ms, f"process {pid} has lost its stores")
         os.kill(pid, signal.SIGCONT)

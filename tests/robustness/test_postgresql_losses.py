@@ -14,6 +14,7 @@ import pytest
 from partibus.client import ClientError
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.fault_proxy import FaultProxy
+from partibus.testing.patience import PATIENCE_S
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness.ways import (
     KEYS,
@@ -166,7 +167,7 @@ def test_a_dump_that_was_made_while_clients_sent_is_one_moment_of_each_store(
         before = set(send_all(broker))
         with client_of(broker) as client:
             receiver = client.receiver("orders")
-            taken = receiver.receive(10, timeout_s=20)
+            taken = receiver.receive(10, timeout_s=PATIENCE_S)
             receiver.settle(taken)
         before -= {number_of(one) for one in taken}
         sent = threading.Event()

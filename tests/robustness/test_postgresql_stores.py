@@ -13,8 +13,8 @@ import pytest
 
 from partibus.client import Client, ClientError, IncomingMessage, OutgoingMessage, connect
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S
 from partibus.testing.postgresql_server import PostgreSQLServer
-from tests.robustness.raw import PATIENCE_S
 
 KEYS = [f"key-{number}" for number in range(64)]
 

@@ -20,7 +20,7 @@ from partibus.client.messages import IncomingMessage
 from partibus.client.receiver import Receiver, dead_letter
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.nemesis import wait_until
+from partibus.testing.patience import eventually
 from partibus.testing.reached import connections_of
 from tests.robustness import altered_broker
 
@@ -111,7 +111,7 @@ def test_who_settles_while_the_owner_is_killed_is_told_what_became_of_it(tmp_pat
         before = executed(store)
         for consumer in consumers:
             consumer.thread.start()
-        wait_until("some were done", lambda: executed(store) > before)
+        eventually("some were done", lambda: executed(store) > before)
         os.kill(pid, signal.SIGKILL)  # they are not answered yet, and others wait for the next commit
         for consumer in consumers:
             consumer.thread.join(60)

@@ -26,7 +26,8 @@ from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.history import History, Kind, Outcome, outcome_of
 from partibus.testing.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
 from partibus.testing.history_rules import Queues
-from partibus.testing.nemesis import Nemesis, is_well, pause, wait_until
+from partibus.testing.nemesis import Nemesis, is_well
+from partibus.testing.patience import eventually, pause
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.conformance.clients.interface import Outgoing
 from tests.robustness.machines import Machines
@@ -157,7 +158,7 @@ def kill_in_turns(broker: BrokerProcess, history: History) -> None:
             pause(0.02)
         os.kill(pid, signal.SIGKILL)
         nemesis.wait_for_sends(SOURCE, 20)
-        wait_until("every broker is back", lambda: is_well(broker))
+        eventually("every broker is back", lambda: is_well(broker))
 
 
 def travel(folder: Path, broker: BrokerProcess, doors: Sequence[str], hunt: Callable[[History], None]) -> None:
@@ -189,7 +190,7 @@ def travel(folder: Path, broker: BrokerProcess, doors: Sequence[str], hunt: Call
         for receiver in receivers:
             receiver.calm.set()
         for entity in (SOURCE, PASSING, LAST, SESSIONS, SOME):
-            wait_until(f"'{entity}' is empty", partial(is_empty, broker, entity), 90)
+            eventually(f"'{entity}' is empty", partial(is_empty, broker, entity), 90)
     finally:
         for worker in (*senders, *steps, *receivers):
             worker.stopping.set()

@@ -12,8 +12,8 @@ from urllib.request import urlopen
 from partibus.client import Client, ClientError, IncomingMessage, OutgoingMessage, connect
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.fault_proxy import FaultProxy
+from partibus.testing.patience import PATIENCE_S
 from partibus.testing.postgresql_server import PostgreSQLServer
-from tests.robustness.raw import PATIENCE_S
 
 KEYS = [f"key-{number}" for number in range(64)]
 AT_A_TIME = 16

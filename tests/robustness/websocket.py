@@ -13,7 +13,8 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from partibus.testing.broker_process import BrokerProcess
-from tests.robustness.raw import PATIENCE_S, RawPeer
+from partibus.testing.patience import PATIENCE_S
+from tests.robustness.raw import RawPeer
 
 
 class Framed:

@@ -31,8 +31,9 @@ from partibus.namespace.sas import make_token
 COMMAND = (sys.executable, "-c", "from partibus.cli.main import main; main()")
 """What the script `partibus` does, under this interpreter wherever the script may be."""
 
-READY_S = 30
-STOP_S = 30
+READY_S = 90
+STOP_S = 90
+"""For a machine that has a lot else to do."""
 _LOOK_S = 0.01
 
 

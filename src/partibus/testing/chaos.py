@@ -29,10 +29,11 @@ from partibus.testing.history import History, Kind, Operation, read_history
 from partibus.testing.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
 from partibus.testing.history_process import RECEIVING, SENDING, SENDING_TO_SESSIONS, ClientProcess
 from partibus.testing.history_rules import Queues, Violation, check, forgotten_locks
-from partibus.testing.nemesis import WELL_S, Nemesis, Watch
+from partibus.testing.nemesis import Nemesis, Watch
 from partibus.testing.nemesis_database import Pair
 from partibus.testing.nemesis_ways import BadWays
 from partibus.testing.network_namespace import NetworkNamespace
+from partibus.testing.patience import PATIENCE_S
 from partibus.testing.postgresql_server import programs_of_system
 
 BROKERS = 3
@@ -77,7 +78,7 @@ class Stage:
     """More flags of `partibus serve`."""
     command: tuple[str, ...] = COMMAND
     environment: Mapping[str, str] = field(default_factory=dict)
-    patience_s: float = WELL_S
+    patience_s: float = PATIENCE_S
     """So long nothing may be received at the end, while something is left."""
     unavailable_max_ms: int = UNAVAILABLE_MAX_MS
     database: Pair | None = None

@@ -34,7 +34,7 @@ Place = tuple[str, int] | Path
 """Host and port, or the path of a Unix socket."""
 
 CHUNK_BYTES = 1 << 16
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 _SLICES = 20
 """A slow direction passes on so many pieces a second."""
 _LOOK_S = 0.005

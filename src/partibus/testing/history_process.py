@@ -21,7 +21,7 @@ from partibus.testing.history_clients import Receiving, Sending, Worker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STOP_S = 30.0
+STOP_S = 90.0
 SENDING, SENDING_TO_SESSIONS, RECEIVING = "sending", "sending-to-sessions", "receiving"
 
 

@@ -16,8 +16,8 @@ from partibus.client import connect
 from partibus.client.cluster import ClusterStatus, cluster_status
 from partibus.client.errors import ClientError
 from partibus.client.rehearsals import Rehearsals
-from partibus.clock import SystemClock
 from partibus.testing.history import History, Kind, Operation
+from partibus.testing.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from partibus.testing.broker_process import BrokerProcess
 
 PARTITIONS = 16
-WELL_S = 60.0
 _LOOK_S = 0.05
 _TIMEOUT_S = 5.0
 
@@ -133,7 +132,7 @@ class Nemesis:
         """SIGSTOP until the supervisor ends it. AssertionError if it does not."""
         pid = self.any_broker()
         os.kill(pid, signal.SIGSTOP)
-        wait_until(f"the stopped process {pid} is replaced", lambda: not _runs(pid))
+        eventually(f"the stopped process {pid} is replaced", lambda: not _runs(pid))
         return f"stopped {pid}"
 
     def rehearse(self) -> str:
@@ -155,7 +154,7 @@ class Nemesis:
     def wait_for_sends(self, queue: str, count: int) -> None:
         """Until so many more are accepted: chance alone meets few on a busy machine. AssertionError if they are not."""
         before = self._history.accepted(queue)
-        wait_until(f"{count} sends to '{queue}'", lambda: self._history.accepted(queue) >= before + count)
+        eventually(f"{count} sends to '{queue}'", lambda: self._history.accepted(queue) >= before + count)
 
     def now_ms(self) -> int:
         """By the clock of the history."""
@@ -169,14 +168,14 @@ class Nemesis:
     def undo(self) -> None:
         """Wait until every broker serves and every store has an owner, and end all rehearsals. AssertionError when that
         does not come."""
-        wait_until("every broker is back", lambda: is_well(self.broker))
+        eventually("every broker is back", lambda: is_well(self.broker))
 
         def heal() -> bool:
             with self._client() as client:
                 Rehearsals(client).heal()
                 return not Rehearsals(client).all()
 
-        wait_until("no rehearsal goes on", heal)
+        eventually("no rehearsal goes on", heal)
 
     def any_broker(self) -> int:
         """The process of one that runs, by chance. Raises ProcessLookupError."""
@@ -189,18 +188,6 @@ class Nemesis:
         return connect(self.broker.connection_string, timeout_s=_TIMEOUT_S)
 
 
-def wait_until(what: str, holds: Callable[[], bool], patience_s: float = WELL_S) -> None:
-    """Look until it does; AssertionError when it takes too long. An answer that can't be had now is no answer."""
-    clock = SystemClock()
-    give_up_ms = clock.now_ms() + patience_s * 1_000
-    while clock.now_ms() < give_up_ms:
-        with suppress(OSError, ClientError):
-            if holds():
-                return
-        pause(_LOOK_S)
-    raise AssertionError(f"not within {patience_s:g} s: {what}")
-
-
 def is_well(broker: BrokerProcess) -> bool:
     """All brokers serve, and all stores have an owner and no trouble."""
     with connect(broker.connection_string, timeout_s=_TIMEOUT_S) as client:
@@ -208,8 +195,3 @@ def is_well(broker: BrokerProcess) -> bool:
     return all(one.state == "serving" for one in found.brokers) and all(
         one.owner is not None and one.trouble is None for one in found.stores
     )
-
-
-def pause(seconds: float) -> None:
-    """Let things happen."""
-    threading.Event().wait(seconds)

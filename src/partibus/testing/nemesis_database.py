@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.nemesis import Nemesis, pause, wait_until
+from partibus.testing.nemesis import Nemesis
+from partibus.testing.patience import eventually, pause
 from partibus.testing.postgresql_server import PASSWORD, USER, PostgreSQLServer
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Pair:
         primary.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
         primary.sql("SELECT pg_reload_conf()")
         query = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
-        wait_until("the standby is synchronous", lambda: primary.sql(query) == ["1"])
+        eventually("the standby is synchronous", lambda: primary.sql(query) == ["1"])
 
     def __enter__(self) -> Self:
         return self

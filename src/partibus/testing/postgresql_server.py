@@ -19,7 +19,7 @@ from typing import Self
 NOBODY = 65_534
 USER = "partibus"
 PASSWORD = "only-for-tests"
-START_SECONDS = 60
+START_SECONDS = 90
 
 SETTINGS = {
     "listen_addresses": "127.0.0.1",

@@ -6,19 +6,19 @@ library's own, named by `Trouble`.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from partibus.testing.patience import PATIENCE_S
+
 DEAD_LETTER = "/$DeadLetterQueue"
 SUBSCRIPTIONS = "/Subscriptions/"
-WAIT_S = 20.0
+WAIT_S = PATIENCE_S
 """For what must come."""
 QUIET_S = 0.5
 """For what must not come."""
-_LOOK_S = 0.02
 
 
 class Trouble(StrEnum):
@@ -263,12 +263,3 @@ def peek_all(client: ServiceBusClient, entity: str, count: int = 1000) -> list[R
 def nothing_left(client: Client, entity: str) -> bool:
     """Whether nothing comes for a while."""
     return not client.receive(entity, 1, wait_s=QUIET_S)
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    """For what a library does in the background and tells nobody."""
-    for _ in range(int(WAIT_S / _LOOK_S)):
-        if happened():
-            return
-        time.sleep(_LOOK_S)
-    raise AssertionError(f"it has not happened within {WAIT_S} s")

@@ -1,0 +1,37 @@
+"""Waiting for what must come true: looked at often, and given up so late that only what is broken takes longer."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from partibus.client.errors import ClientError
+from partibus.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE_S = 90.0
+"""On a machine that has ten times as much to do as it can; less than what pytest gives a test."""
+_FIRST_LOOK_S = 0.01
+_LAST_LOOK_S = 0.1
+
+
+def eventually(what: str, holds: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    """Look until it does; AssertionError when it takes too long. An answer that can't be had now is no answer."""
+    clock, look_s = SystemClock(), _FIRST_LOOK_S
+    give_up_ms = clock.now_ms() + patience_s * 1_000
+    while True:
+        with suppress(OSError, ClientError):
+            if holds():
+                return
+        if clock.now_ms() >= give_up_ms:
+            raise AssertionError(f"not within {patience_s:g} s: {what}")
+        pause(look_s)
+        look_s = min(look_s * 1.5, _LAST_LOOK_S)
+
+
+def pause(seconds: float) -> None:
+    """Let things happen."""
+    threading.Event().wait(seconds)
