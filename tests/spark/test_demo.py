@@ -1,46 +1,35 @@
-"""The demo as a whole, in processes of its own: broker, senders, Spark, proof, report."""
+"""The demo as a whole: broker and senders in processes of their own, Spark, proof, report."""
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
 
 from partibus.demo.flights import read_flights
-
-ROWS = 700
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For so few rows Java's second compiler is never worth its work."""
-SCRIPT = """
-import sys
-from pathlib import Path
 from partibus.demo.run import run_demo
 
-if __name__ == "__main__":
-    sys.exit(0 if run_demo(int(sys.argv[1]), Path(sys.argv[2]), senders=2) else 1)
-"""
+ROWS = 700
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(180)
 @pytest.mark.row("C38", "D1", "D2", "D6", "D8")
-def test_demo_proves_that_what_was_sent_was_read(tmp_path: Path) -> None:
-    script = tmp_path / "demo.py"
-    script.write_text(SCRIPT)
+def test_demo_proves_that_what_was_sent_was_read(spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = subprocess.run(
-        [sys.executable, script, str(ROWS), out],
-        capture_output=True, text=True, check=False, timeout=280, env={**os.environ, "JDK_JAVA_OPTIONS": QUICK},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "PROOF OK" in done.stdout
-    assert f"{ROWS} sent, {ROWS} read" in done.stdout
-    assert "delayed 0," in done.stdout
-    assert str(out / "report.html") in done.stdout.replace("\n", "")
+    said = io.StringIO()
+    holds = run_demo(ROWS, out, senders=2, console=Console(file=said, width=200), session=spark)
+    text = said.getvalue()
+    assert holds, text
+    assert "PROOF OK" in text
+    assert f"{ROWS} sent, {ROWS} read" in text
+    assert "delayed 0," in text
+    assert str(out / "report.html") in text
+    assert spark.range(1).count() == 1, "a session that was given is left running"
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "PROOF OK" in page
     assert page.count("<svg") == 3

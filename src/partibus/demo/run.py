@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from partibus.demo.broker import demo_broker
@@ -81,10 +82,18 @@ class Carried(NamedTuple):
     software: dict[str, str]
 
 
-def run_demo(rows: int | None, out: Path, *, senders: int | None = None, console: Console | None = None) -> bool:
+def run_demo(
+    rows: int | None,
+    out: Path,
+    *,
+    senders: int | None = None,
+    console: Console | None = None,
+    session: SparkSession | None = None,
+) -> bool:
     """Send the first ``rows`` flights (all without it), capture them with Spark, write tables and reports into ``out``.
 
     ``senders`` is the number of sender processes, one per core (2 to 8) without it; docs/demo.md has the measurement.
+    ``session`` is one that is there already, and is left running; without it the run has one of its own.
     True when the proof holds. Raises `DemoError`, or an error of Spark, when a step can't be done.
     """
     if rows is not None and not 1 <= rows <= FLIGHT_COUNT:
@@ -100,7 +109,7 @@ def run_demo(rows: int | None, out: Path, *, senders: int | None = None, console
     shutil.rmtree(paths.telemetry, ignore_errors=True)
     silence_query_context()
     with ExitStack() as stack, Steps(console) as steps:
-        carried = _carry(rows or FLIGHT_COUNT, paths, senders, stack, steps)
+        carried = _carry(rows or FLIGHT_COUNT, paths, senders, session, stack, steps)
         with steps.step("prove"):
             selections = compare_selections(read_input(carried.rows), paths.tables / "flights")
             results = _results(carried, selections, paths.tables)
@@ -110,7 +119,9 @@ def run_demo(rows: int | None, out: Path, *, senders: int | None = None, console
     return results.proof.holds
 
 
-def _carry(rows: int, paths: Paths, senders: int, stack: ExitStack, steps: Steps) -> Carried:
+def _carry(
+    rows: int, paths: Paths, senders: int, session: SparkSession | None, stack: ExitStack, steps: Steps
+) -> Carried:
     """Through the broker and Spark. The broker ends before its telemetry is read: then all of it is there."""
     with stack.enter_context(ExitStack()) as broker:
         with steps.step("start the broker"):
@@ -120,8 +131,9 @@ def _carry(rows: int, paths: Paths, senders: int, stack: ExitStack, steps: Steps
         sending = broker.enter_context(Sending(connection, rows, senders, steps))
         with steps.step("start Spark"), stderr_into(paths.out / "spark.log"):
             java = find_java()
-            spark = make_session("partibus demo", config=SPARK_CONFIG)
-            stack.callback(spark.stop)
+            spark = session or make_session("partibus demo", config=SPARK_CONFIG)
+            if session is None:
+                stack.callback(spark.stop)
         capture = Capture(spark, source_options(connection, rows), paths.tables)
         sending.wait_for(rows // 2)
         with steps.step("capture, ended early") as step:
