@@ -17,6 +17,7 @@ from typing import Any
 
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.types import Int, Short, Symbol, Timestamp, UByte, UInt
+from partibus.amqp.errors import DecodeError
 
 VALUE_START = 3
 """Of a section: behind its descriptor, which `split_sections` writes in three bytes."""
@@ -136,7 +137,9 @@ def read_list(buf: bytes, start: int = 0, end: int | None = None) -> list[Any]:
     values = read_composite(buf, start, end)
     if values is None:
         found: Any = decode(buf, start + VALUE_START, end)[0]
-        return list(found)
+        if not isinstance(found, list):
+            raise DecodeError(f"a section holds {type(found).__name__} where a list belongs")
+        return found
     return values
 
 
@@ -153,4 +156,6 @@ def read_map(buf: bytes, start: int = 0, end: int | None = None) -> dict[Any, An
     except (TypeError, ValueError):
         pass  # a key that is no key, or no value to a key: the general decoder says so
     found: Any = decode(buf, start + VALUE_START, end)[0]
-    return dict(found)
+    if not isinstance(found, dict):
+        raise DecodeError(f"a section holds {type(found).__name__} where a map belongs")
+    return found

@@ -5,7 +5,6 @@ value in the message before is looked for first, byte for byte, and only the val
 that takes a third of the time.
 """
 
-from itertools import chain
 from typing import Any, NamedTuple
 
 from partibus.amqp.codec.decoder import decode
@@ -108,22 +107,3 @@ class NamedValues:
 
     def _checked(self, pairs: dict[Any, Any]) -> Named:
         return Shape(tuple(map(str, pairs))), list(pairs.values())
-
-
-def names_of(found: list[Named]) -> list[str]:
-    """Of all messages, one behind the other."""
-    return list(chain.from_iterable([shape.names for shape, _ in found]))
-
-
-def values_of(found: list[Named]) -> list[Any]:
-    """As `names_of`."""
-    return list(chain.from_iterable([values for _, values in found]))
-
-
-def values_called(name: str, found: list[Named]) -> list[Any] | None:
-    """Of each message; None when none has it."""
-    shapes = {id(shape): shape for shape, _ in found}
-    places = {key: shape.names.index(name) for key, shape in shapes.items() if name in shape.names}
-    if not places:
-        return None
-    return [values[places[id(shape)]] if id(shape) in places else None for shape, values in found]

@@ -5,13 +5,13 @@ column is made of are the places where each message's parts begin and end in the
 """
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from partibus.amqp.errors import DecodeError
 from partibus.client.ranges import Frame
 from partibus.message import FORM_VERSION
+from partibus.spark.encoded import Numbers
 
 PREFIX = np.dtype(
     [
@@ -26,9 +26,6 @@ PREFIX = np.dtype(
     ]
 )
 """The numbers at the start of a stored form; a test holds it against `partibus.message.pack`."""
-
-Numbers = np.ndarray[Any, Any]
-"""An array of one number per message."""
 
 
 class Rows:
@@ -70,11 +67,6 @@ class Rows:
             self.starts[which],
             self.ends[which],
         )
-
-    @cached_property
-    def blob(self) -> bytes:
-        """`data` as bytes, which is what decoders of single values read."""
-        return self.data if isinstance(self.data, bytes) else bytes(self.data)
 
     @cached_property
     def prefixes(self) -> Numbers:

@@ -33,24 +33,23 @@ from partibus.amqp.codec.types import (
 from partibus.amqp.errors import DecodeError
 from partibus.message import pack, with_hop
 from partibus.partition.ports import FINISHED, EntryState, Fate
+from partibus.spark import sections
 from partibus.spark.decoding import Origin, decode_columns
-from partibus.spark.schema import COLUMNS, STATES
+from partibus.spark.schema import STATES
 from partibus.spark.stored import PREFIX, rows_of
 from tests.spark.simulated import COMPLETED, ENQUEUED_MS, Held, frame_of, message, section, stored
+from tests.unit.spark.arrow_types import SCHEMA
 
-ARROW = {
-    "binary": pa.binary(),
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "map<string,string>": pa.map_(pa.string(), pa.string()),
-}
-SCHEMA = pa.schema([(column.name, ARROW[column.type]) for column in COLUMNS])
 ID = UUID("12345678-1234-5678-1234-567812345678")
 ENQUEUED = datetime.fromtimestamp(ENQUEUED_MS // 1000, UTC) + timedelta(milliseconds=ENQUEUED_MS % 1000)
 
 PLAIN = Origin(0)
+
+
+@pytest.fixture(autouse=True, params=[1, 1_000], ids=["together", "one by one"])
+def alike_min(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is decoded does not depend on how many messages come along."""
+    monkeypatch.setattr(sections, "ALIKE_MIN", request.param)
 
 
 def rows(*messages: Held, origin: Origin = PLAIN, schema: pa.Schema = SCHEMA) -> list[dict[str, object]]:

@@ -10,7 +10,7 @@ from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Float, Int, Symbol, Timestamp, UInt
 from partibus.amqp.errors import DecodeError
 from partibus.spark.composites import read_map
-from partibus.spark.named_values import NamedValues, values_called
+from partibus.spark.named_values import NamedValues
 from tests.spark.simulated import section
 
 names = st.sampled_from(["a", "b", "delay", "x" * 300]) | st.text(max_size=3)
@@ -71,11 +71,3 @@ def test_damaged_section_is_read_or_refused_as_the_general_decoder_does(
     shape, found = named.section(buf, 0, len(damaged))
     assert shape.names == tuple(map(str, expected))
     assert repr(found) == repr(list(expected.values()))
-
-
-def test_values_by_name_come_from_messages_of_every_shape() -> None:
-    named = NamedValues()
-    encoded = [section(0x74, pairs) for pairs in ({"a": 1, "b": 2}, {}, {"b": 3}, {"c": 4})]
-    found = [named.section(one, 0, len(one)) for one in encoded] + [named.section(b"", 0, 0)]
-    assert values_called("b", found) == [2, None, 3, None, None]
-    assert values_called("d", found) is None
