@@ -1,8 +1,7 @@
 """The stores that the contract is asked of, each at a place where its rows outlive it; and rows to put there."""
 
-import atexit
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from partibus.store.owner import Owner
 from partibus.store.postgresql import Address, PostgreSQLStore, parse_address
 from partibus.store.postgresql.catalog import CatalogSchema, prepare_catalog
 from partibus.store.sqlite import SQLiteStore, StoreSettings
-from partibus.testing.postgresql_server import PostgreSQLServer
+from partibus.testing.postgresql_server import new_schema, shared_server
 
 Opener = Callable[[], Store]
 """Opens the store of one place; again and again, with the rows that are there."""
@@ -40,20 +39,9 @@ def sqlite(directory: Path) -> Opener:
     return open_store
 
 
-@cache
-def postgresql_server() -> PostgreSQLServer:
-    """One for all tests of this process; started when first asked for."""
-    server = PostgreSQLServer()
-    atexit.register(server.remove)
-    return server.start()
-
-
-_schemas = count()
-
-
 def new_address() -> Address:
     """A schema that nobody has used."""
-    (address,) = parse_address(postgresql_server().url(parameters=f"schema=test_{next(_schemas)}"))
+    (address,) = parse_address(shared_server().url(parameters=f"schema={new_schema()}"))
     return address
 
 

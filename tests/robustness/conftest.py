@@ -5,10 +5,17 @@ from collections.abc import Iterator
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.postgresql_server import PostgreSQLServer, shared_server
 from tests.robustness.raw import MIB, check_serves, forget_peak, rss_bytes
 
 GROWTH_MAX = 150 * MIB
 """What any one peer may make the process grow by at its worst moment."""
+
+
+@pytest.fixture(scope="session")
+def server() -> PostgreSQLServer:
+    """Shared by the tests of a process, each with schemas of its own; who kills it starts it again."""
+    return shared_server()
 
 
 @pytest.fixture(scope="module")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from itertools import count
 from pathlib import Path
 from typing import Self
+
+import psycopg
 
 from partibus.client import Client, connect
 from partibus.client.cluster import ClusterStatus, cluster_status
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.patience import PATIENCE_S, eventually
-from partibus.testing.postgresql_server import PostgreSQLServer
-
-_namespaces = count()
+from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 
 
 class Machines:
@@ -27,14 +26,16 @@ class Machines:
         more: PostgreSQLServer | None = None,
     ) -> None:
         """``catalog``: another server for the catalog; ``more``: one for the second half of the stores."""
-        number = next(_namespaces)
-        self.catalog_url = (catalog or server).url(parameters=f"schema=catalog_{number}")
-        self.store_url = server.url(parameters=f"schema=store_{number}&stores={16 if more is None else 8}")
+        self.catalog_url = (catalog or server).url(parameters=f"schema={new_schema()}")
+        self.schema = new_schema()
+        """What the names of the stores' schemas begin with."""
+        self.store_url = server.url(parameters=f"schema={self.schema}&stores={16 if more is None else 8}")
         self._more: tuple[str, ...] = ()
         if more is not None:
-            self._more = ("--store", more.url(parameters=f"schema=store_{number}&stores=8"))
+            self._more = ("--store", more.url(parameters=f"schema={self.schema}&stores=8"))
         self.brokers: dict[str, BrokerProcess] = {}
         self._folder = folder
+        self._server = server
 
     def arguments(self, name: str) -> tuple[str, ...]:
         """Of `partibus serve`."""
@@ -61,6 +62,18 @@ class Machines:
     def status(self, broker: str) -> ClusterStatus:
         with self.client(broker) as client:
             return cluster_status(client)
+
+    def owner_of_messages(self) -> str:
+        """The broker of the one store that has any."""
+        with psycopg.connect(self._server.conninfo()) as connection:
+            counts = [
+                connection.execute(f"SELECT count(*) FROM {self.schema}_{number:02}.entry").fetchone()
+                for number in range(16)
+            ]
+        (number,) = [number for number, count in enumerate(counts) if count != (0,)]
+        owner = self.status(next(iter(self.brokers))).stores[number].owner
+        assert owner is not None
+        return owner
 
     def client(self, broker: str) -> Client:
         return connect(self.brokers[broker].connection_string, timeout_s=PATIENCE_S)

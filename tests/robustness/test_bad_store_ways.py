@@ -14,9 +14,8 @@ import pytest
 from partibus.client import ClientError
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.postgresql_server import PostgreSQLServer
+from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness.ways import (
-    AT_A_TIME,
     KEYS,
     LOST_S,
     broker_with_distant_stores,
@@ -33,28 +32,44 @@ BULK = bytes(COMMIT_BYTES)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PostgreSQLServer]:
-    with PostgreSQLServer() as server:
-        yield server
+def far(
+    tmp_path_factory: pytest.TempPathFactory, server: PostgreSQLServer
+) -> Iterator[tuple[BrokerProcess, FaultProxy]]:
+    way = FaultProxy(("127.0.0.1", server.port))
+    with broker_with_distant_stores(tmp_path_factory.mktemp("broker"), way, server) as broker:
+        yield broker, way
+
+
+@pytest.fixture
+def way(far: tuple[BrokerProcess, FaultProxy]) -> Iterator[FaultProxy]:
+    """To the database; healed, and the queue empty, before and after a test."""
+    broker, way = far
+    yield way
+    way.heal()
+    drained(broker, "orders")
+
+
+@pytest.fixture
+def broker(far: tuple[BrokerProcess, FaultProxy]) -> BrokerProcess:
+    return far[0]
 
 
 @pytest.mark.row("S1", "R14")
 @pytest.mark.parametrize("lost", ["request", "answer"])
-def test_a_connection_that_is_cut_during_a_commit(tmp_path: Path, server: PostgreSQLServer, lost: str) -> None:
+def test_a_connection_that_is_cut_during_a_commit(broker: BrokerProcess, way: FaultProxy, lost: str) -> None:
     """Whether the commit happened is found out: the client is told what is true, and no message is there twice."""
-    way = FaultProxy(("127.0.0.1", server.port))
-    with broker_with_distant_stores(tmp_path, way, server) as broker:
-        assert send_all(broker) == list(range(64))
-        with client_of(broker) as client:
-            sender = client.sender("orders")
-            for number, key in enumerate(KEYS, start=100):
-                if lost == "request":
-                    way.lose_next(way.to_target, COMMIT_BYTES)
-                else:
-                    way.lose_next_answer(COMMIT_BYTES)
-                sender.send([message(number, key, BULK)])
-        assert way.cuts >= 10, "some keys lead to stores in the database"
-        assert drained(broker, "orders") == [*range(64), *range(100, 164)]
+    cuts = way.cuts
+    assert send_all(broker) == list(range(64))
+    with client_of(broker) as client:
+        sender = client.sender("orders")
+        for number, key in enumerate(KEYS, start=100):
+            if lost == "request":
+                way.lose_next(way.to_target, COMMIT_BYTES)
+            else:
+                way.lose_next_answer(COMMIT_BYTES)
+            sender.send([message(number, key, BULK)])
+    assert way.cuts >= cuts + 10, "some keys lead to stores in the database"
+    assert sorted(drained(broker, "orders")) == [*range(64), *range(100, 164)]
 
 
 def refuse(way: FaultProxy) -> None:
@@ -71,49 +86,40 @@ WAYS_TO_FAIL: dict[str, Callable[[FaultProxy], object]] = {
 
 @pytest.mark.row("P3", "K2", "K12", "A1")
 @pytest.mark.parametrize("fail", WAYS_TO_FAIL)
-def test_while_the_database_is_not_reached(tmp_path: Path, server: PostgreSQLServer, fail: str) -> None:
+def test_while_the_database_is_not_reached(broker: BrokerProcess, way: FaultProxy, fail: str) -> None:
     """Without a key everything is accepted; with one, what belongs to stores in files. Nothing accepted is lost."""
-    way = FaultProxy(("127.0.0.1", server.port))
-    with broker_with_distant_stores(tmp_path, way, server) as broker:
-        accepted = set(send_all(broker))
-        assert accepted == set(range(64))
-        WAYS_TO_FAIL[fail](way)
-        with client_of(broker) as client:
-            # Those that are on their way to the database when it falls silent have no outcome; who asks again has one.
-            sent = 0
-            while sent < 100:
-                with suppress(ClientError):
-                    client.sender("orders").send([message(1_000 + sent)], timeout_s=LOST_S)
-                    accepted.add(1_000 + sent)
-                sent += 1
-        assert len(accepted) >= 64 + 80, "sends without a key go elsewhere"
-        keyed: list[int] = []
+    accepted = set(send_all(broker))
+    assert accepted == set(range(64))
+    WAYS_TO_FAIL[fail](way)
+    with client_of(broker) as client:
+        # Those that are on their way to the database when it falls silent have no outcome; who asks again has one.
+        sent = 0
+        while sent < 100:
+            with suppress(ClientError):
+                client.sender("orders").send([message(1_000 + sent)], timeout_s=LOST_S)
+                accepted.add(1_000 + sent)
+            sent += 1
+    assert len(accepted) >= 64 + 80, "sends without a key go elsewhere"
+    keyed: list[int] = []
 
-        def send_keyed(number: int, key: str) -> None:
-            with suppress(ClientError), client_of(broker) as client:
-                client.sender("orders").send([message(number, key)], timeout_s=1)
-                keyed.append(number)
+    def send_keyed(number: int, key: str) -> None:
+        with suppress(ClientError), client_of(broker) as client:
+            client.sender("orders").send([message(number, key)], timeout_s=LOST_S / 2)
+            keyed.append(number)
 
-        with ThreadPoolExecutor(AT_A_TIME) as pool:
-            list(pool.map(send_keyed, range(2_000, 2_024), KEYS))
-        assert 0 < len(keyed) < 24
-        way.heal()
-        found: list[int] = []
-        for _ in range(20):
-            found += drained(broker, "orders")
-            if accepted | set(keyed) <= set(found):
-                break
-        assert accepted | set(keyed) <= set(found)
-        assert len(found) == len(set(found))
+    with ThreadPoolExecutor(24) as pool:
+        list(pool.map(send_keyed, range(2_000, 2_024), KEYS))
+    assert 0 < len(keyed) < 24
+    way.heal()
+    found = drained(broker, "orders", accepted | set(keyed))
+    assert len(found) == len(set(found))
 
 
 @pytest.mark.row("S1")
-def test_a_late_database_is_slow_and_nothing_else(tmp_path: Path, server: PostgreSQLServer) -> None:
-    way = FaultProxy(("127.0.0.1", server.port))
-    with broker_with_distant_stores(tmp_path, way, server) as broker:
-        way.to_target.delay_s = way.to_client.delay_s = 0.05
-        assert send_all(broker) == list(range(64))
-        assert drained(broker, "orders") == list(range(64))
+def test_a_late_database_is_slow_and_nothing_else(broker: BrokerProcess, way: FaultProxy) -> None:
+    way.to_target.delay_s = way.to_client.delay_s = 0.05
+    assert send_all(broker) == list(range(64))
+    assert sorted(drained(broker, "orders")) == list(range(64))
 
 
 @pytest.mark.row("S1", "P3")
@@ -123,7 +129,7 @@ def test_a_database_without_connections_to_spare(tmp_path: Path, server: Postgre
     server.sql(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
     server.sql(f"GRANT CREATE ON DATABASE postgres TO {role}")
     way = FaultProxy(("127.0.0.1", server.port))
-    schema = f"c{way.port}"
+    schema = new_schema()
     url = f"postgresql://{role}:secret@127.0.0.1:{way.port}/postgres?schema={schema}&stores=6"
     with way, BrokerProcess(tmp_path, arguments=("--store", url, "--store", "sqlite:10")) as broker:
         broker.create_queue("orders", EnablePartitioning=True)
@@ -140,9 +146,5 @@ def test_a_database_without_connections_to_spare(tmp_path: Path, server: Postgre
         trouble = health_of(broker)
         assert any("too many connections" in text for text in trouble.values()), trouble
         server.sql(f"ALTER ROLE {role} CONNECTION LIMIT -1")
-        found: set[int] = set()
-        for _ in range(20):
-            found |= set(drained(broker, "orders"))
-            if {*range(64), *accepted} <= found:
-                break
-        assert {*range(64), *accepted} <= found <= {*range(64), *range(100, 150)}
+        found = drained(broker, "orders", {*range(64), *accepted})
+        assert {*found} <= {*range(64), *range(100, 150)}

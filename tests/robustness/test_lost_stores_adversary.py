@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,19 +14,13 @@ from partibus.client.errors import ClientError
 from partibus.testing.patience import eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
-from tests.robustness.ways import KEYS, drained_until, message
+from tests.robustness.ways import KEYS, drained, message
 
 LOST = "store-03"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgreSQLServer]:
-    with PostgreSQLServer() as server:
-        yield server
-
-
-def schemas(server: PostgreSQLServer, like: str) -> list[str]:
-    return server.sql(f"SELECT nspname FROM pg_namespace WHERE nspname LIKE '{like}' ORDER BY 1")
+def schemas(server: PostgreSQLServer, name: str) -> list[str]:
+    return server.sql(f"SELECT nspname FROM pg_namespace WHERE nspname = '{name}' ORDER BY 1")
 
 
 def is_lost(machines: Machines, asked: str) -> bool:
@@ -43,8 +36,9 @@ def test_a_schema_that_is_gone_is_missed_while_brokers_run_and_when_they_start(
         machines.brokers["a"].create_queue("orders", EnablePartitioning=True)
         with machines.client("a") as client:
             client.sender("orders").send([message(number, KEYS[number]) for number in range(64)])
-        (schema,) = schemas(server, "store%_03")
-        server.sql(f"ALTER SCHEMA {schema} RENAME TO moved_away")
+        schema = f"{machines.schema}_03"
+        assert schemas(server, schema) == [schema]
+        server.sql(f"ALTER SCHEMA {schema} RENAME TO {schema}_moved_away")
         with connect(machines.brokers["a"].connection_string, timeout_s=3) as client:
             sender = client.sender("orders")
             with suppress(ClientError):
@@ -57,8 +51,7 @@ def test_a_schema_that_is_gone_is_missed_while_brokers_run_and_when_they_start(
         machines.brokers["a"].start()
         eventually("the store is missed", partial(is_lost, machines, "a"))
         assert schemas(server, schema) == []
-        server.sql(f"ALTER SCHEMA moved_away RENAME TO {schema}")
+        server.sql(f"ALTER SCHEMA {schema}_moved_away RENAME TO {schema}")
         machines.settle("a")
-        found = Counter(drained_until(machines.brokers["a"], 84))
-        assert {*range(64), *range(100, 120)} <= set(found)
+        found = Counter(drained(machines.brokers["a"], "orders", {*range(64), *range(100, 120)}))
         assert max(found.values()) == 1

@@ -8,28 +8,24 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from partibus.client import Client, ClientError, IncomingMessage, OutgoingMessage
+from partibus.client import ClientError, IncomingMessage, OutgoingMessage
 from partibus.client.backups import back_up
 from partibus.client.rules import RuleInfo, Rules
 from partibus.testing.patience import PATIENCE_S, eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
+from tests.robustness.ways import drained
 
 KEYS = [f"key-{number}" for number in range(64)]
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgreSQLServer]:
-    with PostgreSQLServer(settings={"max_connections": "400"}) as server:
-        yield server
 
 
 def message(number: int, key: str | None = None) -> OutgoingMessage:
@@ -41,76 +37,65 @@ def number_of(message: IncomingMessage) -> int:
     return int(message.body)
 
 
-def taken_out(client: Client, queue: str, awaited: set[int]) -> list[int]:
-    """All that is there, once what is awaited is among it."""
-    found: list[int] = []
-    receiver = client.receiver(queue)
-    for _ in range(60):
-        while messages := receiver.receive(500, timeout_s=0.7):
-            found += [number_of(message) for message in messages]
-            receiver.settle(messages)
-        if awaited <= set(found):
-            return found
-    raise AssertionError(f"missing: {sorted(awaited - set(found))}")
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory, server: PostgreSQLServer) -> Iterator[Machines]:
+    """``a``, ``b`` and ``c``; each test leaves them running, and as it found them."""
+    with Machines(tmp_path_factory.mktemp("machines"), server).start("a", "b", "c") as machines:
+        yield machines
 
 
 @pytest.mark.row("P1", "P2", "P11", "A3")
-def test_any_of_them_serves_the_whole_namespace(tmp_path: Path, server: PostgreSQLServer) -> None:
-    with Machines(tmp_path, server).start("a", "b", "c") as machines:
-        seen = [machines.status(name) for name in "abc"]
-        assert len({tuple((store.name, store.owner, store.epoch) for store in one.stores) for one in seen}) == 1
-        assert [[broker.id for broker in one.brokers] for one in seen] == [["a", "b", "c"]] * 3
-        brokers = machines.brokers
-        with machines.client("a") as client, pytest.raises(ClientError, match="PostgreSQL's own tools"):
-            back_up(client, tmp_path / "backup")
-        # What one of them has answered holds at the others, at once.
-        for number in range(5):
-            brokers["a"].create_queue(f"queue-{number}", EnablePartitioning=True)
-            assert brokers["b"].describe(f"queue-{number}").partitions == 16
-            brokers["b"].update_queue(f"queue-{number}", MaxDeliveryCount=3 + number)
-            assert brokers["c"].describe(f"queue-{number}").properties["MaxDeliveryCount"] == 3 + number
-        brokers["c"].delete_queue("queue-4")
-        with pytest.raises(ClientError, match="could not be found"):
-            brokers["a"].describe("queue-4")
-        # An unmodified client sends through one and receives through another; each partition is at its own broker.
-        with (
-            ServiceBusClient.from_connection_string(brokers["a"].connection_string) as near,
-            ServiceBusClient.from_connection_string(brokers["b"].connection_string) as far,
-            near.get_queue_sender("queue-0") as sender,
-            far.get_queue_receiver("queue-0") as receiver,
-        ):
-            sender.send_messages([ServiceBusMessage(b"x", partition_key=key) for key in KEYS])
-            assert brokers["c"].describe("queue-0").messages == len(KEYS)
-            got: list[str] = []
-            while len(got) < len(KEYS):
-                some = receiver.receive_messages(max_message_count=64, max_wait_time=PATIENCE_S)
-                assert some
-                for one in some:
-                    receiver.complete_message(one)
-                got += [one.partition_key or "" for one in some]
-            assert sorted(got) == sorted(KEYS)
-            assert brokers["a"].describe("queue-0").messages == 0
+def test_any_of_them_serves_the_whole_namespace(tmp_path: Path, machines: Machines) -> None:
+    seen = [machines.status(name) for name in "abc"]
+    assert len({tuple((store.name, store.owner, store.epoch) for store in one.stores) for one in seen}) == 1
+    assert [[broker.id for broker in one.brokers] for one in seen] == [["a", "b", "c"]] * 3
+    brokers = machines.brokers
+    with machines.client("a") as client, pytest.raises(ClientError, match="PostgreSQL's own tools"):
+        back_up(client, tmp_path / "backup")
+    # What one of them has answered holds at the others, at once.
+    for number in range(5):
+        brokers["a"].create_queue(f"queue-{number}", EnablePartitioning=True)
+        assert brokers["b"].describe(f"queue-{number}").partitions == 16
+        brokers["b"].update_queue(f"queue-{number}", MaxDeliveryCount=3 + number)
+        assert brokers["c"].describe(f"queue-{number}").properties["MaxDeliveryCount"] == 3 + number
+    brokers["c"].delete_queue("queue-4")
+    with pytest.raises(ClientError, match="could not be found"):
+        brokers["a"].describe("queue-4")
+    # An unmodified client sends through one and receives through another; each partition is at its own broker.
+    with (
+        ServiceBusClient.from_connection_string(brokers["a"].connection_string) as near,
+        ServiceBusClient.from_connection_string(brokers["b"].connection_string) as far,
+        near.get_queue_sender("queue-0") as sender,
+        far.get_queue_receiver("queue-0") as receiver,
+    ):
+        sender.send_messages([ServiceBusMessage(b"x", partition_key=key) for key in KEYS])
+        assert brokers["c"].describe("queue-0").messages == len(KEYS)
+        got: list[str] = []
+        while len(got) < len(KEYS):
+            some = receiver.receive_messages(max_message_count=64, max_wait_time=PATIENCE_S)
+            assert some
+            for one in some:
+                receiver.complete_message(one)
+            got += [one.partition_key or "" for one in some]
+        assert sorted(got) == sorted(KEYS)
+        assert brokers["a"].describe("queue-0").messages == 0
 
 
 @pytest.mark.row("P1", "C38")
-def test_a_rule_that_was_answered_holds_for_what_is_sent_through_any_of_them(
-    tmp_path: Path, server: PostgreSQLServer
-) -> None:
-    with Machines(tmp_path, server).start("a", "b") as machines:
-        a, b = machines.brokers["a"], machines.brokers["b"]
-        topic = a.create_topic("events", EnablePartitioning=True)
-        everything = b.create_subscription(topic, "all")
-        some = b.create_subscription(topic, "some")
-        with machines.client("a") as client, machines.client("b") as other:
-            for number in range(5):
-                near, far = (client, other) if number % 2 else (other, client)
-                rules = Rules(near, some)
-                rules.add(RuleInfo(f"only-{number}", sql=f"sys.Label = 'label-{number}'"))
-                rules.remove("$Default" if number == 0 else f"only-{number - 1}")
-                far.sender(topic).send([labelled(number, f"label-{one}", KEYS[one]) for one in range(16)])
-            found = taken_out(client, some, set(range(5)))
-            assert sorted(found) == [0, 1, 2, 3, 4]
-            assert len(taken_out(other, everything, set(range(5)))) == 80
+def test_a_rule_that_was_answered_holds_for_what_is_sent_through_any_of_them(machines: Machines) -> None:
+    a, b = machines.brokers["a"], machines.brokers["b"]
+    topic = a.create_topic("events", EnablePartitioning=True)
+    everything = b.create_subscription(topic, "all")
+    some = b.create_subscription(topic, "some")
+    with machines.client("a") as client, machines.client("b") as other:
+        for number in range(5):
+            near, far = (client, other) if number % 2 else (other, client)
+            rules = Rules(near, some)
+            rules.add(RuleInfo(f"only-{number}", sql=f"sys.Label = 'label-{number}'"))
+            rules.remove("$Default" if number == 0 else f"only-{number - 1}")
+            far.sender(topic).send([labelled(number, f"label-{one}", KEYS[one]) for one in range(16)])
+    assert sorted(drained(a, some)) == [0, 1, 2, 3, 4]
+    assert sorted(drained(b, everything)) == [number for number in range(5) for _ in range(16)]
 
 
 def labelled(number: int, label: str, key: str) -> OutgoingMessage:
@@ -118,52 +103,50 @@ def labelled(number: int, label: str, key: str) -> OutgoingMessage:
 
 
 @pytest.mark.row("P1", "P11", "K2", "K12", "A1")
-def test_a_machine_that_is_lost_costs_its_share_for_some_seconds_and_no_message(
-    tmp_path: Path, server: PostgreSQLServer
-) -> None:
-    with Machines(tmp_path, server).start("a", "b", "c") as machines:
-        machines.brokers["a"].create_queue("orders", EnablePartitioning=True)
-        with machines.client("a") as client:
-            sender = client.sender("orders")
-            sender.send([message(number, KEYS[number % 64]) for number in range(200)])
-            machines.brokers["c"].kill()
-            # Without a key another partition takes it; with a key the lost third is refused for the time being.
-            accepted, refused = set(range(200)), 0
-            for number in range(1_000, 1_020):
-                sender.send([message(number)])
+def test_a_machine_that_is_lost_costs_its_share_for_some_seconds_and_no_message(machines: Machines) -> None:
+    queue = machines.brokers["a"].create_queue("machine-lost", EnablePartitioning=True)
+    with machines.client("a") as client:
+        sender = client.sender(queue)
+        sender.send([message(number, KEYS[number % 64]) for number in range(200)])
+        machines.brokers["c"].kill()
+        # Without a key another partition takes it; with a key the lost third is refused for the time being.
+        accepted, refused = set(range(200)), 0
+        for number in range(1_000, 1_020):
+            sender.send([message(number)])
+            accepted.add(number)
+        for number, key in enumerate(KEYS, start=2_000):
+            try:
+                sender.send([message(number, key)])
                 accepted.add(number)
-            for number, key in enumerate(KEYS, start=2_000):
-                try:
-                    sender.send([message(number, key)])
-                    accepted.add(number)
-                except ClientError:
-                    refused += 1
-                    sender = client.sender("orders")
-            assert 0 < refused < len(KEYS)
-        machines.settle("a", "b")
-        assert {broker.id: broker.state for broker in machines.status("b").brokers}["c"] == "away"
-        for name in "ab":
-            assert re.search(r"^c \(run \w+\) is not heard of any more", machines.brokers[name].log, re.MULTILINE)
-        with machines.client("b") as client:
-            found = taken_out(client, "orders", accepted)
-        assert len(found) == len(set(found))
-        machines.brokers["c"].start()
-        machines.settle("a", "b", "c")
+            except ClientError:
+                refused += 1
+                sender = client.sender(queue)
+        assert 0 < refused < len(KEYS)
+    machines.settle("a", "b")
+    assert {broker.id: broker.state for broker in machines.status("b").brokers}["c"] == "away"
+    for name in "ab":
+        assert re.search(r"^c \(run \w+\) is not heard of any more", machines.brokers[name].log, re.MULTILINE)
+    found = drained(machines.brokers["b"], queue, accepted)
+    assert len(found) == len(set(found))
+    machines.brokers["c"].start()
+    machines.settle("a", "b", "c")
 
 
 @pytest.mark.row("K4", "P13")
-def test_a_session_that_is_held_through_one_machine_outlives_the_owner_on_another(
-    tmp_path: Path, server: PostgreSQLServer
-) -> None:
-    with Machines(tmp_path, server).start("a", "b") as machines, ExitStack() as stack:
+def test_a_session_that_is_held_through_one_machine_outlives_the_owner_on_another(machines: Machines) -> None:
+    with ExitStack() as stack:
         queue = machines.brokers["a"].create_queue("sessions", RequiresSession=True, LockDuration="PT5M")
-        owner = machines.status("a").stores[0].owner  # of the first queue's only partition
-        assert owner is not None
-        (other,) = {"a", "b"} - {owner}
+        with machines.client("a") as client:
+            client.sender(queue).send(
+                [
+                    OutgoingMessage(body=b"%d" % count, session_id=name)
+                    for name in ("kept", "freed")
+                    for count in range(3)
+                ]
+            )
+        owner = machines.owner_of_messages()
+        other = min({"a", "b", "c"} - {owner})
         client = stack.enter_context(machines.client(other))
-        client.sender(queue).send(
-            [OutgoingMessage(body=b"%d" % number, session_id=name) for name in ("kept", "freed") for number in range(3)]
-        )
         held = client.receiver(queue, session="kept")
         (first,) = held.receive(1, PATIENCE_S)
         dying = machines.client(owner)
@@ -173,98 +156,118 @@ def test_a_session_that_is_held_through_one_machine_outlives_the_owner_on_anothe
             [OutgoingMessage(body=b"3", session_id="kept")]
         )  # session locks go with the next commit
         machines.brokers[owner].kill()
-        del machines.brokers[owner]
         held.settle([first])  # there is nobody to have it done for some seconds
         assert [number_of(held.receive(1, PATIENCE_S)[0]) for _ in range(3)] == [1, 2, 3]
         freed = client.receiver(queue, session="freed")
         assert [number_of(freed.receive(1, PATIENCE_S)[0]) for _ in range(3)] == [0, 1, 2]
+    machines.brokers[owner].start()
+    machines.settle("a", "b", "c")
 
 
 @pytest.mark.row("P1", "P11")
-def test_who_is_told_to_stop_hands_its_stores_over(tmp_path: Path, server: PostgreSQLServer) -> None:
-    with Machines(tmp_path, server).start("a", "b") as machines:
-        machines.brokers["a"].create_queue("orders", EnablePartitioning=True)
-        with machines.client("a") as client:
-            sender = client.sender("orders")
-            with ThreadPoolExecutor(1) as pool:
-                stopped = pool.submit(machines.brokers["b"].stop)
-                sent = 0
-                while not stopped.done():
-                    sender.send([message(sent)])
-                    sent += 1
-                stopped.result()
-            # No lease had to end: the stores were given back.
-            machines.settle("a")
-            assert [broker.id for broker in machines.status("a").brokers] == ["a"]
-            found = taken_out(client, "orders", set(range(sent)))
-        assert sorted(found) == list(range(sent))
+def test_who_is_told_to_stop_hands_its_stores_over(machines: Machines) -> None:
+    queue = machines.brokers["a"].create_queue("handed-over", EnablePartitioning=True)
+    with machines.client("a") as client:
+        sender = client.sender(queue)
+        with ThreadPoolExecutor(1) as pool:
+            stopped = pool.submit(machines.brokers["b"].stop)
+            sent = 0
+            while not stopped.done():
+                sender.send([message(sent)])
+                sent += 1
+            stopped.result()
+        # No lease had to end: the stores were given back.
+        machines.settle("a", "c")
+        assert [broker.id for broker in machines.status("a").brokers] == ["a", "c"]
+    assert sorted(drained(machines.brokers["a"], queue, range(sent))) == list(range(sent))
+    machines.brokers["b"].start()
+    machines.settle("a", "b", "c")
 
 
 @pytest.mark.row("A1", "K2")
-def test_who_stood_still_for_longer_than_its_lease_has_nothing_to_say(tmp_path: Path, server: PostgreSQLServer) -> None:
-    with Machines(tmp_path, server).start("a", "b") as machines:
-        stores = {store.name: store for store in machines.status("a").stores}
-        # Sixteen queues, one in each store; half of them are b's.
-        names = [machines.brokers["a"].create_queue(f"queue-{number}") for number in range(16)]
-        theirs = [store for store in stores.values() if store.owner == "b"]
-        with machines.client("b") as stuck, machines.client("a") as other:
-            senders = {name: stuck.sender(name) for name in names}
-            receivers = {name: stuck.receiver(name) for name in names}
-            held: dict[str, list[IncomingMessage]] = {}
+def test_who_stood_still_for_longer_than_its_lease_has_nothing_to_say(machines: Machines) -> None:
+    stores = {store.name: store for store in machines.status("a").stores}
+    # Sixteen queues, one in each store; a third of them are b's.
+    names = [machines.brokers["a"].create_queue(f"still-{number}") for number in range(16)]
+    theirs = [store for store in stores.values() if store.owner == "b"]
+    with machines.client("b") as stuck, machines.client("a") as other:
+        senders = {name: stuck.sender(name) for name in names}
+        receivers = {name: stuck.receiver(name) for name in names}
+        held: dict[str, list[IncomingMessage]] = {}
+        for name in names:
+            senders[name].send([message(1)])
+            held[name] = receivers[name].receive(1, timeout_s=PATIENCE_S)
+            senders[name].send([message(2)])  # the lock is on the disk with it
+        with ThreadPoolExecutor(1) as pool, stopped(machines.brokers["b"].ready["pid"]) as wake:
+            # It finds these in its sockets when it wakes.
+            late_send = pool.submit(lambda: [tried(senders[name].send, [message(3)]) for name in names])
+            machines.settle("a", "c")
+            # The locks are kept; what it had not handed out is handed out by its successor.
             for name in names:
-                senders[name].send([message(1)])
-                held[name] = receivers[name].receive(1, timeout_s=PATIENCE_S)
-                senders[name].send([message(2)])  # the lock is on the disk with it
-            with ThreadPoolExecutor(1) as pool, stopped(machines.brokers["b"].ready["pid"]) as wake:
-                # It finds these in its sockets when it wakes.
-                late_send = pool.submit(lambda: [tried(senders[name].send, [message(3)]) for name in names])
-                machines.settle("a")
-                # The locks are kept; what it had not handed out is handed out by its successor.
-                for name in names:
-                    receiver = other.receiver(name)
-                    (second,) = receiver.receive(1, timeout_s=PATIENCE_S)
-                    assert number_of(second) == 2
-                    receiver.settle([second])
-                wake()
-                sent = late_send.result(PATIENCE_S)
-                settled = [tried(receivers[name].settle, held[name]) for name in names]
-        assert len(sent) == len(settled) == 16
-        machines.settle("a", "b")  # while a store is handed over nobody tells its epoch
-        epochs = {store.name: store.epoch for store in machines.status("a").stores}
-        assert all((epochs[store.name] or 0) > (store.epoch or 0) for store in theirs)
-        # What it acknowledged after it woke was done by the new owner; nothing comes twice, nothing comes back.
-        with machines.client("a") as client:
-            for name, was_sent, was_settled in zip(names, sent, settled, strict=True):
-                there = set(taken_out(client, name, {3} if was_sent else set()))
-                assert there <= {1, 3}
-                assert not (was_settled and 1 in there)
+                receiver = other.receiver(name)
+                (second,) = receiver.receive(1, timeout_s=PATIENCE_S)
+                assert number_of(second) == 2
+                receiver.settle([second])
+            wake()
+            sent = late_send.result(PATIENCE_S)
+            settled = [tried(receivers[name].settle, held[name]) for name in names]
+    assert len(sent) == len(settled) == 16
+    machines.settle("a", "b", "c")  # while a store is handed over nobody tells its epoch
+    epochs = {store.name: store.epoch for store in machines.status("a").stores}
+    assert all((epochs[store.name] or 0) > (store.epoch or 0) for store in theirs)
+    # What it acknowledged after it woke was done by the new owner; nothing comes twice, nothing comes back.
+    with ThreadPoolExecutor(len(names)) as pool:
+        awaited = [{3} if was_sent else set[int]() for was_sent in sent]
+        left = pool.map(partial(drained, machines.brokers["a"]), names, awaited)
+    for there, was_settled in zip(left, settled, strict=True):
+        assert {*there} <= {1, 3}
+        assert len(there) == len({*there})
+        assert not (was_settled and 1 in there)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Machines with half of the stores on a server of its own, and the catalog on another."""
+
+    machines: Machines
+    catalog: PostgreSQLServer
+    stores: PostgreSQLServer
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory, server: PostgreSQLServer) -> Iterator[Apart]:
+    folder = tmp_path_factory.mktemp("apart")
+    with (
+        PostgreSQLServer() as catalog,
+        PostgreSQLServer() as stores,
+        Machines(folder, server, catalog, stores).start("a", "b") as machines,
+    ):
+        yield Apart(machines, catalog, stores)
+        catalog.kill()  # nobody needs it to end in good order
 
 
 @pytest.mark.row("A4", "K2", "K12", "P3")
-def test_a_database_that_is_away_limits_what_is_in_it_and_nobody_takes_it_over(
-    tmp_path: Path, server: PostgreSQLServer
-) -> None:
-    with PostgreSQLServer() as second, Machines(tmp_path, server, more=second).start("a", "b") as machines:
-        a, b = machines.brokers["a"], machines.brokers["b"]
-        a.create_queue("orders", EnablePartitioning=True)
-        owners = [(store.name, store.owner) for store in machines.status("a").stores]
-        with machines.client("a") as client:
-            client.sender("orders").send([message(number, KEYS[number]) for number in range(64)])
-            second.kill()
-            eventually("the queue is limited", lambda: b.describe("orders").availability == "Limited")
-            client.sender("orders").send([message(number) for number in range(100, 120)])
-            for name in "ab":
-                eventually(
-                    "the stores are in trouble",
-                    partial(are_in_trouble, machines, name, {f"store-{number:02}" for number in range(8, 16)}),
-                )
-            with pytest.raises(ClientError, match=r"\d can't be used"):
-                b.create_queue("another", EnablePartitioning=True)
-            second.start()
-            machines.settle("a", "b")
-            found = taken_out(client, "orders", {*range(64), *range(100, 120)})
-        assert len(found) == 84
-        assert [(store.name, store.owner) for store in machines.status("b").stores] == owners
+def test_a_database_that_is_away_limits_what_is_in_it_and_nobody_takes_it_over(apart: Apart) -> None:
+    machines, second = apart.machines, apart.stores
+    a, b = machines.brokers["a"], machines.brokers["b"]
+    queue = a.create_queue("database-away", EnablePartitioning=True)
+    owners = [(store.name, store.owner) for store in machines.status("a").stores]
+    with machines.client("a") as client:
+        client.sender(queue).send([message(number, KEYS[number]) for number in range(64)])
+        second.kill()
+        eventually("the queue is limited", lambda: b.describe(queue).availability == "Limited")
+        client.sender(queue).send([message(number) for number in range(100, 120)])
+        for name in "ab":
+            eventually(
+                "the stores are in trouble",
+                partial(are_in_trouble, machines, name, {f"store-{number:02}" for number in range(8, 16)}),
+            )
+        with pytest.raises(ClientError, match=r"\d can't be used"):
+            b.create_queue("another", EnablePartitioning=True)
+        second.start()
+        machines.settle("a", "b")
+    assert len(drained(a, queue, {*range(64), *range(100, 120)})) == 84
+    assert [(store.name, store.owner) for store in machines.status("b").stores] == owners
 
 
 def are_in_trouble(machines: Machines, asked: str, stores: set[str]) -> bool:
@@ -292,33 +295,29 @@ def tried(call: Callable[..., object], *arguments: object) -> bool:
 
 
 @pytest.mark.row("A2", "A4")
-def test_without_the_catalog_messages_go_on_and_administration_is_refused(
-    tmp_path: Path, server: PostgreSQLServer
-) -> None:
-    with PostgreSQLServer() as catalog, Machines(tmp_path, server, catalog).start("a", "b") as machines:
-        machines.brokers["a"].create_queue("orders", EnablePartitioning=True)
-        before = [(store.name, store.owner, store.epoch) for store in machines.status("a").stores]
-        catalog.kill()
-        for name, number in (("a", 0), ("b", 100)):
-            with machines.client(name) as client:
-                client.sender("orders").send([message(number + n, KEYS[n]) for n in range(64)])
-            with pytest.raises(ClientError, match="catalog can't be"):
-                machines.brokers[name].create_queue("another")
-            with pytest.raises(ClientError, match="catalog can't be"):
-                machines.brokers[name].delete_queue("orders")
-        with machines.client("a") as client:
-            assert len(taken_out(client, "orders", {*range(64), *range(100, 164)})) == 128
-        catalog.start()
+def test_without_the_catalog_messages_go_on_and_administration_is_refused(apart: Apart) -> None:
+    machines, catalog = apart.machines, apart.catalog
+    queue = machines.brokers["a"].create_queue("catalog-away", EnablePartitioning=True)
+    before = [(store.name, store.owner, store.epoch) for store in machines.status("a").stores]
+    catalog.kill()
+    for name, number in (("a", 0), ("b", 100)):
+        with machines.client(name) as client:
+            client.sender(queue).send([message(number + n, KEYS[n]) for n in range(64)])
+        with pytest.raises(ClientError, match="catalog can't be"):
+            machines.brokers[name].create_queue("another")
+        with pytest.raises(ClientError, match="catalog can't be"):
+            machines.brokers[name].delete_queue(queue)
+    assert len(drained(machines.brokers["a"], queue, {*range(64), *range(100, 164)})) == 128
+    catalog.start()
 
-        def is_made() -> bool:
-            try:
-                machines.brokers["b"].create_queue("another")
-            except ClientError as error:
-                return "already exists" in str(error)
-            return True
+    def is_made() -> bool:
+        try:
+            machines.brokers["b"].create_queue("another")
+        except ClientError as error:
+            return "already exists" in str(error)
+        return True
 
-        eventually("a queue is made", is_made)
-        assert machines.brokers["a"].describe("another").partitions == 1
-        # All leases in the catalog had ended, and nobody took that for the end of the others.
-        assert [(store.name, store.owner, store.epoch) for store in machines.status("b").stores] == before
-        catalog.kill()  # nor does anybody need it to end in good order
+    eventually("a queue is made", is_made)
+    assert machines.brokers["a"].describe("another").partitions == 1
+    # All leases in the catalog had ended, and nobody took that for the end of the others.
+    assert [(store.name, store.owner, store.epoch) for store in machines.status("b").stores] == before

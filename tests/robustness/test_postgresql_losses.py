@@ -5,34 +5,28 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from partibus.client import ClientError
+from partibus.store.postgresql.registry import LEASE_S
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.patience import PATIENCE_S
-from partibus.testing.postgresql_server import PostgreSQLServer
+from partibus.testing.patience import PATIENCE_S, eventually, pause
+from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness.ways import (
     KEYS,
     broker_with_distant_stores,
     client_of,
     drained,
-    drained_until,
     health_of,
     message,
     number_of,
     send_all,
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgreSQLServer]:
-    with PostgreSQLServer() as server:
-        yield server
 
 
 @pytest.mark.row("S1", "P11")
@@ -62,7 +56,7 @@ def test_a_standby_takes_over_unless_it_lacks_what_was_acknowledged(tmp_path: Pa
                     standby.start()
                 standby.promote()
                 if synchronous:
-                    assert drained_until(broker, 64) == list(range(64))
+                    assert sorted(drained(broker, "orders", range(64))) == list(range(64))
                     assert send_all(broker) == list(range(64))
                 else:
                     assert len(wait_for_trouble(broker, "the lease has run out")) == 6
@@ -77,78 +71,71 @@ def test_a_standby_takes_over_unless_it_lacks_what_was_acknowledged(tmp_path: Pa
 
 def wait_for_replay(primary: PostgreSQLServer, standby: PostgreSQLServer) -> None:
     (written,) = primary.sql("SELECT pg_current_wal_lsn()")
-    for _ in range(500):
-        if standby.sql(f"SELECT pg_last_wal_replay_lsn() >= '{written}'") == ["t"]:
-            return
-    raise AssertionError("the standby does not follow")
+    query = f"SELECT pg_last_wal_replay_lsn() >= '{written}'"
+    eventually("the standby has followed", lambda: standby.sql(query) == ["t"])
 
 
 def wait_for_trouble(broker: BrokerProcess, words: str) -> dict[str, str]:
     """Stores in the database whose trouble has the words, once all of them have."""
     trouble: dict[str, str] = {}
-    for _ in range(600):
-        trouble = {name: text for name, text in health_of(broker).items() if words in text}
-        if len(trouble) == 6:
-            break
-        threading.Event().wait(0.05)
+
+    def is_known() -> bool:
+        trouble.clear()
+        trouble.update({name: text for name, text in health_of(broker).items() if words in text})
+        return len(trouble) == 6
+
+    eventually(f"six stores say: {words}", is_known)
     return trouble
 
 
 @pytest.mark.row("S1", "R14", "R15")
-def test_the_database_is_killed_again_and_again_while_clients_send(tmp_path: Path) -> None:
+def test_the_database_is_killed_again_and_again_while_clients_send(tmp_path: Path, server: PostgreSQLServer) -> None:
     """In whatever phase its commits are: what was acknowledged is there, and nothing twice that was sent once."""
-    with PostgreSQLServer() as server:
-        url = server.url(parameters="schema=again&stores=16")
-        with BrokerProcess(tmp_path, arguments=("--store", url)) as broker:
-            broker.create_queue("orders", EnablePartitioning=True)
-            accepted: set[int] = set()
-            sent = 0
-            stopping = threading.Event()
+    url = server.url(parameters=f"schema={new_schema()}&stores=16")
+    with BrokerProcess(tmp_path, arguments=("--store", url)) as broker:
+        broker.create_queue("orders", EnablePartitioning=True)
+        accepted: set[int] = set()
+        sent = 0
+        stopping = threading.Event()
 
-            def send() -> None:
-                nonlocal sent
-                while not stopping.is_set():
-                    with suppress(ClientError), client_of(broker) as client:
-                        sender = client.sender("orders")
-                        while not stopping.is_set():
-                            number = sent
-                            sent += 1
-                            sender.send([message(number, KEYS[number % 64] if number % 2 else None)])
-                            accepted.add(number)
+        def send() -> None:
+            nonlocal sent
+            while not stopping.is_set():
+                with suppress(ClientError), client_of(broker) as client:
+                    sender = client.sender("orders")
+                    while not stopping.is_set():
+                        number = sent
+                        sent += 1
+                        sender.send([message(number, KEYS[number % 64] if number % 2 else None)])
+                        accepted.add(number)
 
-            thread = threading.Thread(target=send)
-            thread.start()
-            for _ in range(3):
-                had = len(accepted)
-                for _ in range(1_000):
-                    if len(accepted) >= had + 30:
-                        break
-                    threading.Event().wait(0.02)
-                server.kill()
-                server.start()
-            stopping.set()
-            thread.join()
-            found: list[int] = []
-            for _ in range(20):
-                found += drained(broker, "orders")
-                if accepted <= set(found):
-                    break
-    assert len(accepted) >= 90
-    assert accepted <= set(found) <= set(range(sent))
+        def has_accepted(more: int) -> bool:
+            return len(accepted) >= more
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        for more in (30, 60, 90):
+            eventually("enough are accepted", partial(has_accepted, more))
+            server.kill()
+            server.start()
+        stopping.set()
+        thread.join()
+        found = drained(broker, "orders", accepted)
+    assert set(found) <= set(range(sent))
     assert len(found) == len(set(found))
 
 
 @pytest.mark.row("S1", "P11")
-@pytest.mark.parametrize("seconds", [1.0, 8.0], ids=["shorter than the lease", "longer than the lease"])
-def test_a_broker_that_stands_still_by_itself_goes_on(tmp_path: Path, server: PostgreSQLServer, seconds: float) -> None:
+def test_a_broker_that_stands_still_by_itself_goes_on(tmp_path: Path, server: PostgreSQLServer) -> None:
     """Nobody took its stores meanwhile, so they are still its own; locks that have ended are ended."""
     way = FaultProxy(("127.0.0.1", server.port))
     with broker_with_distant_stores(tmp_path, way, server) as broker:
-        assert send_all(broker) == list(range(64))
-        os.kill(broker.ready["pid"], signal.SIGSTOP)
-        threading.Event().wait(seconds)
-        os.kill(broker.ready["pid"], signal.SIGCONT)
-        assert drained_until(broker, 64) == list(range(64))
+        for seconds in (LEASE_S / 4, LEASE_S + 1):
+            assert send_all(broker) == list(range(64))
+            os.kill(broker.ready["pid"], signal.SIGSTOP)
+            pause(seconds)
+            os.kill(broker.ready["pid"], signal.SIGCONT)
+            assert sorted(drained(broker, "orders", range(64))) == list(range(64))
 
 
 # -- copies ----------------------------------------------------------------------------------------------------------
@@ -160,9 +147,10 @@ def test_a_dump_that_was_made_while_clients_sent_is_one_moment_of_each_store(
 ) -> None:
     """`pg_dump` of the stores' schemas, taken back into the server: each store is as it was at one commit, and what was
     acknowledged before the dump began is there (docs/loss.md)."""
-    url = server.url(parameters="schema=dumped&stores=16")
-    schemas = [f"dumped_{index:02}" for index in range(16)]
-    with BrokerProcess(tmp_path, arguments=("--store", url)) as broker:
+    schema = new_schema()
+    url = server.url(parameters=f"schema={schema}&stores=4")
+    schemas = [f"{schema}_{index:02}" for index in range(4)]
+    with BrokerProcess(tmp_path, arguments=("--store", url, "--store", "sqlite:12")) as broker:
         broker.create_queue("orders", EnablePartitioning=True)
         before = set(send_all(broker))
         with client_of(broker) as client:
@@ -181,7 +169,7 @@ def test_a_dump_that_was_made_while_clients_sent_is_one_moment_of_each_store(
 
         thread = threading.Thread(target=send_meanwhile)
         thread.start()
-        assert sent.wait(20)
+        assert sent.wait(PATIENCE_S)
         dumps = [server.directory / schema for schema in schemas]
         for schema, dump in zip(schemas, dumps, strict=True):
             server.run("pg_dump", "--dbname", server.conninfo(), f"--schema={schema}", f"--file={dump}")
@@ -191,8 +179,8 @@ def test_a_dump_that_was_made_while_clients_sent_is_one_moment_of_each_store(
             server.sql(f"DROP SCHEMA {schema} CASCADE")
             server.psql(["--file", str(dump)])
         broker.start()
-        found = drained_until(broker, len(before))
-    assert before <= set(found) <= before | set(range(1_000, 1_300))
+        found = drained(broker, "orders", before)
+    assert set(found) <= before | set(range(1_000, 1_300))
     assert len(found) == len(set(found))
     for key in range(64):
         of_key = [number for number in found if number >= 1_000 and number % 64 == key]

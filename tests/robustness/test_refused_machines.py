@@ -19,12 +19,6 @@ from tests.robustness.machines import Machines
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[PostgreSQLServer]:
-    with PostgreSQLServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory, server: PostgreSQLServer) -> Iterator[Machines]:
     """One broker, ``a``, serves."""
     with Machines(tmp_path_factory.mktemp("machines"), server).start("a") as machines:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -12,12 +12,14 @@ from urllib.request import urlopen
 from partibus.client import Client, ClientError, IncomingMessage, OutgoingMessage, connect
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.patience import PATIENCE_S
-from partibus.testing.postgresql_server import PostgreSQLServer
+from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 
 KEYS = [f"key-{number}" for number in range(64)]
-AT_A_TIME = 16
-"""Who waits for an answer that does not come need not wait alone."""
+QUIET_S = 0.3
+"""For what should not come."""
+RECONNECT_S = 2.0
+"""For what has not come yet: then it is asked for anew."""
 LOST_S = 6.0
 """For an answer that may never come: more than a broker itself waits for what is silent."""
 
@@ -35,24 +37,54 @@ def message(number: int, key: str | None = None, bulk: bytes = b"") -> OutgoingM
     return OutgoingMessage(body=b"%d" % number + bulk, partition_key=key)
 
 
-def drained(broker: BrokerProcess, queue: str) -> list[int]:
-    """The numbers in a queue, each message taken out; asked until there is an answer."""
+def drained(broker: BrokerProcess, queue: str, awaited: Collection[int] | None = None) -> list[int]:
+    """The numbers of messages as they come, each taken out: until those awaited are among them (None: as many as there
+    are), and no more come for a moment."""
     found: list[int] = []
-    for _ in range(20):
-        with suppress(ClientError), client_of(broker) as client:
+    unsure: set[int] = set()
+    """Taken, and perhaps not gone: their settlement has no outcome."""
+    wanted = set(awaited or ())
+    least = message_count(broker, queue) if awaited is None else 0
+
+    def is_enough() -> bool:
+        return wanted.issubset(found) and len(found) >= least
+
+    def take_all() -> bool:
+        with client_of(broker) as client:
             receiver = client.receiver(queue)
-            while messages := receiver.receive(500, timeout_s=0.7):
+            while messages := receiver.receive(500, timeout_s=QUIET_S if is_enough() else RECONNECT_S):
+                numbers = [number_of(one) for one in messages]
+                found.extend(number for number in numbers if number not in unsure)
+                unsure.update(numbers)
                 receiver.settle(messages)
-                found += [number_of(one) for one in messages]
-            return sorted(found)
-    raise AssertionError("no answer")
+                unsure.difference_update(numbers)
+        return is_enough()
+
+    try:
+        eventually(f"'{queue}' is empty", take_all)
+    except AssertionError as error:
+        error.add_note(f"{len(found)} have come; missing: {sorted(wanted.difference(found)) or least - len(found)}")
+        raise
+    return found
+
+
+def message_count(broker: BrokerProcess, queue: str) -> int:
+    """Of all partitions, once all can be reached."""
+    counts: list[int] = []
+
+    def is_told() -> bool:
+        info = broker.describe(queue)
+        counts[:] = [info.messages]
+        return not info.partitions_away
+
+    eventually(f"every partition of '{queue}' is there", is_told)
+    return counts[0]
 
 
 @contextmanager
 def broker_with_distant_stores(folder: Path, way: FaultProxy, server: PostgreSQLServer) -> Iterator[BrokerProcess]:
     """Six stores in a database behind a way, ten in files."""
-    schema = f"s{way.port}"
-    url = server.url(parameters=f"schema={schema}&stores=6").replace(f":{server.port}/", f":{way.port}/")
+    url = server.url(parameters=f"schema={new_schema()}&stores=6").replace(f":{server.port}/", f":{way.port}/")
     with (
         way,
         BrokerProcess(folder, arguments=("--store", url, "--store", "sqlite:10")) as broker,
@@ -74,15 +106,6 @@ def send_all(broker: BrokerProcess, bulk: bytes = b"") -> list[int]:
             except ClientError:
                 sender = client.sender("orders")
     return accepted
-
-
-def drained_until(broker: BrokerProcess, count: int) -> list[int]:
-    found: list[int] = []
-    for _ in range(20):
-        found += drained(broker, "orders")
-        if len(found) >= count:
-            break
-    return sorted(found)
 
 
 def health_of(broker: BrokerProcess) -> dict[str, str]:

@@ -5,6 +5,7 @@ refuse to run as root, so then they run as ``nobody``; what they need is copied 
 wheel lies in a private directory.
 """
 
+import atexit
 import os
 import shutil
 import signal
@@ -12,7 +13,9 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -232,6 +235,23 @@ class PostgreSQLServer:
             "--dbname", self.conninfo(database), *arguments,
         )  # fmt: skip
         return output.splitlines()
+
+
+@cache
+def shared_server() -> PostgreSQLServer:
+    """One for all tests of this process, started when first asked for; who kills it starts it again. Each test takes
+    schemas of its own (`new_schema`)."""
+    server = PostgreSQLServer(settings={"max_connections": "400"})
+    atexit.register(server.remove)
+    return server.start()
+
+
+_schemas = count()
+
+
+def new_schema() -> str:
+    """A name that nobody in this process has used."""
+    return f"test_{next(_schemas)}"
 
 
 def _environment() -> dict[str, str]:
