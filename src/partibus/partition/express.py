@@ -8,14 +8,19 @@ What is counted as not older than the bound is as old as the broker knows, by th
 """
 
 from collections.abc import Iterable
+from itertools import islice, takewhile
 
 from partibus.limits import StoreLimits
 from partibus.partition.entry import Entry
+from partibus.partition.subqueue import NEVER
 
 NUMBERS_AHEAD = 1 << 16
 """Numbers reserved by one commit. Whoever was shown the number of a message that was lost in a crash must never see
 another message with it, so numbers are durable before they are shown: 65,536 messages, or locks, for one row."""
 _RENEWED_AT = NUMBERS_AHEAD // 2
+SLICE_MAX = 512
+"""Messages that one step writes because of their age, or for want of memory: about half a millisecond. The next ones
+have their turn after what else has come, so that a burst of sends does not hold up everybody when it is old."""
 
 
 class Room:
@@ -75,10 +80,14 @@ class Express:
     """What one partition has unwritten, and which numbers it may give."""
 
     __slots__ = (
+        "_first_due_ms",
+        "_is_in_order",
+        "_last_ms",
         "_pool",
         "_reserved_number",
         "_reserved_sequence",
         "bound_ms",
+        "came",
         "locks",
         "size_bytes",
         "stored_to",
@@ -102,6 +111,13 @@ class Express:
         """Not before then something is old; None: nothing is unwritten."""
         self.written_ms: int | None = None
         """When the oldest was taken of what the last step wrote behind."""
+        self.came = 0
+        """Entries in this step."""
+        self._first_due_ms = NEVER
+        """None of them expires before, perhaps later."""
+        self._last_ms = 0
+        self._is_in_order = True
+        """By age, too: the clock was not set back."""
         self._reserved_sequence = 0
         self._reserved_number = 0
 
@@ -110,6 +126,11 @@ class Express:
         self.unwritten.update([(entry.pos, entry) for entry in entries])
         self.size_bytes += size_bytes
         self._pool.count(len(entries), size_bytes)
+        self.came += len(entries)
+        self._is_in_order = self._is_in_order and now_ms >= self._last_ms
+        self._last_ms = now_ms
+        if due_ms is not None and due_ms < self._first_due_ms:
+            self._first_due_ms = due_ms
         self._look_at(now_ms + self._write_age_ms if due_ms is None else min(due_ms, now_ms + self._write_age_ms))
 
     def let_go(self, entries: Iterable[Entry]) -> list[Entry]:
@@ -121,8 +142,13 @@ class Express:
             self.size_bytes -= size_bytes
             self._pool.count(-len(found), -size_bytes)
             if not unwritten:
-                self.write_ms = None
+                self._is_empty()
         return found
+
+    def _is_empty(self) -> None:
+        self.write_ms = None
+        self._first_due_ms = NEVER
+        self._is_in_order = True
 
     def page(self, from_pos: int, end_pos: int, max_entries: int, max_bytes: int) -> list[Entry] | None:
         """As `partibus.partition.ports.Store.load_page`; None when the store has to be asked."""
@@ -144,23 +170,37 @@ class Express:
             self._pool.count(0, by)
 
     def take_old(self, now_ms: int) -> list[Entry]:
-        """What has to be written now. Something that is nearly due goes along, so that a partition asks for about four
-        commits a second and not for one for each message."""
+        """What has to be written now, or the first of it. What is nearly old goes along, so that a partition asks for
+        about four commits a second, or more when it writes more, and not for one for each message."""
         taken_ms = now_ms - self.bound_ms * 3 // 4
         due_ms = now_ms + self.bound_ms // 12
-        old = [
-            entry
-            for entry in self.unwritten.values()
-            if entry.enqueued_ms <= taken_ms or (entry.due_ms is not None and entry.due_ms <= due_ms)
-        ]
+        entries = self.unwritten.values()
+        looked_at_all = self._first_due_ms <= due_ms or not self._is_in_order
+        if looked_at_all:
+            old = [
+                entry
+                for entry in entries
+                if entry.enqueued_ms <= taken_ms or (entry.due_ms is not None and entry.due_ms <= due_ms)
+            ]
+        else:
+            old = list(takewhile(lambda entry: entry.enqueued_ms <= taken_ms, islice(entries, SLICE_MAX)))
         self.let_go(old)
-        self.write_ms = None
-        if self.unwritten:
-            first_ms = next(iter(self.unwritten.values())).enqueued_ms + self._write_age_ms
-            self.write_ms = min(
-                [first_ms, *(entry.due_ms for entry in self.unwritten.values() if entry.due_ms is not None)]
-            )
+        if not self.unwritten:
+            return old
+        oldest_ms = next(iter(entries)).enqueued_ms
+        if looked_at_all:
+            oldest_ms = min([entry.enqueued_ms for entry in entries])
+            self._first_due_ms = min([entry.due_ms for entry in entries if entry.due_ms is not None], default=NEVER)
+        self.write_ms = min(oldest_ms + self._write_age_ms, self._first_due_ms)
         return old
+
+    def make_room(self, now_ms: int) -> list[Entry]:
+        """Take the oldest, since more is unwritten than may be: more than have come in this step, so that it becomes
+        less."""
+        taken = self.let_go(list(islice(self.unwritten.values(), self.came + SLICE_MAX)))
+        if self.unwritten and self.is_over:
+            self.write_ms = now_ms
+        return taken
 
     def release(self) -> None:
         """The entity was deleted."""

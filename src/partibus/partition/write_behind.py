@@ -78,13 +78,16 @@ def hold_back(state: PartitionState, step: Step) -> None:
     if step.events and (express.unwritten or express.locks):
         step.events = _filter(state, express, step.events, written)
     if express.unwritten:
-        if express.is_over or state.subqueues[_ACTIVE].cursors is not None:
+        if state.subqueues[_ACTIVE].cursors is not None:
             written += express.let_go(list(express.unwritten.values()))
+        elif express.is_over:
+            written += express.make_room(step.now_ms)
         elif express.write_ms is not None and express.write_ms <= step.now_ms:
             written += express.take_old(step.now_ms)
         for load in step.loads:
             if express.unwritten:
                 written += express.let_go(_needed(express, load))
+    express.came = 0
     if written:
         write(state, express, written, step)
     reserved = express.reserve(state.next_sequence, state.next_number)

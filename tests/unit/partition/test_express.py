@@ -297,3 +297,69 @@ def test_a_cursor_finds_everything(broker: Broker) -> None:
     broker.take(r.Accepted)
     broker.ask(lambda request: c.ReadRange(request, 0, 0, 1 << 40, 1 << 20, cursor="reader"))
     assert broker.take(r.RangeRead).count == 3
+
+
+@pytest.fixture
+def slices_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partibus.partition.express.SLICE_MAX", 2)
+
+
+@pytest.mark.usefixtures("slices_of_two")
+@pytest.mark.row("C22")
+@pytest.mark.parametrize("ttl_ms", [None, 60_000])
+def test_a_burst_is_written_in_slices_between_which_others_have_their_turn(broker: Broker, ttl_ms: int | None) -> None:
+    broker.send(7, ttl_ms=ttl_ms)
+    unwritten: list[int] = []
+    handle = broker.runtime._handle
+
+    def handled(*arguments: Any) -> None:
+        handle(*arguments)
+        unwritten.append(broker.runtime.express.messages)
+
+    broker.runtime._handle = handled  # type: ignore[assignment,method-assign]
+    broker.rest(BOUND_MS * 5 / 6 + 1)
+    assert unwritten[-4:] == [5, 3, 1, 0]
+    broker.rest(BOUND_MS / 6 - 1)
+    assert (broker.stored(), len(broker.commits)) == (7, 1), "one commit for all of them"
+
+
+@pytest.mark.usefixtures("slices_of_two")
+def test_for_want_of_memory_the_oldest_are_written_and_it_becomes_less() -> None:
+    broker = Broker(StoreLimits(express_bytes=3_500))
+    broker.warm()
+    for _ in range(10):
+        broker.send(size=900)
+        assert isinstance(broker.answers.pop(), r.Accepted), "its answer does not wait"
+        assert 0 < broker.runtime.express.size_bytes <= 3_500
+    broker.send(8, size=900)
+    assert broker.runtime.express.size_bytes <= 3_500, "however many come at once"
+    broker.send(20, size=100)
+    broker.runtime._meters.express.bytes_max = 1_000  # as if another partition had taken the rest
+    broker.send(size=100)
+    broker.rest(100)
+    assert 0 < broker.runtime.express.size_bytes <= 1_000, "slice by slice"
+    broker.rest(BOUND_MS)
+    assert broker.stored() == 39
+
+
+@pytest.mark.row("C22")
+def test_a_clock_that_was_set_back_delays_nothing(broker: Broker) -> None:
+    broker.send()
+    broker.timeline.time_ms -= 1_000
+    broker.send()
+    broker.rest(BOUND_MS)
+    assert broker.stored() == 1, "the younger one, which is behind one that seems to be younger still"
+    broker.rest(1_000)
+    assert broker.stored() == 2
+
+
+def test_one_that_expires_soon_does_not_wait_behind_others(broker: Broker) -> None:
+    broker.send(ttl_ms=600_000)
+    broker.send(ttl_ms=1_000)
+    broker.send(ttl_ms=2_000)
+    broker.rest(1_100)
+    assert broker.runtime.express.messages == 2, "the first of those that expire was written for the sweep to find"
+    broker.rest(1_000)
+    assert broker.runtime.express.messages == 1
+    broker.rest(BOUND_MS)
+    assert (broker.runtime.express.messages, broker.stored()) == (0, 1)
