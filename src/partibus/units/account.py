@@ -21,6 +21,7 @@ class Account:
     """One namespace's."""
 
     __slots__ = (
+        "added_ns",
         "busy_ns",
         "closed",
         "closed_ns",
@@ -29,6 +30,7 @@ class Account:
         "credit_ns",
         "held_bytes",
         "is_listed",
+        "lately_ns",
         "left_ns",
         "memory_load",
         "moved",
@@ -46,6 +48,9 @@ class Account:
         """It has input that waits for a turn."""
         self.left_ns = 0
         """Since when it is not, by the clock of `partibus.units.turns.Turns`."""
+        self.lately_ns = 0.0
+        """Used: what was used before ``added_ns`` counts for less."""
+        self.added_ns = 0
         self.busy_ns = 0
         """Used while its requests were done, since `partibus.units.meter` has looked last."""
         self.closed_ns = 0
@@ -66,6 +71,7 @@ class Account:
     def spend(self, nanoseconds: int) -> None:
         """So much of the loop's time was its."""
         self.credit_ns -= nanoseconds
+        self.lately_ns += nanoseconds
         if self.closed:
             self.closed_ns += nanoseconds
         else:

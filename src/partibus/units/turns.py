@@ -5,18 +5,20 @@
        └─▶ waits at its connection ─▶ namespaces in turns, each for its quantum ─▶ its connections in turns, by pieces
 ```
 
-A namespace whose input comes after a while without any is served before those that always have some, once: so who asks
-for little waits for the end of a slice and not for a round. What it used beyond its quantum it has to make up for, as
-far as its part of the time since then does not make up for it.
+A namespace whose input comes after a while without any is served before those that always have some, while anything of
+its quantum is left, and of several such the one that has used least lately: so who asks for little waits for the end of
+a piece and not for a round. What it used beyond its quantum it has to make up for, as far as its part of the time since
+then does not make up for it.
 Costs are measured: the time of each piece, and later what else was done for the namespace (`partibus.node.unit_watch`).
 
 A request that has had its turn has yet to go to a store and its answer to a client, a few calls on the loop each time.
-A slice in front of each of them is what makes it slow, so a slice ends with those that came anew, and what is called by
-`Turns.soon` comes before the next one.
+A slice in front of each of them is what makes it slow, so a slice ends with those that came anew and ask for little;
+what is called by `Turns.soon` comes before the next one.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Final
 
 from partibus.units.account import Account, Reader
@@ -32,6 +34,9 @@ PIECE_BYTES: Final = 16 * 1024
 """One connection's at a time: 80 messages of 200 bytes, which take one to two milliseconds. What comes in one piece is
 one command to a partition: with half as much a message costs a third more than without pieces, with this a sixth, with
 twice as much nothing; but then whoever comes waits for twice as long (measured, ADR 0020)."""
+LATELY_NS: Final = 50_000_000
+"""What was used so long ago counts half: among those that come anew, who asks for little has to be told from who stops
+for a moment because he has to wait for answers."""
 DEBT_ROUNDS: Final = 20
 """No more than so many rounds are passed over: it would be a punishment for what nobody else wanted."""
 
@@ -43,6 +48,7 @@ class Turns:
         "_before",
         "_began_ns",
         "_call_soon",
+        "_count",
         "_is_set",
         "_known",
         "_last",
@@ -58,9 +64,11 @@ class Turns:
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], now_ns: Callable[[], int]) -> None:
         self._call_soon = call_soon
         self._now = now_ns
-        self._new: deque[Account] = deque()
-        """Those whose first turn it is."""
-        self._known: deque[Account] = deque()
+        self._new: list[tuple[float, int, Account]] = []
+        """Those that come anew, a heap: by what they have used lately, then as they came."""
+        self._count = 0
+        self._known: OrderedDict[Account, None] = OrderedDict()
+        """In their order."""
         self._before: deque[Callable[[], None]] = deque()
         """What is called before the next slice."""
         self._is_set = False
@@ -79,7 +87,7 @@ class Turns:
     @property
     def waiting(self) -> int:
         """Connections whose input waits."""
-        return sum(len(account.readers) for account in (*self._new, *self._known))
+        return sum(len(account.readers) for account in (*self._known, *(account for _, _, account in self._new)))
 
     # -- at once -----------------------------------------------------------------------------------------------------
 
@@ -113,7 +121,6 @@ class Turns:
     def add(self, reader: Reader) -> None:
         """Have its input done when its turn comes. Not twice before that."""
         account = reader.account
-        account.readers.append(reader)
         if not account.is_listed:
             account.is_listed = True
             self._sharing += account.units is None
@@ -121,12 +128,24 @@ class Turns:
             if account.credit_ns < 0:
                 account.credit_ns += int((self._now() - account.left_ns) * quantum / (QUANTUM_NS * self.all))
             if account.credit_ns < 0:
-                self._known.append(account)
+                self._known[account] = None
             else:
                 account.credit_ns = quantum
-                self._new.append(account)
+                self._add_new(account)
+        elif not account.readers and account.credit_ns > 0 and account in self._known:
+            # What is left of its quantum it may use when it likes.
+            del self._known[account]
+            self._add_new(account)
+        account.readers.append(reader)
         if not self._is_set:
             self._set()
+
+    def _add_new(self, account: Account) -> None:
+        now_ns = self._now()
+        account.lately_ns *= 0.5 ** ((now_ns - account.added_ns) / LATELY_NS)
+        account.added_ns = now_ns
+        self._count += 1
+        heappush(self._new, (account.lately_ns, self._count, account))
 
     def _set(self) -> None:
         self._is_set = True
@@ -134,51 +153,73 @@ class Turns:
 
     def _run(self) -> None:
         """One slice."""
-        before, new = self._before, self._new
+        before, new, known = self._before, self._new, self._known
         try:
             while before:
                 before.popleft()()
             began_ns = self._now()
             ends_ns = began_ns + SLICE_NS
             served_new = False
-            while began_ns < ends_ns and (account := self._next()) is not None:
-                if new:
+            while began_ns < ends_ns:
+                if new and not (served_new and new[0][0] > QUANTUM_NS):
                     served_new = True
+                    began_ns = self._serve_new(began_ns)
                 elif served_new:
                     break
-                reader = account.readers.popleft()
-                more = reader.read_piece()
-                now_ns = self._now()
-                account.spend(now_ns - began_ns)
-                began_ns = now_ns
-                if more:
-                    self.add(reader)
+                elif (account := self._next_known()) is not None:
+                    began_ns = self._serve(account, began_ns)
+                else:
+                    break
         finally:
             # Behind what was called soon in the slice.
             self._is_set = False
-            if new or self._known or before:
+            if new or known or before:
                 self._set()
 
-    def _next(self) -> Account | None:
+    def _serve(self, account: Account, began_ns: int) -> int:
+        """A piece of its input; when that was done."""
+        reader = account.readers.popleft()
+        more = reader.read_piece()
+        now_ns = self._now()
+        account.spend(now_ns - began_ns)
+        if more and reader.account is account:
+            account.readers.append(reader)
+        elif more:
+            self.add(reader)
+        return now_ns
+
+    def _serve_new(self, began_ns: int) -> int:
+        account = heappop(self._new)[2]
+        try:
+            return self._serve(account, began_ns)
+        finally:
+            if not account.readers:
+                self._known[account] = None  # until its turn would have come: it gets one quantum in a round
+            elif account.credit_ns > 0:
+                self._add_new(account)
+            else:
+                self._refill(account)
+
+    def _next_known(self) -> Account | None:
         """Whose turn it is. Those that have used up their quantum get another and go to the end."""
-        new, known = self._new, self._known
-        while new or known:
-            accounts = new or known
-            account = accounts[0]
+        known = self._known
+        while known:
+            account = next(iter(known))
             if account.readers and account.credit_ns > 0:
                 return account
-            accounts.popleft()
+            del known[account]
             if account.readers:
-                quantum = self._quantum(account)
-                account.credit_ns = max(account.credit_ns, -DEBT_ROUNDS * quantum) + quantum
-                known.append(account)
-            elif accounts is new:
-                known.append(account)  # who comes back at once is not new again
+                self._refill(account)
             else:
                 account.is_listed = False
                 account.left_ns = self._now()
                 self._sharing -= account.units is None
         return None
+
+    def _refill(self, account: Account) -> None:
+        quantum = self._quantum(account)
+        account.credit_ns = max(account.credit_ns, -DEBT_ROUNDS * quantum) + quantum
+        self._known[account] = None
 
     def _quantum(self, account: Account) -> int:
         units = account.units

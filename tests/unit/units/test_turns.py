@@ -98,6 +98,36 @@ def test_a_slice_ends_with_who_came_anew_so_that_what_they_ask_for_goes_on() -> 
     assert world.done[done + 2] == "flood"
 
 
+def test_of_those_that_come_anew_the_one_that_has_used_least_lately_is_first_and_the_other_waits_a_slice() -> None:
+    world, quiet, flood = World(), Account(), Account()
+    Connection(world, "flood", flood, 20, cost_ns=MS)
+    world.run()
+    world.now_ns += 40 * MS  # in which it had its part of the time again
+    done = len(world.done)
+    for name, account in (("flood", flood), ("quiet", quiet)):
+        Connection(world, name, account, 1)
+    world.run(1)
+    assert world.done[done:] == ["quiet"]
+    world.run(1)
+    assert world.done[done:] == ["quiet", "flood"]
+
+
+def test_who_comes_back_within_a_round_goes_on_with_what_is_left_of_the_quantum() -> None:
+    world, flood, quiet = World(), Account(), Account()
+    for _ in range(2):
+        Connection(world, "flood", flood, 100_000)
+    world.run(3)
+    for _ in range(100):
+        done = len(world.done)
+        Connection(world, "quiet", quiet, 1)
+        world.run(1)
+        if world.done[done] != "quiet":
+            break
+    else:
+        pytest.fail("it was always first")
+    assert quiet.busy_ns == pytest.approx(QUANTUM_NS / 2, abs=MS // 10)
+
+
 def test_what_is_called_soon_comes_before_the_slice_that_waits() -> None:
     world, account = World(), Account()
     called: list[int] = []
