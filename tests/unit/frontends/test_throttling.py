@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from partibus.amqp import ACCEPTED, DeliveryState, Drained, Modified, Receiver, Rejected
+from partibus.amqp import ACCEPTED, DeliveryState, Disposed, Drained, Modified, Receiver, Rejected
 from partibus.amqp.codec.types import Int, Timestamp
 from partibus.amqp.section_encoding import encode_annotations
 from partibus.client.messages import IncomingMessage
@@ -92,6 +92,17 @@ class TestSends:
         assert client.send(sender, *texts(2, 200)) == [ACCEPTED] * 2
         assert stored(world, "q") == [str(number).encode() for number in [*range(CREDITS), 200, 201]]
         assert world.broker.throttle.counters.throttled[Operation.SEND] == 7
+
+    @pytest.mark.row("R9")
+    def test_what_is_refused_together_is_answered_together(self, world: World) -> None:
+        throttle(world)
+        client = world.client()
+        sender = client.sender(world.queue("q"))
+        for refused in (5, 50):
+            start = len(client.events)
+            check_busy(client.send(sender, *texts(CREDITS + refused))[-refused:])
+            answers = [event for event in client.events[start:] if isinstance(event, Disposed)]
+            assert sum(isinstance(event.state, Rejected) for event in answers) == 1
 
     @pytest.mark.row("R6")
     def test_a_large_batch_passes_and_is_paid_for_later(self, world: World) -> None:

@@ -2,6 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from partibus.amqp import ACCEPTED, AmqpError, Delivery, DeliveryState, Receiver, Rejected, TransactionalState
 from partibus.amqp.errors import DETACH_FORCED
@@ -237,15 +239,17 @@ class IncomingLink:
         if run.errors is None:
             self._link.settle_many(run.deliveries, ACCEPTED)
             return
-        for delivery, error in zip(run.deliveries, run.errors, strict=True):
+        # What is refused alike is refused together: who floods must not be answered message by message.
+        for error, pairs in groupby(zip(run.deliveries, run.errors, strict=True), itemgetter(1)):
+            deliveries = [delivery for delivery, _ in pairs]
             if error is None:
-                self._link.settle_many([delivery], ACCEPTED)
+                self._link.settle_many(deliveries, ACCEPTED)
             elif isinstance(error, OutcomeUnknown):
                 # A rejection would say that it was surely not stored.
                 self._link.detach(AmqpError(DETACH_FORCED, str(error)))
                 return
             else:
-                self._link.settle_many([delivery], Rejected(amqp_error(error)))
+                self._link.settle_many(deliveries, Rejected(amqp_error(error)))
 
     def on_detached(self) -> None:
         """What is under way is stored or not; nobody waits for the answer any more."""
