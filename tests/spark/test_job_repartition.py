@@ -83,12 +83,12 @@ def test_interrupted_move_goes_on_beside_consumers_of_the_new_queue(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = broker.create_queue("plain", LockDuration="PT2M")
-    send(broker, old, range(400))
+    send(broker, old, range(200))
     want = Want(broker.connection_string, old, "wide", str(tmp_path / "state"), partitions=16)
 
     dry = run(spark, want, dry_run=True, path=tmp_path / "dry.json")
     assert "Nothing was changed" in (tmp_path / "dry.html").read_text()
-    assert (dry["before"]["active"], dry["created"], dry["proof"]) == (400, True, None)
+    assert (dry["before"]["active"], dry["created"], dry["proof"]) == (200, True, None)
     assert sum(one["predicted"] for one in dry["shares"]) == pytest.approx(1, abs=1e-4)
 
     def lost(*_: object, **__: object) -> None:
@@ -99,22 +99,22 @@ def test_interrupted_move_goes_on_beside_consumers_of_the_new_queue(
         with pytest.raises(ConnectionError):
             run(spark, want)
     early = take(broker, "wide", 50)
-    send(broker, old, range(400, 460))
+    send(broker, old, range(200, 260))
 
     found = run(spark, want, path=tmp_path / "result.json")
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "done"
     page = (tmp_path / "result.html").read_text()
     assert "PROVED" in page
     assert page.count("<svg") == 1
-    assert found["proof"] == Proof(460, 23, 0, 0, 0, 0, 0)._asdict()
-    assert (found["holds"], found["moved"], found["left"]["active"]) == (True, 460, 0)
+    assert found["proof"] == Proof(260, 23, 0, 0, 0, 0, 0)._asdict()
+    assert (found["holds"], found["moved"], found["left"]["active"]) == (True, 260, 0)
     # What has a key is where its slot says; few have none, and go together:
     predicted, real = ([one[what] for one in found["shares"]] for what in ("predicted", "real"))
     assert predicted == pytest.approx(real, abs=0.025)
     assert max(predicted) > 0.1, "uneven, so that it is a prediction"
 
-    received = early + take(broker, "wide", 410)
-    assert sorted(number for _, number in received) == list(range(460))
+    received = early + take(broker, "wide", 210)
+    assert sorted(number for _, number in received) == list(range(260))
     by_key: defaultdict[str | None, list[int]] = defaultdict(list)
     for key, number in received:
         by_key[key].append(number)
@@ -127,62 +127,56 @@ def test_interrupted_move_goes_on_beside_consumers_of_the_new_queue(
         ranges.close()
 
 
-def test_sessions_are_moved_back_to_one_partition(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
-    old = broker.create_queue("sessions", EnablePartitioning=True, RequiresSession=True, MaxDeliveryCount=7)
-    send(broker, old, range(120), sessions=True)
-    found = run(
-        spark,
-        Want(broker.connection_string, old, "narrow", str(tmp_path / "state"), partitions=1, close_source=True),
-    )
-    assert (found["holds"], found["moved"], found["proof"]["keys"]) == (True, 120, 23)
-    made = broker.describe("narrow")
-    assert (made.partitions, made.messages) == (1, 120)
-    assert (made.properties["RequiresSession"], made.properties["MaxDeliveryCount"]) == (True, 7)
-    assert made.status == "Active"
-    assert broker.describe(old).status == "SendDisabled"
-    with (
-        ServiceBusClient.from_connection_string(broker.connection_string) as client,
-        client.get_queue_receiver("narrow", session_id="key-3") as receiver,
-    ):
-        numbers = [int(str(message)) for message in receiver.receive_messages(10, max_wait_time=10)]
-    assert numbers == sorted(numbers)
-    assert numbers[0] == 3
-
-
-def test_what_can_not_be_moved_is_refused_before_anything_is_changed(
+def test_sessions_are_moved_back_to_one_partition_and_what_can_not_be_moved_is_refused_first(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    queue = broker.create_queue("waiting")
+    queue = broker.create_queue("sessions", EnablePartitioning=True, RequiresSession=True, MaxDeliveryCount=7)
     topic = broker.create_topic("topic")
-    sessions = broker.create_queue("has-sessions", RequiresSession=True)
-    detecting = broker.create_queue("detecting", RequiresDuplicateDetection=True)
+    plain = broker.create_queue("no-sessions")
+    detecting = broker.create_queue("detecting", RequiresDuplicateDetection=True, RequiresSession=True)
     with (
         ServiceBusClient.from_connection_string(broker.connection_string) as client,
         client.get_queue_sender(queue) as sender,
-        client.get_queue_receiver(queue) as receiver,
+        client.get_queue_receiver(queue, session_id="key-3") as receiver,
     ):
-        sender.send_messages([ServiceBusMessage(b"twice", message_id="1") for _ in range(3)])
+        sender.send_messages([ServiceBusMessage(b"twice", message_id="1", session_id="key-3") for _ in range(3)])
         (first,) = receiver.receive_messages(1, max_wait_time=10)
         receiver.defer_message(first)
-        sender.schedule_messages(ServiceBusMessage(b"later"), datetime.now(UTC) + timedelta(hours=1))
-    base = Want(broker.connection_string, queue, "new", str(tmp_path / "state"), partitions=16)
+        sender.schedule_messages(
+            ServiceBusMessage(b"later", session_id="key-3"), datetime.now(UTC) + timedelta(hours=1)
+        )
+    send(broker, queue, range(120), sessions=True)
+    base = Want(broker.connection_string, queue, "narrow", str(tmp_path / "state"), partitions=1)
     for want, words in (
         (base, "1 deferred messages and 1 scheduled messages"),
         (base._replace(partitions=5), "--partitions is 5; queues of this broker have 1 partition or 16"),
-        (base._replace(partitions=None), "there is no queue 'new'"),
+        (base._replace(partitions=None), "there is no queue 'narrow'"),
         (base._replace(source=topic), "a topic, which holds no messages"),
         (base._replace(to=queue), "the source itself"),
-        (base._replace(to=sessions, partitions=None), "RequiresSession is"),
-        (base._replace(to=sessions), "has 1 partitions, not 16"),
-        (base._replace(to=detecting, partitions=1, leave=True), "1 message ids are there more than once"),
+        (base._replace(to=plain, partitions=None), "RequiresSession is"),
+        (base._replace(to=plain, partitions=16), "has 1 partitions, not 16"),
+        (base._replace(to=detecting, leave=True), "1 message ids are there more than once"),
     ):
         with pytest.raises(JobError) as refused:
             run(spark, want)
         assert words in str(refused.value)
-    found = run(spark, base._replace(leave=True))
-    assert (found["holds"], found["moved"]) == (True, 2)
+
+    found = run(spark, base._replace(leave=True, close_source=True))
+    assert (found["holds"], found["moved"], found["proof"]["keys"]) == (True, 122, 23)
     assert (found["left"]["deferred"], found["left"]["scheduled"], found["left"]["active"]) == (1, 1, 0)
-    with pytest.raises(JobError, match="belongs to the move from 'waiting' to 'new'"):
+    made = broker.describe("narrow")
+    assert (made.partitions, made.messages) == (1, 122)
+    assert (made.properties["RequiresSession"], made.properties["MaxDeliveryCount"]) == (True, 7)
+    assert made.status == "Active"
+    assert broker.describe(queue).status == "SendDisabled"
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_receiver("narrow", session_id="key-3") as receiver,
+    ):
+        bodies = [str(message) for message in receiver.receive_messages(10, max_wait_time=10)]
+    assert bodies == ["twice", "twice", *(str(number) for number in range(3, 120, 23))][: len(bodies)]
+    assert len(bodies) > 2
+    with pytest.raises(JobError, match="belongs to the move from 'sessions' to 'narrow'"):
         run(spark, base._replace(to="other", leave=True))
 
 
@@ -197,19 +191,20 @@ def test_proof_finds_planted_faults(spark: SparkSession) -> None:
     def table(rows: list[Any]) -> DataFrame:
         return spark.createDataFrame(rows, "key string, partition_id int, position bigint, content bigint")
 
-    def proof(copy: list[Any], expired: list[Any] | None = None) -> Proof:
-        return prove(table(original + unkeyed), table(copy), table(expired or []), 16)
+    def proof(copy: list[Any], expired: list[Any]) -> Proof:
+        return prove(table(original + unkeyed), table(copy), table(expired), 16)
 
     whole = Proof(15, 3, 0, 0, 0, 0, 0)
-    assert proof(good + without) == whole
     later = ("a", place["a"], 999, 5)
-    assert proof([*good, *without, later]) == whole._replace(added=1)
     assert proof([*good, *without, later], [later]) == whole
-    assert proof([*good, *without[1:]]) == whole._replace(missing=1)
-    assert proof(good[:-3] + without) == whole._replace(missing=3, keys_unlike=3)
-    moved = [(*good[0][:2], 999, good[0][3]), *good[1:], *without]
-    assert proof(moved) == whole._replace(keys_out_of_order=1)
-    elsewhere = [(key, (part + 1) % 16 if key == "b" else part, *rest) for key, part, *rest in good]
-    assert proof(elsewhere + without) == whole._replace(misplaced=4)
-    assert not any(one.holds for one in (whole._replace(missing=1), whole._replace(misplaced=1)))
+
+    # One without a key and the last of each key are missing, the first of "a" comes last, "b" is elsewhere, and what
+    # nobody sent is there.
+    moved = [(*good[0][:2], 999, good[0][3]), *good[1:-3]]
+    elsewhere = [(key, (part + 1) % 16 if key == "b" else part, *rest) for key, part, *rest in moved]
+    assert proof([*elsewhere, *without[1:], ("d", partition_for_key("d", 16), 998, 5)], [later]) == Proof(
+        messages=15, keys=3, missing=4, added=1, keys_out_of_order=1, keys_unlike=3, misplaced=3
+    )
+    faults = ("missing", "keys_out_of_order", "keys_unlike", "misplaced")
+    assert not any(whole._replace(**{name: 1}).holds for name in faults)
     assert whole.holds
