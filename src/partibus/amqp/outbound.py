@@ -189,7 +189,7 @@ class Outbound:
         start = waiting.offset
         end = start + session.connection.max_frame_size_out - HEADER_BYTES - len(head.last)
         more = end < len(waiting.payload)
-        chunk = waiting.payload[start:end]
+        chunk = memoryview(waiting.payload)[start:end] if more or start else waiting.payload
         body = head.more if more else head.last
         session.output.write(HEADER.pack(HEADER_BYTES + len(body) + len(chunk), 2, 0, session.local_channel) + body)
         session.output.write(chunk)

@@ -9,10 +9,10 @@ class Output:
     __slots__ = ("parts", "size")
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
+        self.parts: list[bytes | memoryview] = []
         self.size = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         self.parts.append(data)
         self.size += len(data)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from partibus.amqp.codec.encoder import encode, write, write_compound
+from partibus.amqp.codec.encoder import encode_pieces, write, write_compound
 from partibus.amqp.codec.types import Symbol, Timestamp, UByte, UInt, ULong
 from partibus.amqp.errors import EncodeError
 from partibus.amqp.sections import APPLICATION_PROPERTIES, DATA, HEADER, MESSAGE_ANNOTATIONS, PROPERTIES, VALUE
@@ -143,7 +143,12 @@ def encode_data(content: bytes) -> bytes:
 
 
 def encode_value(value: object) -> bytes:
-    return bytes(_descriptor(VALUE)) + encode(value)
+    return b"".join(value_pieces(value))
+
+
+def value_pieces(value: object) -> list[bytes | bytearray]:
+    """As `encode_value`, in pieces that are to be joined."""
+    return [_descriptor(VALUE), *encode_pieces(value)]
 
 
 def encode_batch(messages: Iterable[bytes], envelope: bytes = b"") -> bytes:

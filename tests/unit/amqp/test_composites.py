@@ -24,8 +24,8 @@ from partibus.amqp import (
     TransactionalState,
 )
 from partibus.amqp.codec.composite import build, symbols
-from partibus.amqp.codec.decoder import decode_all
-from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.decoder import decode, decode_all
+from partibus.amqp.codec.encoder import LONG_BYTES, encode, encode_pieces
 from partibus.amqp.codec.performatives import (
     AMQP_BODIES,
     SASL_BODIES,
@@ -204,3 +204,17 @@ def test_our_own_wrong_values_are_an_encode_error() -> None:
         encode(Open(container_id="c", max_frame_size=2**32))
     with pytest.raises(EncodeError):
         encode(Coordinator(5))
+
+
+@pytest.mark.parametrize("large", [LONG_BYTES - 1, LONG_BYTES, 3 * LONG_BYTES])
+def test_pieces_of_a_map_are_its_encoding(large: int) -> None:
+    value = {"before": 1, Symbol("frame"): bytes(large), "between": [b"x"], "again": b"y" * large, "behind": None}
+    pieces = encode_pieces(value)
+    assert decode(b"".join(pieces))[0] == value
+    copied = [piece for piece in pieces if not any(piece is item for item in value.values())]
+    assert len(pieces) - len(copied) == (2 if large >= LONG_BYTES else 0)
+
+
+@pytest.mark.parametrize("value", [None, "text", {}, {"a": 1}, [b"x" * LONG_BYTES]])
+def test_pieces_of_what_is_no_map_with_long_binaries_are_one(value: object) -> None:
+    assert encode_pieces(value) == [encode(value)]

@@ -27,6 +27,28 @@ def encode(value: object, depth: int = MAX_NESTING) -> bytes:
     return bytes(out)
 
 
+LONG_BYTES: Final = 64 << 10
+"""A binary from so many bytes on is worth not to be copied."""
+
+
+def encode_pieces(value: object) -> list[bytes | bytearray]:
+    """As `encode`, in pieces that are to be joined: the long binaries of a map are pieces of their own, which are not
+    copied here."""
+    if type(value) is not dict or not any(type(item) is bytes and len(item) >= LONG_BYTES for item in value.values()):
+        return [encode(value)]
+    pieces: list[bytes | bytearray] = [out := bytearray()]
+    for key, item in value.items():
+        write(out, key)
+        if type(item) is bytes and len(item) >= LONG_BYTES:
+            out.append(0xB0)
+            out += _U32.pack(len(item))
+            pieces += (item, out := bytearray())
+        else:
+            write(out, item, MAX_NESTING - 1)
+    head = _U32.pack(4 + sum(map(len, pieces))) + _U32.pack(2 * len(value))
+    return [b"\xd1" + head, *pieces]
+
+
 def write(out: bytearray, value: object, depth: int = MAX_NESTING) -> None:
     """Append the bytes of `value` to `out`."""
     writer = _WRITERS.get(type(value))

@@ -24,7 +24,7 @@ from partibus.amqp import (
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.errors import DECODE_ERROR
-from partibus.amqp.section_encoding import encode_application_properties, encode_raw_properties, encode_value
+from partibus.amqp.section_encoding import encode_application_properties, encode_raw_properties, value_pieces
 from partibus.amqp.section_fields import Property, decode_body, iter_map, raw_property
 from partibus.amqp.sections import split_sections
 
@@ -256,4 +256,5 @@ def write_reply(request: Request, reply: Reply) -> bytes:
     fields: list[bytes | None] = [None] * (Property.CORRELATION_ID + 1)
     fields[Property.MESSAGE_ID] = encode("reply")
     fields[Property.CORRELATION_ID] = request.message_id
-    return encode_raw_properties(fields) + encode_application_properties(reply.properties) + encode_value(reply.body)
+    properties = encode_application_properties(reply.properties)
+    return b"".join((encode_raw_properties(fields), properties, *value_pieces(reply.body)))
