@@ -158,7 +158,7 @@ class Account:
     def admit(self, costs: Sequence[int], then: OnAdmitted) -> int | None:
         """How many of these requests may be done, the first ones, which are paid for. None: that is not known yet, and
         ``then`` gets it."""
-        if self.pays_at_once(costs):
+        if self.pays(sum(costs)):
             return len(costs)
         if not self._waiting and self._spent and not self.credits:
             return next(index for index, cost in enumerate(costs) if cost)
@@ -170,17 +170,17 @@ class Account:
         waiting.then = then
         return None
 
-    def pays_at_once(self, costs: Sequence[int]) -> bool:
-        """All of these requests are paid for with what is at hand, as nearly always; else none is."""
+    def pays(self, cost: int) -> bool:
+        """So much is paid for with what is at hand, as nearly always; else nothing is. For each message that passes
+        alone."""
         now_ms = self._clock.now_ms()
         if now_ms >= self._ends_ms:
             self._begin(now_ms // self._settings.period_ms)
-        total = sum(costs)
-        left = self.credits - total
+        left = self.credits - cost
         if left < 0 or self._waiting:
             return False
         self.credits = left
-        self._used += total
+        self._used += cost
         if not left and self._spent:
             self._on_exhausted()
         return True

@@ -42,6 +42,9 @@ RESUMED_AT_ONCE = 256
 _STILL_MS = 100
 """How often to look for the next period when the clock has not gone there with the time."""
 
+_SEND, _FILTER = int(Operation.SEND), int(Operation.FILTER)
+"""For what is counted for each message that passes alone."""
+
 OnKnown = Callable[[bool], None]
 
 
@@ -177,16 +180,15 @@ class Throttle:
     def admit_sends(self, messages: Sequence[int], rules: int, then: OnAdmitted) -> int | None:
         """How many of these sends may be done, the first ones; each is so many ``messages``, every one of which is
         compared with ``rules`` of a topic's subscriptions. None: ``then`` gets it in a moment."""
+        if not self.enforces:
+            self.observe_sends(messages, rules)
+            return len(messages)
         if self._overload is not None:
             self.counters.throttled[Operation.SEND] += len(messages)
             return 0
         settings = self.settings
         cost = settings.send_credits + rules * settings.filter_credits
         costs = [cost * count for count in messages] if cost != 1 else messages
-        if not self.enforces:
-            self._observe(Operation.SEND, costs)
-            self._use_sends(messages, len(messages), rules)
-            return len(messages)
 
         def known(count: int) -> int:
             self._use_sends(messages, count, rules)
@@ -196,17 +198,30 @@ class Throttle:
         count = self._account.admit(costs, lambda count: then(known(count)))
         return None if count is None else known(count)
 
+    def observe_sends(self, messages: Sequence[int], rules: int) -> None:
+        """As `admit_sends`, while nothing ``enforces``: all are admitted."""
+        total = sum(messages)
+        used, prices = self.counters.used, self._prices
+        cost = total * prices[_SEND]
+        used[_SEND] += cost
+        if rules:
+            filtering = total * rules * prices[_FILTER]
+            used[_FILTER] += filtering
+            cost += filtering
+        if not self._account.pays(cost):
+            each = prices[_SEND] + rules * prices[_FILTER]
+            self._observe(Operation.SEND, [each * count for count in messages])
+
     def admit(self, operation: Operation, count: int, then: OnKnown) -> bool | None:
         """Whether one request of ``count`` units (messages; 1 for management) may be done, all or nothing. None:
         ``then`` gets it in a moment."""
+        if not self.enforces:
+            self.charge(operation, count)
+            return True
         if self._overload is not None:
             self.counters.throttled[operation] += 1
             return False
         cost = count * self._prices[operation]
-        if not self.enforces:
-            self._observe(operation, (cost,))
-            self.counters.used[operation] += cost
-            return True
         admitted = self._account.admit((cost,), lambda count: then(self._known(operation, cost, count == 1)))
         return None if admitted is None else self._known(operation, cost, admitted == 1)
 
@@ -217,14 +232,14 @@ class Throttle:
 
     def charge(self, operation: Operation, count: int) -> None:
         """``count`` units were done already."""
-        cost = count * self._prices[operation]
         if self._overload is not None:
             return  # nobody counts credits
+        cost = count * self._prices[operation]
+        self.counters.used[operation] += cost
         if self.enforces:
             self._account.charge(cost)
-        else:
+        elif not self._account.pays(cost):
             self._observe(operation, (cost,))
-        self.counters.used[operation] += cost
 
     def charge_sends(self, count: int, rules: int) -> None:
         """So many messages were sent already, and compared with so many rules each. Of who can't wait for credits from
@@ -251,11 +266,8 @@ class Throttle:
             self.counters.used[Operation.FILTER] += total * rules * self.settings.filter_credits
 
     def _observe(self, operation: Operation, costs: Sequence[int]) -> None:
-        """Only see whether they would have been admitted."""
-        account = self._account
-        if account.pays_at_once(costs):
-            return
-        admitted = account.admit(costs, partial(self._observed, operation, len(costs)))
+        """Only see whether they would have been admitted, of what is not paid for at once."""
+        admitted = self._account.admit(costs, partial(self._observed, operation, len(costs)))
         if admitted is not None and admitted < len(costs):
             self._observed(operation, len(costs), admitted)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -194,3 +195,19 @@ class TestElsewhere:
         run(timeline, 200)
         assert bank.allocator.grant(Ask(5, 1), int(timeline.now_ms())) == Grant(5, 0, True, 15)
         assert throttle.refuses(Operation.RECEIVE)
+
+
+@pytest.mark.row("R2")
+@pytest.mark.parametrize("rules", [0, 2])
+def test_what_is_observed_is_what_would_be_refused(timeline: Timeline, rules: int) -> None:
+    """The same requests, with a policy that refuses and with one that looks on."""
+    settings = ThrottlingSettings(ThrottlingPolicy.ENFORCE, credits_per_s=10, filter_credits=1)
+    enforcing = Throttle(settings, timeline)
+    observing = Throttle(replace(settings, policy=ThrottlingPolicy.OBSERVE), timeline)
+    for messages in ([1, 3, 1, 2], [1], [4], [1, 1]):
+        enforcing.admit_sends(messages, rules, unheard)
+        observing.observe_sends(messages, rules)
+    assert observing.counters.used[:2] == [14, 14 * rules]
+    assert observing.counters.would_throttle == enforcing.counters.throttled
+    assert any(enforcing.counters.throttled)
+    assert not any(observing.counters.throttled)

@@ -102,10 +102,12 @@ class IncomingLink:
                 refused[index] = error
         if self._throttle.uses is not None:
             self._note_use(self._throttle.uses, len(batches), sum(map(len, batches)))
-        if batches and self._throttle.active:
+        if batches and self._throttle.enforces:
             self._admit(run, batches, refused)
-        else:
-            self._go_on(run, batches, refused)
+            return
+        if batches and self._throttle.active:
+            self._throttle.observe_sends([len(batch) for batch in batches], self._rule_count)
+        self._go_on(run, batches, refused)
 
     def _note_use(self, uses: Uses, requests: int, messages: int) -> None:
         peer, name = self._link.session.connection.peer, self._entity.queue.name

@@ -207,10 +207,12 @@ class OutgoingLink:
             peer, count = self._link.session.connection.peer, len(granted.entries)
             client = client_name(None if peer is None else peer.container_id)
             self._throttle.uses.add(self._entity.queue.name, client, Operation.RECEIVE, count, count)
-        if self._throttle.active and granted.entries:
+        if self._throttle.enforces and granted.entries:
             self._charge(partition, granted)
-        else:
-            self._deliver(partition, granted)
+            return
+        self._deliver(partition, granted)
+        if self._throttle.active and granted.entries:
+            self._throttle.charge(Operation.RECEIVE, len(granted.entries))
 
     def _charge(self, partition: PartitionHandle, granted: Granted) -> None:
         """Deliver what the namespace has credits for. Nothing stays under lock that is not delivered."""
