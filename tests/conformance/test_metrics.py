@@ -75,7 +75,7 @@ def use(broker: BrokerProcess, entity: str) -> None:
         with client.get_queue_sender(entity) as sender:
             for number in range(10):
                 sender.send_messages(ServiceBusMessage(f"{number}"))
-        with client.get_queue_receiver(entity, max_wait_time=5) as receiver:
+        with client.get_queue_receiver(entity, max_wait_time=PATIENCE_S) as receiver:
             taken: list[ServiceBusReceivedMessage] = []
             while len(taken) < 6:
                 taken += receiver.receive_messages(6 - len(taken))
@@ -85,15 +85,14 @@ def use(broker: BrokerProcess, entity: str) -> None:
             receiver.defer_message(taken[4])
             receiver.abandon_message(taken[5])
         deleting = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-        with client.get_queue_receiver(entity, receive_mode=deleting, max_wait_time=5) as receiver:
+        with client.get_queue_receiver(entity, receive_mode=deleting, max_wait_time=PATIENCE_S) as receiver:
             left = 3
             while left:
                 left -= len(receiver.receive_messages(left))
 
 
 @pytest.mark.row("R13")
-@pytest.mark.parametrize("broker", [1, 3], indirect=True)
-@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize(("broker", "partitioned"), [(1, False), (3, True)], indirect=["broker"])
 def test_what_is_done_is_counted(broker: BrokerProcess, partitioned: bool) -> None:
     broker.create_queue("orders", EnablePartitioning=partitioned)
     broker.create_queue("idle")
@@ -150,7 +149,7 @@ def test_links_and_what_is_unsettled(broker: BrokerProcess) -> None:
     with ServiceBusClient.from_connection_string(broker.connection_string) as client:
         with client.get_queue_sender("orders") as sender:
             sender.send_messages([ServiceBusMessage("x") for _ in range(2)])
-        with client.get_queue_receiver("orders", max_wait_time=5) as receiver:
+        with client.get_queue_receiver("orders", max_wait_time=PATIENCE_S) as receiver:
             taken: list[ServiceBusReceivedMessage] = []
             while len(taken) < 2:
                 taken += receiver.receive_messages(2)
@@ -218,7 +217,7 @@ def use_up(string: str, queue: str) -> None:
     sent = False
     with connect(string) as client:
         sender = client.sender(queue)
-        until_s = time.monotonic() + 20
+        until_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < until_s:
             try:
                 sender.send_batch([OutgoingMessage(body=b"x") for _ in range(40)])

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import stat
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,20 @@ def serve(folder: Path, document: Any) -> tuple[int, str]:
         "serve", "--data", str(folder / "data"), "--config", str(file), "--amqp-port", "0", "--http-port", "0"
     )
     return ended.returncode, ended.stderr
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """For tests that it goes on running through."""
+    with BrokerProcess(tmp_path_factory.mktemp("shared")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Without the flag of the emulator."""
+    with BrokerProcess(tmp_path_factory.mktemp("guarded"), emulator=False) as broker:
+        yield broker
 
 
 @pytest.mark.row("P25")
@@ -89,84 +104,80 @@ def test_config_json_can_not_change_what_a_queue_is_for_life(tmp_path: Path) -> 
     assert "Traceback" not in stderr
 
 
-def test_second_broker_on_a_data_directory_ends_with_1_and_names_the_file(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as broker:
-        ended = run_to_the_end("serve", "--data", str(broker.data), "--amqp-port", "0", "--http-port", "0")
-        assert ended.returncode == 1
-        assert str(broker.data) in ended.stderr
-        assert str(broker.ready["pid"]) in ended.stderr
-        assert "Traceback" not in ended.stderr
-        broker.create_queue("still-served")
-
-
-def test_port_in_use_ends_with_1_and_names_the_port(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / ".", emulator=True) as broker:
-        other = tmp_path / "other"
-        ended = run_to_the_end("serve", "--data", str(other), "--amqp-port", str(broker.port), "--http-port", "0")
+def test_second_broker_on_a_data_directory_ends_with_1_and_names_the_file(shared: BrokerProcess) -> None:
+    ended = run_to_the_end("serve", "--data", str(shared.data), "--amqp-port", "0", "--http-port", "0")
     assert ended.returncode == 1
-    assert str(broker.port) in ended.stderr
+    assert str(shared.data) in ended.stderr
+    assert str(shared.ready["pid"]) in ended.stderr
+    assert "Traceback" not in ended.stderr
+    shared.create_queue("still-served")
+
+
+def test_port_in_use_ends_with_1_and_names_the_port(shared: BrokerProcess, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    ended = run_to_the_end("serve", "--data", str(other), "--amqp-port", str(shared.port), "--http-port", "0")
+    assert ended.returncode == 1
+    assert str(shared.port) in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-def test_health_says_200_and_each_store(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as broker, urlopen(f"{broker.http_url}/health", timeout=PATIENCE_S) as response:
+def test_health_says_200_and_each_store(shared: BrokerProcess) -> None:
+    with urlopen(f"{shared.http_url}/health", timeout=PATIENCE_S) as response:
         assert response.status == 200
         health = json.load(response)
     assert health["status"] == "healthy"
-    assert len(health["stores"]) == broker.ready["brokers"][0]["stores"] == 16
+    assert len(health["stores"]) == shared.ready["brokers"][0]["stores"] == 16
 
 
-def test_ready_file_has_what_clients_need_and_only_its_owner_reads_it(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as broker:
-        assert stat.S_IMODE((tmp_path / "ready.json").stat().st_mode) == 0o600
-        ports = {"amqp_port", "http_port", "amqps_port", "https_port"}
-        assert {"pid", *ports, "connection_string", "brokers", "namespaces"} == set(broker.ready)
-        assert f":{broker.port};" in broker.connection_string
-        assert broker.ready["amqps_port"] is None
+def test_ready_file_has_what_clients_need_and_only_its_owner_reads_it(shared: BrokerProcess) -> None:
+    assert stat.S_IMODE((shared.folder / "ready.json").stat().st_mode) == 0o600
+    ports = {"amqp_port", "http_port", "amqps_port", "https_port"}
+    assert {"pid", *ports, "connection_string", "brokers", "namespaces"} == set(shared.ready)
+    assert f":{shared.port};" in shared.connection_string
+    assert shared.ready["amqps_port"] is None
 
 
 @pytest.mark.parametrize("library", ["python", "javascript", "proton"])
-def test_well_known_key_is_refused_without_the_emulator_flag(tmp_path: Path, library: str) -> None:
-    with BrokerProcess(tmp_path, emulator=False) as broker:
-        keys = tmp_path / "data" / "keys.json"
-        assert stat.S_IMODE(keys.stat().st_mode) == 0o600
-        assert EMULATOR_KEY not in keys.read_text()
-        broker.create_queue("q")
-        with closing(LIBRARIES[library](broker.connection_string)) as client:
-            client.send("q", Outgoing(b"x"))
-        known = re.sub(r"SharedAccessKey=[^;]+", f"SharedAccessKey={EMULATOR_KEY}", broker.connection_string)
-        with pytest.raises(ClientTrouble) as refused, closing(LIBRARIES[library](known)) as client:
-            client.send("q", Outgoing(b"x"))
-        assert refused.value.kind is Trouble.UNAUTHORIZED
-        assert broker.describe("q").messages == 1
-        key = json.loads(keys.read_text())
-        assert str(key) not in broker.log
+def test_well_known_key_is_refused_without_the_emulator_flag(guarded: BrokerProcess, library: str) -> None:
+    keys = guarded.data / "keys.json"
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o600
+    assert EMULATOR_KEY not in keys.read_text()
+    queue = guarded.create_queue(f"of-{library}")
+    with closing(LIBRARIES[library](guarded.connection_string)) as client:
+        client.send(queue, Outgoing(b"x"))
+    known = re.sub(r"SharedAccessKey=[^;]+", f"SharedAccessKey={EMULATOR_KEY}", guarded.connection_string)
+    with pytest.raises(ClientTrouble) as refused, closing(LIBRARIES[library](known)) as client:
+        client.send(queue, Outgoing(b"x"))
+    assert refused.value.kind is Trouble.UNAUTHORIZED
+    assert guarded.describe(queue).messages == 1
+    key = json.loads(keys.read_text())
+    assert str(key) not in guarded.log
 
 
-def test_keys_stay_the_same_across_a_restart(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, emulator=False) as broker:
-        before = broker.connection_string
-        broker.restart()
-        assert broker.connection_string == before
+def test_keys_stay_the_same_across_a_restart(guarded: BrokerProcess) -> None:
+    before = guarded.connection_string
+    guarded.restart()
+    assert guarded.connection_string == before
 
 
-def test_only_loopback_is_listened_on(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as broker:
-        for port in (broker.port, broker.ready["http_port"]):
-            socket.create_connection(("127.0.0.1", port), 5).close()
-            with pytest.raises(OSError):
-                socket.create_connection(("127.0.0.2", port), 5)
+def test_only_loopback_is_listened_on(shared: BrokerProcess) -> None:
+    for port in (shared.port, shared.ready["http_port"]):
+        socket.create_connection(("127.0.0.1", port), PATIENCE_S).close()
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.2", port), PATIENCE_S)
 
 
-@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 4096, b"AMQP\x02\x01\x00\x00"])
-def test_garbage_on_the_port_ends_its_own_connection_only(tmp_path: Path, garbage: bytes) -> None:
-    with BrokerProcess(tmp_path) as broker:
-        broker.create_queue("q")
-        with closing(LIBRARIES["rhea"](broker.connection_string)) as client:
-            client.send("q", Outgoing(b"x"))
-            with socket.create_connection(("127.0.0.1", broker.port), 10) as stranger:
-                stranger.sendall(garbage)
-                while stranger.recv(4096):
-                    pass
-            client.send("q", Outgoing(b"y"))
-        assert broker.describe("q").messages == 2
+GARBAGE = {"http": b"GET / HTTP/1.1\r\n\r\n", "zeros": b"\x00" * 4096, "amqp-2": b"AMQP\x02\x01\x00\x00"}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_on_the_port_ends_its_own_connection_only(shared: BrokerProcess, garbage: str) -> None:
+    queue = shared.create_queue(f"beside-{garbage}")
+    with closing(LIBRARIES["rhea"](shared.connection_string)) as client:
+        client.send(queue, Outgoing(b"x"))
+        with socket.create_connection(("127.0.0.1", shared.port), PATIENCE_S) as stranger:
+            stranger.sendall(GARBAGE[garbage])
+            while stranger.recv(4096):
+                pass
+        client.send(queue, Outgoing(b"y"))
+    assert shared.describe(queue).messages == 2

@@ -46,7 +46,7 @@ class Queue(NamedTuple):
                 sender.send_messages(ServiceBusMessage(body, **properties))
 
     def receiver(self, **options: Any) -> ServiceBusReceiver:
-        return self.client.get_queue_receiver(self.name, max_wait_time=5, **options)
+        return self.client.get_queue_receiver(self.name, max_wait_time=PATIENCE_S, **options)
 
     def take(self, receiver: ServiceBusReceiver, count: int = 1) -> list[ServiceBusReceivedMessage]:
         taken: list[ServiceBusReceivedMessage] = []
@@ -116,7 +116,7 @@ def test_what_clients_ask_for_is_summed_up_by_seconds(
         sender.send_messages([ServiceBusMessage("x") for _ in range(3)])
         sender.schedule_messages(ServiceBusMessage("y"), datetime.now(UTC) + timedelta(days=1))
     broker.advance(1_000)
-    with client.get_subscription_receiver(topic, "all", max_wait_time=5) as receiver:
+    with client.get_subscription_receiver(topic, "all", max_wait_time=PATIENCE_S) as receiver:
         receiver.peek_messages(2)
         taken: list[ServiceBusReceivedMessage] = []
         while len(taken) < 3:
@@ -267,7 +267,7 @@ class TestEveryOperation:
         Queue(name, client).send("comes back")
         with connect(broker.connection_string) as own:
             receiver = own.receiver(name, prefetch=1)
-            receiver.settle(receiver.receive(1, 5.0), RELEASE)
+            receiver.settle(receiver.receive(1, PATIENCE_S), RELEASE)
             receiver.close()
         receiver_of = Queue(there, client)
         with receiver_of.receiver(receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiving:
@@ -287,7 +287,7 @@ class TestEveryOperation:
             broker.create_subscription(name, subscription)
         with client.get_topic_sender(name) as sender:
             sender.send_messages(ServiceBusMessage("a", partition_key="north"))
-        with client.get_subscription_receiver(name, "mail", max_wait_time=5) as receiver:
+        with client.get_subscription_receiver(name, "mail", max_wait_time=PATIENCE_S) as receiver:
             receiver.complete_message(receiver.receive_messages(1)[0])
         rows = written(broker, name)
         found = {entity: operations([row for row in rows if row["entity"] == entity]) for entity in

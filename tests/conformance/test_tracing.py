@@ -15,6 +15,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S
 
 
 class Collector:
@@ -91,7 +92,7 @@ class Trace:
 
 def receive(client: ServiceBusClient, queue: str, count: int, **options: Any) -> list[ServiceBusReceivedMessage]:
     """Received, and completed unless they were deleted as they came."""
-    with client.get_queue_receiver(queue, max_wait_time=5, **options) as receiver:
+    with client.get_queue_receiver(queue, max_wait_time=PATIENCE_S, **options) as receiver:
         taken: list[ServiceBusReceivedMessage] = []
         while len(taken) < count:
             more = receiver.receive_messages(count - len(taken))
@@ -148,7 +149,7 @@ def test_the_standard_variables_are_enough(
         with ServiceBusClient.from_connection_string(broker.connection_string) as client:
             with client.get_queue_sender(queue) as sender:
                 sender.send_messages(trace.message())
-            with client.get_queue_receiver(queue, max_wait_time=5) as receiver:
+            with client.get_queue_receiver(queue, max_wait_time=PATIENCE_S) as receiver:
                 (message,) = receiver.receive_messages(1)
                 receiver.abandon_message(message)
             receive(client, queue, 1, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)

@@ -53,10 +53,14 @@ class Machines:
 
     def start(self, *names: str) -> Self:
         """Make and start them, one after the other, and wait until each has its share."""
-        for name in names:
-            self.make(name).start()
-        if names:
+        try:
+            for name in names:
+                self.make(name).start()
             self.settle(*self.brokers)
+        except BaseException:
+            for broker in self.brokers.values():
+                broker.kill()
+            raise
         return self
 
     def status(self, broker: str) -> ClusterStatus:

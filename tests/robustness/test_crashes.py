@@ -6,17 +6,16 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from partibus.client import Client, ClientError, IncomingMessage, OutgoingMessage, Receiver, connect
-from partibus.client.errors import ConnectionLost, LinkLost, TimedOut
+from partibus.client import Client, ClientError, OutgoingMessage, Receiver
+from partibus.client.errors import ConnectionLost, TimedOut
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
 from tests.robustness.raw import check_serves
+from tests.robustness.ways import client_of, drained, number_of
 
 KEYS = 40
 
@@ -29,17 +28,8 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     assert "Traceback" not in broker.log
 
 
-def client_of(broker: BrokerProcess) -> Client:
-    return connect(broker.connection_string, timeout_s=PATIENCE_S)
-
-
 def message(number: int) -> OutgoingMessage:
     return OutgoingMessage(body=b"%d" % number, partition_key=f"key-{number % KEYS}" if number % 3 else None)
-
-
-def number_of(message: IncomingMessage) -> int:
-    assert isinstance(message.body, bytes)
-    return int(message.body.rstrip(b"\0"))
 
 
 def send_until(client: Client, queue: str, numbers: Iterator[int], accepted: int) -> int:
@@ -48,17 +38,6 @@ def send_until(client: Client, queue: str, numbers: Iterator[int], accepted: int
     while sender.accepted < accepted:
         sender.send_nowait([message(next(numbers)) for _ in range(100)])
     return sender.accepted
-
-
-def waiting(broker: BrokerProcess, queue: str) -> list[int]:
-    """The numbers in a queue, each message taken out."""
-    found: list[int] = []
-    with client_of(broker) as client:
-        receiver = client.receiver(queue)
-        while messages := receiver.receive(500, timeout_s=0.7):
-            found += [number_of(message) for message in messages]
-            receiver.settle(messages)
-    return found
 
 
 def peeked(broker: BrokerProcess, queue: str) -> set[int]:
@@ -89,7 +68,7 @@ def test_what_was_acknowledged_survives_a_kill(broker: BrokerProcess, partitione
         numbers = count(next(sent))
         client.close()
         broker.start()
-    found = waiting(broker, "q")
+    found = drained(broker, "q")
     assert len(found) == len(set(found))
     assert acknowledged <= set(found) <= set(range(next(numbers)))
     for key in range(KEYS) if partitioned else ():
@@ -135,7 +114,7 @@ def test_what_was_acknowledged_survives_a_stop_under_load(broker: BrokerProcess)
     client.close()
     broker.stop()
     broker.start()
-    found = waiting(broker, "q")
+    found = drained(broker, "q")
     assert len(found) == len(set(found))
     assert set(range(stored)) <= set(found) <= set(range(next(numbers)))
 
@@ -151,7 +130,7 @@ def test_a_broker_that_was_frozen_goes_on(broker: BrokerProcess) -> None:
         finally:
             os.kill(broker.ready["pid"], signal.SIGCONT)
         sender.flush()
-    assert waiting(broker, "alive") == [1, 2]
+    assert drained(broker, "alive") == [1, 2]
 
 
 BULK = bytes(60_000)
@@ -177,9 +156,6 @@ def test_files_that_may_not_grow(broker: BrokerProcess) -> None:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
         assert "store" in str(refused.value)
     check_serves(broker)
-    found: list[int] = []
-    while not found:  # the store is opened again now and then
-        with suppress(LinkLost):
-            found = waiting(broker, "q")
+    found = drained(broker, "q")  # the store is opened again now and then
     assert found[:stored] == list(range(stored))
     assert len(found) <= stored + 1

@@ -11,15 +11,12 @@ import pytest
 from partibus.testing.chaos import Stage, Verdict, run
 from partibus.testing.nemesis import Nemesis
 from partibus.testing.patience import eventually
-from partibus.testing.postgresql_server import PostgreSQLServer
+from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness import altered_broker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-pytestmark = pytest.mark.timeout(300)
-"""For a machine that has a lot else to do."""
 
 SEED = 11
 
@@ -55,8 +52,7 @@ def test_at_points_of_stores_in_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("R14", "R15", "P11")
-def test_at_points_of_stores_in_a_database(tmp_path: Path) -> None:
-    with PostgreSQLServer() as server:
-        url = server.url(parameters="schema=deaths&stores=6")
-        verdict = run_with_deaths(tmp_path, altered_broker.DISTANT_POINTS, "--store", url, "--store", "sqlite:10")
+def test_at_points_of_stores_in_a_database(tmp_path: Path, server: PostgreSQLServer) -> None:
+    url = server.url(parameters=f"schema={new_schema()}&stores=6")
+    verdict = run_with_deaths(tmp_path, altered_broker.DISTANT_POINTS, "--store", url, "--store", "sqlite:10")
     check(verdict, len(altered_broker.DISTANT_POINTS))

@@ -150,8 +150,8 @@ def test_with_stores_away_it_is_gone_and_they_are_cleared_when_they_are_back(tmp
 
 
 @pytest.mark.row("R10")
-def test_namespaces_of_several_machines_are_those_of_all(tmp_path: Path) -> None:
-    with PostgreSQLServer(settings={"max_connections": "400"}) as server, ExitStack() as stack:
+def test_namespaces_of_several_machines_are_those_of_all(tmp_path: Path, server: PostgreSQLServer) -> None:
+    with ExitStack() as stack:
         machines = Machines(tmp_path, server).start("one", "two")
         for broker in machines.brokers.values():
             stack.callback(broker.stop)

@@ -13,8 +13,8 @@ import pytest
 
 from partibus.client import ClientError, OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
-from tests.robustness.ways import client_of, message, number_of
+from partibus.testing.patience import PATIENCE_S, eventually
+from tests.robustness.ways import client_of, drained, message
 
 DISK = "160m"
 """Sixteen stores keep 64 MiB back and refuse messages when less than 32 MiB are free."""
@@ -54,17 +54,15 @@ def test_messages_are_refused_and_what_is_there_can_be_received(disk: Path) -> N
             with (disk / "something else").open("wb") as file, suppress(OSError):
                 while file.write(bytes(1 << 20)):
                     file.flush()
-            receiver = client.receiver("orders")
-            found: list[int] = []
-            while messages := receiver.receive(50, timeout_s=2):
-                receiver.settle(messages)
-                found += [number_of(one) for one in messages]
-            assert sorted(found) == accepted
+            assert sorted(drained(broker, "orders", accepted)) == accepted
             (disk / "something else").unlink()
-        for _ in range(50):
-            with suppress(ClientError), client_of(broker) as client:
+
+        def is_taken_again() -> bool:
+            with client_of(broker) as client:
                 client.sender("orders").send([OutgoingMessage(body=b"again")])
-                break
+            return True
+
+        eventually("there is room", is_taken_again)
         with client_of(broker) as client:
             (again,) = client.receiver("orders").receive(1, timeout_s=PATIENCE_S)
             assert again.body == b"again"

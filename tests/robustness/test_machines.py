@@ -25,8 +25,6 @@ from tests.robustness.ways import drained
 
 KEYS = [f"key-{number}" for number in range(64)]
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def message(number: int, key: str | None = None) -> OutgoingMessage:
     return OutgoingMessage(body=b"%d" % number, partition_key=key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,25 +12,57 @@ import pytest
 
 from partibus.testing.chaos import QUEUES, Stage, Verdict, run
 from partibus.testing.nemesis import Nemesis
-from partibus.testing.patience import eventually, pause
-from partibus.testing.postgresql_server import PostgreSQLServer
+from partibus.testing.patience import PATIENCE_S, eventually, pause
+from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness import altered_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-pytestmark = pytest.mark.timeout(300)
-"""For a machine that has a lot else to do."""
+pytestmark = pytest.mark.timeout(1_200)
+"""Of several attempts on a machine that has a lot else to do."""
 
 SEED = 5
-PATIENCE_S = 7.0
+STUCK_S = 7.0
+"""A bug leaves messages that nobody gets; that is a verdict as well, and need not be waited for as long as where there
+should be none."""
+KILLS = 2
+ATTEMPTS = 6
+LATE = "answers_late:0.3"
+"""So much of the time something is done and not answered that a kill meets some of it."""
 
 
-def run_with(bugs: str, folder: Path, plan: Sequence[Callable[[Nemesis], str]], *arguments: str) -> Verdict:
-    """Three brokers with bugs, clients, and these deeds. Messages that nobody gets are a verdict as well, but need not
-    be waited for as long as where there should be none."""
+def run_with(
+    bugs: str,
+    folder: Path,
+    plan: Sequence[Callable[[Nemesis], str]],
+    *arguments: str,
+    patience_s: float = PATIENCE_S,
+    seed: int = SEED,
+) -> Verdict:
+    """Brokers with bugs, clients, and these deeds. How available they are on a busy machine is not asked here."""
     environment = {altered_broker.VARIABLE: bugs}
-    return run(SEED, 0, folder, plan, Stage(3, arguments, altered_broker.COMMAND, environment, PATIENCE_S))
+    stage = Stage(3, arguments, altered_broker.COMMAND, environment, patience_s, unavailable_max_ms=60_000)
+    return run(seed, 0, folder, plan, stage)
+
+
+def runs_until_a_rule_is_broken(
+    bugs: str, folder: Path, plan: Sequence[Callable[[Nemesis], str]], server: PostgreSQLServer | None = None
+) -> Verdict:
+    """The first of several runs in which one is, mostly the first of all: what clients have under way when a broker is
+    killed is up to chance. The last if none is. ``server``: of the stores, if they are in one."""
+    for attempt in count():
+        (run_folder := folder / str(attempt)).mkdir()
+        arguments = () if server is None else stores_of(server)
+        verdict = run_with(bugs, run_folder, plan, *arguments, patience_s=STUCK_S, seed=SEED + attempt)
+        if rules_broken(verdict) or attempt == ATTEMPTS:
+            break
+    return verdict
+
+
+def stores_of(server: PostgreSQLServer) -> tuple[str, ...]:
+    """Sixteen that nobody has used."""
+    return "--store", server.url(parameters=f"schema={new_schema()}&stores=16")
 
 
 def kill_under_load(nemesis: Nemesis) -> str:
@@ -43,19 +76,20 @@ def rules_broken(verdict: Verdict) -> set[str]:
 
 
 def test_acknowledged_before_the_commit(tmp_path: Path) -> None:
-    verdict = run_with("acknowledges_before_the_commit", tmp_path, [kill_under_load] * 4)
+    verdict = runs_until_a_rule_is_broken("acknowledges_before_the_commit", tmp_path, [kill_under_load] * KILLS)
     assert "lost" in rules_broken(verdict), str(verdict)
 
 
 def test_locks_forgotten(tmp_path: Path) -> None:
-    verdict = run_with("forgets_locks", tmp_path, [kill_under_load] * 4)
+    verdict = runs_until_a_rule_is_broken("forgets_locks", tmp_path, [kill_under_load] * KILLS)
     assert rules_broken(verdict) == {"second live lock"}, str(verdict)
 
 
 def test_what_was_executed_is_denied(tmp_path: Path) -> None:
     """What has a key is refused; what has none is sent elsewhere. A completion that is denied leaves a message that its
     receiver believes to have, and that is gone."""
-    verdict = run_with("answers_late:0.05 denies_what_was_executed", tmp_path, [kill_under_load] * 4)
+    bugs = f"{LATE} denies_what_was_executed"
+    verdict = runs_until_a_rule_is_broken(bugs, tmp_path, [kill_under_load] * KILLS)
     assert rules_broken(verdict), str(verdict)
     assert rules_broken(verdict) <= {"refused but stored", "stored twice", "lost"}, str(verdict)
 
@@ -63,7 +97,7 @@ def test_what_was_executed_is_denied(tmp_path: Path) -> None:
 @pytest.mark.row("K6")
 def test_answers_that_are_lost_with_their_owner(tmp_path: Path) -> None:
     """No bug: each commit is done for some time before it is answered, so the next owner is asked about many."""
-    verdict = run_with("answers_late:0.05", tmp_path, [kill_under_load] * 4)
+    verdict = run_with(LATE, tmp_path, [kill_under_load] * KILLS)
     assert rules_broken(verdict) == set(), str(verdict)
 
 
@@ -87,11 +121,14 @@ def wake_after_the_loss_of_all_stores(nemesis: Nemesis) -> str:
 
 
 @pytest.mark.row("P11")
-@pytest.mark.parametrize("bugs", ["spares_the_silent", "spares_the_silent forgets_the_epoch"])
-def test_a_broker_that_wakes_after_its_stores_were_taken(tmp_path: Path, bugs: str) -> None:
-    """The epoch in the store is enough, also where nobody ends a broker that is silent; without it rules are broken."""
-    with PostgreSQLServer() as server:
-        url = server.url(parameters="schema=epoch&stores=16")
-        verdict = run_with(bugs, tmp_path, [wake_after_the_loss_of_all_stores], "--store", url)
+def test_a_broker_that_wakes_after_its_stores_were_taken(tmp_path: Path, server: PostgreSQLServer) -> None:
+    """The epoch in the store is enough, also where nobody ends a broker that is silent."""
+    verdict = run_with("spares_the_silent", tmp_path, [wake_after_the_loss_of_all_stores], *stores_of(server))
     assert verdict.deeds, "nobody was stopped"
-    assert bool(rules_broken(verdict)) == ("forgets_the_epoch" in bugs), str(verdict)
+    assert rules_broken(verdict) == set(), str(verdict)
+
+
+@pytest.mark.row("P11")
+def test_without_the_epoch_it_breaks_rules(tmp_path: Path, server: PostgreSQLServer) -> None:
+    bugs, deeds = "spares_the_silent forgets_the_epoch", [wake_after_the_loss_of_all_stores]
+    assert rules_broken(runs_until_a_rule_is_broken(bugs, tmp_path, deeds, server))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from partibus.client.errors import ClientError
@@ -22,12 +21,16 @@ def eventually(what: str, holds: Callable[[], bool], patience_s: float = PATIENC
     """Look until it does; AssertionError when it takes too long. An answer that can't be had now is no answer."""
     clock, look_s = SystemClock(), _FIRST_LOOK_S
     give_up_ms = clock.now_ms() + patience_s * 1_000
+    said: OSError | ClientError | None = None
     while True:
-        with suppress(OSError, ClientError):
+        try:
             if holds():
                 return
+            said = None
+        except (OSError, ClientError) as error:
+            said = error
         if clock.now_ms() >= give_up_ms:
-            raise AssertionError(f"not within {patience_s:g} s: {what}")
+            raise AssertionError(f"not within {patience_s:g} s: {what}") from said
         pause(look_s)
         look_s = min(look_s * 1.5, _LAST_LOOK_S)
 
