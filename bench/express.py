@@ -6,9 +6,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.brokers import Partibus, partibus
 from bench.pairs import Pairs, Side, compare
+from bench.yardstick import at_full_speed, piece_ns
 from partibus.bench.load import Job, Mode
 from partibus.bench.scenarios import TIMEOUT_S
 from partibus.bench.statistics import median, percentiles
@@ -30,10 +32,27 @@ class Acknowledged:
     """In each round."""
     rounds: int
     latency_ms: dict[str, float]
+    full_speed_share: float
+    """Of the sends, those beside which the machine was not slowed down from outside (`bench.yardstick`)."""
+    full_speed_ms: dict[str, float]
+    """As ``latency_ms``, of these."""
 
     def as_dict(self) -> dict[str, object]:
-        rounded = {key: round(value, 3) for key, value in self.latency_ms.items()}
-        return asdict(self) | {"latency_ms": rounded}
+        return {key: _rounded(value) for key, value in asdict(self).items()}
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return round(value, 3) if isinstance(value, float) else value
+
+
+class _Round(NamedTuple):
+    """One of them; milliseconds."""
+
+    every: dict[str, float]
+    full_speed: dict[str, float]
+    full_speed_share: float
 
 
 def measure_express(
@@ -46,20 +65,31 @@ def measure_express(
                 "express", base, _side(peer, base), _side(peer, other), pairs=pairs, count=count, runs=("send", "both")
             )
         kinds = ("plain", "express")
-        found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+        found: dict[str, list[_Round]] = {kind: [] for kind in kinds}
         for number in range(pairs):
             for kind in kinds[:: -1 if number % 2 else 1]:
                 found[kind].append(_answers(peer, kind, seconds))
         for kind, rounds in found.items():
-            middle = {key: median([one[key] for one in rounds]) for key in rounds[0]}
-            yield Acknowledged(queue=kind, rate=RATE, messages=round(RATE * seconds), rounds=pairs, latency_ms=middle)
+            yield Acknowledged(
+                queue=kind,
+                rate=RATE,
+                messages=round(RATE * seconds),
+                rounds=pairs,
+                latency_ms=_medians([one.every for one in rounds]),
+                full_speed_share=median([one.full_speed_share for one in rounds]),
+                full_speed_ms=_medians([one.full_speed for one in rounds]),
+            )
+
+
+def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
+    return {key: median([one[key] for one in rounds]) for key in rounds[0]}
 
 
 def _side(peer: Partibus, kind: str) -> Side:
     return Side(lambda: peer.queue(kind), peer.foreign.unforced())
 
 
-def _answers(peer: Partibus, kind: str, seconds: float) -> dict[str, float]:
+def _answers(peer: Partibus, kind: str, seconds: float) -> _Round:
     address, count = peer.queue(kind).address, round(RATE * seconds)
     receiving = Job(mode=Mode.RECEIVE, address=address, count=count + 1)
     with peer.own.start(receiving) as running, connect(peer.broker.connection) as client:
@@ -67,11 +97,15 @@ def _answers(peer: Partibus, kind: str, seconds: float) -> dict[str, float]:
         payload = OutgoingMessage(body=bytes(1024)).encode()
         sender.send([payload])  # the first makes the partition begin
         latencies_ms: list[float] = []
+        pieces_ns: list[float] = []
         start_s = time.perf_counter()
         for number in range(count):
             time.sleep(max(0.0, start_s + number / RATE - time.perf_counter()))
+            pieces_ns.append(piece_ns())
             began_s = time.perf_counter()
             sender.send([payload])
             latencies_ms.append((time.perf_counter() - began_s) * 1_000)
+        pieces_ns.append(piece_ns())
         running.wait(TIMEOUT_S)
-    return percentiles(latencies_ms)._asdict()
+    full_speed_ms = at_full_speed(latencies_ms, pieces_ns)
+    return _Round(percentiles(latencies_ms)._asdict(), percentiles(full_speed_ms)._asdict(), len(full_speed_ms) / count)

@@ -141,8 +141,10 @@ def _express(rows: Sequence[Row]) -> Iterator[Verdict]:
         if row["scenario"] == "pairs" and row["what"] == "express" and row["run"] == "send":
             yield _at_least(f"express, {row['queue']}: send", row["rate_ratio"], _EXPRESS_SHARE, "times the durable")
         elif row["scenario"] == "acknowledged" and row["queue"] == "express":
-            measured = row["latency_ms"]["p99"]
-            yield _at_most(f"express: answer to a send at {row['rate']:,}/s, p99", measured, _ACKNOWLEDGED_MS, "ms")
+            what = f"express: answer to a send at {row['rate']:,}/s, p99"
+            yield _at_most(what, row["latency_ms"]["p99"], _ACKNOWLEDGED_MS, "ms")
+            what = "... while the machine was not slowed down from outside"
+            yield _at_most(what, row["full_speed_ms"]["p99"], _ACKNOWLEDGED_MS, "ms")
 
 
 def _metrics(rows: Sequence[Row]) -> Iterator[Verdict]:
