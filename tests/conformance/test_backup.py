@@ -27,7 +27,7 @@ def partibus(broker: BrokerProcess, tmp_path: Path) -> Callable[..., str]:
     """The command line; standard output."""
 
     def run(*arguments: str) -> str:
-        done = run_to_the_end(*arguments, "--connection", broker.connection_string, timeout_s=60)
+        done = run_to_the_end(*arguments, "--connection", broker.connection_string)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -129,7 +129,6 @@ def test_what_subscriptions_share_is_restored_from_each(
     refused = run_to_the_end(
         *("restore", str(tmp_path / "backup"), "--entity", topic, "--into", "side-topic"),
         *("--connection", broker.connection_string),
-        timeout_s=60,
     )
     assert refused.returncode != 0
     assert "'kept-topic' is a topic: its messages are in its subscriptions" in refused.stderr

@@ -1,13 +1,12 @@
 """What a queue keeps besides messages that wait: it is there again after a broker has ended, gracefully or killed.
 
-Each test has a broker of its own, whose clock stands where it stood.
+They share a broker, whose clock stands where it stood.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -29,9 +28,10 @@ LOCK_MS = 60_000
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path, arguments=("--clock", "manual")) as broker:
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """It runs when a test begins, and when it ends."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), arguments=("--clock", "manual")) as broker:
         broker.advance(AHEAD_MS)
         yield broker
 
@@ -46,9 +46,9 @@ def connected(broker: BrokerProcess) -> closing[JavaScriptServiceBus]:
 
 
 @pytest.mark.row("R14")
-def test_scheduled_messages(broker: BrokerProcess, end: End) -> None:
+def test_scheduled_messages(broker: BrokerProcess, end: End, make_queue: Callable[..., str]) -> None:
     """Those whose time passes while there is no broker come when there is one; what was cancelled stays so."""
-    queue = broker.create_queue("q", EnablePartitioning=True)
+    queue = make_queue(EnablePartitioning=True)
     now_ms = broker.now_ms()
     with connected(broker) as client:
         soon = client.schedule(queue, [Outgoing(b"%d" % i, partition_key=str(i)) for i in range(6)], now_ms + 1_000)
@@ -68,9 +68,9 @@ def test_scheduled_messages(broker: BrokerProcess, end: End) -> None:
 
 
 @pytest.mark.row("R14")
-def test_time_that_passes_while_there_is_no_broker(broker: BrokerProcess) -> None:
+def test_time_that_passes_while_there_is_no_broker(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
     """Locks have run out, scheduled messages have come and others have expired by the time it is back."""
-    queue = broker.create_queue("q", DeadLetteringOnMessageExpiration=True)
+    queue = make_queue(DeadLetteringOnMessageExpiration=True)
     with connected(broker) as client:
         client.send(queue, Outgoing(b"locked"))
         receive_all(client, queue, 1)
@@ -87,8 +87,8 @@ def test_time_that_passes_while_there_is_no_broker(broker: BrokerProcess) -> Non
 
 
 @pytest.mark.row("R14")
-def test_deferred_messages_and_locks_that_were_renewed(broker: BrokerProcess) -> None:
-    queue = broker.create_queue("q", EnablePartitioning=True)
+def test_deferred_messages_and_locks_that_were_renewed(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
+    queue = make_queue(EnablePartitioning=True)
     with connected(broker) as client:
         client.send(queue, *(Outgoing(b"%d" % i, partition_key="k") for i in range(3)))
         held, *deferred = receive_all(client, queue, 3)
@@ -118,9 +118,9 @@ def test_deferred_messages_and_locks_that_were_renewed(broker: BrokerProcess) ->
 
 
 @pytest.mark.row("K4", "R14")
-def test_sessions_with_their_order_and_state(broker: BrokerProcess, end: End) -> None:
+def test_sessions_with_their_order_and_state(broker: BrokerProcess, end: End, make_queue: Callable[..., str]) -> None:
     """Their locks end with the broker: whoever held one can't renew it, and the next one has it at once."""
-    queue = broker.create_queue("q", RequiresSession=True, EnablePartitioning=True)
+    queue = make_queue(RequiresSession=True, EnablePartitioning=True)
     names = [f"s{i}" for i in range(8)]
     with connected(broker) as client:
         client.send_list(queue, [Outgoing(b"%d" % i, session_id=name) for i in range(5) for name in names])
@@ -150,10 +150,9 @@ def test_sessions_with_their_order_and_state(broker: BrokerProcess, end: End) ->
 
 
 @pytest.mark.row("K9", "R14")
-def test_ids_of_messages_that_came_before(broker: BrokerProcess) -> None:
+def test_ids_of_messages_that_came_before(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
     """Those of the window, to the end of the window."""
-    queue = broker.create_queue(
-        "q",
+    queue = make_queue(
         EnablePartitioning=True,
         RequiresDuplicateDetection=True,
         DuplicateDetectionHistoryTimeWindow="PT1M",
@@ -173,8 +172,8 @@ def test_ids_of_messages_that_came_before(broker: BrokerProcess) -> None:
         assert len(peek_all(client, queue)) == 76
 
 
-def test_properties_that_were_changed(broker: BrokerProcess) -> None:
-    queue = broker.create_queue("q", RequiresSession=True, RequiresDuplicateDetection=True, UserMetadata="mine")
+def test_properties_that_were_changed(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
+    queue = make_queue(RequiresSession=True, RequiresDuplicateDetection=True, UserMetadata="mine")
     broker.update_queue(queue, LockDuration="PT2M", UserMetadata="yours", MaxDeliveryCount=3)
     before = broker.describe(queue)
     assert (before.properties["UserMetadata"], before.properties["MaxDeliveryCount"]) == ("yours", 3)

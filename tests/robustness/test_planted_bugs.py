@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,13 +50,14 @@ def runs_until_a_rule_is_broken(
 ) -> Verdict:
     """The first of several runs in which one is, mostly the first of all: what clients have under way when a broker is
     killed is up to chance. The last if none is. ``server``: of the stores, if they are in one."""
-    for attempt in count():
+    attempt = 0
+    while True:
+        attempt += 1
         (run_folder := folder / str(attempt)).mkdir()
         arguments = () if server is None else stores_of(server)
         verdict = run_with(bugs, run_folder, plan, *arguments, patience_s=STUCK_S, seed=SEED + attempt)
         if rules_broken(verdict) or attempt == ATTEMPTS:
-            break
-    return verdict
+            return verdict
 
 
 def stores_of(server: PostgreSQLServer) -> tuple[str, ...]:
