@@ -8,7 +8,8 @@ from typing import Any
 
 from partibus.store.owner import Owner
 from partibus.store.postgresql import Address, PostgreSQLSettings, PostgreSQLStore, parse_address
-from tests.contract.stores import new_address, postgresql_server
+from partibus.testing.postgresql_server import shared_server
+from tests.contract.stores import new_address
 
 SETTINGS = PostgreSQLSettings()
 US = Owner("broker-1", "run-1")
@@ -24,7 +25,7 @@ def open_store(
 
 def sql(address: Address, text: str) -> list[str]:
     """Look into a store, or change it, behind its back."""
-    return postgresql_server().psql(["--command", f"SET search_path = {address.schema}", "--command", text])
+    return shared_server().psql(["--command", f"SET search_path = {address.schema}", "--command", text])
 
 
 class Way:
@@ -101,7 +102,7 @@ class Way:
 def way_to_store() -> Iterator[tuple[Way, Address, Address]]:
     """A new place: over a way that can be cut, and directly."""
     direct = new_address()
-    server = postgresql_server()
+    server = shared_server()
     way = Way(server.port)
     (address,) = parse_address(
         server.url(parameters=f"schema={direct.schema}").replace(f":{server.port}/", f":{way.port}/")

@@ -11,8 +11,8 @@ from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
 from partibus.store.postgresql.address import Address, parse_address
 from partibus.store.postgresql.catalog import SCHEMA_DEFAULT, CatalogSchema, prepare_catalog
-from partibus.testing.postgresql_server import PostgreSQLServer
-from tests.contract.stores import new_address, postgresql_server
+from partibus.testing.postgresql_server import PostgreSQLServer, shared_server
+from tests.contract.stores import new_address
 
 
 def prepare(address: Address) -> None:
@@ -47,7 +47,7 @@ def refusal(url: str) -> str:
 
 
 def test_refused_with_the_reason_and_what_to_do() -> None:
-    server = postgresql_server()
+    server = shared_server()
     assert "correct user and password" in refusal(server.url(password="not-the-password"))
     assert "make the database (createdb)" in refusal(server.url("nowhere"))
     assert "see that the server runs" in refusal("postgresql://partibus@127.0.0.1:1/partibus")

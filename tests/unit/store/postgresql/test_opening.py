@@ -8,8 +8,8 @@ from partibus.partition.keys import body_key, entry_key
 from partibus.partition.ports import StoreError
 from partibus.store.postgresql import Identity, PostgreSQLStore, creation, identity_of, parse_address
 from partibus.store.postgresql import sql as store_sql
-from partibus.testing.postgresql_server import PASSWORD, PostgreSQLServer
-from tests.contract.stores import PARTITION, QUEUE, enqueued, new_address, positions, postgresql_server
+from partibus.testing.postgresql_server import PASSWORD, PostgreSQLServer, shared_server
+from tests.contract.stores import PARTITION, QUEUE, enqueued, new_address, positions
 from tests.unit.store.postgresql.places import US, open_store, sql
 
 
@@ -27,7 +27,7 @@ def refusal(url: str) -> str:
 
 @pytest.fixture
 def role() -> Iterator[str]:
-    server = postgresql_server()
+    server = shared_server()
     server.sql("CREATE ROLE guest LOGIN PASSWORD 'guest' CONNECTION LIMIT 1")
     yield "guest"
     server.sql("DROP ROLE guest")
@@ -38,15 +38,15 @@ def test_nobody_listens() -> None:
 
 
 def test_the_password_is_wrong() -> None:
-    assert "correct user and password" in refusal(postgresql_server().url(password="not-the-password"))
+    assert "correct user and password" in refusal(shared_server().url(password="not-the-password"))
 
 
 def test_there_is_no_such_database() -> None:
-    assert "make the database (createdb)" in refusal(postgresql_server().url("nowhere"))
+    assert "make the database (createdb)" in refusal(shared_server().url("nowhere"))
 
 
 def test_all_connections_are_in_use(role: str) -> None:
-    server = postgresql_server()
+    server = shared_server()
     server.sql("CREATE SCHEMA narrow AUTHORIZATION guest; GRANT CREATE ON DATABASE postgres TO guest")
     (address,) = parse_address(server.url(parameters="schema=narrow", user=role, password="guest"))
     store = open_store(address)
@@ -60,12 +60,12 @@ def test_all_connections_are_in_use(role: str) -> None:
 
 
 def test_the_role_may_not_make_a_schema(role: str) -> None:
-    url = postgresql_server().url(parameters="schema=forbidden", user=role, password="guest")
+    url = shared_server().url(parameters="schema=forbidden", user=role, password="guest")
     assert "grant it CREATE on the database" in refusal(url)
 
 
 def test_the_schema_has_other_tables() -> None:
-    server = postgresql_server()
+    server = shared_server()
     server.sql("CREATE SCHEMA other; CREATE TABLE other.mine ()")
     assert "has tables that are no store of partibus" in refusal(server.url(parameters="schema=other"))
     assert server.sql("SELECT count(*) FROM pg_class WHERE relnamespace = 'other'::regnamespace") == ["1"]
@@ -138,7 +138,7 @@ def test_a_server_that_does_not_sync_is_refused() -> None:
 
 
 def test_commits_are_synced_whatever_the_servers_default_is() -> None:
-    server = postgresql_server()
+    server = shared_server()
     server.sql("ALTER ROLE partibus SET synchronous_commit = off")
     try:
         store = open_store(new_address())
