@@ -339,7 +339,8 @@ def test_a_reader_goes_on_with_another_broker(tmp_path: Path) -> None:
             with closing(open_ranges(broker.connection_string, "q")) as ranges:
                 renewed = ranges.open_cursor("alone", lease_ms=600_000, epochs=epochs(states))
                 assert epochs(renewed) == epochs(states)
-                found[:] = read_all(ranges)
+                if len(now := read_all(ranges)) > len(found):  # else it has advanced before, and was not told
+                    found[:] = now
                 ranges.advance_cursor("alone", ends(ranges), epochs=epochs(states))
                 return read_all(ranges) == []
 

@@ -250,7 +250,7 @@ def test_AutoLockRenewFailed(tmp_path: Path) -> None:  # noqa: N802
             client.azure.get_queue_receiver("q", auto_lock_renewer=renewer) as receiver,
         ):
             client.send("q", MESSAGE)
-            receiver.receive_messages(1, 20)
+            receiver.receive_messages(1, PATIENCE_S)
             other.advance(5_000)
             error = failures.get(timeout=PATIENCE_S)
     assert type(error) is exceptions.AutoLockRenewFailed
@@ -260,7 +260,7 @@ def test_AutoLockRenewTimeout(other: BrokerProcess) -> None:  # noqa: N802
     """The time for which an application wants a lock renewed ends before the lock does."""
     with closing(PythonSync(other.connection_string)) as client, AutoLockRenewer() as renewer:
         client.send("q", MESSAGE)
-        (message,) = client.receiver("q").receive_messages(1, 20)
+        (message,) = client.receiver("q").receive_messages(1, PATIENCE_S)
         renewer.register(client.receiver("q"), message, max_lock_renewal_duration=0.1)
         eventually("the renewal has failed", lambda: message.auto_renew_error is not None)
         assert type(message.auto_renew_error) is exceptions.AutoLockRenewTimeout

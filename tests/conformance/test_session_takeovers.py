@@ -72,5 +72,5 @@ def test_a_session_outlives_the_owner_of_its_store(broker: BrokerProcess, librar
             assert [message.body for message in rest] == [b"2", b"3"]
             holder.session.complete(*rest)
             with pytest.raises(ClientTrouble) as refused:
-                sender.accept_session(queue, holder.name, wait_s=2)
+                sender.accept_session(queue, holder.name)
             assert refused.value.kind is Trouble.SESSION_HELD

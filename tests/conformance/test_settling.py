@@ -11,6 +11,7 @@ from azure.servicebus.exceptions import MessageAlreadySettled
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
     QUIET_S,
+    WAIT_S,
     Client,
     Outgoing,
     peek_all,
@@ -47,10 +48,10 @@ def test_dead_letter_sub_queue_by_the_sub_queue_option_of_the_library(python: Py
     (message,) = receive_all(python, queue, 1)
     python.dead_letter(queue, message, "reason", "description")
     with python.azure.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
-        (dead,) = receiver.receive_messages(1, 20)
+        (dead,) = receiver.receive_messages(1, WAIT_S)
         assert (dead.dead_letter_reason, dead.dead_letter_source) == ("reason", queue)
         receiver.abandon_message(dead)
-        (again,) = receiver.receive_messages(1, 20)
+        (again,) = receiver.receive_messages(1, WAIT_S)
         assert again.delivery_count == 1
         receiver.complete_message(again)
 
@@ -142,10 +143,12 @@ def test_messages_are_pushed_to_a_handler_and_completed_when_it_returns(
 @pytest.mark.row("P15")
 def test_receiver_is_iterated_over(python: PythonSync, queue: str, messages_in: CountMessages) -> None:
     python.send_list(queue, [Outgoing(b"%d" % i, partition_key="k") for i in range(20)])
-    with python.azure.get_queue_receiver(queue, max_wait_time=QUIET_S, prefetch_count=5) as receiver:
+    with python.azure.get_queue_receiver(queue, max_wait_time=WAIT_S, prefetch_count=5) as receiver:
         found = []
         for message in receiver:
             found.append(b"".join(message.body))
             receiver.complete_message(message)
+            if len(found) == 20:
+                break
     assert found == [b"%d" % i for i in range(20)]
     assert messages_in(queue) == 0

@@ -24,13 +24,13 @@ OWN_SPARK = (SPARK + "test_cluster", SPARK + "test_demo.py")
 LONG = (
     SPARK + "streams",
     SPARK + "jobs",
-    # More than a minute each, half of it waiting: beside Spark, which never waits.
+    # About a minute each, half of it waiting: beside Spark, which never waits.
     "tests/robustness/test_planted_bugs",
-    "tests/robustness/test_refused_machines",
+    "tests/robustness/test_cursor_adversary",
     "tests/robustness/test_machines",
     OWN_SPARK[0],
-    "tests/robustness/test_cursor_adversary",
-    "tests/robustness/test_postgresql_losses",
+    "tests/robustness/test_topology_adversary",
+    "tests/robustness/test_refused_machines",
     OWN_SPARK[1],
     "tests/robustness/test_bad_",
     "tests/simulation/test_simulation",

@@ -39,9 +39,9 @@ def run_with(
     patience_s: float = PATIENCE_S,
     seed: int = SEED,
 ) -> Verdict:
-    """Brokers with bugs, clients, and these deeds. How available they are on a busy machine is not asked here."""
+    """Two brokers with bugs, clients, and these deeds. How available they are on a busy machine is not asked here."""
     environment = {altered_broker.VARIABLE: bugs}
-    stage = Stage(3, arguments, altered_broker.COMMAND, environment, patience_s, unavailable_max_ms=60_000)
+    stage = Stage(2, arguments, altered_broker.COMMAND, environment, patience_s, unavailable_max_ms=60_000)
     return run(seed, 0, folder, plan, stage)
 
 
