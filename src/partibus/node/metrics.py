@@ -27,7 +27,6 @@ from partibus.node.cursor_watch import CursorFacts, CursorWatch, Retained
 from partibus.partition.commands import Inspect
 from partibus.partition.keys import KIND_BITS, SubqueueKind
 from partibus.partition.meters import COMMITTED, TALLIED, Meters, Tally
-from partibus.partition.ports import SubqueueCounts
 from partibus.partition.replies import Inspected
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
@@ -96,7 +95,7 @@ class Measuring:
         self._meters = meters
         self._server = server
         self._stores = stores
-        self._waiting: dict[int, SubqueueCounts] = {}
+        self._waiting: dict[int, tuple[int, int]] = {}
         self._scheduled: dict[int, int] = {}
         """By partition row."""
         self._waiting_of_s = float("-inf")
@@ -154,9 +153,12 @@ class Measuring:
             name = broker.namespace.name
             if only is None or name == only:
                 of = kinds[name] = {kind.value: 0 for kind in EntityKind}
-                for queue in broker.namespace:
-                    of[queue.kind.value] += 1
-                await slices.rest()
+                # A list, since entities may come and go while this rests.
+                queues = list(broker.namespace)
+                for first in range(0, len(queues), _ROWS):
+                    for queue in queues[first : first + _ROWS]:
+                        of[queue.kind.value] += 1
+                    await slices.rest()
         available: dict[tuple[str, str], bool] = {}
         bounds_ms: dict[tuple[str, str], int] = {}
         for one in measured.values():
@@ -195,13 +197,13 @@ class Measuring:
         self._waiting_of_s = loop.time()
         asked, timed = [], []
         for runtime in self._runtimes().values():
-            answer: asyncio.Future[Mapping[int, SubqueueCounts] | None] = loop.create_future()
+            answer: asyncio.Future[Mapping[int, tuple[int, int]] | None] = loop.create_future()
             runtime.count_messages(SUBQUEUES_MAX, answer.set_result)
             asked.append(answer)
             rows: asyncio.Future[list[int] | None] = loop.create_future()
             runtime.find_timed(rows.set_result)
             timed.append(rows)
-        waiting: dict[int, SubqueueCounts] = {}
+        waiting: dict[int, tuple[int, int]] = {}
         for answer in asked:
             waiting.update(await answer or {})
             await slices.rest()
@@ -238,7 +240,7 @@ class Measuring:
 
     async def _entities(
         self, bytes_max: int, slices: Slices
-    ) -> tuple[list[list[Any]], dict[int, list[int]], dict[str, int]]:
+    ) -> tuple[list[tuple[Any, ...]], dict[int, list[int]], dict[str, int]]:
         """See `_entity`, the entities with the most messages first; by namespace id what came in and went out, of all
         entities; how many ``entities`` and ``partitions`` there was no room for."""
         queues: dict[int, Queue] = {}
@@ -249,7 +251,7 @@ class Measuring:
                     if queue is not None and not queue.deleted:
                         queues[queue.entity_id] = queue
                 await slices.rest()
-        found: list[tuple[int, Queue, list[Any]]] = []
+        found: list[tuple[int, Queue, tuple[Any, ...]]] = []
         totals: dict[int, list[int]] = {}
         for queue in queues.values():
             weight, entity = self._entity(queue)
@@ -264,7 +266,7 @@ class Measuring:
                 total[3] += sum(size_bytes for _, size_bytes in entity[5].values())
             await slices.rest()
         found.sort(key=lambda one: one[0], reverse=True)
-        told: list[list[Any]] = []
+        told: list[tuple[Any, ...]] = []
         size = partitions = partitions_left_out = 0
         for _, queue, entity in found[:ENTITIES_MAX]:
             size += len(queue.name.encode()) * 2 + _ENTITY_BYTES
@@ -275,7 +277,7 @@ class Measuring:
             if partitions + count > PARTITIONS_MAX or size > bytes_max:
                 size -= count * _PARTITION_BYTES
                 partitions_left_out += count
-                entity[7], count = [], 0
+                entity, count = (*entity[:7], ()), 0
             partitions += count
             told.append(entity)
             await slices.rest()
@@ -290,7 +292,7 @@ class Measuring:
                 last[i] = total[i]
                 total[i] += gone[i]
 
-    def _entity(self, queue: Queue) -> tuple[int, list[Any]]:
+    def _entity(self, queue: Queue) -> tuple[int, tuple[Any, ...]]:
         """How much there is to tell, and: namespace, path, kind, messages counted (`TALLIED`), commits (`COMMITTED`),
         messages and bytes waiting by kind of sub-queue, how many of them are scheduled, and of a partitioned entity for
         each partition that has any, one behind the other: `PARTITION_NUMBERS`."""
@@ -325,11 +327,13 @@ class Measuring:
             if partitioned and (tally is not None or size_bytes):
                 of = tally or _IDLE
                 partitions += (place.partition_no, of.received, of.delivered, messages, dead, size_bytes)
-        tallied = counted[: len(TALLIED)]
+        # Tuples of numbers are nothing that a collection of garbage looks at again.
+        tallied = tuple(counted[: len(TALLIED)])
         weight += int(sum(tallied))
         namespace = self._namespaces.broker_of(queue).namespace.name
-        commits = counted[len(TALLIED) :]
-        return weight, [namespace, queue.name, queue.kind.value, tallied, commits, kinds, is_scheduled, partitions]
+        commits = tuple(counted[len(TALLIED) :])
+        path, kind_of = queue.name, queue.kind.value
+        return weight, (namespace, path, kind_of, tallied, commits, kinds, is_scheduled, tuple(partitions))
 
     # -- namespaces --------------------------------------------------------------------------------------------------
 

@@ -385,8 +385,10 @@ class Store(Protocol):
         missing."""
         ...
 
-    def load_counts(self, most: int) -> dict[int, SubqueueCounts]:
-        """The sub-queues that hold messages, by key: the first ``most`` of them in the order of their keys."""
+    def load_counts(self, most: int) -> Mapping[int, tuple[int, int]]:
+        """Messages and bytes (stored form) of the sub-queues that hold any, by key: the first ``most`` of them in the
+        order of their keys. There may be tens of thousands: plain tuples of numbers are nothing to a collection of
+        garbage."""
         ...
 
     def timed_partitions(self) -> list[int]:

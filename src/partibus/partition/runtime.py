@@ -34,7 +34,7 @@ from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.machine import Partition
 from partibus.partition.meters import CommitMeter, Meters
 from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Store, StoreError, StoreFull, SubqueueCounts
+from partibus.partition.ports import Store, StoreError, StoreFull
 from partibus.partition.reading import read
 from partibus.partition.slot import Slot
 from partibus.partition.step import Step
@@ -193,7 +193,7 @@ class StoreRuntime:
         """(operations, bytes) that wait for the store, as `overloaded` counts them."""
         return self._backlog.queued
 
-    def count_messages(self, most: int, counted: Callable[[Mapping[int, SubqueueCounts] | None], None]) -> None:
+    def count_messages(self, most: int, counted: Callable[[Mapping[int, tuple[int, int]] | None], None]) -> None:
         """Tell what waits in the store, by sub-queue key, as of its last commit, and in memory only: see
         `Store.load_counts`. None when the store could not say."""
         self._ask(
@@ -201,14 +201,14 @@ class StoreRuntime:
             lambda found: counted(None if found is None else self._with_unwritten(found)),
         )
 
-    def _with_unwritten(self, counts: Mapping[int, SubqueueCounts]) -> Mapping[int, SubqueueCounts]:
+    def _with_unwritten(self, counts: Mapping[int, tuple[int, int]]) -> Mapping[int, tuple[int, int]]:
         if not self.express.messages:
             return counts
         found = dict(counts)
         for row, express in self._unwritten():
             key = subqueue_key(row, SubqueueKind.ACTIVE)
             messages, size_bytes = found.get(key, (0, 0))
-            found[key] = SubqueueCounts(messages + len(express.unwritten), size_bytes + express.size_bytes)
+            found[key] = (messages + len(express.unwritten), size_bytes + express.size_bytes)
         return found
 
     def _unwritten(self) -> Iterator[tuple[int, Express]]:

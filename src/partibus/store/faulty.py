@@ -13,7 +13,7 @@ What can go wrong with a commit, and what is true afterwards:
 A store that can't be torn or left unsynced from outside (one on a real disk) forgets the commit instead.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -26,7 +26,6 @@ from partibus.partition.ports import (
     Snapshot,
     Store,
     StoreError,
-    SubqueueCounts,
     Writes,
 )
 
@@ -185,7 +184,7 @@ class FaultyStore:
         """See the port."""
         return self._loading().load_sizes(partition_rows)
 
-    def load_counts(self, most: int) -> dict[int, SubqueueCounts]:
+    def load_counts(self, most: int) -> Mapping[int, tuple[int, int]]:
         """See the port."""
         return self._loading().load_counts(most)
 

@@ -30,6 +30,11 @@ class Sweeper:
         if self._dropped:
             self._start()
 
+    @property
+    def hides_any(self) -> bool:
+        """There are partitions that are as good as gone."""
+        return bool(self._dropped)
+
     def hides(self, partition_row: int) -> bool:
         """Whether rows of this partition are as good as gone."""
         return partition_row in self._dropped

@@ -202,7 +202,7 @@ def test_counts_tell_of_memory_and_the_store_of_itself(broker: Broker) -> None:
     broker.ask(c.Inspect)
     assert broker.take(r.Inspected).subqueues[0].messages == 4
     broker.rest(50)
-    assert counted[0][ACTIVE].messages == 4
+    assert counted[0][ACTIVE][0] == 4
     assert counted[1] == [ROW]
     assert broker.stored() == 1
 

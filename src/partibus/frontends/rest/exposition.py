@@ -1,11 +1,12 @@
 """Prometheus' text format, and OpenMetrics, which differs in little: lines from numbers, with no object per sample.
 
-A family's lines are made when they are asked for, some hundred at a time (`pieces`): a thousand entities of sixteen
-partitions are eighty thousand lines.
+A family's lines are made when they are asked for, for a fraction of a millisecond at a time (`pieces`): a thousand
+entities of sixteen partitions are eighty thousand lines.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from time import perf_counter
 from typing import Final, NamedTuple
 
 OPEN_METRICS: Final = "application/openmetrics-text"
@@ -13,8 +14,10 @@ _TYPES: Final = {
     True: f"{OPEN_METRICS}; version=1.0.0; charset=utf-8",
     False: "text/plain; version=0.0.4; charset=utf-8",
 }
-LINES: Final = 500
-"""In one piece: some 40 KB, made in a fifth of a millisecond."""
+PIECE_S: Final = 0.0003
+"""A piece is made for so long: some 40 KB."""
+LINES: Final = 100
+"""Between two looks at the clock."""
 PREFIX: Final = "partibus_"
 
 Value = float | int
@@ -79,13 +82,15 @@ def content_type(open_metrics: bool) -> str:
     return _TYPES[open_metrics]
 
 
-async def pieces(blocks: Iterable[Block], open_metrics: bool, rest: Rest) -> AsyncIterator[bytes]:
-    """The whole text, some lines at a time."""
+async def pieces(
+    blocks: Iterable[Block], open_metrics: bool, rest: Rest, now: Callable[[], float] = perf_counter
+) -> AsyncIterator[bytes]:
+    """The whole text, some lines at a time. ``now``: seconds."""
     for family, lines in blocks:
         name = f"{PREFIX}{family.name}" if open_metrics else family.full_name
         head = f"# HELP {name} {family.text}\n# TYPE {name} {family.kind}\n"
         more = iter(lines)
-        while text := "".join(islice(more, LINES)):
+        while text := _piece(more, now):
             yield (head + text).encode()
             head = ""
             await rest()
@@ -93,6 +98,17 @@ async def pieces(blocks: Iterable[Block], open_metrics: bool, rest: Rest) -> Asy
             yield head.encode()
     if open_metrics:
         yield b"# EOF\n"
+
+
+def _piece(lines: Iterator[str], now: Callable[[], float]) -> str:
+    """The next ones; nothing when there are no more."""
+    parts = []
+    ends_s = now() + PIECE_S
+    while part := "".join(islice(lines, LINES)):
+        parts.append(part)
+        if now() >= ends_s:
+            break
+    return "".join(parts)
 
 
 def _lines(name: str, samples: Iterable[tuple[str, Value]]) -> Iterator[str]:

@@ -5,7 +5,7 @@ who may manage it. By every other name it answers of the whole server: to anybod
 who reaches the port; beside others to who may manage the default one, and to who asks from the broker's own machine.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ from partibus.throttling.counters import OPERATIONS
 
 SUBQUEUES = {"0": "active", "1": "dead_letter", "2": "transfer_dead_letter", "3": "transfer"}
 """Label values by kind of sub-queue."""
+FORGOTTEN_AT_ONCE = 4_096
+"""Numbers or texts."""
 LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 """Addresses of who asks from the same machine."""
 
@@ -118,20 +120,28 @@ async def text_of(snapshot: Snapshot, open_metrics: bool = False) -> AsyncIterat
     told = await _told(snapshot)
     async for piece in pieces(blocks(snapshot, told), open_metrics, snapshot.rest):
         yield piece
+    # To let all of it go at once takes milliseconds, too.
+    columns: list[list[Any]] = [told.partitions, *told.columns]
+    for column in columns:
+        while column:
+            del column[-FORGOTTEN_AT_ONCE:]
+            await snapshot.rest()
 
 
 class Told(NamedTuple):
     """The entities that are told of, with their labels: one for each broker that tells of it."""
 
-    entities: list[tuple[str, list[Any]]]
+    entities: list[tuple[str, Sequence[Any]]]
     """As `partibus.node.metrics.Measuring` has them."""
+    kinds: dict[tuple[str, str], str]
+    """By namespace and path: labels that say of which kind it is, too, for what is the same at every broker."""
     partitions: list[str]
     columns: list[list[int]]
     """Of the partitions: each of `PARTITION_NUMBERS`."""
 
 
 async def _told(snapshot: Snapshot) -> Told:
-    told = Told([], [], [[] for _ in PARTITION_NUMBERS])
+    told = Told([], {}, [], [[] for _ in PARTITION_NUMBERS])
     for broker, measured in snapshot.measured.items():
         of_broker = labels(broker=broker)
         for entity in measured["entities"]:
@@ -139,6 +149,7 @@ async def _told(snapshot: Snapshot) -> Told:
                 continue
             of_entity = labels(namespace=entity[0], entity=entity[1])
             told.entities.append((f"{of_entity},{of_broker}", entity))
+            told.kinds[entity[0], entity[1]] = f'{of_entity},kind="{entity[2]}"'
             width, numbers = len(PARTITION_NUMBERS), entity[7]
             told.partitions.extend([f'{of_entity},partition="{i}",{of_broker}' for i in numbers[::width]])
             for place, column in enumerate(told.columns):
@@ -378,23 +389,18 @@ def _of_entities(snapshot: Snapshot, told: Told) -> Iterator[Block]:
             for kind, count in sorted(of.items())
         ),
     )
-    kinds = {(entity[0], entity[1]): entity[2] for _, entity in told.entities}
     yield gauge(
         "entity_available",
         "0: some partitions are away (availability Limited).",
-        (
-            (labels(namespace=key[0], entity=key[1], kind=kind), int(snapshot.available[key]))
-            for key, kind in kinds.items()
-            if key in snapshot.available
-        ),
+        ((told.kinds[key], int(available)) for key, available in snapshot.available.items() if key in told.kinds),
     )
     yield gauge(
         "entity_express_bound_seconds",
         "A crash loses no message that is older.",
         (
-            (labels(namespace=key[0], entity=key[1], kind=kind), snapshot.express_bounds_ms[key] / 1_000)
-            for key, kind in kinds.items()
-            if key in snapshot.express_bounds_ms
+            (told.kinds[key], bound_ms / 1_000)
+            for key, bound_ms in snapshot.express_bounds_ms.items()
+            if key in told.kinds
         ),
     )
     for place, name in enumerate(TALLIED):
@@ -414,11 +420,11 @@ def _of_entities(snapshot: Snapshot, told: Told) -> Iterator[Block]:
         yield gauge(name, text, zip(told.partitions, told.columns[place], strict=True))
 
 
-def _numbers(entities: list[tuple[str, list[Any]]], of: int, place: int) -> Iterator[tuple[str, Value]]:
+def _numbers(entities: list[tuple[str, Sequence[Any]]], of: int, place: int) -> Iterator[tuple[str, Value]]:
     return ((where, entity[of][place]) for where, entity in entities)
 
 
-def _waiting(entities: list[tuple[str, list[Any]]], place: int) -> Iterator[tuple[str, Value]]:
+def _waiting(entities: list[tuple[str, Sequence[Any]]], place: int) -> Iterator[tuple[str, Value]]:
     return (
         (f'{where},sub_queue="{SUBQUEUES[kind]}"', counts[place])
         for where, entity in entities

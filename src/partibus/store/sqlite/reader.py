@@ -133,10 +133,10 @@ def count_due(connection: Connection, subqueue: int, state: int) -> int:
     return int(count)
 
 
-def read_filled(connection: Connection, most: int) -> dict[int, SubqueueCounts]:
+def read_filled(connection: Connection, most: int) -> dict[int, tuple[int, int]]:
     """Sub-queues that hold messages; see `partibus.partition.ports.Store.load_counts`."""
-    (listed,) = connection.execute(statement("select_filled"), (most,)).fetchone()
-    return {key: SubqueueCounts(messages, size_bytes) for key, messages, size_bytes in json.loads(listed)}
+    keys, messages, sizes = map(json.loads, connection.execute(statement("select_filled"), (most,)).fetchone())
+    return dict(zip(keys, zip(messages, sizes, strict=True), strict=True))
 
 
 def read_executed(connection: Connection, asker: str) -> dict[int, int]:

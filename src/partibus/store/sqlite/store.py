@@ -28,7 +28,6 @@ from partibus.partition.ports import (
     RangeFrame,
     Snapshot,
     StoreFull,
-    SubqueueCounts,
     Writes,
 )
 from partibus.store.frames import pack
@@ -181,11 +180,13 @@ class SQLiteStore:
         with self._readers.reader() as connection:
             return reader.read_sizes(connection, partition_rows)
 
-    def load_counts(self, most: int) -> dict[int, SubqueueCounts]:
+    def load_counts(self, most: int) -> dict[int, tuple[int, int]]:
         """See the port."""
         self._check_usable()
         with self._readers.reader() as connection:
             counts = reader.read_filled(connection, most)
+        if not self._sweeper.hides_any:
+            return counts
         return {key: found for key, found in counts.items() if not self._sweeper.hides(key >> KIND_BITS)}
 
     def timed_partitions(self) -> list[int]:

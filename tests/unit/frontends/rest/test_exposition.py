@@ -1,0 +1,51 @@
+"""Prometheus' text in pieces: each is made for a bounded time, and others have their turn behind it."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from partibus.frontends.rest.exposition import LINES, PIECE_S, gauge, pieces
+
+pytestmark = pytest.mark.row("C13")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.rests: list[float] = []
+
+    def now(self) -> float:
+        return self.now_s
+
+    async def rest(self) -> None:
+        self.rests.append(self.now_s)
+
+    def samples(self, count: int, each_s: float) -> Iterator[tuple[str, int]]:
+        for number in range(count):
+            self.now_s += each_s
+            yield f'number="{number}"', number
+
+
+def text_of(clock: Clock, count: int, each_s: float) -> list[bytes]:
+    async def collect() -> list[bytes]:
+        blocks = [gauge("some", "Some.", clock.samples(count, each_s)), gauge("none", "None.", [])]
+        return [piece async for piece in pieces(blocks, False, clock.rest, clock.now)]
+
+    return asyncio.run(collect())
+
+
+@pytest.mark.parametrize("each_s", [PIECE_S / LINES / 3, PIECE_S / 10])
+def test_a_piece_takes_its_time_or_a_few_lines_more_however_long_a_line_takes(each_s: float) -> None:
+    clock = Clock()
+    text_of(clock, 20 * LINES, each_s)
+    apart = [after - before for before, after in zip([0.0, *clock.rests], clock.rests, strict=False)]
+    assert max(apart) <= PIECE_S + LINES * each_s * 1.01
+    assert min(apart[:-1]) >= min(PIECE_S, LINES * each_s) * 0.99
+
+
+def test_nothing_is_lost_between_pieces_and_a_metric_without_values_is_named() -> None:
+    text = b"".join(text_of(Clock(), 7 * LINES + 1, PIECE_S)).decode().splitlines()
+    assert text[:2] == ["# HELP partibus_some Some.", "# TYPE partibus_some gauge"]
+    assert text[2:-2] == [f'partibus_some{{number="{number}"}} {number}' for number in range(7 * LINES + 1)]
+    assert text[-2:] == ["# HELP partibus_none None.", "# TYPE partibus_none gauge"]
