@@ -107,7 +107,11 @@ class Inbound:
         delivery = Delivery(link, delivery_id, tag, message_format or 0, settled, state, buf[start:end])
         if not settled:
             self.unsettled[delivery_id] = delivery
-        _add_delivery(events, delivery)
+        last = events[-1] if events else None
+        if type(last) is Deliveries and last.link is link:  # as _add_delivery does
+            last.deliveries.append(delivery)
+        else:
+            events.append(Deliveries(link, [delivery]))
 
     def _not_receiving(self, link: Link | None, handle: int) -> None:
         """What comes for a link that we have detached is dropped; anything else here is an error."""

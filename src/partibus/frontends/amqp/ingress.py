@@ -109,9 +109,10 @@ class Ingress:
             raise _unreadable(payload, error) from error
 
     def _message_of(self, payload: bytes, queue: Queue, repeats: Repeats | None) -> Message:
-        if repeats is not None:
-            found = repeats.read(payload, self.new_message_id, is_id_key=queue.requires_duplicate_detection)
+        if repeats is not None and repeats.pattern is not None:
+            found = repeats.pattern.read(payload, self.new_message_id, is_id_key=queue.requires_duplicate_detection)
             if found is not None:
+                repeats.misses = 0
                 return found
         sections = split_sections(payload)
         head = self._headers.get(sections.header) or self._read_header(sections.header)

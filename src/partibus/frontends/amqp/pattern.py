@@ -98,24 +98,16 @@ class Pattern:
 class Repeats:
     """The pattern of one link that sends, if its messages have one."""
 
-    __slots__ = ("_misses", "pattern")
+    __slots__ = ("misses", "pattern")
 
     def __init__(self) -> None:
         self.pattern: Pattern | None = None
-        self._misses = 0
-
-    def read(self, payload: bytes, new_message_id: Callable[[], str], *, is_id_key: bool) -> Message | None:
-        """As `Pattern.read`."""
-        if self.pattern is None:
-            return None
-        found = self.pattern.read(payload, new_message_id, is_id_key=is_id_key)
-        if found is not None:
-            self._misses = 0
-        return found
+        self.misses = 0
+        """Messages since the last one that had it; who reads with the pattern sets it to 0."""
 
     def note(self, payload: bytes, sections: Sections, message: Message, *, is_id_made: bool) -> None:
         """A message that had no pattern was taken apart."""
-        misses = self._misses = self._misses + 1
+        misses = self.misses = self.misses + 1
         if misses > 1 and not (misses & (misses - 1) and misses % MISSES_MAX):  # 2, 4, 8 ... 64, 128, 192 ...
             self.pattern = pattern_of(payload, sections, message, is_id_made=is_id_made)
 
