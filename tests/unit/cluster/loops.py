@@ -10,7 +10,7 @@ from typing import Any, ParamSpec
 import uvloop
 
 P = ParamSpec("P")
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:

@@ -21,7 +21,7 @@ from partibus.node.certificates import default_names, ensure_development, read_f
 from partibus.node.tls import ServerTls, TlsListener, make_context
 
 NOW = datetime.now(UTC)
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 class Echo(asyncio.Protocol):

@@ -20,7 +20,7 @@ from partibus.telemetry.recorder import Place
 from partibus.telemetry.settings import TelemetrySettings
 
 BATCH = 1000
-WAIT_S = 20
+WAIT_S = 90
 LOOK_S = 0.01
 
 
