@@ -14,11 +14,13 @@ from tests.spark.simulated import SimulatedNamespace, SimulatedSource
 
 PROJECT = Path(__file__).parents[2]
 
-# Start-up counts here, not speed: the first compiler and the plain collector, few shuffle partitions. Tasks may fail
-# three times, which plain local[2] would not let them.
+# Start-up counts here, not speed: the first compiler and the plain collector, no doubts about Spark's classes (a fifth
+# of the processor time until it is warm), few shuffle partitions. Tasks may fail three times, which plain local[2]
+# would not let them.
 MASTER = "local[2,3]"
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 CONFIG = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JAVA,
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     # A plan is run once or twice, over few rows: not worth being compiled.
