@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SPARK = "tests/spark/"
 JOBS = (SPARK + "test_job_", SPARK + "test_demo_pipeline")
 """About half of what the tests with a Spark session take."""
-OWN_SPARK = (SPARK + "test_cluster", SPARK + "test_demo.py")
-"""They start Spark in processes of their own, wherever they run."""
+OWN_SPARK = SPARK + "test_cluster"
+"""It starts Spark in processes of its own, wherever it runs."""
 
 LONG = (
     SPARK + "streams",
@@ -28,10 +28,9 @@ LONG = (
     "tests/robustness/test_planted_bugs",
     "tests/robustness/test_cursor_adversary",
     "tests/robustness/test_machines",
-    OWN_SPARK[0],
+    OWN_SPARK,
     "tests/robustness/test_topology_adversary",
     "tests/robustness/test_refused_machines",
-    OWN_SPARK[1],
     "tests/robustness/test_bad_",
     "tests/simulation/test_simulation",
     "tests/property/test_partition_machine",
