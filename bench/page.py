@@ -341,11 +341,16 @@ def _metering(rows: Sequence[Row]) -> Iterator[list[str]]:
 
 
 _TENANTS_NOTE = """\
-A namespace that sends 100 messages a second, one at a time, while another one on the same broker floods: as fast
-as it can, or at ten times the credits that it is held to. Runs take turns. Times count from when a message was due.
-Clients and broker share the machine's cores, so a flood also takes processor time that no broker can give back.
+A namespace that sends 100 messages a second, one at a time, while another one floods: as fast as it can, or at ten
+times the credits that it is held to, message by message or in batches. Runs take turns. Times count from when a message
+was due. Clients and brokers share the machine's cores and its disk, so a flood takes something that no broker can give
+back: what that is shows when the same flood goes to another broker process on the machine. *The same broker* is to be
+compared with *another broker*, and both with *none*.
 """
-_TENANTS = ("the loop is shared", "flood", "p50 ms", "p99", "messages/s", "flood: accepted/s", "broker busy")
+_TENANTS = (
+    "the loop is shared", "flood", "goes to", "p50 ms", "p99", "messages/s",
+    "flood: accepted/s", "refused/s", "the first one's broker busy",
+)  # fmt: skip
 
 
 def _tenants(rows: Sequence[Row]) -> Iterator[list[str]]:
@@ -354,10 +359,12 @@ def _tenants(rows: Sequence[Row]) -> Iterator[list[str]]:
             yield [
                 "by turns" if row["sharing"] else "as it comes",
                 row["flood"],
+                "the same broker" if row["beside"] else "another broker" if row["flood"] != "none" else "",
                 fine(row["ack_ms"]["p50"]),
                 fine(row["ack_ms"]["p99"]),
                 rate(row["per_s"]),
                 rate(row["flood_per_s"]),
+                rate(row["refused_per_s"]),
                 percent(row["busy"]),
             ]
 
