@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from partibus.amqp.session import Session
 
 _RECEIVER_ROLE: Final = True
+_OPEN: Final = State.OPEN
+"""A member is looked up in ten times the time of a variable, and each transfer asks for it."""
 
 
 class Partial:
@@ -92,7 +94,7 @@ class Inbound:
         if self.window <= self._low_water:
             self.replenish()
         link = session.links_in.get(handle)
-        if link is None or link.state is not State.OPEN or type(link) is not Receiver:
+        if link is None or link.state is not _OPEN or type(link) is not Receiver:
             self._not_receiving(link, handle)
             return
         if more or aborted or link.partial is not None:
