@@ -1,5 +1,7 @@
 """What a store must do for who reads whole partitions: cursors, what is kept for them, frames, the log of fates."""
 
+from typing import Any
+
 import pytest
 
 from partibus.partition.keys import POSITION_MAX, body_key, entry_key, subqueue_key
@@ -184,6 +186,48 @@ def test_every_column_is_in_a_frame(store: Store) -> None:
     ]
     frame = store.read_range(DEAD_LETTERS, POSITION_MAX, POSITION_MAX + 1, 99, 9_999, finished=False)
     assert unpack(frame) == [Packed(POSITION_MAX, (1 << 38) - 1, 1_700_000_000_000, -1, 0, 1, EntryState.DELAYED, b"x")]
+
+
+RUN = 1 << 20
+"""Positions whose higher bits are alike: a store may have a way for those."""
+BEGUN_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize("first", [0, 0xD7FE, 0xDFFE, 0xFFFE, RUN - 3, 5 * RUN + 0xD7FE, (1 << 38) - RUN - 2])
+@pytest.mark.parametrize("life_ms", [None, 9_000])
+def test_entries_that_are_alike_and_others_between_them(store: Store, first: int, life_ms: int | None) -> None:
+    """Most of a frame's entries are like each other; each of the others differs in something else."""
+    others: list[dict[str, Any]] = [
+        {"delivery_count": 1}, {"state": EntryState.DEFERRED}, {"due_ms": 1 << 42}, {"due_ms": None},
+        {"enqueued_ms": BEGUN_MS | 0xFFFF_FFFF}, {"enqueued_ms": (BEGUN_MS | 0xFFFF_FFFF) + 1}, {"enqueued_ms": 7},
+        {"sequence": (1 << 39) - 1},
+    ]  # fmt: skip
+    writes, expected = Writes(), []
+    for number in range(3 * len(others)):
+        # Times go over every bound of two bytes; a message of some bytes tells who it is.
+        row: dict[str, Any] = {"sequence": first + number, "enqueued_ms": BEGUN_MS + 0x7FFF * number, "due_ms": None}
+        if life_ms is not None:
+            row["due_ms"] = row["enqueued_ms"] + life_ms
+        row |= others[number // 3] if number % 3 == 1 else {}
+        data = b"%d" % number * (number % 5)
+        enqueue(writes, first + number, data, **row)
+        due_ms = -1 if row["due_ms"] is None else row["due_ms"]
+        state, deliveries = row.get("state", EntryState.ACTIVE), row.get("delivery_count", 0)
+        times = row["enqueued_ms"], due_ms
+        expected.append(Packed(first + number, row["sequence"], *times, deliveries, len(data), state, data))
+    store.commit(writes)
+    assert read(store, first) == expected
+    assert read(store, first + 1) == expected[1:], "the first one is one of the others"
+
+
+def test_a_message_that_is_larger_than_a_mebibyte_beside_small_ones(store: Store) -> None:
+    writes = Writes()
+    bodies = [b"small", b"x" * (0x10FFFE), b"y" * 0x10FFFF, b"z" * 0x110000, b"last"]
+    for pos, data in enumerate(bodies):
+        enqueue(writes, pos, data)
+    store.commit(writes)
+    frame = store.read_range(QUEUE, 0, 9, 9, 1 << 30, finished=False)
+    assert [entry.data for entry in unpack(frame)] == bodies
 
 
 def test_what_is_scheduled_is_in_no_frame(store: Store) -> None:
