@@ -311,7 +311,7 @@ def test_nothing_can_be_changed_there(broker: BrokerProcess) -> None:
 def test_each_name_is_documented_and_nothing_else() -> None:
     async def rest() -> None: ...
 
-    nothing = Snapshot({"brokers": [], "stores": []}, {}, {}, {}, {}, "default", None, rest)
+    nothing = Snapshot({"brokers": [], "stores": []}, {}, {}, {}, {}, "default", None, rest, time.perf_counter)
     exported = {family.full_name for family, _ in blocks(nothing, Told([], {}, [], [[] for _ in PARTITION_NUMBERS]))}
     documented = set(re.findall(r"^\| `(partibus_\w+)` \|", GUIDE.read_text(), re.MULTILINE))
     assert documented == exported

@@ -171,7 +171,7 @@ class Measuring:
                         bounds_ms[namespace, path] = found.express_ms
                 await slices.rest()
         default = self._namespaces.default.namespace.name
-        return Snapshot(status, measured, available, bounds_ms, kinds, default, only, slices.rest)
+        return Snapshot(status, measured, available, bounds_ms, kinds, default, only, slices.rest, perf_counter)
 
     def _named(self, namespace: str, path: str) -> Queue | None:
         try:

@@ -6,7 +6,6 @@ entities of sixteen partitions are eighty thousand lines.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from time import perf_counter
 from typing import Final, NamedTuple
 
 OPEN_METRICS: Final = "application/openmetrics-text"
@@ -83,7 +82,7 @@ def content_type(open_metrics: bool) -> str:
 
 
 async def pieces(
-    blocks: Iterable[Block], open_metrics: bool, rest: Rest, now: Callable[[], float] = perf_counter
+    blocks: Iterable[Block], open_metrics: bool, rest: Rest, now: Callable[[], float]
 ) -> AsyncIterator[bytes]:
     """The whole text, some lines at a time. ``now``: seconds."""
     for family, lines in blocks:

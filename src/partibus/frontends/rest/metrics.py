@@ -59,6 +59,8 @@ class Snapshot(NamedTuple):
     only: str | None
     """The namespace that the answer is about; None: the server."""
     rest: Rest
+    now: Callable[[], float]
+    """Seconds, from whenever on."""
 
 
 Ask = Callable[[str | None], Awaitable[Snapshot]]
@@ -118,7 +120,7 @@ def _is_local(request: Request) -> bool:
 async def text_of(snapshot: Snapshot, open_metrics: bool = False) -> AsyncIterator[bytes]:
     """The answer, piece by piece."""
     told = await _told(snapshot)
-    async for piece in pieces(blocks(snapshot, told), open_metrics, snapshot.rest):
+    async for piece in pieces(blocks(snapshot, told), open_metrics, snapshot.rest, snapshot.now):
         yield piece
     # To let all of it go at once takes milliseconds, too.
     columns: list[list[Any]] = [told.partitions, *told.columns]
