@@ -45,7 +45,16 @@ def _with_executable(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield pa.RecordBatch.from_arrays([[sys.executable]], ["path"])
 
 
-def test_what_spark_imports_to_find_it_loads_no_heavy_module() -> None:
-    script = "import sys, pyspark_partibus; print(*sorted({'pyarrow', 'pandas', 'asyncio'} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    ("imported", "heavy"),
+    [
+        # To find the source, in every session.
+        ("pyspark_partibus", {"pyarrow", "pandas", "asyncio"}),
+        # To plan a stream, in a new process for each that starts.
+        ("partibus.spark.stream", {"pyarrow.compute", "pandas", "asyncio"}),
+    ],
+)
+def test_what_spark_imports_before_any_message_is_read_is_light(imported: str, heavy: set[str]) -> None:
+    script = f"import sys, {imported}; print(*sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

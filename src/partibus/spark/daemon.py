@@ -24,6 +24,7 @@ IMPORTED = (
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.worker.write_into_data_source",
     "partibus.spark.source",
+    "partibus.spark.decoding",
     "partibus.spark.reader",
     "partibus.spark.stream",
     "partibus.spark.writer",

@@ -22,7 +22,6 @@ from partibus.client.errors import (
 )
 from partibus.client.ranges import CursorState, Frame, PartitionMap
 from partibus.spark.connections import borrowed_client
-from partibus.spark.decoding import Origin, decode_columns
 from partibus.spark.errors import DataLossError, PlanError, ReadError
 from partibus.spark.options import Options
 from partibus.spark.patience import Patience, may_pass
@@ -114,6 +113,10 @@ def plan_error(options: Options, error: ClientError | OSError) -> PlanError:
 
 def read_task(task: Task, options: Options, schema: pa.Schema, open_client: OpenClient) -> Iterator[pa.RecordBatch]:
     """Record batches with exactly the columns of ``schema``. Raises `ReadError`, `DataLossError`."""
+    # Here, for it brings pandas and Arrow's functions, which who only plans does without: half of what the process of
+    # a stream's plans would import.
+    from partibus.spark.decoding import Origin, decode_columns
+
     split = task.split
     origin = Origin(split.partition_id, task.entity_id, options.dead_letter_source)
     for frame in _frames(split, options, open_client):
