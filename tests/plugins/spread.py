@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 SPARK = "tests/spark/"
-JOBS = (SPARK + "test_job_", SPARK + "test_demo_pipeline")
+JOBS = (SPARK + "test_job_", SPARK + "test_demo")
 """About half of what the tests with a Spark session take."""
 OWN_SPARK = SPARK + "test_cluster"
 """It starts Spark in processes of its own, wherever it runs."""

@@ -48,8 +48,8 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_spark_sessions_are_on_two_workers_and_hold_up_no_other(run: Run) -> None:
     # By file alone, each file would go to the next worker.
     units = [
-        {"test_broker", "test_demo", "test_sink", "test_stream_broker"},
-        {"test_demo_pipeline", "test_job_audit"},
+        {"test_broker", "test_sink", "test_stream_broker"},
+        {"test_demo", "test_demo_pipeline", "test_job_audit"},
         {"test_cluster"},
     ]
     files = [f"spark/{name}" for unit in units for name in sorted(unit)]
@@ -67,7 +67,7 @@ def test_long_tests_start_first(run: Run) -> None:
     ]  # fmt: skip
     ran = [file for _, file in run(files=files)]
     assert list(dict.fromkeys(ran)) == [
-        "test_demo", "test_source", "test_job_plan", "test_machines", "test_bytes", "test_client", "test_crash",
+        "test_source", "test_demo", "test_job_plan", "test_machines", "test_bytes", "test_client", "test_crash",
         "test_codec", "test_store",
     ]  # fmt: skip
 

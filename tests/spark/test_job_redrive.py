@@ -136,6 +136,7 @@ def test_chosen_dead_letters_go_back_once_and_the_others_stay(
         assert len(receiver.receive_messages(1, max_wait_time=10)) == 1
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.row("D10")
 def test_job_that_is_killed_goes_on_and_sends_nothing_twice(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
@@ -143,9 +144,9 @@ def test_job_that_is_killed_goes_on_and_sends_nothing_twice(
     bench = Bench(spark, broker, tmp_path)
     queue = broker.create_queue("killed")
     target = broker.create_queue("target")
-    bench.fill(queue, 40)
+    bench.fill(queue, 24)
     child = subprocess.Popen(
-        [*PIPELINE, "--entity", queue, "--to", target, "--where", EVEN, "--out", bench.out, "--rate", "4", *FAST],
+        [*PIPELINE, "--entity", queue, "--to", target, "--where", EVEN, "--out", bench.out, "--rate", "1", *FAST],
         env={**os.environ, "PARTIBUS_CONNECTION": broker.connection_string},
         start_new_session=True,
         stdout=subprocess.DEVNULL,
@@ -158,14 +159,14 @@ def test_job_that_is_killed_goes_on_and_sends_nothing_twice(
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-    assert 0 < broker.describe(target).messages < 20
+    assert 0 < broker.describe(target).messages < 12
     with pytest.raises(JobError, match="was interrupted: ask for it again as it was"):
         bench.redrive(queue, to=target)
     found = bench.redrive(queue, to=target, where=EVEN)
     assert found["sources"][0]["resumed"]
-    assert found["sent"] == 20
-    assert bench.ids(target) == named(range(0, 40, 2))
-    assert bench.ids(f"{queue}/$DeadLetterQueue") == named(range(1, 40, 2))
+    assert found["sent"] == 12
+    assert bench.ids(target) == named(range(0, 24, 2))
+    assert bench.ids(f"{queue}/$DeadLetterQueue") == named(range(1, 24, 2))
 
 
 @pytest.mark.row("D10")
