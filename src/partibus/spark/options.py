@@ -140,8 +140,8 @@ OPTIONS = (
     ),
     Option(
         "includeProperties",
-        "`false` leaves out the columns that are decoded from the sender's sections besides the body, which is three "
-        "times as fast.",
+        "`false` leaves out the columns that are decoded from the sender's sections besides the body, which takes "
+        "about half of the time.",
         default=True,
     ),
     Option("includeBody", "`false` leaves out `body` and `body_type`.", default=True),
