@@ -29,6 +29,9 @@ from tests.conformance.clients.interface import (
 )
 from tests.conformance.conftest import LIBRARIES
 
+# The Python library leaves sockets of broken connections to the collector, which comes when it likes.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
 End = Callable[[BrokerProcess], None]
 
 ENDS: dict[str, End] = {"SIGTERM": BrokerProcess.stop, "SIGKILL": BrokerProcess.kill}
