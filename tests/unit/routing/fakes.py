@@ -93,7 +93,15 @@ class FakePartition(PartitionHandle):
         return positions
 
     def fail(self) -> None:
-        """The store fails: every receiver is told and forgotten."""
+        """The store fails: nobody can tell what became of requests, and every receiver is told and forgotten."""
+        self.is_available = False
+        callbacks, self._callbacks = self._callbacks, []
+        for answer in callbacks:
+            answer(UNKNOWN)
+        self.give_up()
+
+    def give_up(self) -> None:
+        """The store gets another owner: every receiver is told and forgotten, and requests are still answered."""
         self.is_available = False
         receivers, self.receivers = self.receivers, {}
         for receiver, callback in receivers.items():

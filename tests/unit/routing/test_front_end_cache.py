@@ -312,7 +312,7 @@ class TestAPartitionThatFails:
         mine.ask(1, ROOM)
         first = front.partitions[0]
         first.reserve(1)
-        first.fail()
+        first.give_up()
         first.recover()
         first.commands = [command for command in first.commands if not isinstance(command, c.Receive)]
         deleting.ask(1, ROOM)

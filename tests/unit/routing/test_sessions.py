@@ -183,7 +183,6 @@ class TestNext:
             bench.answer(index, r.NoSession(0))
         assert [index for index, waits in bench.asked() if waits] == [1, 2, 3]
         bench.partitions[1].fail()
-        bench.answer(1, UNAVAILABLE)
         bench.partitions[0].recover()
         bench.partitions[1].recover()
         assert bench.asked() == [(0, True), (1, True)]
@@ -245,7 +244,6 @@ class TestNext:
         for index in (0, 1):
             assert bench.found == []
             bench.partitions[index].fail()
-            bench.answer(index, UNAVAILABLE)
         assert isinstance(bench.error, StoreUnavailable)
 
     def test_who_has_gone_while_it_waits_leaves_nothing_behind(self) -> None:
