@@ -748,6 +748,7 @@ class StoreRuntime:
         assert store is not None, "open"
 
         def loaded(result: Any) -> None:
+            self._check_held()
             if generation != self._generation or self._slots.get(slot.row) is not slot:
                 return
             if isinstance(result, BaseException):
@@ -785,6 +786,7 @@ class StoreRuntime:
         row = slot.row
 
         def loaded(result: Any) -> None:
+            self._check_held()  # it may have been asked for before this process was stopped for a while
             if generation != self._generation or self._slots.get(row) is not slot:
                 # Whoever asked must not wait for ever.
                 self._refuse(load)

@@ -33,9 +33,9 @@ def timeline() -> Timeline:
 
 
 class Broker:
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, disk: MemoryDisk | None = None) -> None:
         self.timeline = timeline
-        self.disk = MemoryDisk()
+        self.disk = disk or MemoryDisk()
         self.stores: list[LeasedStore] = []
         self.runtime = StoreRuntime(self.open, SimulatedHost(timeline, Random(1)), self)
         self.runtime.open()
@@ -95,6 +95,19 @@ def test_what_falls_due_is_not_decided_either(timeline: Timeline) -> None:
     failed = broker.awaited(r.Failed)
     assert "the lease has run out" in failed.message
     assert timeline.now_ms() >= OPTIONS.lock_duration_ms
+
+
+def test_what_was_read_before_is_not_handed_out(timeline: Timeline) -> None:
+    """A process that was stopped while its store read for it."""
+    broker = Broker(timeline)
+    broker.send(1)
+    broker.awaited(r.Accepted)
+    other = Broker(timeline, broker.disk)
+    other.receive(7)  # the partition has to be loaded first
+    other.stores[0].held = False
+    while not other.answers:
+        timeline.run_next()
+    assert [type(answer) for answer in other.answers] == [r.Failed]
 
 
 def test_a_send_is_refused_and_not_stored(timeline: Timeline) -> None:
