@@ -107,7 +107,7 @@ def test_what_was_read_before_is_not_handed_out(timeline: Timeline) -> None:
     other.stores[0].held = False
     while not other.answers:
         timeline.run_next()
-    assert [type(answer) for answer in other.answers] == [r.Failed]
+    assert {type(answer) for answer in other.answers} == {r.Failed}
 
 
 def test_a_send_is_refused_and_not_stored(timeline: Timeline) -> None:
