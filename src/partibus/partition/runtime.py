@@ -398,7 +398,8 @@ class StoreRuntime:
 
     def _check_held(self) -> None:
         """Without a lease nothing is decided: another broker may decide otherwise (D20). What is in memory is
-        forgotten, and the store opened anew, which shows whose it is."""
+        forgotten, and the store opened anew, which shows whose it is. Asked before each command, and when the store
+        has read something: this process may have been stopped for a while since that was asked for."""
         store = self._store
         if store is not None and not store.is_held:
             self._fail(StoreError(f"{store.name}: {_LEASE_OVER}"))
@@ -786,7 +787,7 @@ class StoreRuntime:
         row = slot.row
 
         def loaded(result: Any) -> None:
-            self._check_held()  # it may have been asked for before this process was stopped for a while
+            self._check_held()
             if generation != self._generation or self._slots.get(row) is not slot:
                 # Whoever asked must not wait for ever.
                 self._refuse(load)
