@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from partibus.store.postgresql.settings import DEFAULTS
 from partibus.testing.chaos import QUEUES, Stage, Verdict, run
 from partibus.testing.nemesis import Nemesis
 from partibus.testing.patience import PATIENCE_S, eventually, pause
@@ -108,17 +109,19 @@ def test_answers_that_are_lost_with_their_owner(tmp_path: Path) -> None:
     assert rules_broken(verdict) == set(), str(verdict)
 
 
-TAKING_S, AWAKE_S = 1.0, 3.0
+AFTER_LEASES_MS, AWAKE_S = 500, 3.0
 
 
 def wake_after_the_loss_of_all_stores(nemesis: Nemesis) -> str:
-    """SIGSTOP until the others have its stores, then let it go on for a while, then SIGKILL."""
+    """SIGSTOP until the others have its stores and its leases are over, then let it go on for a while, then SIGKILL.
+    Its supervisor takes stores from owners that it has ended, and so need not wait for the end of leases; who wakes
+    before that hands out what it may."""
     pid = nemesis.any_broker()
     began_ms = nemesis.now_ms()
     os.kill(pid, signal.SIGSTOP)
     try:
         eventually("the others take its stores", lambda: f"(process {pid}) has ended" in nemesis.log)
-        pause(TAKING_S)
+        pause(max(0, began_ms + DEFAULTS.lease_ms + AFTER_LEASES_MS - nemesis.now_ms()) / 1_000)
         nemesis.forgotten(began_ms, f"process {pid} has lost its stores")
         os.kill(pid, signal.SIGCONT)
         pause(AWAKE_S)

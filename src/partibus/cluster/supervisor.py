@@ -62,6 +62,8 @@ class Child:
         """How long it took to answer the last time."""
         self.used: Body = {}
         """What premium namespaces have used of it in the last second, as it has said."""
+        self.introduced = False
+        """It has been told who it is, or is about to be before anything else."""
         self.leaving = False
         """It gives up its stores, and ends."""
 
@@ -228,11 +230,16 @@ class Supervisor:
 
     async def _introduce(self, child: Child) -> None:
         """Tell a child who it is; it is there when it has answered."""
+        if self._is_stopping():
+            child.kill()
+            return
         start = dict(self._make_start(child.broker)) | {"now_ms": self._now_ms, "changes": self._changes}
         start |= {"broker": child.broker, "incarnation": child.incarnation, "store_names": list(self._names)}
         with suppress(ControlLost):
             try:
-                await asyncio.wait_for(child.channel.ask("start", **start), START_S)
+                child.introduced = True
+                async with asyncio.timeout(START_S):  # `wait_for` would begin later
+                    await child.channel.ask("start", **start)
             except (TimeoutError, ControlRefused) as error:
                 why = str(error) or f"it took more than {START_S:g} s"
                 log.warning("%s (process %d) could not start: %s", child.broker, child.pid, why)
@@ -404,7 +411,8 @@ class Supervisor:
 
     async def _ask_all(self, op: str, *, but: Child | None = None, **body: Any) -> dict[str, Body]:
         """The answers of all that are there, by broker; who ends meanwhile has none. A child that is still starting
-        is asked as well, since it may have read the catalog already, but not waited for: nobody uses it yet."""
+        is asked as well once it knows who it is, since it may have read the catalog already, but not waited for: nobody
+        uses it yet."""
         answers: dict[str, Body] = {}
 
         async def ask(child: Child) -> None:
@@ -414,7 +422,8 @@ class Supervisor:
                 except ControlRefused as error:
                     log.warning("%s could not do '%s': %s", child.broker, op, error)
 
-        asked = [(self._spawn(ask(child)), child) for child in self._children.values() if child is not but]
+        there = [child for child in self._children.values() if child.introduced and child is not but]
+        asked = [(self._spawn(ask(child)), child) for child in there]
         await asyncio.gather(*(task for task, child in asked if child.joined))
         return answers
 

@@ -50,6 +50,7 @@ CATALOG_BUSY_S = 0.3
 """How long a change waits for another broker that is in the middle of one, which takes a few ms. The loop stands still
 meanwhile, so it must be far below the time after which a broker counts as dead."""
 RETRY_S = 0.05
+_BEFORE_THE_START = frozenset(("start", "ping", "reload", "drain", "close"))
 _PR_SET_PDEATHSIG = 1
 
 
@@ -88,6 +89,8 @@ class Member:
         operation = self._operations.get(op)
         if operation is None:
             raise ControlRefused(f"a broker knows no operation '{op}'")
+        if not self._made and op not in _BEFORE_THE_START:
+            raise ControlRefused(f"a broker that could not start has no answer to '{op}'")
         return await operation(body)
 
     # -- life --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.cluster.supervisor import SILENT_TICKS_MAX, TICK_S, Supervisor, SupervisorError
+from partibus.cluster.supervisor import SILENT_TICKS_MAX, TICK_S, Child, Supervisor, SupervisorError
 
 NAMES = [f"store-{number:02}" for number in range(6)]
 
@@ -24,6 +24,8 @@ if mode == "ends":
 async def main():
     over, mine = asyncio.Event(), {}
     async def handle(op, body):
+        if mode == "strict" and "broker" not in mine and op != "start":
+            open(said, "a").write(op)
         if op == "start":
             if mode == "refuses":
                 raise ControlRefused("no such thing as a catalog")
@@ -113,6 +115,26 @@ def test_a_child_that_dies_of_a_question_is_not_waited_for_and_comes_back(tmp_pa
         assert await supervisor._health() == dict.fromkeys(NAMES, "ok")
 
     play(tmp_path, "well", scene)
+
+
+def test_a_child_is_asked_nothing_before_it_knows_who_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody wants to know how all are, at the very moment when one comes back."""
+    introduce = Supervisor._introduce
+
+    async def late(supervisor: Supervisor, child: Child) -> None:
+        await supervisor._status()
+        await introduce(supervisor, child)
+
+    monkeypatch.setattr(Supervisor, "_introduce", late)
+
+    async def scene(supervisor: Supervisor) -> None:
+        await supervisor.start()
+        supervisor._children["broker-1"].kill()
+        await supervisor._children["broker-1"].process.wait()
+        await at_rest(supervisor)
+
+    play(tmp_path, "strict", scene)
+    assert not (tmp_path / "said").exists()
 
 
 def test_a_child_that_says_nothing_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
