@@ -6,7 +6,7 @@ import inspect
 import json
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -147,16 +147,15 @@ def other(tmp_path: Path) -> Iterator[BrokerProcess]:
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[BrokerProcess]:
     """One whose stores find no room: files may not grow to what each holds back."""
-    broker = BrokerProcess(tmp_path)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (900_000, limit[1]))  # inherited when it starts
-    try:
-        broker.start()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    broker.create_queue("q")
-    yield broker
-    broker.stop()
+    with ExitStack() as ending:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (900_000, limit[1]))  # inherited when it starts
+        try:
+            broker = ending.enter_context(BrokerProcess(tmp_path))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        broker.create_queue("q")
+        yield broker
 
 
 def test_ServiceBusConnectionError(other: BrokerProcess) -> None:  # noqa: N802

@@ -109,20 +109,18 @@ def test_its_clients_are_sent_away_and_nothing_of_it_stays(tmp_path: Path) -> No
 
 @pytest.mark.row("K6")
 def test_a_kill_right_after_leaves_it_deleted_and_the_next_start_clears_up(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path)
-    broker.start()
-    with connect(broker.connection_string) as operator:
-        _, string = made(operator)
-        with connect(string) as client:
-            fill(client)
-        Namespaces(operator).delete("acme-1")
-        broker.kill()
-    broker.start()
-    with connect(broker.connection_string) as operator:
-        assert [one.name for one in Namespaces(operator).list()] == ["default"]
-        made(operator)
-    eventually("nothing is left to drop", lambda: catalog_rows(broker.data)["dropped_partition"] == 0)
-    broker.stop()
+    with BrokerProcess(tmp_path) as broker:
+        with connect(broker.connection_string) as operator:
+            _, string = made(operator)
+            with connect(string) as client:
+                fill(client)
+            Namespaces(operator).delete("acme-1")
+            broker.kill()
+        broker.start()
+        with connect(broker.connection_string) as operator:
+            assert [one.name for one in Namespaces(operator).list()] == ["default"]
+            made(operator)
+        eventually("nothing is left to drop", lambda: catalog_rows(broker.data)["dropped_partition"] == 0)
     assert left_in_stores(broker.data) == dict.fromkeys(TABLES, 0)
 
 

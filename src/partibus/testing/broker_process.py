@@ -115,7 +115,15 @@ class BrokerProcess:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def start(self) -> None:
-        """Run and wait until it is ready; on the ports of its former run, if there was one."""
+        """Run and wait until it is ready; on the ports of its former run, if there was one. None is left running when
+        this raises, whatever it is."""
+        try:
+            self._start()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _start(self) -> None:
         self._ready_file.unlink(missing_ok=True)
         named = ("amqp_port", "http_port", "amqps_port", "https_port")
         ports = [f"--{name.replace('_', '-')}={self.ready[name]}" for name in named if self.ready.get(name) is not None]
@@ -135,9 +143,7 @@ class BrokerProcess:
                 code = child.wait(_LOOK_S)
             except subprocess.TimeoutExpired:
                 continue
-            self._child = None
             raise self._failed(f"ended with exit code {code} before it was ready")
-        self.kill()
         raise self._failed(f"was not ready within {READY_S} s")
 
     def _catch_up(self) -> None:
@@ -150,14 +156,13 @@ class BrokerProcess:
         """SIGTERM, and wait. Raises `BrokerFailed` unless it ends with exit code 0 and a log without a traceback."""
         if self._child is None:
             return
-        child, self._child = self._child, None
-        child.terminate()
+        self._child.terminate()
         try:
-            code = child.wait(STOP_S)
+            code = self._child.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
             raise self._failed(f"did not end within {STOP_S} s of SIGTERM") from None
+        finally:
+            self.kill()  # also when whoever waits was told to stop waiting
         if code != 0:
             raise self._failed(f"ended with exit code {code} after SIGTERM")
         if "Traceback" in self.log:

@@ -277,19 +277,21 @@ def _receive_the_rest(broker: BrokerProcess, cast: Cast, patience_s: float) -> l
     return [
         Violation("never delivered", f"'{queue}' keeps {messages} messages; none was received for {patience_s:g} s")
         for queue, messages in left
-        if messages
+        if messages != 0
     ]
 
 
-def _left_in(broker: BrokerProcess, queue: str, patience_s: float) -> int:
-    """How many messages a queue keeps when for so long it did not get less; -1 when nobody can tell."""
+def _left_in(broker: BrokerProcess, queue: str, patience_s: float) -> int | None:
+    """How many messages a queue keeps when for so long it did not get less; None when nobody can tell. Where locks or
+    completions are done twice it may be less than none."""
     clock, pause = SystemClock(), threading.Event()
-    fewest, give_up_ms = -1, clock.now_ms() + patience_s * 1_000
-    while fewest and clock.now_ms() < give_up_ms:
+    fewest: int | None = None
+    give_up_ms = clock.now_ms() + patience_s * 1_000
+    while (fewest is None or fewest > 0) and clock.now_ms() < give_up_ms:
         pause.wait(_LOOK_S)
         with suppress(OSError, ClientError):
             info = broker.describe(queue)
-            if not info.partitions_away and (fewest < 0 or info.messages < fewest):
+            if not info.partitions_away and (fewest is None or info.messages < fewest):
                 fewest, give_up_ms = info.messages, clock.now_ms() + patience_s * 1_000
     return fewest
 
