@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -102,8 +103,7 @@ class Machines:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for broker in self.brokers.values():
-            if kind is None:
-                broker.stop()
-            else:
-                broker.kill()
+        """None is left running, whatever one of them has to complain of."""
+        with ExitStack() as ending:
+            for broker in self.brokers.values():
+                ending.callback(broker.stop if kind is None else broker.kill)
