@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from partibus.errors import PartibusError
+from partibus.partition.entry import Entry
 from partibus.partition.replies import Granted, Locked
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.receive import OnFailed, OnGranted
@@ -43,7 +44,7 @@ class CachedSource:
         """Messages whose owners have not answered yet."""
         self._room_bytes = 0
         self._cut_off = 0
-        """Messages that it wanted and will not get before it asks again."""
+        """Messages that it wanted and will not get before it asks again. It is told when nothing else comes any more."""
         self.delete = delete
         self.wanted = 0
         self._closed = False
@@ -51,13 +52,13 @@ class CachedSource:
     # -- the receiver's side: a `Source` -----------------------------------------------------------------------------
 
     def ask(self, count: int, max_bytes: int) -> None:
-        self.wanted += count
+        self.wanted += count + self._cut_off  # of the latter the receiver was not told, so it does not ask again
         self._room_bytes = max_bytes
         self._cut_off = 0
         self._pump()
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
-        self.wanted = 0
+        self.wanted = self._cut_off = 0
         self._on_stopped = on_stopped
         self._pump()
         self._tell_stopped()
@@ -81,17 +82,23 @@ class CachedSource:
 
     def locked(self, partition: PartitionHandle, locked: Locked, count: int) -> None:
         """The owner has answered a hand-out of ``count``; what has lapsed meanwhile is missing and still wanted."""
-        entries = locked.entries
+        self._hand_over(partition, locked.kind, locked.lock_id, locked.until_ms, locked.entries, count)
+
+    def failed(self, partition: PartitionHandle, kind: int, count: int) -> None:
+        """The owner's store failed before it answered: others may have as much."""
+        self._hand_over(partition, kind, 0, 0, [], count)
+
+    def _hand_over(
+        self, partition: PartitionHandle, kind: int, lock_id: int, until_ms: int, entries: list[Entry], count: int
+    ) -> None:
+        """The end of a hand-out of ``count``, with what came of it. Who was cut off is told with the last answer,
+        even when that is a failure: nothing else would make it ask again."""
         self._end(count, missing=count - len(entries))
         ended = self._cut_off > 0 and not self._handing_out
+        if ended:
+            self._cut_off = 0
         if entries or ended:
-            granted = Granted(0, locked.kind, locked.lock_id, locked.until_ms, entries, ended=ended)
-            self._on_granted(partition, granted)
-        self._tell_stopped()
-
-    def failed(self, count: int) -> None:
-        """The owner's store failed before it answered: others may have as much."""
-        self._end(count, missing=count)
+            self._on_granted(partition, Granted(0, kind, lock_id, until_ms, entries, ended=ended))
         self._tell_stopped()
 
     def refused(self, error: PartibusError) -> None:

@@ -168,7 +168,7 @@ class FrontEndCache:
 
         def answered(reply: Any) -> None:
             if isinstance(reply, Failed):
-                source.failed(len(taken))
+                source.failed(kept.partition, self._kind, len(taken))
                 self.pump()
                 return
             source.locked(kept.partition, reply, len(taken))
@@ -191,7 +191,7 @@ class FrontEndCache:
 
         def deleted(reply: Any) -> None:
             if isinstance(reply, Failed):
-                source.failed(len(entries))
+                source.failed(kept.partition, self._kind, len(entries))
             else:
                 locked.entries = [entry for i, entry in enumerate(entries) if i not in reply.lost]
                 source.locked(kept.partition, locked, len(entries))

@@ -225,6 +225,42 @@ class TestBytes:
         front.partitions[0].lock(missing=[1])
         assert got == [(1, 1), (-1, -1)]
 
+    def test_it_is_told_when_the_last_answer_is_a_failure(self) -> None:
+        front = Front()
+        source, got = front.receiver()
+        source.ask(100, 150)
+        front.partitions[0].reserve(2, size_bytes=100)
+        front.partitions[0].fail()
+        assert got == [(-1, -1)]
+        source.ask(100, 150)
+        front.partitions[1].reserve(1)
+        front.partitions[1].lock()
+        assert got == [(-1, -1), (1, 1)]
+
+    def test_who_asks_for_more_before_it_is_told_is_owed_everything(self) -> None:
+        front = Front()
+        source, got = front.receiver()
+        source.ask(5, 150)
+        front.partitions[0].reserve(2, size_bytes=100)
+        source.ask(1, ROOM)
+        front.partitions[1].reserve(10)
+        front.partitions[0].lock()
+        assert front.partitions[1].lock() == [1, 2, 3, 4]
+        assert (-1, -1) not in got
+        assert len(got) == 6
+
+    def test_who_stopped_is_owed_nothing(self) -> None:
+        front = Front()
+        source, got = front.receiver()
+        source.ask(5, 150)
+        front.partitions[0].reserve(2, size_bytes=100)
+        source.stop(lambda: got.append((-2, -2)))
+        front.partitions[0].lock()
+        source.ask(1, ROOM)
+        front.partitions[1].reserve(10)
+        assert front.partitions[1].lock() == [1]
+        assert got == [(0, 1), (0, 2), (-2, -2), (1, 1)]
+
     def test_what_it_can_take_at_once_is_no_reason_to_ask_again(self) -> None:
         front = Front()
         source, got = front.receiver()
