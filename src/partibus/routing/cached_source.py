@@ -44,7 +44,7 @@ class CachedSource:
         """Messages whose owners have not answered yet."""
         self._room_bytes = 0
         self._cut_off = 0
-        """Messages that it wanted and will not get before it asks again. It is told when nothing else comes any more."""
+        """Messages that it wanted and will not get before it asks again, of which it has yet to be told."""
         self.delete = delete
         self.wanted = 0
         self._closed = False
