@@ -72,6 +72,31 @@ def test_what_came_before_the_end_of_a_connection_is_done(connected: Connected) 
     assert len(connected.sessions) == 2
 
 
+def test_much_that_came_before_the_end_of_a_connection_is_done_in_turns(connected: Connected) -> None:
+    """All of it, and the connection ends behind it."""
+    lost: list[int] = []
+    connected.protocol.peer.on_lost = lambda: lost.append(len(connected.sessions))  # type: ignore[method-assign]
+    much = EMPTY_FRAME * (2 * PIECE_BYTES // len(EMPTY_FRAME))
+    connected.protocol.data_received(much + begins(3))
+    connected.protocol.connection_lost(None)
+    connected.protocol.read_piece()
+    assert len(connected.sessions) == 1
+    assert not lost
+    connected.loop.run()
+    assert lost == [4]
+    assert not connected.protocol.read_piece()
+    assert not connected.protocol._server.protocols
+
+
+def test_what_is_done_at_the_end_of_a_connection_is_charged_to_the_namespace(connected: Connected) -> None:
+    connected.protocol.data_received(BEGIN)
+    account = connected.protocol.account
+    account.busy_ns = account.moved = 0
+    connected.protocol.connection_lost(None)
+    assert account.busy_ns > 0
+    assert account.moved > len(BEGIN)
+
+
 def test_many_attaches_take_several_turns(connected: Connected) -> None:
     channels = 3 * PERFORMATIVES_AT_ONCE
     data = begins(channels)

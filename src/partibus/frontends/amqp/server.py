@@ -50,6 +50,8 @@ class PeerProtocol(asyncio.Protocol):
         """Read, and not decoded yet."""
         self._waits = False
         """For its turn."""
+        self._lost = False
+        """The peer has been told that the connection is gone."""
         self._turns = server.turns
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -91,7 +93,7 @@ class PeerProtocol(asyncio.Protocol):
     def read_piece(self) -> bool:
         """Its turn: decode some of what was read."""
         self._waits = False
-        if self._transport is None:
+        if self._lost:
             return False
         piece = b""
         if not self.peer.connection.more_to_read:
@@ -99,7 +101,13 @@ class PeerProtocol(asyncio.Protocol):
             del self._later[:PIECE_BYTES]
         self.account.moved += len(piece) + WRITE_BYTES
         self._take(piece)
-        self._waits = bool(self._later) or self.peer.connection.more_to_read
+        more_to_read = self.peer.connection.more_to_read
+        if self._transport is None:
+            self._waits = bool(self._later) and not more_to_read  # nobody is there for what would be attached
+            if not self._waits:
+                self._lose()
+            return self._waits
+        self._waits = bool(self._later) or more_to_read
         self._balance_reading()
         return self._waits
 
@@ -130,14 +138,27 @@ class PeerProtocol(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._later:  # settlements, mostly, before a client goes
-            piece, self._later = bytes(self._later), bytearray()
-            self._take(piece)
+        """What came before is still done: settlements, mostly, before a client goes. A little at once, more in turns:
+        or connections that come, send and go would take the time of others."""
         self._transport = None
-        self._server.protocols.discard(self)
+        self._congested = True  # nothing more is asked for that would have to be sent
         if self._ticker is not None:
             self._ticker.cancel()
-        self.peer.on_lost()
+        if len(self._later) > PIECE_BYTES:
+            return
+        if self._later:
+            account, began_ns = self.account, perf_counter_ns()
+            piece, self._later = bytes(self._later), bytearray()
+            self._take(piece)
+            account.spend(perf_counter_ns() - began_ns)
+            account.moved += len(piece) + WRITE_BYTES
+        self._lose()
+
+    def _lose(self) -> None:
+        if not self._lost:
+            self._lost = True
+            self._server.protocols.discard(self)
+            self.peer.on_lost()
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
