@@ -60,8 +60,9 @@ class Child:
         self.silent_ticks = 0
         self.lag_ms = 0.0
         """How long it took to answer the last time."""
-        self.used: Body = {}
-        """What premium namespaces have used of it in the last second, as it has said."""
+        self.told: Body = {}
+        """What the other brokers have to know of it all the time, as it was a moment ago: how busy it is, and with how
+        many clients. What is in it brokers know."""
         self.introduced = False
         """It has been told who it is, or is about to be before anything else."""
         self.leaving = False
@@ -257,7 +258,7 @@ class Supervisor:
                 again("%s runs now as process %d", child.broker, child.pid)
 
     async def _listen(self, child: Child) -> None:
-        await child.channel.ask("listen")
+        await child.channel.ask("listen", told=self._told_by_others(child))
         child.serving = True
 
     def _ended(self, child: Child, code: int) -> None:
@@ -299,13 +300,15 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         asked_s = loop.time()
         with suppress(ControlLost):
-            used = [other.used for other in self._children.values() if other is not child]
-            answer = await child.channel.ask("ping", used=used)
+            answer = await child.channel.ask("ping", told=self._told_by_others(child))
             child.lag_ms = (loop.time() - asked_s) * 1000
             child.silent_ticks = 0
-            child.used = answer.get("used", {})
+            child.told = answer.get("told", {})
             if child.broker == self._brokers[0] and "units" in answer:
                 self._fit(answer["units"])
+
+    def _told_by_others(self, child: Child) -> list[Body]:
+        return [other.told for other in self._children.values() if other is not child]
 
     # -- as many as are wanted ---------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from partibus.filters.model import Rule
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies, SasPolicy
 from partibus.namespace.announcing import Announcer, Change
+from partibus.namespace.clients import Clients
 from partibus.namespace.dropping import DroppedPartition
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.names import subscription_path
@@ -197,8 +198,7 @@ class Broker:
         """Set before entities are used; None: traces are off."""
         self.account = Account()
         """What it uses of this process."""
-        self.connections = 0
-        """AMQP connections of its clients, to this broker."""
+        self.clients = Clients(namespace.name, namespace.bounds)
         self.arrivals = Arrivals(call_later)
         """Readers by range that wait for messages."""
         access.follow("", namespace.policies)

@@ -3,7 +3,7 @@ stop."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from time import perf_counter_ns, process_time
 from typing import Any, Protocol
 
@@ -197,7 +197,25 @@ class Front:
     @property
     def connections_by_namespace(self) -> dict[str, int]:
         """Those of clients that have named their namespace; namespaces without any left out."""
-        return {broker.namespace.name: broker.connections for broker in self.namespaces if broker.connections}
+        return {one.namespace.name: one.clients.connections for one in self.namespaces if one.clients.connections}
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the other brokers have to know all the time, as JSON can hold it: what premium namespaces have ``used``
+        of this one, and which ``clients`` it has, by numbers of namespaces."""
+        clients = {str(one.namespace.record.namespace_id): one.clients.told for one in self.namespaces}
+        return {
+            "used": self.units.used,
+            "clients": {number: told for number, told in clients.items() if told is not None},
+        }
+
+    def hear(self, others: Sequence[Mapping[str, Any]]) -> None:
+        """What each of the others has `told` last. One that is gone is not among them any more."""
+        self.units.add_up(one.get("used", {}) for one in others)
+        clients = [one.get("clients", {}) for one in others]
+        for broker in self.namespaces:
+            number = str(broker.namespace.record.namespace_id)
+            broker.clients.hear([there[number] for there in clients if number in there])
 
     async def listen(self, host: str, ports: Ports, *, shared: bool = False) -> Ports:
         """Take connections; the ports as they are now. ``shared``: beside other brokers. Raises OSError when a port is

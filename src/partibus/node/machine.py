@@ -349,7 +349,7 @@ class Machine:
             "connections": self._front.connections,
             "namespaces": self._front.connections_by_namespace,
             "lag_ms": round(self._roster.lag_s * 1_000, 1),
-            "used": self._front.units.used,
+            **self._front.told,
         }
 
     def take_used(self) -> list[int]:
@@ -366,7 +366,7 @@ class Machine:
         self._brokers = brokers
         there = [one for one in brokers if one.member.is_there and one.member.owner != self._us]
         self._front.units.follow(len(there) + 1, len(there) + 1)
-        self._front.units.add_up(one.facts.get("used", {}) for one in there)
+        self._front.hear([one.facts for one in there])
         self._go_on()
 
     def _tell_who_is_gone(self, brokers: Sequence[Present]) -> None:

@@ -156,15 +156,15 @@ class Member:
         self.front.time_jumped()
 
     async def _ping(self, body: Body) -> Body | None:
-        """To be answered is most of it; on the way go what others have used, and what this one has."""
+        """To be answered is most of it; on the way go what others tell, and what this one does."""
         if not self._made:
             return None
-        units = self.front.units
-        units.add_up(body["used"])
-        return {"used": units.used, "units": units.units}
+        self.front.hear(body["told"])
+        return {"told": self.front.told, "units": self.front.units.units}
 
     async def _listen(self, body: Body) -> None:
-        """Take connections."""
+        """Take connections. Which there are at the others already is said with it."""
+        self.front.hear(body["told"])
         await self.front.listen(self._settings.host, self._ports, shared=True)
         # What was made until here stays: a collection need not look at it again (D25).
         gc.collect()

@@ -198,10 +198,10 @@ class Measuring:
         asked, timed = [], []
         for runtime in self._runtimes().values():
             answer: asyncio.Future[Mapping[int, tuple[int, int]] | None] = loop.create_future()
-            runtime.count_messages(SUBQUEUES_MAX, answer.set_result)
+            runtime.questions.count_messages(SUBQUEUES_MAX, answer.set_result)
             asked.append(answer)
             rows: asyncio.Future[list[int] | None] = loop.create_future()
-            runtime.find_timed(rows.set_result)
+            runtime.questions.find_timed(rows.set_result)
             timed.append(rows)
         waiting: dict[int, tuple[int, int]] = {}
         for answer in asked:
@@ -372,7 +372,7 @@ def _namespace_facts(broker: Broker, total: Iterable[int]) -> dict[str, Any]:
     incoming, outgoing, messages, size_bytes = total
     options = broker.namespace.record.options
     return {
-        "connections": broker.connections,
+        "connections": broker.clients.connections,
         "requests": broker.requests.requests,
         "failed": broker.requests.failed,
         "incoming": incoming,

@@ -1,6 +1,5 @@
 """An entity as front ends use it: its partitions and how messages get in and out."""
 
-from collections import Counter
 from collections.abc import Callable
 
 from partibus.routing.front_end_cache import CallIdle, FrontEndCache
@@ -28,10 +27,6 @@ class EntityRoute:
         self.partitions = partitions
         self.numbers = numbers
         self._turn = first_turn
-        self.receivers = 0
-        """Receivers of all front ends, those that wait for a session included; whoever has one counts it."""
-        self.connections: Counter[object] = Counter()
-        """Connections of all front ends that use the entity, and by how many links; whoever has one counts them."""
         self.sessions = SessionDesk(name, partitions, numbers, first_turn)
         self.session_list = SessionList(name, partitions, numbers)
         self._lock_kept = lock_kept

@@ -86,9 +86,9 @@ def test_the_same_address_is_another_queue_in_each(world: Tenants) -> None:
         assert client.send(client.sender("q"), message(name.encode())) == [ACCEPTED]
     for name, client in clients.items():
         assert bodies(client) == [name.encode()]
-        assert [broker.connections for broker in world.namespaces] == [1, 1, 1]
+        assert [broker.clients.connections for broker in world.namespaces] == [1, 1, 1]
     clients["acme-1"].lose()
-    assert world.namespaces.named("acme-1").connections == 0
+    assert world.namespaces.named("acme-1").clients.connections == 0
 
 
 @pytest.mark.parametrize("host", HOSTS.values())
@@ -100,7 +100,7 @@ def test_a_key_opens_its_own_namespace_only(world: Tenants, name: str, host: str
         assert bodies(client) == []
     else:
         assert refused(client) == UNAUTHORIZED
-        assert sum(broker.connections for broker in world.namespaces) == 0
+        assert sum(broker.clients.connections for broker in world.namespaces) == 0
 
 
 @pytest.mark.parametrize(

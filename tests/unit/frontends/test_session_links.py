@@ -321,7 +321,7 @@ class TestRefusing:
         world.wait()
         assert accepted(attach(client, "t")) == "t"
         client.lose()
-        assert world.broker.entity("q").route.receivers == 0
+        assert world.broker.clients.receivers_of(world.broker.entity("q").queue) == 0
 
 
 class TestHolding:
@@ -446,7 +446,7 @@ class TestHolding:
         client = world.client()
         link = attach(client, "s")
         servant = world.store_of("q")
-        servant.runtime._fail(OSError("the disk is sick"))
+        servant.runtime._tenure.fail(OSError("the disk is sick"))
         world.wait(2_000)
         assert condition(client, link) == "com.microsoft:session-lock-lost"
         assert accepted(attach(client, "s")) == "s"
@@ -609,7 +609,7 @@ def test_nothing_is_left_of_receivers_that_came_and_went(world: World, queue: st
         holder.detach()
         world.wait()
     assert remembered(world) == before
-    assert world.broker.entity("q").route.receivers == 0
+    assert world.broker.clients.receivers_of(world.broker.entity("q").queue) == 0
     assert not world.broker.entity("q").route.sessions._waiting
     attach(client, "s")
     attach(client, None)

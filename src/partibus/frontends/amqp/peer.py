@@ -36,7 +36,6 @@ from partibus.errors import (
     InvalidOperation,
     PartibusError,
     QuotaExceeded,
-    ServerBusy,
     Unauthorized,
     Unsupported,
 )
@@ -61,7 +60,6 @@ from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestKind
 from partibus.namespace.sas import Path
 from partibus.namespace.tiers import Feature, check_has
-from partibus.routing.entity import EntityRoute
 from partibus.routing.transactions import Transactions
 
 log = logging.getLogger(__name__)
@@ -141,10 +139,10 @@ class Peer:
         self._replies = ReplyLinks(congested)
         self._incoming: dict[Link, Incoming] = {}
         self._outgoing: dict[Link, Outgoing] = {}
-        self._receiving: dict[Link, EntityRoute] = {}
-        """The entities whose receivers our outgoing links are."""
-        self._using: dict[Link, EntityRoute] = {}
-        """The entities that links lead to, counted as `EntityRoute.connections`."""
+        self._receiving: dict[Link, Queue] = {}
+        """The entities whose receivers our outgoing links are, counted in the namespace's `Clients`."""
+        self._using: dict[Link, Queue] = {}
+        """The entities that links lead to, counted likewise."""
         self._needed: dict[Link, tuple[tuple[Right, Path], ...]] = {}
         """What a link to an entity lives by."""
         self.connection = Connection(
@@ -235,7 +233,7 @@ class Peer:
     def on_lost(self) -> None:
         """The connection is gone, with all that was on it."""
         if self._counted is not None:
-            self._counted.connections -= 1
+            self._counted.clients.disconnect()
             self._counted = None
         self._completions.flush()
         for link in [*self._incoming, *self._outgoing]:
@@ -297,23 +295,11 @@ class Peer:
         try:
             if self._login is not None:
                 self._claims.log_in(self._login.username, self._login.password)
-            self._check_room(broker)
+            broker.clients.connect()
         except PartibusError as error:
             self.close(amqp_error(error))
             return
         self._counted = broker
-        broker.connections += 1
-
-    def _check_room(self, broker: Broker) -> None:
-        """Raises `QuotaExceeded` when the namespace has as many connections as it may (row C35)."""
-        most = broker.namespace.bounds.limits.connections
-        if broker.connections >= most:
-            raise QuotaExceeded(
-                f"The namespace '{broker.namespace.name}'",
-                most,
-                "connections at a time",
-                "Close some, or share them between senders and receivers.",
-            )
 
     def _on_credit(self, link: Sender) -> None:
         outgoing = self._outgoing.get(link)
@@ -330,14 +316,12 @@ class Peer:
         outgoing = self._outgoing.pop(link, None)
         if outgoing is not None:
             outgoing.on_detached()
-        route = self._receiving.pop(link, None)
-        if route is not None:
-            route.receivers -= 1
+        received = self._receiving.pop(link, None)
+        if received is not None:
+            self.broker.clients.remove_receiver(received)
         used = self._using.pop(link, None)
         if used is not None:
-            used.connections[self] -= 1
-            if not used.connections[self]:
-                del used.connections[self]
+            self.broker.clients.leave(used, self)
         if isinstance(link, Sender):
             self._replies.remove(link)
 
@@ -377,7 +361,7 @@ class Peer:
         entity.check_send()
         onward = _transfer_destination(link)
         destination = self._authorized(Right.SEND, onward) if onward is not None else None
-        self._use(link, entity.route)
+        self._use(link, entity.queue)
         queue = (destination or entity).queue
         link.accept(max_message_size=queue.message_size_max_bytes, properties=_batch_size(queue))
         self._needed[link] = tuple((Right.SEND, one.segments) for one in (address, onward) if one is not None)
@@ -412,8 +396,9 @@ class Peer:
         session_filter = session_filter_of(source)
         check_session_filter(session_filter, entity.queue, address.subqueue)
         wait_ms = wait_ms_of(link.properties) if session_filter is not None else 0
-        self._use(link, entity.route)
-        self._add_receiver(link, entity.route)
+        self._use(link, entity.queue)
+        self.broker.clients.add_receiver(entity.queue)
+        self._receiving[link] = entity.queue
         self._needed[link] = ((Right.LISTEN, address.segments),)
         if session_filter is None:
             link.accept(max_message_size=entity.queue.message_size_max_bytes)
@@ -446,26 +431,10 @@ class Peer:
                 delete=link.snd_settle_mode == SETTLED,
             )
 
-    def _use(self, link: Link, route: EntityRoute) -> None:
-        """Raises `QuotaExceeded` when as many connections use the entity as may (row C36)."""
-        most = self.broker.namespace.bounds.limits.entity_connections
-        if self not in route.connections and len(route.connections) >= most:
-            raise QuotaExceeded(
-                f"'{route.name}'", most, "connections at a time", "Share connections between senders and receivers."
-            )
-        route.connections[self] += 1
-        self._using[link] = route
-
-    def _add_receiver(self, link: Link, route: EntityRoute) -> None:
-        """Raises `ServerBusy` when the entity has as many receivers as it takes, waiting ones included (7.4)."""
-        most = self.broker.namespace.bounds.limits.receivers
-        if route.receivers >= most:
-            raise ServerBusy(
-                f"'{route.name}' has {route.receivers} concurrent receive requests, its limit is {most}. "
-                "Wait 2 seconds and try again, or close receivers that are not in use."
-            )
-        route.receivers += 1
-        self._receiving[link] = route
+    def _use(self, link: Link, entity: Queue) -> None:
+        """Raises `QuotaExceeded` when as many connections use the entity as may."""
+        self.broker.clients.use(entity, self)
+        self._using[link] = entity
 
     def _node(self, text: str) -> Node | None:
         """The request/response node of that address; None for an entity's own."""

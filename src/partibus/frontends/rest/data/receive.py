@@ -85,20 +85,15 @@ class _Receiver:
     """Waits for one message, as a link of AMQP would."""
 
     def __init__(self, call: DataCall, *, delete: bool) -> None:
+        """Raises `ServerBusy` when the entity has as many receivers as it takes."""
         entity = self._entity = call.entity
-        route, most = entity.route, call.broker.namespace.bounds.limits.receivers
-        if route.receivers >= most:
-            raise ServerBusy(
-                f"'{route.name}' has {route.receivers} concurrent receive requests, its limit is {most}. "
-                "Wait 2 seconds and try again."
-            )
+        call.broker.clients.add_receiver(entity.queue)
         self._call = call
         self._delete = delete
         self._closed = False
         self._found: Handover[_Found] = Handover()
         self._most_bytes = call.broker.limits.connection.outgoing_bytes
-        self._source = route.source(call.kind, delete=delete, on_granted=self._granted, on_failed=self._failed)
-        route.receivers += 1
+        self._source = entity.route.source(call.kind, delete=delete, on_granted=self._granted, on_failed=self._failed)
         entity.join(self)
 
     @property
@@ -150,7 +145,7 @@ class _Receiver:
         """Nothing is waited for any more."""
         self._closed = True
         self._entity.leave(self)
-        self._entity.route.receivers -= 1
+        self._call.broker.clients.remove_receiver(self._entity.queue)
         self._source.close()
 
     def _failed(self, error: PartibusError) -> None:

@@ -1,0 +1,145 @@
+"""How many clients may use a namespace and its entities at a time, through all brokers (rows C35, C36, section 7.4).
+
+Each broker counts its own, and hears from the others all the time what they have (`Clients.told`, `Clients.hear`). It
+admits by both: there can be more than the bound only by what others have admitted since they told last. What a broker
+that is gone has had is told by nobody, and counts no more.
+
+Entities with few clients are not told of, so that a namespace with thousands of them costs no more to tell of than one
+with few: that is another thousandth of the bound for each other broker, and nothing for bounds below 2,000.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from partibus.errors import QuotaExceeded, ServerBusy
+from partibus.namespace.bounds import Bounds
+from partibus.namespace.queues import Queue
+
+TOLD_PART: Final = 1_000
+"""An entity is told of that has this part of a bound, or one client."""
+
+Told = Sequence[Any]
+"""The number of connections to a namespace, and of its entities by number (texts, for JSON): how many connections use
+it, and how many receivers it has. It is a list once it has been JSON."""
+
+_NOBODY: Final = (0, 0)
+
+
+class Clients:
+    """Of one namespace, at one broker. Who is counted says so when it is gone."""
+
+    __slots__ = ("_bounds", "_connections_elsewhere", "_elsewhere", "_namespace", "_receivers", "_users", "connections")
+
+    def __init__(self, namespace: str, bounds: Bounds) -> None:
+        self._namespace = namespace
+        self._bounds = bounds
+        self.connections = 0
+        """AMQP connections to this broker."""
+        self._users: dict[int, Counter[object]] = {}
+        """By entity: the connections of all front ends that use it, and by how many links."""
+        self._receivers: Counter[int] = Counter()
+        """By entity: of all front ends, those that wait for a session included."""
+        self._connections_elsewhere = 0
+        self._elsewhere: Mapping[int, tuple[int, int]] = {}
+        """By entity, connections and receivers that other brokers have."""
+
+    # -- connections to the namespace --------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Count one more. Raises `QuotaExceeded` when the namespace has as many connections as it may (row C35)."""
+        most = self._bounds.limits.connections
+        if self.connections + self._connections_elsewhere >= most:
+            raise QuotaExceeded(
+                f"The namespace '{self._namespace}'",
+                most,
+                "connections at a time",
+                "Close some, or share them between senders and receivers.",
+            )
+        self.connections += 1
+
+    def disconnect(self) -> None:
+        """One that was counted is gone."""
+        self.connections -= 1
+
+    # -- connections and receivers of an entity ----------------------------------------------------------------------
+
+    def use(self, entity: Queue, user: object) -> None:
+        """``user``, a connection, has one more link to the entity. Raises `QuotaExceeded` when as many others use it as
+        may (row C36)."""
+        most = self._bounds.limits.entity_connections
+        users = self._users.get(entity.entity_id)
+        if users is None or user not in users:
+            here = 0 if users is None else len(users)
+            if here + self._elsewhere.get(entity.entity_id, _NOBODY)[0] >= most:
+                raise QuotaExceeded(
+                    f"'{entity.name}'",
+                    most,
+                    "connections at a time",
+                    "Share connections between senders and receivers.",
+                )
+        if users is None:
+            users = self._users[entity.entity_id] = Counter()
+        users[user] += 1
+
+    def leave(self, entity: Queue, user: object) -> None:
+        """A link that was counted is gone."""
+        users = self._users[entity.entity_id]
+        users[user] -= 1
+        if not users[user]:
+            del users[user]
+            if not users:
+                del self._users[entity.entity_id]
+
+    def add_receiver(self, entity: Queue) -> None:
+        """Count one more. Raises `ServerBusy` when the entity has as many as it takes, waiting ones included (7.4)."""
+        most = self._bounds.limits.receivers
+        there = self.receivers_of(entity) + self._elsewhere.get(entity.entity_id, _NOBODY)[1]
+        if there >= most:
+            raise ServerBusy(
+                f"'{entity.name}' has {there} concurrent receive requests, its limit is {most}. "
+                "Wait 2 seconds and try again, or close receivers that are not in use."
+            )
+        self._receivers[entity.entity_id] += 1
+
+    def remove_receiver(self, entity: Queue) -> None:
+        """One that was counted is gone."""
+        self._receivers[entity.entity_id] -= 1
+        if not self._receivers[entity.entity_id]:
+            del self._receivers[entity.entity_id]
+
+    def receivers_of(self, entity: Queue) -> int:
+        """Through this broker."""
+        return self._receivers.get(entity.entity_id, 0)
+
+    # -- among several brokers ---------------------------------------------------------------------------------------
+
+    @property
+    def told(self) -> Told | None:
+        """What this broker has, for the others; None: nobody."""
+        if not self.connections and not self._receivers:
+            return None
+        limits = self._bounds.limits
+        users_min, receivers_min = limits.entity_connections // TOLD_PART, limits.receivers // TOLD_PART
+        entities = {
+            str(entity_id): (len(users), self._receivers.get(entity_id, 0))
+            for entity_id, users in self._users.items()
+            if len(users) >= users_min
+        }
+        for entity_id, receivers in self._receivers.items():
+            if receivers >= receivers_min and str(entity_id) not in entities:
+                entities[str(entity_id)] = (len(self._users.get(entity_id, ())), receivers)
+        return self.connections, entities
+
+    def hear(self, elsewhere: Sequence[Told]) -> None:
+        """What each of the other brokers has; those with nobody need not be among them."""
+        if not elsewhere and not self._connections_elsewhere and not self._elsewhere:
+            return  # as most of a thousand namespaces, four times a second
+        connections = 0
+        entities: dict[int, tuple[int, int]] = {}
+        for there, told in elsewhere:
+            connections += there
+            for number, (users, receivers) in told.items():
+                known = entities.get(int(number), _NOBODY)
+                entities[int(number)] = (known[0] + users, known[1] + receivers)
+        self._connections_elsewhere, self._elsewhere = connections, entities
