@@ -9,17 +9,24 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from azure.servicebus import ServiceBusClient as AzureClient
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import ServiceBusError
 
-from partibus.client import connect
+from partibus.client import Client, connect
+from partibus.client.entities import Entities
 from partibus.client.errors import ClientError
+from partibus.client.namespaces import Namespaces
+from partibus.clock import SystemClock
+from partibus.namespace.connection_string import parse_connection_string
+from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
 from partibus.testing.patience import PATIENCE_S, eventually
 from partibus.testing.reached import connections_of
@@ -314,6 +321,98 @@ def test_one_broker_can_be_told_to_end_and_hands_over(broker: BrokerProcess, mak
         load.wait_for_more(100)
         eventually("it runs again", lambda: all_well(broker))
     assert set(load.accepted) <= set(drain(broker, queue))
+
+
+def refusal(ask: Callable[[], object]) -> str:
+    """What a client is told; empty: it got what it asked for."""
+    try:
+        ask()
+    except ClientError as error:
+        return f"{error.condition}: {error}"
+    return ""
+
+
+def connects(connection_string: str) -> None:
+    """Connect and go again."""
+    with connect(connection_string, timeout_s=PATIENCE_S) as client:
+        client.management()
+
+
+class AtEach:
+    """A namespace with limits, and a connection to it at each of the brokers."""
+
+    def __init__(self, stack: ExitStack, broker: BrokerProcess, name: str, limits: dict[str, int]) -> None:
+        with connect(broker.connection_string, timeout_s=PATIENCE_S) as operator:
+            made = Namespaces(operator).create(name, {"limits": limits})
+            self.connection_string = made.connection_string(operator.endpoint)
+        self.clients: dict[str, Client] = {}
+        of_each = pids(broker)
+
+        def has_all() -> bool:
+            before = {id_: connections_of(pid, broker.port) for id_, pid in of_each.items()}
+            with ExitStack() as trying:
+                client = trying.enter_context(connect(self.connection_string, timeout_s=PATIENCE_S))
+                client.management()  # it is let in
+                more = [id_ for id_, pid in of_each.items() if connections_of(pid, broker.port) - before[id_]]
+                if len(more) == 1 and more[0] not in self.clients:
+                    self.clients[more[0]] = client
+                    stack.push(trying.pop_all())
+            return len(self.clients) == len(of_each)
+
+        eventually("each broker has a connection", has_all)
+
+    def expect_full(self) -> None:
+        """Whichever broker is asked: nobody else is let in. They know after a moment."""
+        says = f"quota of {BROKERS} connections at a time"
+        refused = partial(refusal, partial(connects, self.connection_string))
+        eventually("nobody is let in", lambda: all(says in refused() for _ in range(CONNECTIONS)))
+
+
+@pytest.mark.row("C35", "C36")
+def test_limits_are_those_of_all_brokers_together(shared: BrokerProcess) -> None:
+    limits = {"connections": BROKERS, "entity_connections": 2, "receivers": 1}
+    with ExitStack() as stack:
+        there = AtEach(stack, shared, "narrow-1", limits)
+        there.expect_full()
+        first, second, third = there.clients.values()
+        Entities(first).create_queue("q", {})
+        first.sender("q")
+        second.sender("q")
+        full = "amqp:resource-limit-exceeded: sender to 'q': 'q' is at its quota of 2 connections at a time"
+        eventually("two connections use it", lambda: full in refusal(lambda: third.sender("q").close()))
+
+        receiver = first.receiver("q")
+        busy = "com.microsoft:server-busy: receiver of 'q': 'q' has 1 concurrent receive requests, its limit is 1"
+        eventually("it has one receiver", lambda: busy in refusal(lambda: second.receiver("q").close()))
+        shown = parse_connection_string(there.connection_string)
+        token = make_token(f"http://{shown.host}", shown.key_name, shown.key, SystemClock().now_ms() // 1_000 + 3_600)
+        url = f"{shared.http_url}/q/messages/head?timeout=0"
+        request = Request(url, headers={"Host": shown.host, "Authorization": token}, method="DELETE")
+
+        def is_refused() -> bool:
+            try:
+                urlopen(request, timeout=PATIENCE_S).close()
+            except HTTPError as error:
+                with error:
+                    return error.code == 503
+            return False
+
+        eventually("HTTP is counted with AMQP", lambda: all(is_refused() for _ in range(CONNECTIONS)))
+        receiver.close()
+        eventually("there is room again", lambda: not refusal(lambda: second.receiver("q").close()))
+        third.close()
+        eventually("there is room for a connection", lambda: not refusal(lambda: connects(there.connection_string)))
+
+
+@pytest.mark.row("C35", "P11")
+def test_a_broker_that_is_lost_takes_its_clients_out_of_the_count(broker: BrokerProcess) -> None:
+    with ExitStack() as stack:
+        there = AtEach(stack, broker, "narrow-2", {"connections": BROKERS})
+        there.expect_full()
+        os.kill(pids(broker)["broker-1"], signal.SIGKILL)
+        eventually("there is room for its client", lambda: not refusal(lambda: connects(there.connection_string)))
+        for name in ("broker-0", "broker-2"):
+            there.clients[name].management().request("partibus:list-entities", {})
 
 
 def serve_beside(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
