@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from partibus.message import Message
-from partibus.partition import runtime, write_behind
+from partibus.partition import commits, write_behind
 from partibus.partition.express import Express
 from partibus.partition.options import PartitionOptions
 from partibus.partition.slot import Slot
@@ -65,7 +65,7 @@ PLANTED: dict[str, tuple[Any, str, object, str]] = {
     ),
     "writes too late": (Express, "_write_age_ms", NEVER, "acknowledged and are gone|could be"),
     "reserves no numbers": (Express, "reserve", never_low, "durable|is that of|got number"),
-    "closes with messages in memory": (runtime, "write_all", lambda state, now_ms: None, "acknowledged and are gone"),
+    "closes with messages in memory": (commits, "write_all", lambda state, now_ms: None, "acknowledged and are gone"),
     "reads too early": (Slot, "needed_by", does_not_wait, "gone|overtaken|still holds|could be|finished"),
 }
 
@@ -93,13 +93,13 @@ class ExpressTopic(TopicSimulation):
 
     def start_process(self) -> None:
         super().start_process()
-        fail = self.runtime._fail
+        fail = self.runtime._tenure.fail
 
         def failed(error: BaseException, *, of_commit: bool = False) -> None:
             self.lose_memory()
             fail(error, of_commit=of_commit)
 
-        self.runtime._fail = failed  # type: ignore[method-assign]
+        self.runtime._tenure.fail = failed  # type: ignore[method-assign]
 
     def crash(self) -> None:
         self.lose_memory()

@@ -18,7 +18,7 @@ from partibus.forwarding.destination import Destination, Outgoing, Undeliverable
 from partibus.forwarding.pump import Pump
 from partibus.message import Message
 from partibus.partition import commands as c
-from partibus.partition import enqueue, hand_out, runtime, sweeps
+from partibus.partition import commits, enqueue, hand_out, sweeps
 from partibus.partition import replies as r
 from partibus.partition.events import Event
 from partibus.partition.inbound import new_ones
@@ -124,7 +124,7 @@ anywhere: Counter[str] = Counter()
 @pytest.mark.parametrize(
     ("where", "name", "planted"),
     [
-        (runtime, "record", forgets_marks),
+        (commits, "record", forgets_marks),
         (enqueue, "new_ones", knows_nothing),
         (enqueue, "new_ones", knows_the_last_only),
         (hand_out, "barrier", passes_over),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from partibus.partition import commands as c
-from partibus.partition import hand_out, runtime, settlement, sweeps, transactions
+from partibus.partition import commits, hand_out, loading, settlement, sweeps, transactions
 from partibus.partition import load_requests as w
 from partibus.partition import put_back as put_back_module
 from partibus.partition import replies as r
@@ -188,8 +188,8 @@ def run_all(seeds: Iterable[int]) -> None:
 PLANTED: dict[str, tuple[object, str, object, str]] = {
     "acknowledges before the commit": (CommitQueue, "wait", waits_for_nothing(Accepted), "acknowledged before"),
     "delivers before the commit": (CommitQueue, "wait", waits_for_nothing(Granted), "durable"),
-    "drops lock rows": (runtime, "record", forgets("lock_batches"), "lock"),
-    "drops delivery counts": (runtime, "record", forgets("entry_updates"), "delivery count|deferred"),
+    "drops lock rows": (commits, "record", forgets("lock_batches"), "lock"),
+    "drops delivery counts": (commits, "record", forgets("entry_updates"), "delivery count|deferred"),
     "forgets delivery counts": (put_back_module, "is_used_up", used_up_is_unknown, "delivery count"),
     "a page resurrects an entry": (
         Lane,
@@ -198,11 +198,11 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         "handed out while under lock|after it was finished|two places|expected|was overtaken",
     ),
     "hands out what has expired": (hand_out, "is_expired", never_expired, "time to live"),
-    "activates too early": (runtime, "read", reads_early, "came early"),
+    "activates too early": (loading, "read", reads_early, "came early"),
     "ends sessions too early": (Sessions, "expired", ends_early, "lost before its end"),
     "renews sessions in words only": (Sessions, "hold", holds_no_longer, "lost before its end|it is held until"),
-    "forgets session states": (runtime, "record", forgets("session_states"), "has state"),
-    "forgets message ids": (runtime, "record", forgets("duplicate_ids"), "was kept at"),
+    "forgets session states": (commits, "record", forgets("session_states"), "has state"),
+    "forgets message ids": (commits, "record", forgets("duplicate_ids"), "was kept at"),
     "sees no duplicates": (DuplicateIds, "accept", forgotten_at_once, "was kept at"),
     "sees too many duplicates": (DuplicateIds, "accept", known_for_ever, "acknowledged and are gone"),
     "does transactions in part": (

@@ -56,7 +56,7 @@ class Forwarder:
                 return
             self._load(store_no, store, [partitions[row] for row in rows])
 
-        store.find_filled(list(partitions), found)
+        store.questions.find_filled(list(partitions), found)
 
     def _load(self, store_no: int, store: StoreRuntime, places: list[tuple[Queue, int]]) -> None:
         """Have partitions loaded, and look whether they are: nobody answers, and a store that fails in between, or a

@@ -84,7 +84,7 @@ class CursorWatch:
 
     async def _partitions(self) -> list[tuple[PartitionHandle, str]]:
         """Those with cursors."""
-        asked = [self._ask(partial(runtime.find_cursors, PARTITIONS_MAX)) for runtime in self._runtimes()]
+        asked = [self._ask(partial(runtime.questions.find_cursors, PARTITIONS_MAX)) for runtime in self._runtimes()]
         rows: set[int] = set()
         for answer in await asyncio.gather(*asked):
             rows.update(answer or ())

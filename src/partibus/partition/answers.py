@@ -66,10 +66,10 @@ class Answers:
             self._delivering = False
 
     def refuse(self, command: w.Input | w.Load, message: str, *, full: bool = False) -> None:
-        """Nothing of a command was done: tell who asked."""
+        """Nothing of a command was done: tell who asked, once. A receiver is forgotten: it begins anew."""
         if isinstance(command, c.Receive):
             number = command.receiver
-            call = self._receivers.get(number)
+            call = self._receivers.pop(number, None)
         else:
             number = _request_of(command)
             call = self._requests.pop(number, None)
@@ -87,6 +87,21 @@ class Answers:
         for number, call in self._receivers.items():
             self.put(call, r.Failed(number, False, full, message))
         self._receivers.clear()
+
+
+def given_back(reply: r.Reply) -> list[c.Command]:
+    """What to tell a partition whose answer nobody is there to take: what was locked must not wait for the lock to end,
+    nor be granted again."""
+    if isinstance(reply, r.SessionAccepted):
+        return [c.ReleaseSession(reply.lock_id)]
+    if not isinstance(reply, r.Granted | r.Locked):
+        return []
+    tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
+    released = c.Settle(0, reply.kind, c.Outcome.RELEASE, tokens)
+    if isinstance(reply, r.Locked):
+        return [released]
+    # Locked or reserved: no message is both, and what the other command names is not found.
+    return [c.CancelReceive(0, reply.kind, reply.receiver), released, c.ReturnReserved(reply.kind, tokens)]
 
 
 def _request_of(command: w.Input | w.Load) -> int:

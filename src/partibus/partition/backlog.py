@@ -7,23 +7,39 @@ from partibus.message import Message
 from partibus.partition import commands as c
 from partibus.partition.commit_queue import CommitQueue
 from partibus.partition.load_requests import Input
+from partibus.partition.slot import Slot
 
 
 class Backlog:
     """Rows that are not durable yet, and commands that wait for their partition to be loaded."""
 
-    __slots__ = ("_awaiting", "_bytes", "_limits", "_operations", "_queue")
+    __slots__ = ("_awaiting", "_bytes", "_call_soon", "_limits", "_operations", "_queue")
 
-    def __init__(self, limits: StoreLimits, queue: CommitQueue) -> None:
+    def __init__(
+        self, limits: StoreLimits, queue: CommitQueue, call_soon: Callable[[Callable[[], None]], None]
+    ) -> None:
+        """``call_soon`` makes a call when what is being handled now has been."""
         self._limits = limits
         self._queue = queue
+        self._call_soon = call_soon
         self._operations = 0
         self._bytes = 0
         """Of commands that wait."""
         self._awaiting: list[Callable[[], None]] = []
 
-    def count(self, command: Input, sign: int) -> None:
-        """A command begins (1) or ends (-1) to wait for its partition."""
+    def park(self, slot: Slot, command: Input, holdable: bool) -> None:
+        """A command begins to wait for partitions to be loaded."""
+        slot.waiting.append((command, holdable))
+        self._count(command, 1)
+
+    def take_parked(self, slot: Slot) -> list[tuple[Input, bool]]:
+        """The commands that waited, in their order; they do no longer."""
+        waiting, slot.waiting = slot.waiting, []
+        for command, _ in waiting:
+            self._count(command, -1)
+        return waiting
+
+    def _count(self, command: Input, sign: int) -> None:
         messages = stored_by(command)
         self._operations += sign * (len(messages) or 1)
         self._bytes += sign * sum([len(message.data) for message in messages])
@@ -52,6 +68,11 @@ class Backlog:
         """All calls of `when_less`, once."""
         calls, self._awaiting = self._awaiting, []
         return calls
+
+    def release(self) -> None:
+        """It has become less, or who waits is to look elsewhere: make the calls."""
+        for call in self.take_calls():
+            self._call_soon(call)
 
 
 _STORING = frozenset((c.Enqueue, c.Transact, c.SetSessionState))

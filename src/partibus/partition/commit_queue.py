@@ -35,6 +35,11 @@ class CommitQueue:
         return len(self._for_pending) + len(self._for_under_way)
 
     @property
+    def is_pending(self) -> bool:
+        """There is something in the pending commit."""
+        return bool(self.pending.counters or self.pending.dropped_partitions)
+
+    @property
     def operations(self) -> int:
         """Operations that are not durable yet (D24)."""
         return self.pending.operations + (self.under_way.operations if self.under_way else 0)

@@ -17,6 +17,9 @@ FORGET_MS: Final = 5_000
 """Between two times that older ones are removed."""
 AskerOf = Callable[[int], tuple[str, int] | None]
 """The run of another broker that a request is of, and its number there; None: it is this broker's own."""
+OnFound = Callable[[Mapping[int, int | None] | None], None]
+"""Gets, by request: what is remembered of it, or None when it was surely not executed; what is not there can't be told
+any more. None: the store can't be asked now."""
 
 LOST_MAX: Final = 62
 """Of more tokens than this it can't be told which were lost: a number has 64 bits."""

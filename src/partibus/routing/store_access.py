@@ -22,10 +22,10 @@ from partibus.partition.commands import (
     RenewSession,
     Settle,
 )
+from partibus.partition.executed import OnFound
 from partibus.partition.host import Timer
 from partibus.partition.options import PartitionOptions
 from partibus.partition.replies import Failed, refused
-from partibus.partition.runtime import OnFound
 
 CAN_WAIT: frozenset[type] = frozenset((Settle, RenewLocks, RenewSession, ReleaseSession))
 """What makes sense only of locks that outlive the owner. Sends do not wait: they go elsewhere, or are the client's to

@@ -122,13 +122,13 @@ class Simulation:
 
     def _watch_failures(self, runtime: StoreRuntime) -> None:
         """Have the oracle know when memory is lost, and only then: clients are told when the store is closed, too."""
-        fail = runtime._fail
+        fail = runtime._tenure.fail
 
         def failed(error: BaseException, *, of_commit: bool = False) -> None:
             self.oracle.express_lost(self.timeline.now_ms())
             fail(error, of_commit=of_commit)
 
-        runtime._fail = failed  # type: ignore[method-assign]
+        runtime._tenure.fail = failed  # type: ignore[method-assign]
 
     def _wake(self, rows: list[int]) -> None:
         for row in rows:

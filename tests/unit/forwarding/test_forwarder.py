@@ -21,6 +21,7 @@ class FakeStore:
     def __init__(self) -> None:
         self.failure: str | None = None
         self.waiting: list[Callable[[], None]] = []
+        self.questions = self
 
     def find_filled(self, rows: list[int], found: Callable[[list[int] | None], None]) -> None:
         found(None if self.failure else rows)

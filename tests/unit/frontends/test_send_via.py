@@ -23,7 +23,7 @@ def forwarder(world: World) -> Forwarder:
     found = Forwarder(world.namespaces, world.timeline.call_later)
     for store in world.stores:
         see = partial(found.see, store.runtime)
-        store.runtime._forward = lambda row, transfers, see=see: see(row, transfers=transfers)
+        store.runtime._forwards.forward = lambda row, transfers, see=see: see(row, transfers=transfers)
     return found
 
 

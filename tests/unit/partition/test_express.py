@@ -197,8 +197,8 @@ def test_counts_tell_of_memory_and_the_store_of_itself(broker: Broker) -> None:
     broker.send(forced=True)
     counted: list[Any] = []
     broker.rest(50)
-    broker.runtime.count_messages(10, counted.append)
-    broker.runtime.find_filled([ROW, ROW + 1], counted.append)
+    broker.runtime.questions.count_messages(10, counted.append)
+    broker.runtime.questions.find_filled([ROW, ROW + 1], counted.append)
     broker.ask(c.Inspect)
     assert broker.take(r.Inspected).subqueues[0].messages == 4
     broker.rest(50)
@@ -282,7 +282,7 @@ def test_memory_is_given_back(broker: Broker, how: str) -> None:
     if how == "drop":
         broker.runtime.drop(ROW, lambda _: None)
     else:
-        broker.runtime._fail(RuntimeError("planned"))
+        broker.runtime._tenure.fail(RuntimeError("planned"))
     assert broker.runtime.express.messages == broker.runtime.express.size_bytes == 0
     assert not broker.runtime._meters.express.size_bytes
 

@@ -376,6 +376,15 @@ def test_who_waits_for_relief_is_told_of_a_failure_and_who_waits_for_the_store_i
     assert (relieved, back) == (["disk on fire"], [None])
 
 
+def test_a_receiver_that_waits_for_its_partition_is_told_of_a_failure_once() -> None:
+    broker = Broker()
+    broker.receive(9)
+    assert broker.runtime.queued[0] == 1, "it waits for its partition"
+    broker.runtime._tenure.fail(StoreError("the disk is sick", executed=False))
+    broker.rest()
+    assert broker.answers == [r.Failed(9, False, False, "the disk is sick")]
+
+
 def test_failed_load_does_not_vouch_for_the_commit_beside_it() -> None:
     outcomes = []
     for seed in range(20):
