@@ -60,6 +60,7 @@ class Transaction:
         "_on_done",
         "_partition",
         "_unnumbered",
+        "_watchers",
         "id",
         "owner",
         "size_bytes",
@@ -84,6 +85,7 @@ class Transaction:
         """Operations that wait for their sequence numbers."""
         self._on_done: OnDone | None = None
         """Who waits for the commit."""
+        self._watchers: list[OnDone] = []
 
     @property
     def failed(self) -> bool:
@@ -233,18 +235,32 @@ class Transaction:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
+    def when_over(self, call: OnDone) -> None:
+        """Called once, before who commits is told; also when nothing was done because nobody wanted it any more."""
+        self._watchers.append(call)
+
     def commit(self, on_done: OnDone) -> None:
         """Do it, all or nothing; ``on_done`` is called once, now or later. Nothing can be added any more."""
         self._connection.forget(self)
         self._check_time()
-        self._on_done = on_done
+        self._on_done = done = self._telling(on_done) if self._watchers else on_done
         if not self._unnumbered:
-            self._submit(on_done)
+            self._submit(done)
+
+    def _telling(self, on_done: OnDone) -> OnDone:
+        def done(error: PartibusError | None) -> None:
+            for call in self._watchers:
+                call(error)
+            on_done(error)
+
+        return done
 
     def roll_back(self) -> None:
         """Do nothing of it."""
         self._connection.forget(self)
         self._clear()
+        for call in self._watchers:
+            call(TransactionRolledBack("its client has not committed it"))
 
     def expire(self) -> None:
         """Let go what it holds if its time is over; whoever uses it next is told."""

@@ -22,7 +22,7 @@ from partibus.tracing.context import Parent, parent_of
 SPANS_MAX: Final = 100
 """Of one batch: a batch whose messages all have traces is no reason to hold others up."""
 HELD_MAX: Final = 10_000
-"""Deliveries of one link whose settlement would be a span."""
+"""Deliveries whose settlement would be a span, of one link, or of a namespace's clients that settle by lock tokens."""
 
 
 class Step(StrEnum):
@@ -50,6 +50,9 @@ class Span(NamedTuple):
 
 Keep = Callable[[Span], None]
 OnSent = Callable[[list[PartibusError | None] | None], None]
+OnEnded = Callable[[PartibusError | None], None]
+_Parents = OrderedDict[tuple[int, int, int], Parent]
+"""By partition row, lock id and position, in the order in which they were delivered."""
 
 
 class Tracer:
@@ -58,6 +61,7 @@ class Tracer:
     def __init__(self, namespace: str, keep: Keep, now_ns: Callable[[], int] = time_ns) -> None:
         self._namespace = namespace
         self._keep = keep
+        self._by_token: _Parents = OrderedDict()
         self.now_ns = now_ns
 
     def parents(self, messages: Iterable[bytes | None]) -> list[Parent]:
@@ -100,14 +104,33 @@ class Tracer:
 
         return sent
 
+    def beginning(self, step: Step, entity: str, messages: Iterable[bytes]) -> OnEnded | None:
+        """A step begins for these messages, in stored form. What to call when it has ended; None: no trace has to
+        know."""
+        parents = self.parents(messages)
+        if not parents:
+            return None
+        since_ns = self.now_ns()
+
+        def ended(error: PartibusError | None) -> None:
+            for parent in parents:
+                self.record(step, parent, entity, since_ns, error=error)
+
+        return ended
+
+    def held(self, entity: str) -> "Held":
+        """Of deliveries that came on no link, and are settled by their lock tokens."""
+        return Held(self, entity, self._by_token)
+
 
 class Held:
-    """The traces of deliveries that one link's client holds: a settlement names no message."""
+    """The traces of deliveries that clients hold: a settlement names no message."""
 
-    def __init__(self, tracer: Tracer, entity: str) -> None:
+    def __init__(self, tracer: Tracer, entity: str, parents: _Parents | None = None) -> None:
+        """``parents``: where they are noted; None: here alone, as for one link."""
         self._tracer = tracer
         self._entity = entity
-        self._parents: OrderedDict[tuple[int, int, int], Parent] = OrderedDict()
+        self._parents: _Parents = OrderedDict() if parents is None else parents
 
     def delivered(
         self, row: int, lock_id: int, entries: Iterable[tuple[int, bytes | None, int, int]], *, settles: bool
@@ -124,24 +147,28 @@ class Held:
             since_ns = min(enqueued_ms * 1_000_000, self._tracer.now_ns())
             self._tracer.record(Step.DELIVER, parent, self._entity, since_ns, details)
             if settles:
-                self._parents[row, lock_id, pos] = parent
-                if len(self._parents) > HELD_MAX:
-                    self._parents.popitem(last=False)
+                self._note((row, lock_id, pos), parent)
 
-    def settling(
-        self, row: int, tokens: Iterable[tuple[int, int]], outcome: str
-    ) -> Callable[[PartibusError | None], None] | None:
+    def _note(self, key: tuple[int, int, int], parent: Parent) -> None:
+        self._parents[key] = parent
+        if len(self._parents) > HELD_MAX:
+            self._parents.popitem(last=False)
+
+    def settling(self, row: int, tokens: Iterable[tuple[int, int]], outcome: str) -> OnEnded | None:
         """What to call when the answer is known; None: no trace has to know. ``tokens``: lock id and position."""
         if not self._parents:
             return None
-        found = [parent for token in tokens if (parent := self._parents.pop((row, *token), None)) is not None]
+        keys = [(row, *token) for token in tokens]
+        found = [(key, parent) for key in keys if (parent := self._parents.pop(key, None)) is not None]
         if not found:
             return None
         since_ns = self._tracer.now_ns()
 
         def settled(error: PartibusError | None) -> None:
-            for parent in found:
+            for key, parent in found:
                 details = (("messaging.servicebus.disposition_status", outcome),)
                 self._tracer.record(Step.SETTLE, parent, self._entity, since_ns, details, error)
+                if error is not None:
+                    self._note(key, parent)  # the client may say it again
 
         return settled

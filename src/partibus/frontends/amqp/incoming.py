@@ -20,6 +20,7 @@ from partibus.routing.transactions import Transaction, Transactions
 from partibus.throttling.counters import Operation
 from partibus.throttling.throttle import Throttle
 from partibus.throttling.uses import Uses, client_name
+from partibus.tracing.tracer import Step
 
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 """Property of a link: what is sent on it goes through the link's entity to the one with this address (section 3.7)."""
@@ -196,6 +197,11 @@ class IncomingLink:
                 else:
                     entity.check_send()
                     transaction.send(entity, messages)
+                if entity.tracer is not None:
+                    data = (message.data for message in messages)
+                    traced = entity.tracer.beginning(Step.SEND, to.queue.name, data)
+                    if traced is not None:
+                        transaction.when_over(traced)
                 if throttle.uses is not None:
                     self._note_use(throttle.uses, 1, len(messages))
                 if throttle.active:

@@ -376,6 +376,10 @@ class OutgoingLink:
             for partition, indexes in _by_partition(contexts).items():
                 command = self._command(0, [contexts[i][1:] for i in indexes], settlement)
                 transaction.settle(self._entity, partition, command)
+                if self._traces is not None:
+                    traced = self._traces.settling(partition.row, command.tokens, settlement.outcome.name)
+                    if traced is not None:
+                        transaction.when_over(traced)
         if not event.settled:
             answer = TransactionalState(txn_id=transaction.id, outcome=settlement.answer)
             self._unsettled -= self._link.settle_many(event.delivery_ids, answer)

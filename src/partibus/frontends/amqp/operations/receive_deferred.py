@@ -18,11 +18,13 @@ from partibus.frontends.amqp.operations.spread import (
     numbers_of,
 )
 from partibus.frontends.amqp.operations.status import ANSWER_BYTES_MAX, failure, success
+from partibus.namespace.addresses import subqueue_path
 from partibus.partition.commands import LockToken, Outcome, ReceiveDeferred, Settle
 from partibus.partition.replies import DeferredGranted, Failed, NotFound, SessionLost
 from partibus.routing.lock_tokens import token_uuid
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.throttling.counters import Operation
+from partibus.tracing.tracer import Held
 
 NAME = "com.microsoft:receive-by-sequence-number"
 DELETE, PEEK_LOCK = 0, 1
@@ -143,7 +145,15 @@ class _Reception:
             completed,
         )
 
+    def _trace(self, held: Held) -> None:
+        for partition, granted in self._granted:
+            traced = [(entry.pos, entry.data, entry.enqueued_ms, entry.delivery_count + 1) for entry in granted.entries]
+            held.delivered(partition.row, granted.lock_id, traced, settles=not self._delete)
+
     def _reply(self) -> None:
+        tracer = self._request.entity.tracer
+        if tracer is not None:
+            self._trace(tracer.held(subqueue_path(self._request.entity.queue.name, self._request.kind)))
         found: dict[int, dict[object, object]] = {}
         for partition, granted in self._granted:
             encoder = encoder_for(self._request.entity, self._request.kind, partition.partition_id)

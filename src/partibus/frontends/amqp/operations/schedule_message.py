@@ -15,6 +15,7 @@ from partibus.partition.replies import Accepted
 from partibus.routing.partitions import error_of
 from partibus.routing.send import send_numbered
 from partibus.throttling.counters import Operation
+from partibus.tracing.tracer import OnEnded, Step
 
 NAME = "com.microsoft:schedule-message"
 LONG = 0x81
@@ -41,20 +42,39 @@ def schedule_message(request: EntityRequest) -> None:
                 respond(failure(error_of(reply, request.entity.queue.name)))
 
         partition = transaction.schedule(request.entity, messages, numbered)
+        traced = _trace(request, messages)
+        if traced is not None:
+            transaction.when_over(traced)
         request.note_sends(len(messages))
         if request.throttle.active:
             request.throttle.charge_sends(len(messages), request.entity.queue.rule_count)
 
 
 def _schedule(request: EntityRequest) -> None:
-    def sent(numbers: list[int] | PartibusError) -> None:
-        if isinstance(numbers, PartibusError):
-            request.respond(failure(numbers))
-        else:
-            _reply(request, numbers)
-
     messages = _read(request)
-    request.when_sends_paid(len(messages), lambda: send_numbered(request.entity.route, messages, sent))
+
+    def go_on() -> None:
+        traced = _trace(request, messages)
+
+        def sent(numbers: list[int] | PartibusError) -> None:
+            error = numbers if isinstance(numbers, PartibusError) else None
+            if traced is not None:
+                traced(error)
+            if isinstance(numbers, PartibusError):
+                request.respond(failure(numbers))
+            else:
+                _reply(request, numbers)
+
+        send_numbered(request.entity.route, messages, sent)
+
+    request.when_sends_paid(len(messages), go_on)
+
+
+def _trace(request: EntityRequest, messages: list[Message]) -> OnEnded | None:
+    entity = request.entity
+    if entity.tracer is None:
+        return None
+    return entity.tracer.beginning(Step.SEND, entity.queue.name, (message.data for message in messages))
 
 
 def _reply(request: EntityRequest, numbers: list[int]) -> None:

@@ -13,9 +13,11 @@ from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
 from partibus.frontends.amqp.operations.spread import Ask, ask_all, held_session, tokens_by_partition
 from partibus.frontends.amqp.operations.status import failure, success
 from partibus.frontends.amqp.outcomes import COMPLETE, Settlement, abandon, check_delay, dead_letter, defer
+from partibus.namespace.addresses import subqueue_path
 from partibus.partition.commands import Settle
 from partibus.partition.replies import Failed
 from partibus.routing.partitions import PartitionHandle, error_of
+from partibus.tracing.tracer import OnEnded
 
 NAME = "com.microsoft:update-disposition"
 
@@ -29,12 +31,20 @@ def update_disposition(request: EntityRequest) -> None:
             parts, _ = _read(request)
             for partition, command in parts:
                 transaction.settle(request.entity, partition, command)
+                traced = _trace(request, partition, command)
+                if traced is not None:
+                    transaction.when_over(traced)
         request.respond(success())
         return
     parts, lost = _read(request)
     entity, respond = request.entity, request.respond
+    traces = [] if entity.tracer is None else [_trace(request, *part) for part in parts]
 
     def answered(replies: list[Any]) -> None:
+        for traced, (_, command), reply in zip(traces, parts, replies, strict=False):
+            if traced is not None:
+                is_lost = not isinstance(reply, Failed) and len(reply.lost) == len(command.tokens)
+                traced(error_of(reply, entity.queue.name) if isinstance(reply, Failed) else lost if is_lost else None)
         for reply in replies:
             if isinstance(reply, Failed):
                 respond(failure(error_of(reply, entity.queue.name)))
@@ -43,6 +53,15 @@ def update_disposition(request: EntityRequest) -> None:
 
     asks: list[Ask] = [*parts]
     ask_all(asks, answered)
+
+
+def _trace(request: EntityRequest, partition: PartitionHandle, command: Settle) -> OnEnded | None:
+    """Of what was received by number, or over HTTP: a link knows what it has brought."""
+    entity = request.entity
+    if entity.tracer is None:
+        return None
+    held = entity.tracer.held(subqueue_path(entity.queue.name, request.kind))
+    return held.settling(partition.row, command.tokens, command.outcome.name)
 
 
 def _read(

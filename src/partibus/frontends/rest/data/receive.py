@@ -23,12 +23,14 @@ from partibus.frontends.rest.claims import host_of
 from partibus.frontends.rest.credits import HTTP, check_not_exhausted, pay
 from partibus.frontends.rest.data.calls import DataCall
 from partibus.frontends.rest.data.message_out import body_of, headers_of, sequence_number
+from partibus.namespace.addresses import subqueue_path
 from partibus.partition.commands import Outcome, Settle
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.replies import Granted
 from partibus.routing.lock_tokens import token_uuid
 from partibus.routing.partitions import PartitionHandle
 from partibus.throttling.counters import Operation
+from partibus.tracing.tracer import Tracer
 
 TIMEOUT_S = 60
 """How long is waited where the request says nothing."""
@@ -70,7 +72,15 @@ async def _receive(call: DataCall, *, delete: bool) -> Response:
     if isinstance(found, PartibusError):
         raise found
     await receiver.pay(*found)
+    if entity.tracer is not None:
+        _trace(call, entity.tracer, *found, delete=delete)
     return _answer(call, *found, delete=delete)
+
+
+def _trace(call: DataCall, tracer: Tracer, partition: PartitionHandle, granted: Granted, *, delete: bool) -> None:
+    held = tracer.held(subqueue_path(call.entity.queue.name, call.kind))
+    traced = [(entry.pos, entry.data, entry.enqueued_ms, entry.delivery_count + 1) for entry in granted.entries]
+    held.delivered(partition.row, granted.lock_id, traced, settles=not delete)
 
 
 def _timeout_s(given: str | None) -> int:

@@ -8,11 +8,12 @@ from typing import Any
 
 from starlette.responses import Response
 
-from partibus.errors import InvalidOperation, MessageLockLost
+from partibus.errors import InvalidOperation, MessageLockLost, PartibusError
 from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.data.calls import DataCall
 from partibus.frontends.rest.data.message_out import date_text
 from partibus.frontends.rest.data.paths import read_lock
+from partibus.namespace.addresses import subqueue_path
 from partibus.partition.commands import Command, LockToken, Outcome, RenewLocks, Settle
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.replies import Failed, LocksRenewed
@@ -41,9 +42,19 @@ async def renew(call: DataCall) -> Response:
 
 async def _settle(call: DataCall, outcome: Outcome) -> Response:
     partition, token = _locked(call)
-    reply = await _ask(call, partition, Settle(call.entity.route.numbers.next(), call.kind, outcome, [token]))
-    if reply.lost:
-        raise MessageLockLost
+    traced, tracer, name = None, call.entity.tracer, call.entity.queue.name
+    if tracer is not None:
+        traced = tracer.held(subqueue_path(name, call.kind)).settling(partition.row, [token], outcome.name)
+    try:
+        reply = await _ask(call, partition, Settle(call.entity.route.numbers.next(), call.kind, outcome, [token]))
+        if reply.lost:
+            raise MessageLockLost
+    except PartibusError as error:
+        if traced is not None:
+            traced(error)
+        raise
+    if traced is not None:
+        traced(None)
     return Response(None, 200)
 
 
