@@ -5,15 +5,21 @@ from __future__ import annotations
 import gzip
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusReceiveMode
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from partibus.clock import SystemClock
+from partibus.namespace.connection_string import parse_connection_string
+from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.patience import PATIENCE_S
 
@@ -160,6 +166,69 @@ def test_the_standard_variables_are_enough(
     ]
     assert sorted(steps, key=str) == [("deliver", None), ("deliver", None), ("send", None), ("settle", "ABANDON")]
     assert {one["service.name"] for one in collector.resources} == {"orders-broker"}
+
+
+def test_what_is_scheduled_received_by_number_or_over_http_belongs_to_its_trace(
+    tmp_path: Path, collector: Collector
+) -> None:
+    later, deferred, over_http = Trace(), Trace(), Trace()
+    with BrokerProcess(tmp_path, arguments=("--clock", "manual", "--otlp-endpoint", collector.url)) as broker:
+        queue = broker.create_queue("orders")
+        with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+            with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+                due = datetime.fromtimestamp(broker.now_ms() / 1_000 + 60, UTC)
+                sender.schedule_messages(later.message(), due)
+                sender.send_messages(deferred.message())
+                (message,) = receiver.receive_messages(1, max_wait_time=PATIENCE_S)
+                receiver.defer_message(message)
+                assert message.sequence_number is not None
+                (message,) = receiver.receive_deferred_messages(message.sequence_number)
+                receiver.complete_message(message)
+            with client.get_queue_sender(queue) as sender:
+                sender.send_messages(over_http.message())
+        url = f"{broker.http_url}/{queue}/messages"
+        lock = http(broker, "POST", f"{url}/head")
+        assert lock is not None
+        http(broker, "PUT", lock)
+        lock = http(broker, "POST", f"{url}/head")
+        assert lock is not None
+        http(broker, "DELETE", lock)
+        broker.advance(61_000)
+        assert http(broker, "DELETE", f"{url}/head") is None
+        broker.stop()
+    found = {
+        trace: [
+            (span["messaging.operation.name"], span.get("messaging.servicebus.disposition_status"))
+            for span in collector.spans
+            if (span["trace"], span["parent"]) == (trace.trace, trace.span) and not span["failed"]
+        ]
+        for trace in (later, deferred, over_http)
+    }
+    assert sorted(found[later], key=str) == [("deliver", None), ("send", None)]
+    assert Counter(found[deferred]) == {
+        ("send", None): 1,
+        ("deliver", None): 2,
+        ("settle", "DEFER"): 1,
+        ("settle", "COMPLETE"): 1,
+    }
+    assert Counter(found[over_http]) == {
+        ("send", None): 1,
+        ("deliver", None): 2,
+        ("settle", "ABANDON"): 1,
+        ("settle", "COMPLETE"): 1,
+    }
+    assert len(collector.spans) == 12
+
+
+def http(broker: BrokerProcess, method: str, url: str) -> str | None:
+    """Where the lock of the message is that came, if there is one. Other answers than success are errors."""
+    shown = parse_connection_string(broker.connection_string)
+    token = make_token("http://127.0.0.1", shown.key_name, shown.key, SystemClock().now_ms() // 1_000 + 3_600)
+    request = Request(url, b"" if method != "DELETE" else None, {"Authorization": token}, method=method)
+    with urlopen(request, timeout=PATIENCE_S) as response:
+        where: str | None = response.headers.get("Location")
+        assert response.status in (200, 201)
+        return where
 
 
 def test_a_collector_that_is_away_harms_nobody(tmp_path: Path) -> None:
