@@ -6,7 +6,6 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusErr
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.patience import PATIENCE_S, eventually
+from tests.conformance.clients.azure_python import to_time
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
     ClientTrouble,
@@ -40,7 +40,9 @@ from tests.conformance.conftest import CountMessages
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 """The Python library leaves the sockets of broken connections to the garbage collector, which warns."""
 
+CLOCK = "manual"
 MakeQueue = Callable[..., str]
+LOCK_MS = 60_000
 KEYS = ("red", "green", "blue", "white")
 PARTITIONS = 16
 
@@ -115,7 +117,7 @@ def test_forwarding_begins_and_ends_by_update(
     broker.update_queue(source, ForwardTo=target)
     eventually("all that can has gone on", lambda: messages_in(target) >= len(elsewhere))
     with pytest.raises(ClientTrouble) as refused:
-        python.receive(source, 1, wait_s=1)
+        python.receive(source, 1)
     assert refused.value.kind is Trouble.NOT_ALLOWED
     assert "auto-forwarding" in str(refused.value)
     assert held.body in {one.body for one in peek_all(javascript, source)}  # still under lock
@@ -131,7 +133,7 @@ def test_what_was_locked_goes_on_when_it_is_settled(
     broker: BrokerProcess, azure: AzureClient, make_queue: MakeQueue, messages_in: CountMessages
 ) -> None:
     target = make_queue()
-    source = make_queue(LockDuration="PT5S")
+    source = make_queue(LockDuration="PT1M")
     with azure.get_queue_sender(source) as sender, azure.get_queue_receiver(source) as receiver:
         sender.send_messages([ServiceBusMessage(str(i)) for i in range(10)])
         received: list[ServiceBusReceivedMessage] = []
@@ -141,7 +143,9 @@ def test_what_was_locked_goes_on_when_it_is_settled(
         receiver.dead_letter_message(received[3], "reason")
         receiver.abandon_message(received[2])
         broker.update_queue(source, ForwardTo=target)
-    # The second one is under lock for five seconds, and holds up what comes after it.
+    # The second one is under lock, and holds up what comes after it.
+    assert messages_in(target) == 0
+    broker.advance(LOCK_MS)
     with azure.get_queue_receiver(target, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver:
         found: list[str] = []
         while len(found) < 8 and (came := receiver.receive_messages(8, max_wait_time=PATIENCE_S)):
@@ -168,7 +172,7 @@ def test_dead_letters_are_forwarded_with_their_reason_and_source(
     assert (dead.dead_letter_reason, dead.dead_letter_source) == ("again", source)
     sdk.complete(target + DEAD_LETTER, dead)
     with pytest.raises(ClientTrouble) as refused:
-        sdk.receive(source + DEAD_LETTER, 1, wait_s=1)
+        sdk.receive(source + DEAD_LETTER, 1)
     assert refused.value.kind is Trouble.NOT_ALLOWED
 
 
@@ -237,15 +241,16 @@ def test_duplicates_at_the_destination(make_queue: MakeQueue, python: PythonSync
 
 @pytest.mark.row("F1")
 def test_number_at_the_first_entity_and_messages_that_are_scheduled(
-    azure: AzureClient, make_queue: MakeQueue, python: PythonSync
+    broker: BrokerProcess, azure: AzureClient, make_queue: MakeQueue
 ) -> None:
     last = make_queue(EnablePartitioning=True)
     middle = make_queue(ForwardTo=last)
     first = make_queue(ForwardTo=middle, EnablePartitioning=True)
     with azure.get_queue_sender(first) as sender:
-        at = datetime.now(UTC) + timedelta(seconds=3)  # not before the others are sent
+        at = to_time(broker.now_ms() + LOCK_MS)
         sender.schedule_messages(ServiceBusMessage("later", partition_key="k"), at)
         sender.send_messages([ServiceBusMessage(str(i), partition_key="k") for i in range(3)])
+        broker.advance(LOCK_MS)
     with azure.get_queue_receiver(last, receive_mode="receiveanddelete") as receiver:
         found: list[ServiceBusReceivedMessage] = []
         while len(found) < 4 and (came := receiver.receive_messages(4, max_wait_time=PATIENCE_S)):
@@ -344,7 +349,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
         broker.create_queue("first", EnablePartitioning=True, ForwardTo="middle")
         accepted = []
         for turn in range(2):
-            accepted += fill(broker, "first", turn * 2_000, 2_000)
+            accepted += fill(broker, "first", turn * 1_000, 1_000)
             broker.kill()  # while the last of them are on their way
             broker.start()
         found = drain(broker, "last", len(accepted))
@@ -357,9 +362,9 @@ def test_one_of_several_brokers_killed_in_the_middle(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, arguments=("--brokers", "2")) as broker:
         broker.create_queue("last", EnablePartitioning=True)
         broker.create_queue("first", EnablePartitioning=True, ForwardTo="last")
-        accepted = fill(broker, "first", 0, 2_000)
+        accepted = fill(broker, "first", 0, 1_000)
         os.kill(broker.ready["brokers"][1]["pid"], signal.SIGKILL)
-        accepted += fill(broker, "first", 2_000, 2_000)
+        accepted += fill(broker, "first", 1_000, 1_000)
         found = drain(broker, "last", len(accepted))
         assert len(found) == len(set(found))
         assert set(found) >= set(accepted)

@@ -126,7 +126,7 @@ def over(opened: Callable[[str], ServiceBusClient], request: pytest.FixtureReque
 
 
 @pytest.mark.row("C1", "C2")
-def test_small_and_large_messages_come_and_go_on_every_way_to_the_broker(
+def test_messages_requests_and_errors_pass_on_every_way_to_the_broker(
     over: ServiceBusClient, make_queue: Callable[..., str]
 ) -> None:
     queue = make_queue(EnablePartitioning=True)
@@ -137,13 +137,7 @@ def test_small_and_large_messages_come_and_go_on_every_way_to_the_broker(
     for message in messages:
         over.complete(queue, message)
     assert peek_all(over, queue) == []
-
-
-@pytest.mark.row("C1")
-def test_requests_and_errors_pass_on_every_way_to_the_broker(
-    over: ServiceBusClient, make_queue: Callable[..., str]
-) -> None:
-    queue = make_queue()
+    # Requests, whose answers are as large, and errors.
     over.send(queue, *(Outgoing(LARGE) for _ in range(4)))
     assert [len(message.body) for message in peek_all(over, queue)] == 4 * [len(LARGE)]
     with pytest.raises(ClientTrouble, match="could not be found"):
@@ -241,11 +235,12 @@ MANY = 20
 def test_certificate_is_replaced_without_a_restart_and_broken_files_change_nothing(
     tmp_path: Path, brokers: str
 ) -> None:
+    many = MANY if brokers == "2" else 1
     with BrokerProcess(tmp_path, tls=True, arguments=("--brokers", brokers)) as broker:
         server = broker.data / "certs" / "server.pem"
         assert stat.S_IMODE(server.stat().st_mode) == 0o600
         ports = (broker.amqps_port, int(broker.ready["https_port"]))
-        (first,) = {certificate_of(port, broker.ca_file) for port in ports for _ in range(MANY)}
+        (first,) = {certificate_of(port, broker.ca_file) for port in ports for _ in range(many)}
         broker.create_queue("q")
         kept = PythonSync(
             over_tls(broker), custom_endpoint_address=broker.https_url, connection_verify=str(broker.ca_file)
@@ -259,9 +254,9 @@ def test_certificate_is_replaced_without_a_restart_and_broken_files_change_nothi
             # Every broker's, behind both ports.
             eventually(
                 "every port shows the new certificate",
-                lambda: first not in {certificate_of(port, broker.ca_file) for port in ports for _ in range(MANY)},
+                lambda: all(certificate_of(port, broker.ca_file) != first for port in ports for _ in range(many)),
             )
-            (second,) = {certificate_of(port, broker.ca_file) for port in ports for _ in range(MANY)}
+            (second,) = {certificate_of(port, broker.ca_file) for port in ports for _ in range(many)}
             good = server.read_bytes()
             server.write_text("nothing that could be used")
             # Without a signal: the files have changed.
@@ -276,7 +271,7 @@ def test_certificate_is_replaced_without_a_restart_and_broken_files_change_nothi
             broker.hang_up()
             eventually(
                 "the new files are served",
-                lambda: {get_health(broker.https_url, broker.ca_file)["certificate"] for _ in range(MANY)} == {"ok"},
+                lambda: all(get_health(broker.https_url, broker.ca_file)["certificate"] == "ok" for _ in range(many)),
             )
             kept.send("q", Outgoing(b"after"))
         broker.restart()

@@ -59,7 +59,9 @@ class PythonAsyncio:
 
     def receive(self, entity: str, count: int, *, delete: bool = False, wait_s: float = WAIT_S) -> list[Received]:
         async def run() -> list[Received]:
-            return [from_azure(m) for m in await self._receiver(entity, delete).receive_messages(count, wait_s)]
+            receiver = self._receiver(entity, delete)
+            await receiver.__aenter__()  # the library would count what opening the link takes
+            return [from_azure(m) for m in await receiver.receive_messages(count, wait_s)]
 
         return self._run(run())
 

@@ -62,7 +62,9 @@ class PythonSync:
 
     def receive(self, entity: str, count: int, *, delete: bool = False, wait_s: float = WAIT_S) -> list[Received]:
         with _troubles():
-            return [from_azure(m) for m in self.receiver(entity, delete=delete).receive_messages(count, wait_s)]
+            receiver = self.receiver(entity, delete=delete)
+            receiver.__enter__()  # the library would count what opening the link takes
+            return [from_azure(m) for m in receiver.receive_messages(count, wait_s)]
 
     def complete(self, entity: str, message: Received) -> None:
         with _troubles():

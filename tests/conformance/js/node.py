@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 MAJOR_MIN = 20
@@ -35,8 +36,9 @@ class Node:
         return {**os.environ, "PATH": f"{self.executable.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
+@cache
 def find_node() -> Node:
-    """The machine's Node.js when it is new enough, else the one from the wheel.
+    """The machine's Node.js when it is new enough, else the one from the wheel; looked for once.
 
     Raises FileNotFoundError, naming what was found, when there is neither.
     """
