@@ -108,6 +108,13 @@ def test_a_value_is_what_its_form_says(header: str, value: object) -> None:
     assert json.loads(shown(message)[0]["x"]) == value
 
 
+def test_a_content_type_that_no_symbol_can_be_is_refused_by_name() -> None:
+    with pytest.raises(ArgumentError, match="content type"):
+        READER.from_headers([("content-type", "caf\xe9")], b"", QUEUE)
+    with pytest.raises(ArgumentError, match="content type"):
+        READER.from_batch(b'[{"BrokerProperties": {"ContentType": "caf\\u00e9"}}]', QUEUE)
+
+
 def test_headers_of_the_request_are_no_properties() -> None:
     message = READER.from_headers([("host", "h"), ("authorization", "a"), ("x-ms-retrypolicy", "NoRetry")], b"", QUEUE)
     assert set(shown(message)[0]) == {"BrokerProperties", "Content-Type"}

@@ -109,6 +109,8 @@ class MessageReader:
     ) -> Message:
         message_id, session_id, partition_key, via_key = (_key(name, broker.get(name)) for name in _KEYS)
         _check_keys(session_id, partition_key, queue)
+        if content_type is not None and not content_type.isascii():  # a symbol in AMQP
+            raise ArgumentError("The content type", content_type, "of ASCII characters only")
         message_id = message_id or self._new_message_id()
         ttl_ms, scheduled_ms = _ttl_ms(broker), _scheduled_ms(broker.get("ScheduledEnqueueTimeUtc"))
         annotations: dict[str, object] = {
