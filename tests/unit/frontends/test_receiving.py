@@ -223,6 +223,35 @@ class TestWindowAndCongestion:
         world.wait()
         assert messages_in(world, "q")[1] <= len(got) + 3
 
+    @pytest.mark.parametrize("partitioned", [False, True])
+    @pytest.mark.parametrize("drain", [False, True])
+    def test_what_is_deleted_and_held_comes_all_the_same(self, tmp_path: Path, drain: bool, partitioned: bool) -> None:
+        """It exists nowhere else: the answer to a drain comes behind it, and lowered credit has come too late."""
+        limits = Limits()
+        world = World(tmp_path, replace(limits, connection=replace(limits.connection, outgoing_bytes=1_000)))
+        fill(world, world.queue("q", EnablePartitioning=partitioned), 20, b"x" * 500)
+        client = world.client(limits=EngineLimits(incoming_window=2))
+        client.peer.connection.limits = replace(client.peer.connection.limits, pending_bytes_max=1)
+        session = client.session()
+        session.hold_window()
+        link = client.receiver("q", session, delete=True)
+        client.receive(link, 20)
+        if drain:
+            link.drain()
+        else:
+            link.grant(0)
+        world.wait()
+        deleted = 20 - messages_in(world, "q")[0]
+        assert deleted > 3, "besides what has left for the client"
+        if not drain:
+            link.grant(deleted - len(client.deliveries(link)))
+        for _ in range(20):
+            session.release_window()
+            session.hold_window()
+            world.wait()
+        assert len(client.deliveries(link)) == 20 - messages_in(world, "q")[0] >= deleted
+        assert drained(client, link) is drain
+
 
 class TestTheEnd:
     @pytest.mark.parametrize("way", ["detach", "session", "connection", "lost"])

@@ -131,9 +131,10 @@ class OutgoingLink:
         if self._stopping:
             return
         wanted = self._wanted()
-        if self._link.drain_requested or wanted < self._asked or self._link.credit < len(self._held):
+        surplus = self._link.credit < len(self._held) and not self._delete
+        if self._link.drain_requested or wanted < self._asked or surplus:
             self._stopping = True
-            if self._link.drain_requested and wanted > self._asked:
+            if self._link.drain_requested and wanted > self._asked and not self._held:
                 # Credit that came with the drain: what is at hand is to come before the answer (section 4.5).
                 self._ask(wanted)
             self._source.stop(self._stopped)
@@ -189,8 +190,11 @@ class OutgoingLink:
     def _stopped(self) -> None:
         self._asked = 0
         self._stopping = False
-        # What the client does not want after all must not wait here for it under lock.
-        self._release_held(keep=0 if self._link.drain_requested else self._link.credit)
+        if not self._delete:
+            # What the client does not want after all must not wait here for it under lock.
+            self._release_held(keep=0 if self._link.drain_requested else self._link.credit)
+        elif self._held and self._link.credit and self._link.drain_requested:
+            return  # deleted, it exists nowhere else: the answer comes behind it, when the window is open
         if self._link.drain_requested:
             self._link.drained()
             self._flush()
