@@ -170,7 +170,12 @@ def test_garbage_is_a_value_or_a_decode_error(data: bytes) -> None:
 @given(garbage, st.integers(0, 60))
 def test_garbage_in_the_fast_readers_is_read_or_a_decode_error(data: bytes, beyond: int) -> None:
     """Also when the buffer goes on behind the frame."""
-    for prefix in (b"", b"\xc0\x0f\x05\x52\x01\x52\x02\xa0\x01", b"\xc0\x09\x06\x41\x52"):
+    for prefix in (
+        b"",
+        b"\xc0\x0f\x05\x52\x01\x52\x02\xa0\x01",
+        b"\xc0\x0b\x0b\x43\x40\x40\x40",
+        b"\xc0\x09\x06\x41\x52",
+    ):
         buf = prefix + data + bytes(beyond)
         end = len(buf) - beyond
         with suppress(DecodeError):

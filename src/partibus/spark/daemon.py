@@ -4,8 +4,12 @@ PySpark's own imports nothing before it forks, so that each process that plans, 
 to half a second of imports. It does so lest there be threads at a fork, of which a child would have the locks and not
 the threads. So they are looked at: where an import has started one, this program becomes PySpark's own daemon.
 Processes also look for garbage behind each task: what is imported here is left out of that.
+
+Frames of megabytes come and go in a worker, and the C library hands the memory of each back to the system, which has to
+clear it anew for the next: a fifth of what a read took of a worker beside decoding. So processes keep some.
 """
 
+import ctypes
 import gc
 import os
 import sys
@@ -31,6 +35,11 @@ IMPORTED = (
 )
 """What the processes of a read, a stream and a sink need."""
 _OWN = "pyspark.daemon"
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Of mallopt(3)."""
+_KEPT_BYTES = 32 << 20
+"""Free memory that a process keeps: some copies of a frame, which has 4 MiB unless a reader says otherwise. Also the size
+from which on memory is handed back at once in any case: no more can be set."""
 _TASKS = Path("/proc/self/task")
 _SAFE = {"jemalloc_bg_thd"}
 """Of Arrow's allocator, which stops it before a fork and knows of it in the child."""
@@ -43,7 +52,17 @@ def main() -> None:
     if not (_TASKS.is_dir() and _imported() and not other_threads()):
         os.execv(sys.executable, [sys.executable, "-m", _OWN, *sys.argv[1:]])
     gc.freeze()
+    keep_memory()
     import_module(_OWN).manager()
+
+
+def keep_memory() -> bool:
+    """For this process and its children. False where the C library is not GNU's."""
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    return all(set_option(option, _KEPT_BYTES) for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD))
 
 
 def other_threads() -> list[str]:

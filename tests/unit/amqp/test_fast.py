@@ -46,9 +46,10 @@ FLAGS = (None, True, False)
 
 
 @pytest.mark.parametrize("length", range(1, 12))
-def test_transfer_tail_is_read_like_the_general_decoder_does(length: int) -> None:
+@pytest.mark.parametrize("identity", [(UInt(2), b"t", UInt(0)), (None, None, None)], ids=["first", "later"])
+def test_transfer_tail_is_read_like_the_general_decoder_does(identity: tuple[object, ...], length: int) -> None:
     for settled, more, aborted, batchable in product(FLAGS, FLAGS, FLAGS, FLAGS):
-        items: list[object] = [UInt(1), UInt(2), b"t", UInt(0), settled, more, None, None, None, aborted, batchable]
+        items: list[object] = [UInt(1), *identity, settled, more, None, None, None, aborted, batchable]
         encoded = fields_of(items[:length]) + b"rest"
         values = (items[:length] + [None] * 11)[:11]
         fields = read_transfer(encoded, 0, len(encoded))
@@ -93,6 +94,9 @@ def test_booleans_in_two_bytes_are_read() -> None:
         "c008" + "04" + "5201" + "43" + "a005" + "43",
         "c008" + "05" + "5201" + "43" + "a000" + "43" + "43",
         "c0ff" + "04" + "5201" + "43" + "a000" + "43",
+        "c005" + "04" + "5201" + "4040",
+        "c006" + "05" + "5201" + "404040",
+        "c0ff" + "04" + "5201" + "404040",
     ],
 )
 def test_malformed_transfer_is_a_decode_error(spelling: str) -> None:

@@ -49,3 +49,26 @@ def test_beside_a_thread_it_becomes_pysparks_own_daemon(monkeypatch: pytest.Monk
         over.set()
         thread.join()
     assert started == [[sys.executable, "-m", "pyspark.daemon", "pyspark.worker"]]
+
+
+_FRAME_BYTES, _COPIES, _ROUNDS = 5 << 20, 3, 20
+
+
+def test_memory_of_frames_that_come_and_go_is_not_cleared_anew_each_time() -> None:
+    program = (
+        "import resource\n"
+        "from partibus.spark.daemon import keep_memory\n"
+        "def come_and_go():\n"
+        f"    frames = [b'x' * {_FRAME_BYTES} for _ in range({_COPIES})]\n"
+        "kept = keep_memory()\n"
+        "come_and_go()\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        f"for _ in range({_ROUNDS}): come_and_go()\n"
+        "print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    kept, faults = found.stdout.split()
+    if kept == "False":
+        pytest.skip("another C library than GNU's")
+    touched = _ROUNDS * _COPIES * _FRAME_BYTES // os.sysconf("SC_PAGESIZE")
+    assert int(faults) < touched / 10, f"{faults} pages of {touched} were new"

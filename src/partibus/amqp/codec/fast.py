@@ -99,6 +99,8 @@ def read_transfer(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> T
         elif code == 0x43:
             delivery_id = 0
             pos += 1
+        elif buf.startswith(_NULL * 3, pos):
+            return _read_later_transfer(buf, start, pos, handle, after, end, depth)
         else:
             return _read_any_transfer(buf, start, end, depth)
         if buf[pos] != 0xA0:
@@ -123,6 +125,17 @@ def read_transfer(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> T
     if tail is None or buf[start + 2] != 4 + after - pos:
         return _read_any_transfer(buf, start, end, depth)
     return handle, delivery_id, tag, message_format, tail[0], tail[1], None, False, after
+
+
+def _read_later_transfer(
+    buf: bytes, start: int, pos: int, handle: int, after: int, end: int, depth: int
+) -> TransferFields:
+    """One that says nothing of its delivery, as all frames but the first one of a large delivery [2.6.14]. At ``pos``
+    are the three nulls."""
+    tail = _TRANSFER_TAILS.get(buf[pos + 3 : after]) if pos + 3 <= after <= end else None
+    if tail is None or buf[start + 2] != 4 + after - pos - 3:
+        return _read_any_transfer(buf, start, end, depth)
+    return handle, None, None, None, tail[0], tail[1], None, False, after
 
 
 def _read_any_transfer(buf: bytes, pos: int, end: int, depth: int) -> TransferFields:
