@@ -126,22 +126,26 @@ def test_stores_and_partitions_are_spread_over_the_brokers(shared: BrokerProcess
 
 
 @pytest.mark.row("P1", "P13", "A3")
-@pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
-def test_a_queue_is_the_same_through_every_connection(shared: BrokerProcess, partitioned: bool) -> None:
-    queue = shared.create_queue(f"same-{partitioned}", EnablePartitioning=partitioned)
+def test_a_queue_is_the_same_through_every_connection(shared: BrokerProcess) -> None:
     with ExitStack() as stack:
         clients = connections(shared, "rhea", CONNECTIONS, stack)
-        for number, client in enumerate(clients):
-            client.send(queue, *(Outgoing(b"%d.%d" % (number, count)) for count in range(8)))
-        assert shared.describe(queue).messages == 8 * CONNECTIONS
-        bodies = []
-        for client in reversed(clients):
-            found = receive_all(client, queue, 8)
-            bodies += [message.body for message in found]
-            for message in found:
-                client.complete(queue, message)
-    assert sorted(bodies) == sorted(b"%d.%d" % (n, c) for n in range(CONNECTIONS) for c in range(8))
-    eventually("all are completed", lambda: shared.describe(queue).messages == 0)
+        for partitioned in (False, True):
+            queue = shared.create_queue(f"same-{partitioned}", EnablePartitioning=partitioned)
+            for number, client in enumerate(clients):
+                client.send(queue, *(Outgoing(b"%d.%d" % (number, count)) for count in range(8)))
+            assert shared.describe(queue).messages == 8 * CONNECTIONS
+            bodies = []
+            for client in reversed(clients):
+                found = receive_all(client, queue, 8)
+                bodies += [message.body for message in found]
+                for message in found:
+                    client.complete(queue, message)
+            assert sorted(bodies) == sorted(b"%d.%d" % (n, c) for n in range(CONNECTIONS) for c in range(8))
+            eventually("all are completed", partial(is_empty, shared, queue))
+
+
+def is_empty(broker: BrokerProcess, queue: str) -> bool:
+    return broker.describe(queue).messages == 0
 
 
 @pytest.mark.row("A2")

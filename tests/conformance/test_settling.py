@@ -22,6 +22,8 @@ from tests.conformance.clients.python_sync import PythonSync
 from tests.conformance.conftest import Clients, CountMessages
 
 MakeQueue = Callable[..., str]
+TWO_KINDS = pytest.mark.parametrize("queue", ["plain", "subscription"], indirect=True)
+"""Of one partition and of sixteen."""
 
 
 @pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
@@ -43,6 +45,7 @@ def test_message_that_was_abandoned_too_often_is_dead_lettered(
     assert messages_in(queue) == 0
 
 
+@TWO_KINDS
 def test_dead_letter_sub_queue_by_the_sub_queue_option_of_the_library(python: PythonSync, queue: str) -> None:
     python.send(queue, Outgoing(b"x"))
     (message,) = receive_all(python, queue, 1)
@@ -88,6 +91,7 @@ def test_second_settlement_of_a_message_fails_in_the_library(python: PythonSync,
         python.receiver(queue).complete_message(message.token)
 
 
+@TWO_KINDS
 def test_lock_outlives_the_link_it_was_given_on(clients: Clients, python: PythonSync, queue: str) -> None:
     """Trap 28: the message stays locked, so nobody else gets it at once."""
     python.send(queue, Outgoing(b"first"))
@@ -100,6 +104,7 @@ def test_lock_outlives_the_link_it_was_given_on(clients: Clients, python: Python
     assert [message.body for message in peek_all(python, queue)] == [b"locked"]
 
 
+@TWO_KINDS
 def test_message_that_comes_after_an_unfilled_receive_is_not_lost(
     javascript: JavaScriptServiceBus, queue: str, messages_in: CountMessages
 ) -> None:
@@ -117,6 +122,7 @@ def test_message_that_comes_after_an_unfilled_receive_is_not_lost(
     assert messages_in(queue) == 0
 
 
+@TWO_KINDS
 def test_message_that_comes_after_credit_was_taken_back_is_free_for_others(
     javascript: JavaScriptServiceBus, python: PythonSync, queue: str
 ) -> None:
@@ -141,6 +147,7 @@ def test_messages_are_pushed_to_a_handler_and_completed_when_it_returns(
 
 
 @pytest.mark.row("P15")
+@TWO_KINDS
 def test_receiver_is_iterated_over(python: PythonSync, queue: str, messages_in: CountMessages) -> None:
     python.send_list(queue, [Outgoing(b"%d" % i, partition_key="k") for i in range(20)])
     with python.azure.get_queue_receiver(queue, max_wait_time=WAIT_S, prefetch_count=5) as receiver:
