@@ -40,6 +40,7 @@ from partibus.partition.options import PartitionOptions
 from partibus.routing.store_access import StoreAccess, memory_of
 from partibus.throttling.allocator import Ask as CreditAsk
 from partibus.throttling.allocator import Grant
+from partibus.units.asked import Asked
 
 BASE_BITS = 48
 """Room for the numbers of one guest: at a million requests a second, nine years."""
@@ -60,6 +61,8 @@ class Serving:
         self.grant: Callable[[int, CreditAsk], Grant | None] = lambda namespace, ask: None
         """What the allocator of a namespace says; None when it is not here."""
         self.stores: dict[int, StoreAccess] = {}
+        self.asked = Asked()
+        """By guests."""
         self._guests: set[Guest] = set()
         self._bases = 0
         self._askers: dict[int, str] = {}
@@ -104,6 +107,7 @@ class Guest:
         self.outbox = outbox
         self.asker = asker
         self.base = base
+        self.asked = serving.asked
         self.gone = False
         self._serving = serving
         self._tables: dict[int, _Table] = {}
@@ -243,6 +247,8 @@ class _Table:
             return
         on_reply: OnReply | None = self.reply if frame.awaited else None
         kind = type(command)
+        messages = command.messages if kind is c.Enqueue else ()
+        self.guest.asked.note(row, len(messages), len(messages[0].data) if messages else 0)
         if kind is c.Settle or kind is c.Enqueue:  # most are, and nothing is to be remembered of them
             self.store.submit(row, options, command, on_reply, holdable=frame.holdable)
             return
@@ -428,6 +434,8 @@ class _Receiver:
         elif isinstance(reply, r.Granted) and self._reserves and reply.entries and self.options is not None:
             positions = [entry.pos for entry in reply.entries]
             table.reservations[self.row, reply.kind, reply.lock_id] = _Reservation(self.options, positions)
+        if isinstance(reply, r.Granted) and reply.entries:
+            table.guest.asked.note(self.row, len(reply.entries), reply.entries[0].size_bytes)
         table.reply(reply)
 
     def _take_back(self, granted: r.Granted) -> None:

@@ -151,6 +151,7 @@ class Machine:
             credits,
             self._us.broker,
         )
+        self._front.units.asked = serving.asked
         self._telemetry.begin(self._front.namespaces)
         if (rehearsals := self._registry.rehearsals()) is not None:
             self._front.broker.follow(json.loads(rehearsals))

@@ -148,6 +148,7 @@ class Member:
             credits,
             self._us.broker,
         )
+        self.front.units.asked = self._serving.asked
         self.front.namespaces.follow(body["changes"])
         self._telemetry.begin(self.front.namespaces)
         self._made = True

@@ -1,8 +1,9 @@
 """What the namespaces of a broker process use of it, ten times a second, and what follows from it (rows R11-R13).
 
 What `partibus.units.turns` has timed is charged already. The rest of the process's time (commits and their answers,
-deliveries, the system's part) is dealt out by the bytes that were moved for each namespace. Where threads wait for one
-another, or the machine has less time than we think, more was timed than there was: then all is scaled down.
+deliveries, what other brokers ask for, the system's part) is dealt out by the bytes that were moved for each namespace.
+Where threads wait for one another, or the machine has less time than we think, more was timed than there was: then all
+is scaled down.
 
 A premium namespace whose units have too much to do is refused until they have less (`partibus.units.load`). Of several
 brokers each adds up what all say, about four times a second, and so all come to the same. One of them, which leads,
@@ -25,6 +26,7 @@ from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.tiers import Tier
 from partibus.partition.runtime import StoreRuntime
+from partibus.units.asked import Asked
 from partibus.units.load import LOOKS, Load
 from partibus.units.scaling import Scaling
 from partibus.units.shares import UNITS, check_units, left_of
@@ -60,6 +62,8 @@ class UnitWatch:
         """``cpu_s``: processor time of the process so far. ``brokers_max``: as many as there may be."""
         self.leads = False
         """This broker changes the number of units."""
+        self.asked = Asked()
+        """By other brokers, where there are some."""
         self._namespaces = namespaces
         self._turns = turns
         self._protocols = protocols
@@ -157,6 +161,11 @@ class UnitWatch:
         now_s = self._cpu_s()
         spent_ns, self._last_cpu_s = (now_s - self._last_cpu_s) * 1e9, now_s
         accounts = {broker.namespace.record.namespace_id: broker.account for broker in self._namespaces}
+        for row, asked_bytes in self.asked.take().items():
+            queue = self._namespaces.queue_of(row)
+            account = None if queue is None else accounts.get(queue.namespace_id)
+            if account is not None:
+                account.moved += asked_bytes
         timed_ns = sum([account.busy_ns + account.closed_ns for account in accounts.values()])
         moved = sum([account.moved for account in accounts.values()])
         scale = min(1.0, spent_ns / timed_ns) if timed_ns else 1.0

@@ -12,6 +12,7 @@ from partibus.partition import commands as c
 from partibus.partition import replies as r
 from partibus.partition.commands import Outcome
 from partibus.partition.ports import StoreError
+from partibus.units.asked import ASK_BYTES
 from tests.unit.cluster.far import OPTIONS, ROW, SESSIONS, STORE, FarBroker
 
 ROOM = 1 << 20
@@ -314,3 +315,23 @@ def test_options_that_are_none_end_the_channel() -> None:
 
 def test_equal_options_are_one_object() -> None:
     assert options_of(wire.encode_options(OPTIONS)) is options_of(wire.encode_options(OPTIONS))
+
+
+# -- whose work it is --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("R11")
+def test_what_guests_ask_for_is_noted_by_partition_and_size() -> None:
+    broker = FarBroker()
+    broker.answered(broker.send(4))
+    sent = broker.serving.asked.take()
+    assert list(sent) == [ROW]
+    assert sent[ROW] > ASK_BYTES
+    receiver = broker.register()
+    broker.submit(c.Receive(0, receiver, 4, ROOM))
+    (granted,) = broker.until(r.Granted)
+    each_bytes = granted.entries[0].size_bytes
+    assert broker.serving.asked.take() == {ROW: 2 * ASK_BYTES + 4 * each_bytes}
+    broker.near.submit(ROW, OPTIONS, c.Settle(0, 0, Outcome.COMPLETE, tokens_of(granted)))
+    broker.run()
+    assert broker.serving.asked.take() == {}, "what the owner does for its own clients is noted elsewhere"

@@ -14,6 +14,7 @@ from partibus.limits import UnitLimits
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.tiers import Tier
 from partibus.node.unit_watch import LOOK_S, UnitWatch
+from partibus.units.asked import ASK_BYTES
 from partibus.units.load import LOOKS
 from partibus.units.scaling import UP_MS
 from partibus.units.turns import Turns
@@ -105,6 +106,23 @@ def test_what_nobody_has_timed_is_dealt_out_by_bytes(process: Process) -> None:
     assert account.cpu_s == pytest.approx(0.04)
     assert other.cpu_s == pytest.approx(0.01)
     assert account.credit_ns == pytest.approx(-40 * MS, rel=0.01)
+
+
+@pytest.mark.row("R11", "R13")
+def test_work_for_clients_of_other_brokers_is_charged_to_their_namespace(process: Process) -> None:
+    """And not to the one that has a client here, which asks for little."""
+    process.member.namespaces.create(NAME, NamespaceOptions())
+    process.member.namespaces.create("quiet-1", premium(1))
+    busy = process.broker().create_queue("q", {}).queue.partitions[0].partition_row
+    quiet = process.broker("quiet-1").create_queue("q", {}).queue.partitions[0].partition_row
+    gone = 1 + max(busy, quiet)
+    process.broker("quiet-1").account.moved = 1_000
+    process.watch.asked.note(busy, 9, 1_000 - ASK_BYTES // 9)
+    process.watch.asked.note(gone, 1, 1)
+    process.work(looks=1, cpu_s=0.04)
+    assert process.broker().account.cpu_s == pytest.approx(0.036, rel=0.01)
+    assert process.broker("quiet-1").account.cpu_s == pytest.approx(0.004, rel=0.01)
+    assert not process.broker("quiet-1").throttle.exhausted
 
 
 @pytest.mark.row("R13")
