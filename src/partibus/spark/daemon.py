@@ -38,8 +38,8 @@ _OWN = "pyspark.daemon"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Of mallopt(3)."""
 _KEPT_BYTES = 32 << 20
-"""Free memory that a process keeps: some copies of a frame, which has 4 MiB unless a reader says otherwise. Also the size
-from which on memory is handed back at once in any case: no more can be set."""
+"""Free memory that a process keeps: some copies of a frame, which has 4 MiB unless a reader says otherwise. Also the
+size from which on memory is handed back at once in any case: no more can be set."""
 _TASKS = Path("/proc/self/task")
 _SAFE = {"jemalloc_bg_thd"}
 """Of Arrow's allocator, which stops it before a fork and knows of it in the child."""
