@@ -195,11 +195,14 @@ class Receiver(LinkOwner):
             self._link.grant(wanted)
 
     def _take_back_credit(self) -> None:
-        """Drain: afterwards everything that the broker sent for our wish is in the buffer."""
-        if self.error is None and self._link.credit:
-            self._link.drain()
+        """Drain: afterwards everything that the broker sent for our wish is in the buffer, also what has begun to come:
+        a message of several frames takes its credit with the first of them."""
+        link = self._link
+        if self.error is None and (link.credit or link.partial is not None):
+            if link.credit:
+                link.drain()
             drained = self._driver.wait_quietly(
-                lambda: self._link.credit == 0 or self.error is not None, self._timeout_s
+                lambda: (link.credit == 0 and link.partial is None) or self.error is not None, self._timeout_s
             )
             if not drained:
                 self.on_over(ClientError(f"{self.name}: the broker does not answer a drain"))

@@ -26,6 +26,14 @@ def test_receive_of_nothing_ends_when_the_time_is_over(client: Client) -> None:
     assert client.receiver("q").receive(1, timeout_s=0) == []
 
 
+def test_message_that_has_begun_to_come_is_not_left_behind(broker: TinyBroker, client: Client) -> None:
+    """Its credit is used up with its first frame, long before its last one."""
+    body = bytes(4 << 20)
+    broker.queues["q"].append(OutgoingMessage(body=body).encode())
+    receiver = client.receiver("q", ReceiveMode.RECEIVE_AND_DELETE)
+    assert [message.body for message in receiver.receive(1, timeout_s=0)] == [body]
+
+
 def test_message_that_is_sent_later_ends_the_wait(broker: TinyBroker, client: Client) -> None:
     receiver = client.receiver("q")
     assert receiver.receive(1, timeout_s=0) == []
