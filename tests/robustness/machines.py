@@ -25,15 +25,17 @@ class Machines:
         server: PostgreSQLServer,
         catalog: PostgreSQLServer | None = None,
         more: PostgreSQLServer | None = None,
+        options: tuple[str, ...] = (),
     ) -> None:
-        """``catalog``: another server for the catalog; ``more``: one for the second half of the stores."""
+        """``catalog``: another server for the catalog; ``more``: one for the second half of the stores. ``options``:
+        more flags of each."""
         self.catalog_url = (catalog or server).url(parameters=f"schema={new_schema()}")
         self.schema = new_schema()
         """What the names of the stores' schemas begin with."""
         self.store_url = server.url(parameters=f"schema={self.schema}&stores={16 if more is None else 8}")
-        self._more: tuple[str, ...] = ()
+        self._more = options
         if more is not None:
-            self._more = ("--store", more.url(parameters=f"schema={self.schema}&stores=8"))
+            self._more += ("--store", more.url(parameters=f"schema={self.schema}&stores=8"))
         self.brokers: dict[str, BrokerProcess] = {}
         self._folder = folder
         self._server = server

@@ -4,7 +4,7 @@ on with the others' when it reaches them again. Faults come from `FaultProxy`.""
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from partibus.client import ClientError, connect
+from partibus.routing.slots import partition_for_key
 from partibus.testing.fault_proxy import FaultProxy
 from partibus.testing.patience import PATIENCE_S
 from partibus.testing.postgresql_server import PostgreSQLServer
@@ -62,7 +63,15 @@ def machines(both: FarMachines) -> Iterator[FarMachines]:
     drained(both.brokers["a"], "orders")
 
 
-def send_keyed(machines: FarMachines, first: int, timeout_s: float = PATIENCE_S, *, at_a_time: int = 1) -> set[int]:
+def keys_of(machines: FarMachines, broker: str) -> list[str]:
+    """Those whose partitions are a broker's: the partitions of the first entity are dealt out in order."""
+    owners = [store.owner for store in machines.status("a").stores]
+    return [key for key in KEYS if owners[partition_for_key(key, len(owners))] == broker]
+
+
+def send_keyed(
+    machines: FarMachines, first: int, keys: Sequence[str] = KEYS, *, timeout_s: float = PATIENCE_S, at_a_time: int = 1
+) -> set[int]:
     """One message for each key, through ``a``; those that were accepted."""
 
     def send(number: int, key: str) -> int | None:
@@ -75,7 +84,7 @@ def send_keyed(machines: FarMachines, first: int, timeout_s: float = PATIENCE_S,
         return None
 
     with ThreadPoolExecutor(at_a_time) as pool:
-        sent = pool.map(send, range(first, first + len(KEYS)), KEYS)
+        sent = pool.map(send, range(first, first + len(keys)), keys)
         return {number for number in sent if number is not None}
 
 
@@ -100,6 +109,9 @@ def test_while_another_machine_is_not_reached(machines: FarMachines, fail: Calla
     accepted = send_keyed(machines, 0)
     assert accepted == set(range(64))
     assert machines.ways["b"].accepted > 0, "the channel does not lead over the way"
+    near, far = keys_of(machines, "a"), keys_of(machines, "b")
+    assert near
+    assert far
     fail(machines.ways["b"])
     unkeyed = set()
 
@@ -112,8 +124,9 @@ def test_while_another_machine_is_not_reached(machines: FarMachines, fail: Calla
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(send_unkeyed, range(1_000, 1_100)))
     assert len(unkeyed) >= 80
-    keyed = send_keyed(machines, 2_000, timeout_s=LOST_S / 2, at_a_time=len(KEYS))
-    assert 0 < len(keyed) < 64
+    keyed = send_keyed(machines, 2_000, near)
+    assert len(keyed) == len(near)
+    assert send_keyed(machines, 2_500, far, timeout_s=LOST_S / 2, at_a_time=len(far)) == set()
     machines.ways["b"].heal()
     machines.settle("a", "b")
     accepted |= unkeyed | keyed | send_keyed(machines, 3_000)

@@ -7,17 +7,22 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from partibus.client import ClientError
+from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.fault_proxy import FaultProxy
+from partibus.testing.patience import PATIENCE_S
 from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness.ways import (
+    DISTANT,
     KEYS,
     LOST_S,
+    NEAR,
     broker_with_distant_stores,
     client_of,
     drained,
@@ -100,16 +105,19 @@ def test_while_the_database_is_not_reached(broker: BrokerProcess, way: FaultProx
                 accepted.add(1_000 + sent)
             sent += 1
     assert len(accepted) >= 64 + 80, "sends without a key go elsewhere"
-    keyed: list[int] = []
+    near = [key for key in KEYS if partition_for_key(key, NEAR + DISTANT) < NEAR]
+    far = [key for key in KEYS if key not in near]
 
-    def send_keyed(number: int, key: str) -> None:
+    def is_accepted(number: int, key: str, timeout_s: float = PATIENCE_S) -> bool:
         with suppress(ClientError), client_of(broker) as client:
-            client.sender("orders").send([message(number, key)], timeout_s=LOST_S / 2)
-            keyed.append(number)
+            client.sender("orders").send([message(number, key)], timeout_s=timeout_s)
+            return True
+        return False
 
-    with ThreadPoolExecutor(24) as pool:
-        list(pool.map(send_keyed, range(2_000, 2_024), KEYS))
-    assert 0 < len(keyed) < 24
+    keyed = range(2_000, 2_000 + len(near))
+    assert all(map(is_accepted, keyed, near))
+    with ThreadPoolExecutor(len(far)) as pool:
+        assert not any(pool.map(partial(is_accepted, timeout_s=LOST_S / 2), range(3_000, 3_000 + len(far)), far))
     way.heal()
     found = drained(broker, "orders", accepted | set(keyed))
     assert len(found) == len(set(found))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from partibus.client import connect
 from partibus.client.errors import ClientError
 from partibus.testing.patience import eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
@@ -39,10 +38,10 @@ def test_a_schema_that_is_gone_is_missed_while_brokers_run_and_when_they_start(
         schema = f"{machines.schema}_03"
         assert schemas(server, schema) == [schema]
         server.sql(f"ALTER SCHEMA {schema} RENAME TO {schema}_moved_away")
-        with connect(machines.brokers["a"].connection_string, timeout_s=3) as client:
-            sender = client.sender("orders")
+        with machines.client("a") as client:
             with suppress(ClientError):
-                sender.send([message(200 + number, key) for number, key in enumerate(KEYS)])
+                sent = [message(200 + number, key) for number, key in enumerate(KEYS)]
+                client.sender("orders").send(sent, timeout_s=3)
             client.sender("orders").send([message(number) for number in range(100, 120)])
         for name in "ab":
             eventually("the store is missed", partial(is_lost, machines, name))

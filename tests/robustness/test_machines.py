@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,17 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from partibus.client import ClientError, IncomingMessage, OutgoingMessage
+from partibus.client import ClientError, IncomingMessage, OutgoingMessage, connect
 from partibus.client.backups import back_up
+from partibus.client.endpoint import endpoint_of
+from partibus.client.entities import Entities
+from partibus.client.errors import Busy, SendFailed
+from partibus.client.namespaces import Namespaces
 from partibus.client.rules import RuleInfo, Rules
+from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.patience import PATIENCE_S, eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.conformance.test_metrics import Metrics
 from tests.robustness.machines import Machines
 from tests.robustness.ways import drained
 
@@ -37,8 +44,10 @@ def number_of(message: IncomingMessage) -> int:
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory, server: PostgreSQLServer) -> Iterator[Machines]:
-    """``a``, ``b`` and ``c``; each test leaves them running, and as it found them."""
-    with Machines(tmp_path_factory.mktemp("machines"), server).start("a", "b", "c") as machines:
+    """``a``, ``b`` and ``c``; each test leaves them running, and as it found them. A unit is a sixty-fourth of each:
+    16 ms of each second for a premium namespace with one, wherever its clients are."""
+    folder, units = tmp_path_factory.mktemp("machines"), ("--units-per-broker", "64")
+    with Machines(folder, server, options=units).start("a", "b", "c") as machines:
         yield machines
 
 
@@ -100,6 +109,80 @@ def labelled(number: int, label: str, key: str) -> OutgoingMessage:
     return OutgoingMessage(body=b"%d" % number, subject=label, partition_key=key)
 
 
+@contextmanager
+def namespace(machines: Machines, name: str, options: dict[str, object]) -> Iterator[Callable[[str], str]]:
+    """A namespace for a while; its connection strings by the broker that is connected to."""
+    with machines.client("a") as operator:
+        made = Namespaces(operator).create(name, options)
+    try:
+        yield lambda name: made.connection_string(
+            endpoint_of(parse_connection_string(machines.brokers[name].connection_string))
+        )
+    finally:
+        with machines.client("a") as operator:
+            Namespaces(operator).delete(name)
+
+
+@pytest.mark.row("C35", "P1")
+def test_a_limit_of_connections_is_that_of_all_machines(machines: Machines) -> None:
+    def is_let_in(string: str) -> bool:
+        try:
+            with connect(string, timeout_s=PATIENCE_S) as client:
+                client.management()
+        except ClientError as error:
+            assert "quota of 2 connections at a time" in str(error)
+            return False
+        return True
+
+    with namespace(machines, "narrow-1", {"limits": {"connections": 2}}) as at:
+        with connect(at("a"), timeout_s=PATIENCE_S), connect(at("b"), timeout_s=PATIENCE_S) as second:
+            eventually("it is full", lambda: not any(is_let_in(at(name)) for name in "abc"))
+            second.close()
+            eventually("there is room", lambda: is_let_in(at("c")))
+
+
+@pytest.mark.row("R11", "R13", "P1")
+def test_units_are_a_part_of_all_machines_and_nobody_elses(machines: Machines) -> None:
+    """A namespace with too much to do at one of them is refused at another, where a second one is not."""
+    one = {"tier": "premium", "units": 1, "units-min": 1, "units-max": 1}
+    many = {"tier": "premium", "units": 16, "units-min": 16, "units-max": 16}
+    over = threading.Event()
+
+    def flood(string: str) -> None:
+        with connect(string, timeout_s=PATIENCE_S) as client:
+            sender = client.sender("orders")
+            while not over.is_set():
+                with suppress(SendFailed):
+                    sender.send([message(number) for number in range(500)])
+
+    with ExitStack() as stack:
+        busy = stack.enter_context(namespace(machines, "busy-1", one))
+        calm = stack.enter_context(namespace(machines, "calm-1", many))
+        near, other = (stack.enter_context(connect(at("b"), timeout_s=PATIENCE_S)) for at in (busy, calm))
+        for client in (near, other):
+            Entities(client).create_queue("orders", {})
+        refused, served = near.sender("orders"), other.sender("orders")
+        flooding = stack.enter_context(ThreadPoolExecutor(1)).submit(flood, busy("a"))
+        stack.callback(over.set)
+
+        def is_refused() -> bool:
+            served.send([message(1)])
+            try:
+                refused.send([message(1)])
+            except SendFailed as error:
+                return all(isinstance(why, Busy) for _, why in error.failures)
+            return False
+
+        eventually("what it does at a counts at b", is_refused)
+        metrics = Metrics(machines.brokers["c"])
+        assert metrics.sum("namespace_throttled_requests_total", namespace="busy-1", operation="send", broker="b") >= 1
+        assert metrics.sum("namespace_throttled_requests_total", namespace="calm-1") == 0
+        for broker in "abc":
+            assert metrics.sum("namespace_units", namespace="busy-1", broker=broker) == 1
+        over.set()
+        flooding.result(PATIENCE_S)
+
+
 @pytest.mark.row("P1", "P11", "K2", "K12", "A1")
 def test_a_machine_that_is_lost_costs_its_share_for_some_seconds_and_no_message(machines: Machines) -> None:
     queue = machines.brokers["a"].create_queue("machine-lost", EnablePartitioning=True)
@@ -107,11 +190,8 @@ def test_a_machine_that_is_lost_costs_its_share_for_some_seconds_and_no_message(
         sender = client.sender(queue)
         sender.send([message(number, KEYS[number % 64]) for number in range(200)])
         machines.brokers["c"].kill()
-        # Without a key another partition takes it; with a key the lost third is refused for the time being.
+        # With a key the lost third is refused for the time being; without one another partition takes it.
         accepted, refused = set(range(200)), 0
-        for number in range(1_000, 1_020):
-            sender.send([message(number)])
-            accepted.add(number)
         for number, key in enumerate(KEYS, start=2_000):
             try:
                 sender.send([message(number, key)])
@@ -120,6 +200,9 @@ def test_a_machine_that_is_lost_costs_its_share_for_some_seconds_and_no_message(
                 refused += 1
                 sender = client.sender(queue)
         assert 0 < refused < len(KEYS)
+        for number in range(1_000, 1_020):
+            sender.send([message(number)])
+            accepted.add(number)
     machines.settle("a", "b")
     assert {broker.id: broker.state for broker in machines.status("b").brokers}["c"] == "away"
     for name in "ab":

@@ -29,7 +29,7 @@ should be none."""
 KILLS = 2
 ATTEMPTS = 12
 """The bug that is seen the least is seen in two of three."""
-LATE = "answers_late:0.2"
+LATE = "answers_late:0.1"
 """Clients wait for answers most of the time: a kill meets something that is done and not answered."""
 
 

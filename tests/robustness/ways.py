@@ -16,6 +16,9 @@ from partibus.testing.patience import PATIENCE_S, eventually
 from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 
 KEYS = [f"key-{number}" for number in range(64)]
+NEAR, DISTANT = 10, 6
+"""So many stores are in files, and so many, which come after them, in a database: as many partitions of the first
+entity."""
 QUIET_S = 0.3
 """For what should not come."""
 RECONNECT_S = 2.0
@@ -83,11 +86,11 @@ def message_count(broker: BrokerProcess, queue: str) -> int:
 
 @contextmanager
 def broker_with_distant_stores(folder: Path, way: FaultProxy, server: PostgreSQLServer) -> Iterator[BrokerProcess]:
-    """Six stores in a database behind a way, ten in files."""
-    url = server.url(parameters=f"schema={new_schema()}&stores=6").replace(f":{server.port}/", f":{way.port}/")
+    """`DISTANT` stores in a database behind a way, the others in files."""
+    url = server.url(parameters=f"schema={new_schema()}&stores={DISTANT}").replace(f":{server.port}/", f":{way.port}/")
     with (
         way,
-        BrokerProcess(folder, arguments=("--store", url, "--store", "sqlite:10")) as broker,
+        BrokerProcess(folder, arguments=("--store", url, "--store", f"sqlite:{NEAR}")) as broker,
     ):
         broker.create_queue("orders", EnablePartitioning=True)
         yield broker

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,7 +43,7 @@ UNAVAILABLE_MAX_MS = 10_000
 """The service's own bound is 15 s (docs/loss.md)."""
 _LOCK_MS = 5_000
 """The shortest that there is: expiry is part of it."""
-_LOOK_S = 0.05
+_LOOK_S = 0.1
 _DELIVERIES = 1_000
 """Before a message would be dead-lettered: more than there are."""
 
@@ -273,10 +274,11 @@ def _load(
 def _receive_the_rest(broker: BrokerProcess, cast: Cast, patience_s: float) -> list[Violation]:
     """Until every queue is empty; names those in which messages stay that nobody gets."""
     cast.calm()
-    left = [(queue, _left_in(broker, queue, patience_s)) for queue in QUEUES]
+    with ThreadPoolExecutor(len(QUEUES)) as pool:
+        left = list(pool.map(partial(_left_in, broker, patience_s=patience_s), QUEUES))
     return [
         Violation("never delivered", f"'{queue}' keeps {messages} messages; none was received for {patience_s:g} s")
-        for queue, messages in left
+        for queue, messages in zip(QUEUES, left, strict=True)
         if messages != 0
     ]
 
