@@ -73,8 +73,7 @@ class Rows:
         """An array of `PREFIX`. Raises `DecodeError` for what is no stored form."""
         if np.any(self.ends - self.starts < PREFIX.itemsize):
             raise self._unreadable(self.ends - self.starts < PREFIX.itemsize, "is cut short")
-        raw = np.frombuffer(self.data, np.uint8)
-        found = raw[self.starts[:, None] + np.arange(PREFIX.itemsize)].view(PREFIX).reshape(-1)
+        found = self._pieces(PREFIX.itemsize).view(PREFIX)
         if np.any(found["version"] != FORM_VERSION):
             raise self._unreadable(
                 found["version"] != FORM_VERSION,
@@ -82,6 +81,15 @@ class Rows:
                 "use the same version of partibus as the broker",
             )
         return found
+
+    def _pieces(self, size: int) -> Numbers:
+        """So many bytes of each message, which has them. As pieces without a meaning: numpy would copy one with fields
+        field by field, which takes seven times as long."""
+        if not len(self):
+            return np.empty(0, (np.void, size))
+        windows = np.ndarray((memoryview(self.data).nbytes - size + 1,), (np.void, size), self.data, 0, (1,))
+        pieces: Numbers = windows[self.starts]
+        return pieces
 
     @cached_property
     def annotation_starts(self) -> Numbers:
