@@ -141,7 +141,7 @@ OPTIONS = (
     Option(
         "includeProperties",
         "`false` leaves out the columns that are decoded from the sender's sections besides the body, which takes "
-        "about half of the time.",
+        "about two fifths of the time.",
         default=True,
     ),
     Option("includeBody", "`false` leaves out `body` and `body_type`.", default=True),
