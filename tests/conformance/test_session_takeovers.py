@@ -22,7 +22,7 @@ from tests.conformance.several import Holder, Leaving, all_well, status
 # Python clients leave the sockets of a killed broker to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-HOLDERS = 6
+HOLDERS = 4
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -25,7 +24,8 @@ from azure.servicebus.exceptions import MessageLockLostError
 
 from partibus.amqp.codec.types import Int, Timestamp
 from partibus.client import connect
-from partibus.client.receiver import RELEASE
+from partibus.client.errors import TimedOut
+from partibus.client.receiver import NEXT_SESSION, RELEASE
 from partibus.routing.slots import partition_for_slot, slot_for_key
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
 from partibus.testing.patience import PATIENCE_S, eventually
@@ -328,11 +328,13 @@ def test_sampling_is_by_message(tmp_path: Path) -> None:
             with queue.receiver() as receiver:
                 for message in queue.take(receiver, 800):
                     receiver.complete_message(message)
+        # A stop waits for some seconds, which may be less than the start of the writer takes beside a lot else.
+        eventually("the writer runs", (broker.data / "telemetry").is_dir)
     rows = rows_in(broker)
     by_message: dict[int, list[str]] = {}
     for row in rows:
         by_message.setdefault(row["sequence_number"], []).append(row["op"])
-    assert 60 <= len(by_message) <= 140
+    assert 50 <= len(by_message) <= 150, "100, and no further from it than once in ten million runs"
     assert {tuple(sorted(ops)) for ops in by_message.values()} == {("complete", "deliver", "send")}
     assert {row["weight"] for row in rows} == {8.0}
 
@@ -351,6 +353,7 @@ def test_each_of_several_brokers_writes_its_own(tmp_path: Path, brokers: str) ->
                     receiver.complete_message(message)
         assert metric(broker, "telemetry_rows_total") >= 120
         assert metric(broker, "telemetry_dropped_total") == 0
+        eventually("all is in files", lambda: len(rows_in(broker)) >= 120)
     rows = rows_in(broker)
     assert operations(rows) == {"send": 40, "deliver": 40, "complete": 40}
     assert {row["broker"] for row in rows} == {"broker-0", "broker-1"}
@@ -363,13 +366,20 @@ def test_a_killed_broker_loses_the_last_moment_only(tmp_path: Path) -> None:
         broker.create_queue("orders")
         with ServiceBusClient.from_connection_string(broker.connection_string) as client:
             Queue("orders", client).send(*map(str, range(20)))
-        time.sleep(1.0)  # four times what rows wait in the broker
+        broker.create_queue("sessions", RequiresSession=True)
+        with connect(broker.connection_string) as client_of_ours, pytest.raises(TimedOut):
+            # By a timer of the broker that is set later, and for longer, than that by which rows are handed over.
+            client_of_ours.receiver("sessions", session=NEXT_SESSION, session_wait_s=0.5)
         broker.kill()
         eventually("there is a file", lambda: any((broker.data / "telemetry").glob("*.parquet")))
         assert operations(rows_in(broker)) == {"send": 20}
+        unfinished = broker.data / "telemetry" / ".by-a-writer-that-was-killed.parquet.writing"
+        unfinished.touch()
+        os.utime(unfinished, (0, 0))
         broker.start()
         with ServiceBusClient.from_connection_string(broker.connection_string) as client:
             Queue("orders", client).send("after")
+        eventually("the next writer has cleaned up", lambda: not unfinished.exists())
     assert operations(rows_in(broker)) == {"send": 21}
     assert not list((broker.data / "telemetry").glob(".*"))
 
