@@ -37,7 +37,7 @@ def test_every_history_loses_young_messages_only() -> None:
         assert happened[what] >= least * SEEDS, f"too little of {what} to prove anything: {happened}"
 
 
-ENOUGH = {"crashes": 1, "deliveries": 100, "completed": 40, "lost young": 20, "deferred": 1, "transactions done": 3}
+ENOUGH = {"crashes": 0.5, "deliveries": 100, "completed": 40, "lost young": 20, "deferred": 1, "transactions done": 3}
 """How often on average in one history."""
 
 

@@ -209,7 +209,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         transactions,
         "_refusal",
         never_refused,
-        "seen in part|its client was told|confirmed as completed",
+        "seen in part|its client was told|confirmed as completed|came after it was finished",
     ),
     "does not defer": (settlement, "_defer", returned_instead, "without being asked for"),
     "does not cancel": (sweeps, "_cancel", only_said, "cancelled"),
