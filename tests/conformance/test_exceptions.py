@@ -241,7 +241,7 @@ def test_AutoLockRenewFailed(tmp_path: Path) -> None:  # noqa: N802
     """The broker's clock is moved behind the library's back."""
     failures: SimpleQueue[Exception | None] = SimpleQueue()
     with BrokerProcess(tmp_path, arguments=("--clock", "manual")) as other:
-        other.create_queue("q", LockDuration="PT5S")
+        other.create_queue("q", LockDuration="PT16S")  # renewed ten seconds before its end, shorter ones two
         renewer = AutoLockRenewer(on_lock_renew_failure=lambda _message, error: failures.put(error))
         with (
             closing(PythonSync(other.connection_string)) as client,
@@ -250,7 +250,7 @@ def test_AutoLockRenewFailed(tmp_path: Path) -> None:  # noqa: N802
         ):
             client.send("q", MESSAGE)
             receiver.receive_messages(1, PATIENCE_S)
-            other.advance(5_000)
+            other.advance(16_000)
             error = failures.get(timeout=PATIENCE_S)
     assert type(error) is exceptions.AutoLockRenewFailed
 

@@ -119,10 +119,11 @@ def test_messages_are_settled_by_their_lock_tokens_when_their_link_is_gone(
 
 @pytest.fixture
 def seconds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker with the real clock, which the libraries' own timers go by."""
+    """A broker with the real clock, which the libraries' own timers go by. Shorter locks than these the library for
+    Python renews two seconds before their end, which is too late when it has to wait for the processor."""
     with BrokerProcess(tmp_path_factory.mktemp("real")) as broker:
-        broker.create_queue("plain", LockDuration="PT5S")
-        broker.create_queue("sessions", LockDuration="PT5S", RequiresSession=True)
+        broker.create_queue("plain", LockDuration="PT16S")
+        broker.create_queue("sessions", LockDuration="PT16S", RequiresSession=True)
         yield broker
 
 
