@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from partibus.amqp.codec.fast import read_disposition
 from partibus.amqp.codec.performatives import Attach, Begin, Detach, End, Flow
@@ -27,6 +27,8 @@ from partibus.amqp.sender import Sender
 
 if TYPE_CHECKING:
     from partibus.amqp.connection import Connection
+
+L = TypeVar("L", bound=Link)
 
 
 class Session:
@@ -141,18 +143,7 @@ class Session:
         properties: dict[object, object] | None = None,
     ) -> Sender:
         """Ask the peer for a link on which we send; `Attached` or `Detached` with an error follows."""
-        request = Attach(
-            name=name,
-            handle=self._handles.take(),
-            role=Role.SENDER.value,
-            snd_settle_mode=snd_settle_mode,
-            rcv_settle_mode=rcv_settle_mode,
-            source=source,
-            target=target,
-        )
-        link = Sender(self, request.handle, request, State.IDLE)
-        self._request(link, properties)
-        return link
+        return self._attach(Sender, name, source, target, snd_settle_mode, rcv_settle_mode, properties)
 
     def attach_receiver(
         self,
@@ -165,24 +156,33 @@ class Session:
         properties: dict[object, object] | None = None,
     ) -> Receiver:
         """Ask the peer for a link on which it sends; `Attached` or `Detached` with an error follows."""
+        return self._attach(Receiver, name, source, target, snd_settle_mode, rcv_settle_mode, properties)
+
+    def _attach(
+        self,
+        kind: type[L],
+        name: str,
+        source: AnySource | None,
+        target: AnyTarget | None,
+        snd_settle_mode: int,
+        rcv_settle_mode: int,
+        properties: dict[object, object] | None,
+    ) -> L:
         request = Attach(
             name=name,
             handle=self._handles.take(),
-            role=Role.RECEIVER.value,
+            role=kind.role.value,
             snd_settle_mode=snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode,
             source=source,
             target=target,
         )
-        link = Receiver(self, request.handle, request, State.IDLE)
-        self._request(link, properties)
-        return link
-
-    def _request(self, link: Link, properties: dict[object, object] | None) -> None:
+        link = kind(self, request.handle, request, State.IDLE)
         self._links_out[link.handle] = link
         self.connection.link_count += 1
         self._requested[link.name, link.role] = link
         link.write_attach(link.source, link.target, properties)
+        return link
 
     def on_attach(self, attach: Attach, events: list[Event]) -> None:
         if attach.handle in self.links_in:
