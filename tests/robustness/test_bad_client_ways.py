@@ -13,7 +13,7 @@ from partibus.client import ClientError, connect
 from partibus.client.errors import ConnectionLost, TimedOut
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.patience import PATIENCE_S, eventually
 from tests.robustness.raw import check_serves
 from tests.robustness.ways import (
     KEYS,
@@ -89,6 +89,7 @@ def test_what_a_client_did_not_hear_has_happened(broker: BrokerProcess, way: Fau
         way.to_client.swallows = True
         with pytest.raises(TimedOut):
             sender.send([message(2)], timeout_s=0.5)
+        eventually("the broker has it", lambda: broker.describe("deaf").messages == 2)
         way.heal()
         with pytest.raises(ConnectionLost):
             sender.send([message(3)])
