@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from partibus.spark.python import worker_python
 from partibus.spark.session import register
 
 
@@ -38,6 +40,8 @@ def test_session_speaks_utc_and_runs_workers_of_this_python(spark: SparkSession)
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     (row,) = spark.range(1).mapInArrow(_with_executable, "path string").collect()
     assert row.path == sys.executable
+    # Who plans for a source that Spark has found: from zipped sources each start of a query would compile PySpark.
+    assert os.environ["PYSPARK_DRIVER_PYTHON"] == worker_python()
 
 
 def _with_executable(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

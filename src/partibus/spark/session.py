@@ -46,10 +46,12 @@ def make_session(
     """
     os.environ["JAVA_HOME"] = str(find_java().home)
     is_local = master.startswith("local")
-    python = worker_python() if is_local else sys.executable
+    here = worker_python()
+    python = here if is_local else sys.executable
     # Another Python, or another machine's, may not find this package when the daemon starts.
     has_daemon = os.environ.setdefault("PYSPARK_PYTHON", python) == python and is_local
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Processes that plan are on this machine always, and run by this one where Spark has found the source by itself.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", here)
     builder = SparkSession.builder.appName(app_name).master(master)
     own = {"spark.python.daemon.module": "partibus.spark.daemon"} if has_daemon else {}
     for key, value in {**DEFAULTS, **own, **(config or {})}.items():
