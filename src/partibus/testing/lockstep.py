@@ -28,13 +28,13 @@ from partibus.partition.ports import FATE_COLUMNS, EntryRow, EntryState, Fate, F
 from partibus.partition.reading import read
 from partibus.partition.slot import Slot
 from partibus.partition.write_behind import hold_back, write_all
-from partibus.testing.cursor_model import NOWHERE, CursorState, unpack
+from partibus.testing.cursor_lockstep import KINDS, CursorLockstep, check_fates, chosen
+from partibus.testing.cursor_model import CursorState
 from partibus.testing.invariants import body_of, i08_no_lock_ends_early, i16_state_is_the_last_written
 from partibus.testing.machine_memory import check_memory, check_rows, check_unwritten
 from partibus.testing.model import DELAYED, DOOMED, LOCKED, READY, RESERVED, SCHEDULED, Item, Model
 
 T = TypeVar("T")
-KINDS = (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER)
 ROW = 7
 DELAYED_ROW = int(EntryState.DELAYED)
 NEVER = 1 << 60
@@ -117,6 +117,7 @@ class Lockstep:
         """Sessions listed, by request."""
         self.replies: list[r.Reply] = []
         """Of the last step."""
+        self._readers = CursorLockstep(self)
         self.is_broken = False
         """A step has failed: nothing that follows means anything."""
         self._was_express = False
@@ -352,7 +353,7 @@ class Lockstep:
                 self._answered(reply, bodies)
         for event in events:
             self._happened(event, command)
-        self._check_fates(events)
+        check_fates(self.model, events)
         for reply in self.replies:
             if isinstance(reply, r.Granted):
                 self._check_granted(reply)
@@ -363,7 +364,7 @@ class Lockstep:
             elif isinstance(reply, r.Purged):
                 assert self.requests.pop(reply.request).purged == reply.count
             elif isinstance(reply, r.CursorOpened) and isinstance(command, w.Loaded):
-                self._check_consumed(command)
+                self._readers.check_consumed(command)
         self._note_excuses()
         check_memory(self.machine, self.model)
         check_unwritten(self.machine, self.now_ms, self.row)
@@ -468,7 +469,7 @@ class Lockstep:
             case c.Peek(), r.Rows():
                 self.rows[reply.request] = reply.rows
             case ((c.OpenCursor() | c.AdvanceCursor()), r.CursorOpened()):
-                self._cursor_opened(command, reply)
+                self._readers.opened(command, reply)
             case c.OpenCursor(), r.CursorHeld():
                 alone = model.cursors[command.kind].alone
                 assert alone is not None, f"nobody reads alone: {reply}"
@@ -487,17 +488,17 @@ class Lockstep:
                 for item in model.held(command.kind, RESERVED):
                     item.state = READY
             case c.CloseCursor(), r.Done():
-                self._cursor_closed(command)
+                self._readers.closed(command)
             case (
                 (c.OpenCursor() | c.AdvanceCursor() | c.CloseCursor() | c.ReadRange() | c.ReadFates()),
                 r.CursorLost(),
             ):
-                self._check_cursor_lost(command)
+                self._readers.check_lost(command)
             case c.ReadFates(), r.FatesRead():
                 log = [row for row in model.cursors[command.kind].log if row.number >= command.from_number]
                 assert reply.rows == log[: len(reply.rows)] or log[0].number < model.cursors[command.kind].fates_from
             case c.ReadRange(), r.RangeRead():
-                self._range_read(asked, reply)
+                self._readers.range_read(command, asked.reader, reply)
             case _:
                 raise AssertionError(f"{command} was answered with {reply}")
 
@@ -526,13 +527,13 @@ class Lockstep:
         elif isinstance(event, Removed | Kept):
             for entry in event.entries:
                 if event.fate is Fate.CONSUMED:
-                    self.model.consume(event.kind, entry.sequence, _chosen(command))
+                    self.model.consume(event.kind, entry.sequence, chosen(command))
                 else:
                     self._removed(event.kind, entry, command)
         elif isinstance(event, Cleared):
             self.model.cursors[event.kind].clear(event.positions)
         elif isinstance(event, CursorSet):
-            self._cursor_set(event, command)
+            self._readers.moved(event, command)
         elif isinstance(event, FatesLogged):
             lines = [event.rows[start : start + FATE_COLUMNS] for start in range(0, len(event.rows), FATE_COLUMNS)]
             self.model.cursors[event.kind].log += [FateRow._make(line) for line in lines]
@@ -541,112 +542,6 @@ class Lockstep:
                 item_now = self._item(event.kind, entry)
                 if item_now is not None and item_now.state == DELAYED and entry.state == EntryState.ACTIVE:
                     self.model.return_delayed(event.kind, entry.sequence, self.now_ms)
-
-    def _cursor_opened(self, command: c.OpenCursor | c.AdvanceCursor, reply: r.CursorOpened) -> None:
-        model, cursors = self.model, self.model.cursors[command.kind]
-        end_pos = self.machine.state.subqueues[command.kind].end_pos
-        if command.kind == SubqueueKind.ACTIVE:
-            end_pos = model.next_sequence
-        cursor = cursors.by_name.get(command.name)
-        if isinstance(command, c.AdvanceCursor):
-            assert cursor is not None
-            assert command.epoch == (cursor.epoch if cursor.until_ms else 0)
-            cursor.position = max(cursor.position, min(command.position, end_pos))
-            if cursor.fate_position >= 0:
-                cursor.fate_position = max(
-                    cursor.fate_position, min(command.fate_position, self.machine.state.next_number)
-                )
-        else:
-            cursor = self._opened(command, reply, end_pos)
-        assert (reply.epoch, reply.until_ms) == ((cursor.epoch, cursor.until_ms) if cursor.until_ms else (0, 0))
-        assert (reply.position, reply.fate_position) == (cursor.position, cursor.fate_position)
-        assert (reply.complete_from, reply.end_pos) == (cursor.complete_from, end_pos)
-
-    def _opened(self, command: c.OpenCursor, reply: r.CursorOpened, end_pos: int) -> CursorState:
-        cursors = self.model.cursors[command.kind]
-        cursor = cursors.by_name.get(command.name)
-        if cursor is None:
-            start = end_pos if command.start == c.LATEST else min(command.start, end_pos)
-            cursor = cursors.by_name[command.name] = CursorState(start)
-        cursor.bound_bytes = command.bound_bytes
-        if command.fates and cursor.fate_position < 0:
-            assert all(row.number < reply.fate_position for row in cursors.log)
-            cursor.fate_position = reply.fate_position
-        if command.epoch:
-            assert cursors.alone is cursor, f"renewed, and it has no lease: {reply}"
-            assert cursor.epoch == command.epoch
-            cursor.until_ms = self.now_ms + command.lease_ms
-        elif command.lease_ms:
-            assert cursors.alone in (None, cursor), f"two read alone: {cursors}"
-            assert command.revoke or not self.model.is_held_back(command.kind), f"there are locks: {command}"
-            self.model.take(command.kind)
-            self.paused_ms.pop(command.kind, None)
-            cursor.epoch += 1
-            cursor.until_ms = self.now_ms + command.lease_ms
-            cursor.readable_from = cursor.read_to = cursor.position
-            cursor.shown = set()
-        return cursor
-
-    def _cursor_closed(self, command: c.CloseCursor) -> None:
-        cursors = self.model.cursors[command.kind].by_name
-        cursor = cursors.get(command.name)
-        if cursor is not None:
-            by_force = command.drop and not command.epoch
-            assert by_force or not cursor.until_ms or cursor.epoch == command.epoch, f"not his: {command}"
-            cursor.until_ms = 0
-            if command.drop:
-                del cursors[command.name]
-
-    def _check_cursor_lost(self, command: Any) -> None:
-        name: Any = command.cursor if isinstance(command, c.ReadRange | c.ReadFates) else command.name
-        cursor = self.model.cursors[command.kind].by_name.get(name)
-        if cursor is None:
-            return
-        if isinstance(command, c.ReadFates):
-            assert cursor.fate_position < 0
-        else:
-            chooses = isinstance(command, c.AdvanceCursor) and command.only and not cursor.until_ms
-            assert chooses or command.epoch != (cursor.epoch if cursor.until_ms else 0), f"it is his: {command}"
-
-    def _cursor_set(self, event: CursorSet, command: w.Input) -> None:
-        """Who reads alone moves slice by slice."""
-        sweep = command.load.sweep if isinstance(command, w.Loaded) and isinstance(command.load, w.SweepLoad) else None
-        if isinstance(sweep, w.Consume) and sweep.command.name == event.cursor.name:
-            cursor = self.model.cursors[event.kind].by_name[event.cursor.name]
-            assert cursor.position <= event.cursor.position <= min(sweep.to_pos, sweep.command.position)
-            cursor.position = event.cursor.position
-
-    def _check_consumed(self, command: w.Loaded) -> None:
-        """All that was readable and was passed is completed."""
-        if isinstance(command.load, w.SweepLoad) and isinstance(command.load.sweep, w.Consume):
-            kind = command.load.kind
-            reader = self.model.cursors[kind].by_name[command.load.sweep.command.name]
-            passed = range(reader.readable_from, reader.position)
-            left = [item for item in self.model.queues[kind] if item.state == READY and item.pos in passed]
-            assert not left, f"passed and not completed: {left}"
-
-    def _range_read(self, asked: Pending, reply: r.RangeRead) -> None:
-        command = asked.command
-        cursor = self.model.cursors[command.kind].by_name[command.cursor]
-        assert reply.complete_from == cursor.complete_from
-        if asked.reader == (cursor, cursor.epoch) and cursor.until_ms:
-            cursor.shown |= {shown.pos for shown in unpack(reply.count, reply.data) if shown.is_active}
-            cursor.read_to = max(cursor.read_to, reply.next_pos)
-
-    def _check_fates(self, events: list[Event]) -> None:
-        """While somebody reads the log, whatever leaves is in it, once."""
-        for kind in KINDS:
-            left: list[int] = []
-            logged: list[int] = []
-            for event in events:
-                if isinstance(event, FatesLogged) and event.kind == kind:
-                    logged += event.rows[1::FATE_COLUMNS]
-                elif isinstance(event, Removed | Kept) and event.kind == kind and event.fate is not None:
-                    left += [entry.pos for entry in event.entries]
-                elif isinstance(event, Moved) and event.kind == kind and event.to_kind != SubqueueKind.ACTIVE:
-                    left += [old.pos for old, _ in event.pairs if old.state != DELAYED_ROW]
-            expected = left if self.model.cursors[kind].fates_from != NOWHERE else []
-            assert sorted(logged) == sorted(expected)
 
     def _removed(self, kind: int, entry: Entry, command: w.Input) -> None:
         item = self._item(kind, entry)
@@ -802,9 +697,3 @@ class Lockstep:
         if waiting and not self.is_closed(SubqueueKind.ACTIVE):
             assert not model.free_sessions(self.now_ms), f"{waiting} wait while {model.free_sessions(self.now_ms)} wait"
         check_rows(self.store, self.row, self.machine, model)
-
-
-def _chosen(command: w.Input) -> list[int]:
-    """The positions that who reads alone has asked to be completed, if it asked for some only."""
-    sweep = command.load.sweep if isinstance(command, w.Loaded) and isinstance(command.load, w.SweepLoad) else None
-    return sweep.command.only if isinstance(sweep, w.Consume) else []
