@@ -93,7 +93,7 @@ def denies_what_was_executed() -> None:
     from partibus.partition.runtime import StoreRuntime
 
     def deny(runtime: Any, asker: str, requests: Any, found: Callable[[Any], None]) -> None:
-        runtime._host.call_soon(lambda: found(dict.fromkeys(requests)))
+        runtime._tenure._host.call_soon(lambda: found(dict.fromkeys(requests)))
 
     _replace(StoreRuntime, "find_executed", deny)
 

@@ -71,7 +71,6 @@ class StoreRuntime:
         """Whether a run of a broker is there."""
         limits, meters = limits or StoreLimits(), meters or Meters()
         meters.express.bytes_max = limits.express_bytes
-        self._host = host
         self._clock = clock
         self._wake = wake
         self._forwards = Forwards(host, forward)
