@@ -15,10 +15,13 @@ from tests.spark.simulated import SimulatedNamespace, SimulatedSource
 PROJECT = Path(__file__).parents[2]
 
 # Start-up counts here, not speed: the first compiler and the plain collector, no doubts about Spark's classes (a fifth
-# of the processor time until it is warm), few shuffle partitions. Tasks may fail three times, which plain local[2]
-# would not let them.
+# of the processor time until it is warm), no full collection for each step in which their space grows, few shuffle
+# partitions. Tasks may fail three times, which plain local[2] would not let them.
 MASTER = "local[2,3]"
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+JAVA = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 CONFIG = {
     "spark.driver.extraJavaOptions": JAVA,
     "spark.sql.shuffle.partitions": "2",

@@ -29,12 +29,15 @@ from partibus.client.ranges import (
 from partibus.message import pack
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.spark.source import PartibusSource
+from partibus.testing.patience import PATIENCE_S, eventually
 
 ENDPOINT = "sb://simulated:5672"
 KEY = "c2VjcmV0IGtleSBvZiBhIHRlc3Q="
 FRAME_MESSAGES = 3
 ENQUEUED_MS = 1_356_998_400_123
 COMPLETED = 16
+HELD_S = 2 * PATIENCE_S
+"""How long a reader that is held waits at most."""
 
 
 @dataclass
@@ -71,6 +74,8 @@ class Entity:
     """Of every cursor and partition."""
     locked: int = 0
     """So many askers for exclusive reading are told that messages are under lock."""
+    holds: bool = False
+    """Who reads from behind the first position waits until this is over."""
 
     def end_of(self, partition_id: int) -> int:
         return self.ends.get(partition_id, max(self.partitions[partition_id], default=-1) + 1)
@@ -202,6 +207,8 @@ class SimulatedClient:
         entity = self._entity()
         if cursor is not None and cursor not in entity.cursors:
             raise CursorLost(f"there is no cursor {cursor!r}")
+        if entity.holds and from_pos:
+            eventually("readers are let go on", lambda: not self._entity().holds, HELD_S)
         messages = entity.partitions[partition_id]
         found = [
             (pos, messages[pos])

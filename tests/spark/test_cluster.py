@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import closing
@@ -24,6 +22,7 @@ from partibus.routing.slots import partition_for_key
 from partibus.spark.python import worker_python
 from partibus.spark.tail import complete_tail
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import eventually
 from partibus.testing.spark_cluster import SparkCluster
 from tests.spark.conftest import CONFIG
 
@@ -34,7 +33,8 @@ PARTITIONS = (0, 6, 15)
 """Few have messages, so that micro-batches have few tasks."""
 KEYS = [key for key in (f"key-{number}" for number in range(100)) if partition_for_key(key, 16) in PARTITIONS]
 LIMIT = 200
-COUNT = 7 * LIMIT
+PART = 2 * LIMIT
+"""Messages that are sent at a time, before each kill: what is killed then has some micro-batches to do."""
 PATIENCE_S = 90
 
 
@@ -93,9 +93,10 @@ class Pipeline:
         assert driver.returncode == 0, self._failed("driver")
         self._driver = None
 
-    def send(self) -> None:
-        """The keys in turn."""
-        numbers = range(COUNT)
+    def send_part(self) -> int:
+        """More messages, the keys in turn; answers how many were sent before."""
+        before = len(self.sent)
+        numbers = range(before, before + PART)
         with connect(self.broker.connection_string) as client:
             client.sender(self.source).send(
                 [
@@ -103,16 +104,21 @@ class Pipeline:
                     for n in numbers
                 ]
             )
-        self.sent = [f"{number:06}" for number in numbers]
+        self.sent += [f"{number:06}" for number in numbers]
+        return before
 
-    def wait_for(self, count: int) -> None:
-        """Until more messages than that have reached the copy; others have not."""
+    def wait_for_more_than(self, count: int) -> None:
+        """Until more messages than that have reached the copy."""
         with closing(open_ranges(self.broker.connection_string, self.copy)) as ranges:
-            deadline_s = time.monotonic() + PATIENCE_S
-            while (copied := sum(one.messages for one in ranges.map().partitions)) <= count:
-                assert time.monotonic() < deadline_s, self._failed(f"{copied} messages are copied; driver")
-                time.sleep(0.02)
-        assert copied < len(self.sent), "the streams were too fast: nothing is in the middle"
+
+            def copied() -> bool:
+                assert self._running().poll() is None, "the driver has ended"
+                return sum(one.messages for one in ranges.map().partitions) > count
+
+            try:
+                eventually(f"more than {count} messages are copied", copied)
+            except AssertionError as error:
+                raise AssertionError(self._failed(f"{error}; driver")) from error
 
     def settled(self) -> dict[str, Any]:
         """What the sinks hold when the streams have read all that was sent."""
@@ -162,8 +168,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
 
 
 def kill_executor(pipeline: Pipeline) -> None:
-    executor = random.choice(pipeline.cluster.executors())
-    os.kill(executor, signal.SIGKILL)
+    os.kill(pipeline.cluster.executors()[0], signal.SIGKILL)
 
 
 def kill_broker(pipeline: Pipeline) -> None:
@@ -177,10 +182,10 @@ def kill_driver(pipeline: Pipeline) -> None:
 
 
 def test_each_message_is_in_both_sinks_once_whatever_is_killed(pipeline: Pipeline) -> None:
-    """One after the other while there is always more to be read; in the end the consumed queue is empty."""
-    pipeline.send()
-    for number, kill in enumerate((kill_executor, kill_broker, kill_driver)):
-        pipeline.wait_for(number * 2 * LIMIT)
+    """One after the other, when the streams have begun with what was sent last; in the end the consumed queue is
+    empty."""
+    for kill in (kill_executor, kill_broker, kill_driver):
+        pipeline.wait_for_more_than(pipeline.send_part())
         kill(pipeline)
     pipeline.check()
     pipeline.stop_driver()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +22,15 @@ from pyspark.sql import DataFrame, SparkSession
 from partibus.client.ranges import open_ranges
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S, eventually
 from tests.spark.failing_sink import FailingSource, KilledSource
 
 pytestmark = pytest.mark.row("D5")
 BATCHES = "spark.sql.execution.arrow.maxRecordsPerBatch"
 WAITING = 30
 """Batches of 50 rows that a task has which waits in the middle: more than what Spark holds on the way."""
-MIDDLE_S = 60
-"""How long the two in that test wait for each other at most."""
+MIDDLE_S = 2 * PATIENCE_S
+"""How long that task waits at most for who waits for its first rows, and then kills and starts the broker."""
 
 
 @pytest.fixture(scope="module")
@@ -231,17 +231,32 @@ class Stream:
         return bodies(self.spark, self.broker, self.target)
 
 
-@pytest.mark.parametrize("naming", ["ids", "positions"])
-def test_batch_that_a_lost_driver_repeats_is_there_once(
-    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, naming: str
+def test_batch_that_a_lost_driver_repeats_is_there_once_by_its_positions(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    stream = Stream(spark, broker, tmp_path, f"repeat-{naming}", naming=naming)
-    for start in (0, 100):
-        stream.send(start, start + 100)
-        stream.run()
-        stream.forget_the_last_commit()
+    stream = Stream(spark, broker, tmp_path, "repeat", naming="positions")
+    stream.send(0, 100)
+    stream.run()
+    stream.forget_the_last_commit()
+    stream.send(100, 200)
     stream.run()
     assert stream.arrived() == once(200)
+
+
+def test_batch_that_a_lost_driver_repeats_is_there_once_by_its_ids_which_are_kept_for_two_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Else a stream that runs for years would fill the disk with what can't come again."""
+    with BrokerProcess(tmp_path) as broker:
+        stream = Stream(spark, broker, tmp_path, "kept", naming="ids")
+        for start in (0, 100, 200):
+            if start:
+                stream.forget_the_last_commit()
+            stream.send(start, start + 100)
+            stream.run()
+        assert stream.arrived() == once(300)
+        # Spark may end with a batch that has no rows.
+        eventually("ids of two batches at most are kept", lambda: 100 <= ids_in_stores(broker) <= 200)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -250,19 +265,6 @@ def test_stream_is_there_once_whatever_its_tasks_do(spark: SparkSession, broker:
     stream.send(0, 1_600)
     stream.run("killed", maxMessagesPerTrigger="1000")
     assert stream.arrived() == once(1_600)
-
-
-def test_ids_of_a_stream_are_kept_for_two_batches(spark: SparkSession, tmp_path: Path) -> None:
-    """Else a stream that runs for years would fill the disk with what can't come again."""
-    with BrokerProcess(tmp_path) as broker:
-        stream = Stream(spark, broker, tmp_path, "kept")
-        for start in (0, 100, 200):
-            stream.send(start, start + 100)
-            stream.run()
-        assert stream.arrived() == once(300)
-        deadline_s = time.monotonic() + 30
-        while not 100 <= (kept := ids_in_stores(broker)) <= 200:  # Spark may end with a batch that has no rows
-            assert time.monotonic() < deadline_s, f"{kept} ids are kept"
 
 
 def ids_in_stores(broker: BrokerProcess) -> int:
@@ -294,10 +296,7 @@ def test_broker_that_is_killed_meanwhile_has_each_row_once(
     def wait_in_the_middle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):
             if number == 2 * WAITING // 3:
-                deadline_s = time.monotonic() + MIDDLE_S
-                while not os.path.exists(killed):
-                    assert time.monotonic() < deadline_s, "the broker was not killed"
-                    time.sleep(0.02)
+                eventually("the broker was killed", lambda: os.path.exists(killed), MIDDLE_S)
             yield batch
 
     frame = numbers(spark, 50 * WAITING, tasks=1).withColumn("body", F.concat("body", F.lit(" " * 1_000)))
@@ -307,13 +306,15 @@ def test_broker_that_is_killed_meanwhile_has_each_row_once(
         """Answers how many rows were stored."""
         try:
             with closing(open_ranges(broker.connection_string, queue)) as ranges:
-                deadline_s = time.monotonic() + MIDDLE_S
-                while not (stored := sum(one.messages for one in ranges.map().partitions)):
-                    assert time.monotonic() < deadline_s, "nothing is stored"
-                    time.sleep(0.05)
+
+                def stored() -> int:
+                    return sum(one.messages for one in ranges.map().partitions)
+
+                eventually("rows are stored", lambda: stored() > 0)
+                found = stored()
             broker.kill()
             broker.start()
-            return stored
+            return found
         finally:
             Path(killed).touch()
 
