@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from partibus.amqp.section_encoding import encode_data, encode_properties
 from partibus.message import pack

@@ -1,6 +1,6 @@
 """One table of limits (D24): every bound on what a peer, a client or a backlog can make the broker hold."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -9,8 +9,7 @@ EXPRESS_BOUND_MS = 3_000
 """Default loss bound of an express entity (row C22): the service writes what is older than "a few seconds"."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionLimits:
+class PartitionLimits(Struct, frozen=True):
     """Bounds on what one partition keeps in memory."""
 
     window_entries: int = 2048
@@ -29,8 +28,7 @@ class PartitionLimits:
     """One peek answers no more than this (row A8)."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreLimits:
+class StoreLimits(Struct, frozen=True):
     """Bounds on what waits for one messaging store."""
 
     queued_operations: int = 5_000
@@ -49,8 +47,7 @@ class StoreLimits:
     writes what it has at once. 50,000 messages of 1 KiB a second for two seconds and a half (D18)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(Struct, frozen=True):
     """Bounds on what one AMQP connection can take."""
 
     frame_bytes_max: int = 64 * KIB
@@ -74,8 +71,7 @@ class ConnectionLimits:
     what they write at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionLimits:
+class TransactionLimits(Struct, frozen=True):
     """Bounds on the transactions of one connection (sections 8 and 11.2 of the dialect)."""
 
     open_max: int = 1_000
@@ -86,8 +82,7 @@ class TransactionLimits:
     """From the first operation to the commit."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLimits:
+class PeerLimits(Struct, frozen=True):
     """Bounds on one channel between two brokers (ADR 0006)."""
 
     unanswered_bytes: int = 4 * MIB
@@ -105,8 +100,7 @@ class PeerLimits:
     at once by its connection."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
+class HttpLimits(Struct, frozen=True):
     """Bounds on what one HTTP connection can take, and on how many there are in a process."""
 
     connections_max: int = 2_000
@@ -123,8 +117,7 @@ class HttpLimits:
     keep_alive_s: int = 30
 
 
-@dataclass(frozen=True, slots=True)
-class TlsLimits:
+class TlsLimits(Struct, frozen=True):
     """Bounds on handshakes under way at one listener."""
 
     handshakes_max: int = 256
@@ -134,8 +127,7 @@ class TlsLimits:
     """For the peer's part of the end of a connection."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitLimits:
+class UnitLimits(Struct, frozen=True):
     """What messaging units are made of (row R11, ADR 0020)."""
 
     per_broker: int = 4
@@ -146,8 +138,7 @@ class UnitLimits:
     are withheld. All units of a broker could hold the bodies of 250,000 messages of 4 KiB that nobody settles."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """All limits of a broker."""
 
     partition: PartitionLimits = PartitionLimits()

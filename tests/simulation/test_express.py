@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from partibus.message import Message
 from partibus.partition import commits, write_behind

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from partibus.amqp.codec.states import DeliveryState
 from partibus.amqp.errors import AmqpError
 
@@ -57,15 +59,13 @@ class PlainLogin:
     """What the client calls the server."""
 
 
-@dataclass(slots=True)
-class Opened:
+class Opened(Struct):
     """The peer's open is here, in `connection.peer`. A server answers with `Connection.open`."""
 
     connection: Connection
 
 
-@dataclass(slots=True)
-class Closed:
+class Closed(Struct):
     """The connection is over: send what `data_to_send` still gives, then close the transport.
 
     `error` is the peer's if `by_peer`, else the one that we closed with because the peer broke the rules.
@@ -75,15 +75,13 @@ class Closed:
     by_peer: bool
 
 
-@dataclass(slots=True)
-class SessionOpened:
+class SessionOpened(Struct):
     """A session is usable: the peer began it (already answered), or answered ours."""
 
     session: Session
 
 
-@dataclass(slots=True)
-class SessionClosed:
+class SessionClosed(Struct):
     """A session ended with all its links; no `Detached` comes for them."""
 
     session: Session
@@ -91,15 +89,13 @@ class SessionClosed:
     by_peer: bool
 
 
-@dataclass(slots=True)
-class Attached:
+class Attached(Struct):
     """The peer attached a link (`link.awaits_answer`: accept or refuse it), or answered ours."""
 
     link: Link
 
 
-@dataclass(slots=True)
-class Detached:
+class Detached(Struct):
     """A link is over; the answer to the peer's detach is already written.
 
     `closed` false means that the peer asked to detach without closing. Our own `refuse` and `detach` are
@@ -112,16 +108,14 @@ class Detached:
     by_peer: bool
 
 
-@dataclass(slots=True)
-class Deliveries:
+class Deliveries(Struct):
     """Complete deliveries, in order of arrival."""
 
     link: Receiver
     deliveries: list[Delivery]
 
 
-@dataclass(slots=True)
-class Disposed:
+class Disposed(Struct):
     """The peer told the state of deliveries: of those we sent (`contexts` are what was handed to the send
     verb) or of those we received (`contexts` are the `Delivery` objects).
 
@@ -136,8 +130,7 @@ class Disposed:
     settled: bool
 
 
-@dataclass(slots=True)
-class CreditChanged:
+class CreditChanged(Struct):
     """A flow for our sender: look at `link.credit` and `link.drain_requested`.
 
     It may come before the attach is answered; the credit holds from `accept` on.
@@ -146,15 +139,13 @@ class CreditChanged:
     link: Sender
 
 
-@dataclass(slots=True)
-class Drained:
+class Drained(Struct):
     """The peer has used up or given back the credit that we asked it to drain."""
 
     link: Receiver
 
 
-@dataclass(slots=True)
-class WindowOpened:
+class WindowOpened(Struct):
     """Deliveries that waited in the session have left, after a send verb took fewer than it was offered."""
 
     session: Session

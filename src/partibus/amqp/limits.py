@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from partibus.amqp.codec.decoder import MAX_NESTING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What a peer may make us hold. Sizes are bytes, windows are frames, counts are counts.
 
     A peer that breaks `channel_max` or `partial_bytes_max` loses its connection; the others hold back or

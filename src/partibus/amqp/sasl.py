@@ -7,9 +7,10 @@ it waits for the answer to a PLAIN login, not for bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from partibus.amqp.codec.composite import symbols
 from partibus.amqp.codec.performatives import (
@@ -58,15 +59,13 @@ class Phase(Enum):
     DONE = "done"
 
 
-@dataclass(frozen=True, slots=True)
-class Anonymous:
+class Anonymous(Struct, frozen=True):
     """Log in as nobody. ``hostname``: what the server is called."""
 
     hostname: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(Struct, frozen=True):
     """Log in with a name and a password. ``hostname``: what the server is called."""
 
     username: str

@@ -1,6 +1,6 @@
-"""The forms in which commands and replies travel: arrays with a number for their kind, made from the dataclasses.
+"""The forms in which commands and replies travel: arrays with a number for their kind, made from their classes.
 
-A form has the fields of its dataclass in their order, so a new field travels without a word here. What msgpack has no
+A form has the fields of its class in their order, so a new field travels without a word here. What msgpack has no
 words for is spelled out below: messages and entries as rows, application properties as an AMQP map (their values have
 types that only AMQP tells apart).
 
@@ -8,7 +8,6 @@ Decoding checks every type; a peer of another program version is refused before 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from hashlib import blake2b
 from itertools import starmap
 from operator import attrgetter
@@ -29,7 +28,7 @@ from partibus.partition.ports import EntryRow, FateRow
 Form = Any
 """An instance of one of the generated classes."""
 
-COMMANDS: dict[int, type] = {
+COMMANDS: dict[int, type[msgspec.Struct]] = {
     1: c.Enqueue,
     2: c.TakeNumbers,
     3: c.CancelScheduled,
@@ -60,7 +59,7 @@ COMMANDS: dict[int, type] = {
     29: c.CloseCursor,
     30: c.CommitSink,
 }
-REPLIES: dict[int, type] = {
+REPLIES: dict[int, type[msgspec.Struct]] = {
     64: r.Accepted,
     65: r.Refused,
     66: r.Granted,
@@ -157,8 +156,7 @@ _SHAPES: dict[Any, _Shape] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(msgspec.Struct, frozen=True):
     """One kind of command or reply, both ways."""
 
     form: type[msgspec.Struct]
@@ -190,9 +188,9 @@ def renumber(value: Any, by: int) -> None:
             setattr(value, name, number + by)
 
 
-def _define(tag: int | None, value: type) -> None:
+def _define(tag: int | None, value: type[msgspec.Struct]) -> None:
     hints = get_type_hints(value)
-    names = tuple(field.name for field in fields(value) if field.name not in STAYS)
+    names = tuple(name for name in value.__struct_fields__ if name not in STAYS)
     shapes = {index: _SHAPES[hints[name]] for index, name in enumerate(names) if hints[name] in _SHAPES}
     annotations = [shapes[index].annotation if index in shapes else hints[name] for index, name in enumerate(names)]
     form = msgspec.defstruct(
@@ -265,9 +263,10 @@ def _fingerprint() -> str:
     """Of everything that a difference between two program versions could lie in."""
     parts = [get_type_hints(part) for part in (EntryRow, FateRow, r.SubqueueInfo, r.CursorInfo)]
     lines = [f"{_MessageFields} {_EntryFields} {parts}"]
-    for tag, value in [(0, PartitionLimits), (0, PartitionOptions), *COMMANDS.items(), *REPLIES.items()]:
+    told: list[tuple[int, type[msgspec.Struct]]] = [(0, PartitionLimits), (0, PartitionOptions)]
+    for tag, value in [*told, *COMMANDS.items(), *REPLIES.items()]:
         hints = get_type_hints(value)
-        lines.append(f"{tag} {value.__name__} {[(field.name, hints[field.name]) for field in fields(value)]}")
+        lines.append(f"{tag} {value.__name__} {[(name, hints[name]) for name in value.__struct_fields__]}")
     return blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
 
 

@@ -13,11 +13,12 @@ rules that select everything, or nothing, cost nothing per message. A message is
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
 from typing import Final, NamedTuple
 from uuid import UUID, uuid4
+
+from msgspec import Struct, field
 
 from partibus.errors import ArgumentError
 from partibus.filters.correlation import CorrelationIndex, compares_nothing
@@ -54,8 +55,7 @@ class Failure(NamedTuple):
     description: str
 
 
-@dataclass(slots=True)
-class Matched:
+class Matched(Struct):
     """Who gets what of some messages."""
 
     shares: dict[int, list[Message]] = field(default_factory=dict)

@@ -1,9 +1,10 @@
 """What a rule is told to be, as the admin API, Config.json and the catalog say it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
+
+from msgspec import Struct, field
 
 Constant = bool | int | float | str | datetime | timedelta
 """A value that a filter compares with: a parameter of an SQL text, or a property of a correlation filter."""
@@ -12,8 +13,7 @@ DEFAULT_RULE = "$Default"
 """Name of the rule that a subscription begins with."""
 
 
-@dataclass(frozen=True, slots=True)
-class SqlFilter:
+class SqlFilter(Struct, frozen=True):
     """Selects the messages for which an expression is true (dialect section 11.4)."""
 
     expression: str
@@ -21,18 +21,15 @@ class SqlFilter:
     """By name, with the leading ``@``."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrueFilter:
+class TrueFilter(Struct, frozen=True):
     """Selects every message."""
 
 
-@dataclass(frozen=True, slots=True)
-class FalseFilter:
+class FalseFilter(Struct, frozen=True):
     """Selects none."""
 
 
-@dataclass(frozen=True, slots=True)
-class CorrelationFilter:
+class CorrelationFilter(Struct, frozen=True):
     """Selects the messages that have all of these values; None: not compared."""
 
     correlation_id: str | None = None
@@ -65,16 +62,14 @@ def sql_filter(expression: str, parameters: Mapping[str, Constant] | None = None
 Filter = SqlFilter | TrueFilter | FalseFilter | CorrelationFilter
 
 
-@dataclass(frozen=True, slots=True)
-class SqlAction:
+class SqlAction(Struct, frozen=True):
     """Statements that change the copy of a message (dialect section 11.4)."""
 
     expression: str
     parameters: Mapping[str, Constant] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One rule of a subscription. Names compare without case."""
 
     name: str

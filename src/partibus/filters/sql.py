@@ -4,9 +4,10 @@ The parser's library is imported with the first text, so that a broker without S
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from partibus.errors import ArgumentError, shown
 from partibus.filters.errors import EvaluationError, SqlTextError
@@ -26,8 +27,7 @@ _NEAR_CHARS: Final = 20
 """Characters around an error that its text repeats, on each side."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledFilter:
+class CompiledFilter(Struct, frozen=True):
     """``test`` says of a view of a message true, false or None (unknown); only true selects."""
 
     test: "Test"
@@ -35,8 +35,7 @@ class CompiledFilter:
     """What it says of every message, None where that depends on the message; unknown selects as little as false."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledAction:
+class CompiledAction(Struct, frozen=True):
     """Makes a changed copy of a message."""
 
     _changes: "tuple[Change, ...]"

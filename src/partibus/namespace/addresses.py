@@ -13,8 +13,9 @@ Keywords compare without case. The host is not compared with anything: a server 
 """
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from partibus.errors import ArgumentError
 from partibus.namespace.names import SUBSCRIPTIONS, check_entity_name, check_short_name
@@ -49,8 +50,7 @@ def subqueue_path(entity_path: str, kind: int) -> str:
     return entity_path + _SUFFIX[Subqueue(kind)]
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """A parsed address.
 
     ``entity`` is the name of a queue or topic as it was typed, or `CBS`; ``subscription`` is empty, or the name of one

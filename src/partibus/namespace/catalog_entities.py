@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from partibus.errors import (
     ArgumentError,
@@ -39,8 +41,7 @@ _PARTITION_COUNT = "PartitionCount"
 """Beside the properties of a partitioned entity. Those from before it was written have sixteen."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntityRecord:
+class EntityRecord(Struct, frozen=True):
     """One entity as the catalog has it."""
 
     entity_id: int

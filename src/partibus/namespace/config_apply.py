@@ -6,8 +6,10 @@ topic has beside those of the file stay. All changes are durable together.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from partibus.errors import EntityNotFound, PartibusError
 from partibus.filters.model import Rule
@@ -32,8 +34,7 @@ class Applied(NamedTuple):
     unchanged: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
+class _Declared(Struct, frozen=True):
     """An entity of any kind."""
 
     path: str

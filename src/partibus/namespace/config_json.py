@@ -18,8 +18,10 @@ One of the namespaces is the server's default one, whatever the file calls it: `
 no other name, or ``default``, or else the first. The others are made by their names.
 """
 
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from partibus.errors import ArgumentError
 from partibus.namespace.config_document import ConfigError, Document, Problem
@@ -33,16 +35,14 @@ _DEFAULT_NAMES = ("sbemulatorns", DEFAULT_NAME)
 _LOGGING_TYPES = ("File", "Console", "File,Console", "Console,File")
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredQueue:
+class DeclaredQueue(Struct, frozen=True):
     """A queue, and where the file says so."""
 
     path: str
     description: EntityDescription
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     """What a Config.json declares. Its logging is checked and has no effect: partibus logs as its own flags say."""
 
     file: str

@@ -1,7 +1,8 @@
 """Topics of a Config.json, with their subscriptions and rules: read as strictly as queues."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from partibus.errors import ArgumentError
 from partibus.filters.config_form import CORRELATION_MEMBERS, from_config
@@ -19,8 +20,7 @@ SQL_TEXT_MAX = 1024
 _FILTERS = {"Correlation": "CorrelationFilter", "Sql": "SqlFilter"}
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredSubscription:
+class DeclaredSubscription(Struct, frozen=True):
     """A subscription, and where the file says so."""
 
     path: str
@@ -28,8 +28,7 @@ class DeclaredSubscription:
     rules: tuple[Rule, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredTopic:
+class DeclaredTopic(Struct, frozen=True):
     """A topic, and where the file says so."""
 
     path: str

@@ -3,8 +3,9 @@
 `properties` maps them to the service's property names and checks them; `EntityOptions` made by it are always in range.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from partibus.limits import EXPRESS_BOUND_MS
 from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, UNLIMITED_MS
@@ -47,8 +48,7 @@ class EntityStatus(Enum):
         return self in (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntityOptions:
+class EntityOptions(Struct, frozen=True, kw_only=True):
     """All properties of an entity that its creator chooses. Each kind has some of them, as the tables of `properties`
     say; the others have their defaults and no effect."""
 
@@ -99,8 +99,7 @@ QueueOptions = EntityOptions
 DEFAULT_OPTIONS = EntityOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class EntityDescription:
+class EntityDescription(Struct, frozen=True):
     """An entity by name; a subscription by its path, ``topic/Subscriptions/name``."""
 
     name: str

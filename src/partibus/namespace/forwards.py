@@ -4,7 +4,8 @@ What happens to the target later is met when a message is forwarded; so is a cha
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from partibus.errors import ArgumentError, EntityNotFound, InvalidOperation
 from partibus.namespace.catalog import Catalog, EntityRecord
@@ -40,7 +41,7 @@ def with_known_targets(
                 f"{_shown([name, *chain])}. Forward to an entity that does not lead here."
             )
         changed[field] = record.description.name
-    return replace(options, **changed)  # type: ignore[arg-type]
+    return replace(options, **changed)
 
 
 def _chain(catalog: Catalog, start: EntityRecord, goal: str) -> list[str] | None:

@@ -6,8 +6,9 @@ Other brokers change the same catalog and say so: then memory follows what is th
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from partibus.clock import Clock
 from partibus.errors import EntityChanged, EntityNotFound, OutcomeUnknown, StoreUnavailable

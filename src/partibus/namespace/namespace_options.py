@@ -1,10 +1,11 @@
 """What a namespace is told to be, and its form in the catalog and between brokers: JSON by the names below."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from partibus.errors import ArgumentError
 from partibus.namespace.tiers import Tier
@@ -16,8 +17,7 @@ and who may manage it is the operator of the server."""
 DEFAULT_ID = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamespaceOptions:
+class NamespaceOptions(Struct, frozen=True, kw_only=True):
     """All that the creator of a namespace chooses."""
 
     tier: Tier = Tier.STANDARD
@@ -41,8 +41,7 @@ class NamespaceOptions:
         return self.throttling
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceRecord:
+class NamespaceRecord(Struct, frozen=True):
     """One namespace as the catalog has it."""
 
     namespace_id: int

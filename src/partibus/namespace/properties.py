@@ -10,8 +10,10 @@ Properties that the service does not have begin with ``Partibus``.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from partibus.errors import ArgumentError, PartibusError
 from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, MS_PER_SECOND, UNLIMITED_MS, format_duration
@@ -38,8 +40,7 @@ from partibus.namespace.values import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
+class Property(Struct, frozen=True):
     """One row: the service's name, our field, how its value is read and bounded, whether it may change later."""
 
     name: str

@@ -15,8 +15,9 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Iterable
-from dataclasses import dataclass
 from urllib.parse import quote, unquote
+
+from msgspec import Struct
 
 from partibus.errors import Unauthorized, shown
 
@@ -31,8 +32,7 @@ _DECODINGS_MAX = 3
 _CLAIMS = ("sr", "sig", "se", "skn")
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(Struct, frozen=True):
     """What a token is good for, or an audience that one is shown for: a host, and a path by segments, all in lower
     case."""
 
@@ -44,8 +44,7 @@ class Resource:
         return self.host == other.host and other.path[: len(self.path)] == self.path
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """A parsed token, nothing of it proved. The texts of ``signed_resource`` and ``signed_expiry`` are as received."""
 
     signed_resource: str

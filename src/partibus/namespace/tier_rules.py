@@ -4,8 +4,9 @@ Only what changes is looked at: an entity that came from another tier, or from b
 has (row P10).
 """
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from partibus.errors import ArgumentError
 from partibus.namespace.durations import MS_PER_DAY

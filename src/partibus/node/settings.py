@@ -1,11 +1,11 @@
 """What `partibus serve` is told."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Struct, field
 
 from partibus.limits import Limits
 from partibus.telemetry.settings import TelemetrySettings
@@ -38,8 +38,7 @@ class ClusterSettings(NamedTuple):
     """The file with what they all know; None: in the data directory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Port 0 lets the system choose; the ready file says which."""
 
     data: Path

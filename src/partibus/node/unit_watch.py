@@ -13,8 +13,9 @@ changes the number of units (`partibus.units.scaling`).
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from partibus.clock import Clock
 from partibus.errors import PartibusError

@@ -4,8 +4,9 @@ All of it is plain values that can be written down and sent to another broker (D
 ``request`` and ``receiver`` are numbers that the asker chose; answers carry them back.
 """
 
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from partibus.message import Message
 from partibus.partition.fan_out import Planned, Unfiltered
@@ -27,8 +28,7 @@ class Outcome(Enum):
     """Left alone until somebody asks for it by its sequence number."""
 
 
-@dataclass(slots=True)
-class Enqueue:
+class Enqueue(Struct):
     """Store messages in order, all or none."""
 
     request: int
@@ -49,8 +49,7 @@ class Enqueue:
     when the command comes in, so it does not travel."""
 
 
-@dataclass(slots=True)
-class Arrive:
+class Arrive(Struct):
     """Messages of a topic for one of its subscriptions. Not answered."""
 
     bodies: list[int]
@@ -63,16 +62,14 @@ class Arrive:
     """Above 0: of an express topic with this loss bound. Then bodies are not stored, and their keys mean nothing."""
 
 
-@dataclass(slots=True)
-class TakeNumbers:
+class TakeNumbers(Struct):
     """Take sequence counters for messages that a transaction will store later. Answered with `Accepted`."""
 
     request: int
     count: int
 
 
-@dataclass(slots=True)
-class CancelScheduled:
+class CancelScheduled(Struct):
     """Remove scheduled messages by their sequence counters, all or none. Answered with `Done` or `NotFound`."""
 
     request: int
@@ -80,8 +77,7 @@ class CancelScheduled:
     sequences: list[int]
 
 
-@dataclass(slots=True)
-class Receive:
+class Receive(Struct):
     """Hand out up to ``count`` more messages to a receiver, now or when they come.
 
     Several add up. ``max_bytes`` bounds what this receiver gets before it asks again.
@@ -102,8 +98,7 @@ class Receive:
     one had reserved so goes back first."""
 
 
-@dataclass(slots=True)
-class Forwarded:
+class Forwarded(Struct):
     """Messages that were reserved to be forwarded are stored elsewhere, and go. With a ``reason`` they can't be, and
     become transfer dead letters. Answered with `Done`; with request 0 nobody waits."""
 
@@ -114,8 +109,7 @@ class Forwarded:
     description: str | None = None
 
 
-@dataclass(slots=True)
-class CancelReceive:
+class CancelReceive(Struct):
     """Forget what a receiver still waits for. Answered, so that a drain knows that nothing more will come."""
 
     request: int
@@ -123,8 +117,7 @@ class CancelReceive:
     receiver: int
 
 
-@dataclass(slots=True)
-class LockReserved:
+class LockReserved(Struct):
     """Turn reservations into locks. Answer: `Locked`, without those that lapsed in between."""
 
     request: int
@@ -133,16 +126,14 @@ class LockReserved:
     delete: bool = False
 
 
-@dataclass(slots=True)
-class ReturnReserved:
+class ReturnReserved(Struct):
     """Give reservations back to their place."""
 
     kind: int
     tokens: list[LockToken]
 
 
-@dataclass(slots=True)
-class Settle:
+class Settle(Struct):
     """Apply one outcome to messages under lock. With request 0 nobody waits for the answer."""
 
     request: int
@@ -157,8 +148,7 @@ class Settle:
     """Of an abandon: how long the message stays away. 0: as the entity's policy says."""
 
 
-@dataclass(slots=True)
-class RenewLocks:
+class RenewLocks(Struct):
     """Lock messages for another LockDuration from now on, all or none. Answered with `LocksRenewed`, or with `Settled`
     whose ``lost`` names the tokens that are not held any more."""
 
@@ -167,8 +157,7 @@ class RenewLocks:
     tokens: list[LockToken]
 
 
-@dataclass(slots=True)
-class ReceiveDeferred:
+class ReceiveDeferred(Struct):
     """Lock deferred messages by their sequence counters, all or none; with ``delete``, remove them. Answered with
     `DeferredGranted`, `NotFound` (unknown, not deferred, or held by somebody), or `SessionLost`."""
 
@@ -180,8 +169,7 @@ class ReceiveDeferred:
     """The lock id of the session that they belong to: needed on an entity that requires sessions."""
 
 
-@dataclass(slots=True)
-class Purge:
+class Purge(Struct):
     """Remove the oldest active messages that nobody holds (batch delete). Answered with `Purged`."""
 
     request: int
@@ -192,8 +180,7 @@ class Purge:
     """Only of this session."""
 
 
-@dataclass(slots=True)
-class AcceptSession:
+class AcceptSession(Struct):
     """Lock a session for a receiver (row K4). Answered with `SessionAccepted`, now or when there is one; with
     `SessionHeld` when the named one is held by somebody else; with `NoSession` when ``wait`` is False and no session
     has messages."""
@@ -214,8 +201,7 @@ class AcceptSession:
     """The run of the broker that the receiver is connected to, as its owner knows it; empty: the owner's own."""
 
 
-@dataclass(slots=True)
-class CancelAccept:
+class CancelAccept(Struct):
     """Wait for a session no longer. ``accept`` is the request that waits; a `SessionAccepted` that has left already
     must be followed by `ReleaseSession`. Answered with `Done`."""
 
@@ -223,31 +209,27 @@ class CancelAccept:
     accept: int
 
 
-@dataclass(slots=True)
-class RenewSession:
+class RenewSession(Struct):
     """Hold a session for another LockDuration. Answered with `SessionRenewed` or `SessionLost`."""
 
     request: int
     session: int
 
 
-@dataclass(slots=True)
-class ReleaseSession:
+class ReleaseSession(Struct):
     """The holder is gone: the session is free, what was handed out goes back uncounted. Not answered."""
 
     session: int
 
 
-@dataclass(slots=True)
-class GetSessionState:
+class GetSessionState(Struct):
     """Answered with `SessionState` or `SessionLost`."""
 
     request: int
     session: int
 
 
-@dataclass(slots=True)
-class SetSessionState:
+class SetSessionState(Struct):
     """None clears it. Answered with `Done`, `Refused` (full) or `SessionLost`."""
 
     request: int
@@ -255,8 +237,7 @@ class SetSessionState:
     state: bytes | None
 
 
-@dataclass(slots=True)
-class ListSessions:
+class ListSessions(Struct):
     """See `partibus.partition.ports.Store.list_sessions`. Answered with `Sessions`."""
 
     request: int
@@ -265,16 +246,14 @@ class ListSessions:
     updated_after_ms: int | None = None
 
 
-@dataclass(slots=True)
-class Transact:
+class Transact(Struct):
     """Do all or nothing (D16), in this order. Answered with `Transacted` or `TransactionRefused`."""
 
     request: int
     commands: list["Enqueue | Settle"]
 
 
-@dataclass(slots=True)
-class Peek:
+class Peek(Struct):
     """Read entries in any state from a sequence counter on, without effect (rows P16, A8-A10)."""
 
     request: int
@@ -285,8 +264,7 @@ class Peek:
     """Only entries of this session."""
 
 
-@dataclass(slots=True)
-class ReadRange:
+class ReadRange(Struct):
     """Read entries by position, packed, as `partibus.partition.ports.Store.read_range` says: for readers of whole
     partitions. A ``to_pos`` above the sub-queue's end is taken for that end, so an empty answer's ``next_pos`` may be
     below it. Answered with `RangeRead`, or with `CursorLost` when there is no such cursor."""
@@ -301,8 +279,7 @@ class ReadRange:
     """The answer says from which position on this cursor's messages are all there."""
 
 
-@dataclass(slots=True)
-class ReadFates:
+class ReadFates(Struct):
     """Read the log of fates. Answered with `FatesRead`, or `CursorLost`."""
 
     request: int
@@ -316,8 +293,7 @@ EARLIEST = 0
 LATEST = -1
 
 
-@dataclass(slots=True)
-class OpenCursor:
+class OpenCursor(Struct):
     """Make a named reader, or find it again (D14). While a cursor stands below a message, the message stays readable
     after it has left its sub-queue.
 
@@ -344,8 +320,7 @@ class OpenCursor:
     revoke: bool = False
 
 
-@dataclass(slots=True)
-class AdvanceCursor:
+class AdvanceCursor(Struct):
     """The reader has everything below these positions. Lower ones than it had are passed over, so that asking twice, or
     late, changes nothing. An exclusive cursor completes what it passes, if it was readable when it was granted or came
     later. Answered with `CursorOpened`, when that is durable, or `CursorLost`."""
@@ -362,8 +337,7 @@ class AdvanceCursor:
     nothing else."""
 
 
-@dataclass(slots=True)
-class CloseCursor:
+class CloseCursor(Struct):
     """End its exclusive lease; with ``drop``, remove it and what was kept for it alone. Answered with `Done`, also when
     there is none, or `CursorLost` when somebody else holds the lease."""
 
@@ -378,8 +352,7 @@ class CloseCursor:
 SINK_ENDS = (1 << 63) - 1
 
 
-@dataclass(slots=True)
-class CommitSink:
+class CommitSink(Struct):
     """A sink's batch is committed, so that earlier ones can't come again: their ids are forgotten (row D5). Answered
     with `Done`. Batches rise; one that is not above the last changes nothing."""
 
@@ -389,8 +362,7 @@ class CommitSink:
     """`SINK_ENDS`: nothing of the sink comes again, and all of its ids are forgotten."""
 
 
-@dataclass(slots=True)
-class Inspect:
+class Inspect(Struct):
     """Ask for counts and positions."""
 
     request: int
@@ -398,8 +370,7 @@ class Inspect:
     """Also how many messages wait for their time, which only the store knows."""
 
 
-@dataclass(slots=True)
-class Tick:
+class Tick(Struct):
     """Time has passed: let run out what is due."""
 
 

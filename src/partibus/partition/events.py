@@ -4,7 +4,7 @@ Memory has already changed when an event is seen; a store that fails before the 
 forget its memory and load again (D11). There is no replay: the store holds the image, not the history.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from partibus.partition.cursors import Cursor
 from partibus.partition.entry import Entry
@@ -12,8 +12,7 @@ from partibus.partition.keys import SubqueueKind
 from partibus.partition.ports import Fate
 
 
-@dataclass(slots=True)
-class Enqueued:
+class Enqueued(Struct):
     """New entries, in order of position."""
 
     entries: list[Entry]
@@ -22,8 +21,7 @@ class Enqueued:
     """False: their bodies are stored by another event of the same commit."""
 
 
-@dataclass(slots=True)
-class Written:
+class Written(Struct):
     """Express messages are no longer in memory only (D18). Nobody waits for it."""
 
     entries: list[Entry]
@@ -32,8 +30,7 @@ class Written:
     """Lock ids that the store does not know, and what is locked under each: as `LockChanged.parts`."""
 
 
-@dataclass(slots=True)
-class Published:
+class Published(Struct):
     """Messages of a topic are stored, for the subscriptions to name."""
 
     bodies: list[int | bytes]
@@ -42,8 +39,7 @@ class Published:
     """False: they take the place of what was stored before, so they are not refused for lack of room."""
 
 
-@dataclass(slots=True)
-class Locked:
+class Locked(Struct):
     """One delivery batch went out under one lock. Written lazily: nobody waits for it (D12)."""
 
     kind: int
@@ -52,8 +48,7 @@ class Locked:
     entries: list[Entry]
 
 
-@dataclass(slots=True)
-class Removed:
+class Removed(Struct):
     """Entries are gone: completed, received-and-deleted, expired."""
 
     kind: int
@@ -62,8 +57,7 @@ class Removed:
     """None: they had not become active yet."""
 
 
-@dataclass(slots=True)
-class Kept:
+class Kept(Struct):
     """As `Removed`, but they stay readable for cursors (D14)."""
 
     kind: int
@@ -71,8 +65,7 @@ class Kept:
     fate: Fate
 
 
-@dataclass(slots=True)
-class Cleared:
+class Cleared(Struct):
     """Entries that were `Kept` go. Positions ascend; keys of bodies in their order."""
 
     kind: int
@@ -80,8 +73,7 @@ class Cleared:
     bodies: list[int]
 
 
-@dataclass(slots=True)
-class RetainedCounted:
+class RetainedCounted(Struct):
     """So many entries, and bytes of them, are `Kept` now."""
 
     kind: int
@@ -89,32 +81,28 @@ class RetainedCounted:
     size_bytes: int
 
 
-@dataclass(slots=True)
-class CursorSet:
+class CursorSet(Struct):
     """A cursor is what it is now."""
 
     kind: int
     cursor: Cursor
 
 
-@dataclass(slots=True)
-class CursorDropped:
+class CursorDropped(Struct):
     """A cursor is gone."""
 
     kind: int
     name: str
 
 
-@dataclass(slots=True)
-class FatesLogged:
+class FatesLogged(Struct):
     """Messages have left. Flat: number of the line, and the other columns of `partibus.partition.ports.FateRow`."""
 
     kind: int
     rows: list[int]
 
 
-@dataclass(slots=True)
-class FatesForgotten:
+class FatesForgotten(Struct):
     """The lines of the log from one number to another, both included, go."""
 
     kind: int
@@ -122,23 +110,20 @@ class FatesForgotten:
     last: int
 
 
-@dataclass(slots=True)
-class Updated:
+class Updated(Struct):
     """State, delivery count, due time or body of entries are what they are now."""
 
     kind: int
     entries: list[Entry]
 
 
-@dataclass(slots=True)
-class Rewritten:
+class Rewritten(Struct):
     """Entries have got new bodies: pairs of (old body key, entry as it is). Another event says where they are."""
 
     pairs: list[tuple[int, Entry]]
 
 
-@dataclass(slots=True)
-class LockChanged:
+class LockChanged(Struct):
     """A delivery batch is locked otherwise than before: part of it went back, or was renewed."""
 
     kind: int
@@ -147,16 +132,14 @@ class LockChanged:
     """(until ms, positions) of all that is still locked."""
 
 
-@dataclass(slots=True)
-class Unlocked:
+class Unlocked(Struct):
     """Nothing of a delivery batch is locked any more."""
 
     kind: int
     lock_id: int
 
 
-@dataclass(slots=True)
-class Moved:
+class Moved(Struct):
     """Entries went from one sub-queue to another; pairs of (as it was, as it is)."""
 
     kind: int
@@ -166,13 +149,11 @@ class Moved:
     """Dead-lettered, and as they were they stay readable for cursors; each new one has a body of its own."""
 
 
-@dataclass(slots=True)
-class NumbersTaken:
+class NumbersTaken(Struct):
     """Sequence counters were given to somebody without an entry: the counter is to be durable all the same."""
 
 
-@dataclass(slots=True)
-class SessionStateSet:
+class SessionStateSet(Struct):
     """The holder of a session has set its state; None clears it."""
 
     session: str
@@ -180,8 +161,7 @@ class SessionStateSet:
     updated_ms: int
 
 
-@dataclass(slots=True)
-class SessionLocked:
+class SessionLocked(Struct):
     """Somebody holds a session, where several brokers share the stores (D21). Of a renewal somebody waits for that."""
 
     session: str
@@ -191,15 +171,13 @@ class SessionLocked:
     is_renewed: bool
 
 
-@dataclass(slots=True)
-class SessionUnlocked:
+class SessionUnlocked(Struct):
     """Nobody holds a session any more whose lock was stored."""
 
     session: str
 
 
-@dataclass(slots=True)
-class IdsRemembered:
+class IdsRemembered(Struct):
     """Message ids were accepted, for the duplicate detection."""
 
     bucket: int
@@ -207,24 +185,21 @@ class IdsRemembered:
     ids: list[bytes]
 
 
-@dataclass(slots=True)
-class IdsForgotten:
+class IdsForgotten(Struct):
     """Up to ``most`` ids of buckets below this one are out of the window."""
 
     bucket: int
     most: int
 
 
-@dataclass(slots=True)
-class MarkRaised:
+class MarkRaised(Struct):
     """Messages have come from a sub-queue that forwards, up to this position there (D15)."""
 
     source: int
     pos: int
 
 
-@dataclass(slots=True)
-class SinkIdsKept:
+class SinkIdsKept(Struct):
     """Rows of a sink are stored, or were: their ids are kept, as those of this batch (row D5)."""
 
     sink: int
@@ -234,16 +209,14 @@ class SinkIdsKept:
     """No batch has any of them."""
 
 
-@dataclass(slots=True)
-class SinkCommitted:
+class SinkCommitted(Struct):
     """A sink has committed a batch."""
 
     sink: int
     batch: int
 
 
-@dataclass(slots=True)
-class SinkIdsForgotten:
+class SinkIdsForgotten(Struct):
     """Up to ``most`` ids of this batch and earlier ones go."""
 
     sink: int

@@ -5,8 +5,9 @@ are one commit. Who evaluates the rules is not known here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 from partibus.message import Message
 from partibus.partition.options import PartitionOptions
@@ -21,8 +22,7 @@ class Unfiltered(NamedTuple):
     description: str
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(Struct):
     """Who gets what of some messages."""
 
     shares: dict[int, list[Message]]

@@ -19,15 +19,15 @@ have read them before, and the next one has to see the change.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from partibus.partition.entry import Entry
 from partibus.partition.lock_table import LockTable
 from partibus.partition.ready_queue import ReadyQueue
 
 
-@dataclass(slots=True)
-class Demand:
+class Demand(Struct):
     """What a receiver waits for."""
 
     receiver: int

@@ -2,8 +2,9 @@
 of the store answers which of these; the answer comes back as a `Loaded`.
 """
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from partibus.partition.commands import (
     AcceptSession,
@@ -24,8 +25,7 @@ from partibus.partition.commands import (
 from partibus.partition.fan_out import Planned
 
 
-@dataclass(slots=True)
-class PageLoad:
+class PageLoad(Struct):
     """The next waiting entries of a sub-queue, or of one session in it."""
 
     kind: int
@@ -41,8 +41,7 @@ class PageLoad:
     """What memory does not hold was changed: the load is to see all that was written before."""
 
 
-@dataclass(slots=True)
-class BodyLoad:
+class BodyLoad(Struct):
     """Bodies that were let go while their entries were locked."""
 
     kind: int
@@ -55,16 +54,14 @@ class BodyLoad:
     """The lock id of the session that they are for, if they are for one."""
 
 
-@dataclass(slots=True)
-class DueSweep:
+class DueSweep(Struct):
     """Entries in a state whose time has come: to expire, to activate, to return."""
 
     state: int
     until_ms: int
 
 
-@dataclass(slots=True)
-class Consume:
+class Consume(Struct):
     """What an exclusive cursor passes is to be completed; the next slice of it."""
 
     command: AdvanceCursor
@@ -81,8 +78,7 @@ Sweep = DueSweep | CancelScheduled | Purge | Consume
 """What goes over a sub-queue in the store, whatever part of it memory holds: one at a time."""
 
 
-@dataclass(slots=True)
-class SweepLoad:
+class SweepLoad(Struct):
     """Rows for a sweep."""
 
     kind: int
@@ -91,38 +87,33 @@ class SweepLoad:
     max_bytes: int
 
 
-@dataclass(slots=True)
-class DeferredLoad:
+class DeferredLoad(Struct):
     """Rows for a `ReceiveDeferred`."""
 
     command: ReceiveDeferred
 
 
-@dataclass(slots=True)
-class ScheduledCount:
+class ScheduledCount(Struct):
     """The number of scheduled entries, for an `Inspect`."""
 
     command: Inspect
 
 
-@dataclass(slots=True)
-class SessionScan:
+class SessionScan(Struct):
     """Sessions that have messages, behind a name."""
 
     after: str | None
     max_sessions: int
 
 
-@dataclass(slots=True)
-class SessionStateLoad:
+class SessionStateLoad(Struct):
     """The state of a session that is held."""
 
     command: GetSessionState | SetSessionState
     session: str
 
 
-@dataclass(slots=True)
-class SessionResume:
+class SessionResume(Struct):
     """Rows of the messages that the holder of a session has, which it goes on with at another owner."""
 
     command: AcceptSession
@@ -130,31 +121,27 @@ class SessionResume:
     """Of the next ones."""
 
 
-@dataclass(slots=True)
-class SessionListLoad:
+class SessionListLoad(Struct):
     """Names for a `ListSessions`."""
 
     command: ListSessions
 
 
-@dataclass(slots=True)
-class DuplicateLoad:
+class DuplicateLoad(Struct):
     """Which of these ids were accepted in the window, as far as only the store knows."""
 
     first_bucket: int
     ids: list[bytes]
 
 
-@dataclass(slots=True)
-class DuplicateScan:
+class DuplicateScan(Struct):
     """Ids accepted before the partition was loaded, behind one of them."""
 
     after: tuple[int, bytes]
     max_ids: int
 
 
-@dataclass(slots=True)
-class SinkLoad:
+class SinkLoad(Struct):
     """Which of these rows a sink has stored, and, where that is asked for, how many ids the store has of the sink."""
 
     sink: int
@@ -162,16 +149,14 @@ class SinkLoad:
     counts: bool = False
 
 
-@dataclass(slots=True)
-class SinkCount:
+class SinkCount(Struct):
     """How many ids a sink has of that batch and earlier ones."""
 
     sink: int
     batch: int
 
 
-@dataclass(slots=True)
-class PeekLoad:
+class PeekLoad(Struct):
     """Rows for a `Peek`."""
 
     request: int
@@ -182,8 +167,7 @@ class PeekLoad:
     session: str | None = None
 
 
-@dataclass(slots=True)
-class RangeLoad:
+class RangeLoad(Struct):
     """A part of a range for a `ReadRange`, below ``end_pos``: all that is there is durable when the load runs."""
 
     kind: int
@@ -191,15 +175,13 @@ class RangeLoad:
     end_pos: int
 
 
-@dataclass(slots=True)
-class FatesLoad:
+class FatesLoad(Struct):
     """Lines of the log for a `ReadFates`."""
 
     command: ReadFates
 
 
-@dataclass(slots=True)
-class ClearLoad:
+class ClearLoad(Struct):
     """What a janitor may find to take away: rows of a range, which may be empty, and, from a number on, lines of the
     log of fates."""
 
@@ -231,8 +213,7 @@ Load = (
 )
 
 
-@dataclass(slots=True)
-class Loaded:
+class Loaded(Struct):
     """The answer to a load."""
 
     load: "Load"

@@ -1,12 +1,11 @@
 """What a partition has to know of its entity."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from partibus.limits import PartitionLimits
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionOptions:
+class PartitionOptions(Struct, frozen=True):
     """Times in ms."""
 
     lock_duration_ms: int = 60_000

@@ -3,15 +3,14 @@
 Plain values, as the commands are. ``request`` and ``receiver`` are the numbers of the command that is answered.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from partibus.partition.commands import Command
 from partibus.partition.entry import Entry
 from partibus.partition.ports import EntryRow, FateRow
 
 
-@dataclass(slots=True)
-class Accepted:
+class Accepted(Struct):
     """The messages have the sequence counters ``first_sequence``, ``first_sequence + 1``, and so on. A duplicate that
     was dropped has taken a number, too."""
 
@@ -21,8 +20,7 @@ class Accepted:
     """Of a sink, and of what is forwarded: so many had come before. The request is carried out all the same."""
 
 
-@dataclass(slots=True)
-class Refused:
+class Refused(Struct):
     """Nothing was stored: the partition is full (row P21)."""
 
     request: int
@@ -30,8 +28,7 @@ class Refused:
     size_bytes_max: int
 
 
-@dataclass(slots=True)
-class Granted:
+class Granted(Struct):
     """Entries for a receiver. ``lock_id`` is 0 where they were deleted, the reservation's id where reserved."""
 
     receiver: int
@@ -43,8 +40,7 @@ class Granted:
     """The receiver waits for nothing any more: its count or its bytes are used up."""
 
 
-@dataclass(slots=True)
-class Locked:
+class Locked(Struct):
     """What became of a `LockReserved`: the entries that had not lapsed. ``lock_id`` is 0 where they were deleted."""
 
     request: int
@@ -54,47 +50,41 @@ class Locked:
     entries: list[Entry]
 
 
-@dataclass(slots=True)
-class Cancelled:
+class Cancelled(Struct):
     """Nothing more will be granted; ``count`` had been waited for."""
 
     request: int
     count: int
 
 
-@dataclass(slots=True)
-class Settled:
+class Settled(Struct):
     """All tokens were settled but those at the indexes in ``lost``: their lock had ended."""
 
     request: int
     lost: list[int]
 
 
-@dataclass(slots=True)
-class Done:
+class Done(Struct):
     """The request was carried out."""
 
     request: int
 
 
-@dataclass(slots=True)
-class NotFound:
+class NotFound(Struct):
     """Nothing was done: these sequence counters name no message that the request could be about."""
 
     request: int
     sequences: list[int]
 
 
-@dataclass(slots=True)
-class LocksRenewed:
+class LocksRenewed(Struct):
     """Deadlines in the order of the tokens."""
 
     request: int
     until_ms: list[int]
 
 
-@dataclass(slots=True)
-class DeferredGranted:
+class DeferredGranted(Struct):
     """Deferred messages in the order asked for; ``lock_id`` is 0 where they were deleted."""
 
     request: int
@@ -103,16 +93,14 @@ class DeferredGranted:
     entries: list[Entry]
 
 
-@dataclass(slots=True)
-class Purged:
+class Purged(Struct):
     """So many messages were removed; fewer than asked for does not say that none is left."""
 
     request: int
     count: int
 
 
-@dataclass(slots=True)
-class SessionAccepted:
+class SessionAccepted(Struct):
     """A session is held. ``lock_id`` names the lock in all further commands and in the lock tokens of its messages."""
 
     request: int
@@ -123,69 +111,60 @@ class SessionAccepted:
     """The lock outlives the owner of the partition: who loses that asks the next one (`AcceptSession.resumes`)."""
 
 
-@dataclass(slots=True)
-class SessionHeld:
+class SessionHeld(Struct):
     """Somebody else holds the session until then."""
 
     request: int
     until_ms: int
 
 
-@dataclass(slots=True)
-class NoSession:
+class NoSession(Struct):
     """No session has messages and is free."""
 
     request: int
 
 
-@dataclass(slots=True)
-class SessionRenewed:
+class SessionRenewed(Struct):
     """The session's lock, and that of every message handed out under it, ends then."""
 
     request: int
     until_ms: int
 
 
-@dataclass(slots=True)
-class SessionLost:
+class SessionLost(Struct):
     """The session's lock has ended; nothing was done."""
 
     request: int
 
 
-@dataclass(slots=True)
-class SessionEnded:
+class SessionEnded(Struct):
     """Told to the receiver that held a session: its lock ran out."""
 
     receiver: int
     lock_id: int
 
 
-@dataclass(slots=True)
-class SessionState:
+class SessionState(Struct):
     """What the session's holders last set."""
 
     request: int
     state: bytes | None
 
 
-@dataclass(slots=True)
-class Sessions:
+class Sessions(Struct):
     """Names of sessions."""
 
     request: int
     sessions: list[str]
 
 
-@dataclass(slots=True)
-class Transacted:
+class Transacted(Struct):
     """Everything was done."""
 
     request: int
 
 
-@dataclass(slots=True)
-class TransactionRefused:
+class TransactionRefused(Struct):
     """Nothing was done, because of the command at ``index``."""
 
     request: int
@@ -194,16 +173,14 @@ class TransactionRefused:
     """What that command alone would have been answered."""
 
 
-@dataclass(slots=True)
-class Rows:
+class Rows(Struct):
     """What a peek or browse found."""
 
     request: int
     rows: list[EntryRow]
 
 
-@dataclass(slots=True)
-class RangeRead:
+class RangeRead(Struct):
     """A part of a range, packed (`partibus.partition.ports.RangeFrame`)."""
 
     request: int
@@ -214,16 +191,14 @@ class RangeRead:
     """Of the cursor that was named: below it, finished messages may be missing."""
 
 
-@dataclass(slots=True)
-class FatesRead:
+class FatesRead(Struct):
     """A part of the log of fates; an empty one says that this is its end now."""
 
     request: int
     rows: list[FateRow]
 
 
-@dataclass(slots=True)
-class CursorOpened:
+class CursorOpened(Struct):
     """Where a cursor stands."""
 
     request: int
@@ -239,8 +214,7 @@ class CursorOpened:
     """There was no such cursor before."""
 
 
-@dataclass(slots=True)
-class CursorHeld:
+class CursorHeld(Struct):
     """Another cursor reads the sub-queue exclusively."""
 
     request: int
@@ -250,8 +224,7 @@ class CursorHeld:
     """It does not yet: hand-outs are stopped until then, for locks to come to an end."""
 
 
-@dataclass(slots=True)
-class CursorBusy:
+class CursorBusy(Struct):
     """Messages are under lock. Nobody is handed more for a while: ask again soon, at ``until_ms`` at the latest."""
 
     request: int
@@ -259,8 +232,7 @@ class CursorBusy:
     until_ms: int
 
 
-@dataclass(slots=True)
-class CursorRefused:
+class CursorRefused(Struct):
     """The cursor can't be opened so as it was asked for, however often it is."""
 
     request: int
@@ -269,16 +241,14 @@ class CursorRefused:
     sub-queue has as many cursors as it may."""
 
 
-@dataclass(slots=True)
-class CursorLost:
+class CursorLost(Struct):
     """Nothing was done: there is no such cursor, or its lease has ended."""
 
     request: int
     reason: str
 
 
-@dataclass(slots=True)
-class ReceiveRefused:
+class ReceiveRefused(Struct):
     """Told to a receiver, waiting or new: a cursor reads the sub-queue exclusively. It waits for nothing any more."""
 
     receiver: int
@@ -287,8 +257,7 @@ class ReceiveRefused:
     until_ms: int
 
 
-@dataclass(slots=True)
-class CursorInfo:
+class CursorInfo(Struct):
     """What an `Inspected` says of a cursor."""
 
     kind: int
@@ -302,8 +271,7 @@ class CursorInfo:
     bound_bytes: int = 0
 
 
-@dataclass(slots=True)
-class SubqueueInfo:
+class SubqueueInfo(Struct):
     """Counts of one sub-queue of one partition."""
 
     messages: int
@@ -311,8 +279,7 @@ class SubqueueInfo:
     locked: int
 
 
-@dataclass(slots=True)
-class Inspected:
+class Inspected(Struct):
     """Counts by sub-queue kind. Positions of the active sub-queue are below ``end_pos``; a dead-letter sub-queue's are
     below ``end_number``."""
 
@@ -333,8 +300,7 @@ class Inspected:
     """By sub-queue kind: finished messages that are kept for cursors, and their bytes."""
 
 
-@dataclass(slots=True)
-class Failed:
+class Failed(Struct):
     """The store could not do it. ``executed`` is False when surely nothing happened, None when nobody can tell."""
 
     request: int

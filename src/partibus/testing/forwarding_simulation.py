@@ -17,9 +17,10 @@ once, or was completed before; the messages of a key are in order there, and in 
 import argparse
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
+
+from msgspec.structs import replace
 
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Symbol

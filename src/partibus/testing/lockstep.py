@@ -9,8 +9,10 @@ somebody commits them. `crash` throws memory away and goes on from the store, th
 import pickle
 from collections import Counter
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from partibus.message import Message, pack
 from partibus.partition import commands as c

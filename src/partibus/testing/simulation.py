@@ -7,9 +7,10 @@ answer. In the end the store is closed and drained: all that was acknowledged mu
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
+
+from msgspec.structs import replace
 
 from partibus.limits import PartitionLimits
 from partibus.message import Message, pack

@@ -9,9 +9,10 @@ all of its subscriptions or in none, and that a drained topic leaves nothing.
 import argparse
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from partibus.message import Message, pack, with_application_properties
 from partibus.partition import commands as c

@@ -6,8 +6,10 @@ every broker names them alike and a manual clock moves them. The defaults are th
 `docs/dialect.md` 7.4).
 """
 
-from dataclasses import dataclass, fields
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from partibus.errors import ArgumentError
 
@@ -32,8 +34,7 @@ class ThrottlingPolicy(StrEnum):
     """Requests are refused and deliveries withheld until there are credits again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThrottlingSettings:
+class ThrottlingSettings(Struct, frozen=True):
     """How one namespace is throttled.
 
     Raises ArgumentError, which names the field, its value and what is allowed.
@@ -54,7 +55,7 @@ class ThrottlingSettings:
     """Per message sent to a topic and rule of its subscriptions, besides the cost of the send."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "policy", _policy(self.policy))  # may be given as its text
+        force_setattr(self, "policy", _policy(self.policy))  # may be given as its text
         _check("credits_per_s", self.credits_per_s, 1, CREDITS_PER_S_MAX)
         _check("period_ms", self.period_ms, PERIOD_MIN_MS, PERIOD_MAX_MS)
         for name in _COSTS:
@@ -75,7 +76,7 @@ class ThrottlingSettings:
 
 def setting_names() -> tuple[str, ...]:
     """Every field of `ThrottlingSettings`, in their order."""
-    return tuple(field.name for field in fields(ThrottlingSettings))
+    return ThrottlingSettings.__struct_fields__
 
 
 def _policy(text: object) -> ThrottlingPolicy:

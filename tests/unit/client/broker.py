@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from copy import copy
 from typing import Any
 
 from partibus.amqp import (
@@ -162,7 +162,8 @@ class _Peer:
         elif session == "held":
             link.refuse(AmqpError("com.microsoft:session-cannot-be-locked", "The session 'held' is locked."))
         else:
-            link.source = replace(source, filter={key: session})
+            link.source = copy(source)
+            link.source.filter = {key: session}
             link.accept()
 
     def address(self, link: Link) -> str:

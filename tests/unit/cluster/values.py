@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import types
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from partibus.amqp.codec.types import Int, Symbol, Timestamp, UInt
 from partibus.cluster.forms import STAYS
@@ -74,7 +74,9 @@ def of(kind: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(kind)
     hints = get_type_hints(kind)
     names = (
-        [field.name for field in fields(kind) if field.name not in STAYS] if is_dataclass(kind) else list(kind._fields)
+        [name for name in kind.__struct_fields__ if name not in STAYS]
+        if issubclass(kind, Struct)
+        else list(kind._fields)
     )
     return st.tuples(*[of(hints[name]) for name in names]).map(lambda parts: kind(*parts))
 
@@ -83,8 +85,8 @@ def plain(value: Any) -> Any:
     """A value as something that compares by content, types included."""
     if isinstance(value, Message | Entry):
         return type(value), {name: plain(getattr(value, name)) for name in type(value).__slots__}
-    if is_dataclass(value):
-        return type(value), {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Struct):
+        return type(value), {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, list | tuple):
         return type(value), [plain(part) for part in value]
     if isinstance(value, dict):

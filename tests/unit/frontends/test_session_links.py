@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,9 @@ class TestAccepting:
         source = Source(address, filter={FILTER: None, Symbol("x"): "y"}, durable=0)
         fill(world, "s")
         link = client.receiver("q", source=source)
-        assert link.source == replace(source, filter={FILTER: "s", Symbol("x"): "y"})
+        echoed = copy(source)
+        echoed.filter = {FILTER: "s", Symbol("x"): "y"}
+        assert link.source == echoed
 
     @pytest.mark.parametrize("asked", ["s", None, ""])
     def test_the_filter_comes_back_in_its_form(self, world: World, queue: str, asked: str | None) -> None:

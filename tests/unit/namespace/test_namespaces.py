@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from partibus.errors import ArgumentError, EntityExists, EntityNotFound, InvalidOperation, Unauthorized
 from partibus.namespace.access import ROOT_POLICY, Right, SasPolicy

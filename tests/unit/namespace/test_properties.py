@@ -1,7 +1,7 @@
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from partibus.errors import ArgumentError
 from partibus.namespace.durations import UNLIMITED_MS, UNLIMITED_TEXT
@@ -27,7 +27,7 @@ def test_every_option_belongs_to_some_kind_and_to_none_twice() -> None:
     for properties in PROPERTIES.values():
         assert len({prop.field for prop in properties}) == len({prop.name for prop in properties}) == len(properties)
     every = {prop.field for properties in PROPERTIES.values() for prop in properties}
-    assert every == {field.name for field in fields(EntityOptions)}
+    assert every == set(EntityOptions.__struct_fields__)
 
 
 def test_a_topic_has_what_takes_messages_in_and_a_subscription_what_hands_them_out() -> None:

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from partibus.clock import ManualClock
 from partibus.errors import ArgumentError, PartibusError, QuotaExceeded

@@ -1,9 +1,9 @@
 """What each tier allows: the table of numbers, and which namespaces can be."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from partibus.errors import ArgumentError, InvalidOperation
 from partibus.namespace.namespace_options import NamespaceOptions, options_from_plain, options_to_plain

@@ -1,6 +1,6 @@
 """Catalogs whose default namespace is of another tier, or has other limits."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.namespace_options import DEFAULT_NAME, NamespaceOptions

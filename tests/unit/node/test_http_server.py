@@ -8,11 +8,11 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from partibus.amqp.codec.decoder import decode
 from partibus.limits import StoreLimits

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from partibus.testing.simulated_host import Timeline
 from partibus.throttling.account import PATIENCE_MS, RETRY_MS

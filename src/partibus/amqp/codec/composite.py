@@ -1,17 +1,18 @@
 """Composite types: classes whose fields stand in a list behind a descriptor [1.4].
 
-A composite is a dataclass whose fields are made by `amqp(...)`, which says the AMQP type, and whose
-decorator says the descriptor. On input trailing fields may be missing and null means the default; integer
-fields take any integer type whose value fits. On output every field is written, null where it is None:
-one client reads fields by index without asking how many there are. Only an inner value without any field
-(accepted, an empty source) becomes the empty list.
+A composite is a class whose fields are made by `amqp(...)`, which says the AMQP type, and whose decorator
+says the descriptor and makes a struct of it. On input trailing fields may be missing and null means the
+default; integer fields take any integer type whose value fits. On output every field is written, null where
+it is None: one client reads fields by index without asking how many there are. Only an inner value without
+any field (accepted, an empty source) becomes the empty list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field, fields
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, dataclass_transform
+
+from msgspec import NODEFAULT, defstruct
 
 from partibus.amqp.codec import encoder
 from partibus.amqp.codec.types import (
@@ -104,34 +105,48 @@ def symbols(value: object) -> list[str]:
     return [str(value)]
 
 
+class _Field(NamedTuple):
+    kind: Kind
+    required: bool
+    default: object
+
+
 def amqp(kind: Kind, *, default: object = None, required: bool = False) -> Any:
-    """A dataclass field with its AMQP type; `required` ones are refused when null."""
-    metadata = {"kind": kind, "required": required}
-    return field(metadata=metadata) if required else field(default=default, metadata=metadata)
+    """A field with its AMQP type; `required` ones are refused when null."""
+    return _Field(kind, required, NODEFAULT if required else default)
 
 
-_Field = tuple[str, Kind, bool]
-_FIELDS: Final[dict[type, tuple[_Field, ...]]] = {}
+_FIELDS: Final[dict[type, tuple[tuple[str, Kind, bool], ...]]] = {}
 _FRAME_BODIES: Final[set[type]] = set()
 _BY_CODE: Final[dict[int, type]] = {}
 _BY_NAME: Final[dict[str, type]] = {}
 
-T = TypeVar("T", bound=type)
+T = TypeVar("T")
 
 
-def composite(code: int, name: str, *, frame_body: bool = False) -> Callable[[T], T]:
-    """Give a dataclass its numeric and symbolic descriptor and make it known to encoder and decoder."""
+@dataclass_transform()
+def composite(code: int, name: str, *, frame_body: bool = False, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
+    """Make a class with a numeric and a symbolic descriptor, known to encoder and decoder, of its description.
 
-    def register(cls: T) -> T:
-        cls.CODE = code  # type: ignore[attr-defined]
-        cls.NAME = name  # type: ignore[attr-defined]
-        _FIELDS[cls] = tuple((f.name, f.metadata["kind"], f.metadata["required"]) for f in fields(cls))
+    ``kw_only``: fields are given by their names, as they must be where a required one comes after others.
+    """
+
+    def register(described: type[T]) -> type[T]:
+        fields: dict[str, _Field] = {field: vars(described)[field] for field in described.__annotations__}
+        cls: Any = defstruct(
+            described.__name__,
+            [(field, described.__annotations__[field], fields[field].default) for field in fields],
+            module=described.__module__,
+            namespace={"__doc__": described.__doc__, "CODE": code, "NAME": name},
+            kw_only=kw_only,
+        )
+        _FIELDS[cls] = tuple((field, kind, required) for field, (kind, required, _) in fields.items())
         _BY_CODE[code] = cls
         _BY_NAME[name] = cls
         if frame_body:
             _FRAME_BODIES.add(cls)
         encoder.register(cls, _write)
-        return cls
+        return cls  # type: ignore[no-any-return]
 
     return register
 

@@ -4,11 +4,8 @@
 is in `fast`.
 """
 
-# ruff: noqa: RUF009 (amqp() makes a dataclass field, it shares no value)
-
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from partibus.amqp.codec.composite import (
@@ -36,8 +33,7 @@ from partibus.amqp.errors import AmqpError, DecodeError
 UNLIMITED: Final = 0xFFFFFFFF
 
 
-@composite(0x10, "amqp:open:list", frame_body=True)
-@dataclass(slots=True, kw_only=True)
+@composite(0x10, "amqp:open:list", frame_body=True, kw_only=True)
 class Open:
     container_id: str = amqp(STRING, required=True)
     hostname: str | None = amqp(STRING)
@@ -51,8 +47,7 @@ class Open:
     properties: dict[object, object] | None = amqp(MAP)
 
 
-@composite(0x11, "amqp:begin:list", frame_body=True)
-@dataclass(slots=True, kw_only=True)
+@composite(0x11, "amqp:begin:list", frame_body=True, kw_only=True)
 class Begin:
     remote_channel: int | None = amqp(USHORT)
     next_outgoing_id: int = amqp(UINT, required=True)
@@ -64,8 +59,7 @@ class Begin:
     properties: dict[object, object] | None = amqp(MAP)
 
 
-@composite(0x12, "amqp:attach:list", frame_body=True)
-@dataclass(slots=True, kw_only=True)
+@composite(0x12, "amqp:attach:list", frame_body=True, kw_only=True)
 class Attach:
     name: str = amqp(STRING, required=True)
     handle: int = amqp(UINT, required=True)
@@ -83,8 +77,7 @@ class Attach:
     properties: dict[object, object] | None = amqp(MAP)
 
 
-@composite(0x13, "amqp:flow:list", frame_body=True)
-@dataclass(slots=True, kw_only=True)
+@composite(0x13, "amqp:flow:list", frame_body=True, kw_only=True)
 class Flow:
     next_incoming_id: int | None = amqp(UINT)
     incoming_window: int = amqp(UINT, required=True)
@@ -99,8 +92,7 @@ class Flow:
     properties: dict[object, object] | None = amqp(MAP)
 
 
-@composite(0x14, "amqp:transfer:list", frame_body=True)
-@dataclass(slots=True, kw_only=True)
+@composite(0x14, "amqp:transfer:list", frame_body=True, kw_only=True)
 class Transfer:
     handle: int = amqp(UINT, required=True)
     delivery_id: int | None = amqp(UINT)
@@ -115,8 +107,7 @@ class Transfer:
     batchable: bool = amqp(BOOLEAN, default=False)
 
 
-@composite(0x15, "amqp:disposition:list", frame_body=True)
-@dataclass(slots=True, kw_only=True)
+@composite(0x15, "amqp:disposition:list", frame_body=True, kw_only=True)
 class Disposition:
     role: bool = amqp(BOOLEAN, required=True)
     first: int = amqp(UINT, required=True)
@@ -126,8 +117,7 @@ class Disposition:
     batchable: bool = amqp(BOOLEAN, default=False)
 
 
-@composite(0x16, "amqp:detach:list", frame_body=True)
-@dataclass(slots=True, kw_only=True)
+@composite(0x16, "amqp:detach:list", frame_body=True, kw_only=True)
 class Detach:
     handle: int = amqp(UINT, required=True)
     closed: bool = amqp(BOOLEAN, default=False)
@@ -135,45 +125,38 @@ class Detach:
 
 
 @composite(0x17, "amqp:end:list", frame_body=True)
-@dataclass(slots=True)
 class End:
     error: AmqpError | None = amqp(ERROR)
 
 
 @composite(0x18, "amqp:close:list", frame_body=True)
-@dataclass(slots=True)
 class Close:
     error: AmqpError | None = amqp(ERROR)
 
 
-@composite(0x40, "amqp:sasl-mechanisms:list", frame_body=True)
-@dataclass(slots=True, kw_only=True)
+@composite(0x40, "amqp:sasl-mechanisms:list", frame_body=True, kw_only=True)
 class SaslMechanisms:
     sasl_server_mechanisms: object = amqp(SYMBOLS, required=True)
 
 
-@composite(0x41, "amqp:sasl-init:list", frame_body=True)
-@dataclass(slots=True, kw_only=True)
+@composite(0x41, "amqp:sasl-init:list", frame_body=True, kw_only=True)
 class SaslInit:
     mechanism: str = amqp(SYMBOL, required=True)
     initial_response: bytes | None = amqp(BINARY)
     hostname: str | None = amqp(STRING)
 
 
-@composite(0x42, "amqp:sasl-challenge:list", frame_body=True)
-@dataclass(slots=True, kw_only=True)
+@composite(0x42, "amqp:sasl-challenge:list", frame_body=True, kw_only=True)
 class SaslChallenge:
     challenge: bytes = amqp(BINARY, required=True)
 
 
-@composite(0x43, "amqp:sasl-response:list", frame_body=True)
-@dataclass(slots=True, kw_only=True)
+@composite(0x43, "amqp:sasl-response:list", frame_body=True, kw_only=True)
 class SaslResponse:
     response: bytes = amqp(BINARY, required=True)
 
 
-@composite(0x44, "amqp:sasl-outcome:list", frame_body=True)
-@dataclass(slots=True, kw_only=True)
+@composite(0x44, "amqp:sasl-outcome:list", frame_body=True, kw_only=True)
 class SaslOutcome:
     code: int = amqp(UBYTE, required=True)
     additional_data: bytes | None = amqp(BINARY)

@@ -4,11 +4,8 @@
 compare with `is`.
 """
 
-# ruff: noqa: RUF009 (amqp() makes a dataclass field, it shares no value)
-
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from partibus.amqp.codec.composite import (
@@ -30,8 +27,7 @@ from partibus.amqp.codec.types import Described
 from partibus.amqp.errors import AmqpError, DecodeError
 
 
-@composite(0x23, "amqp:received:list")
-@dataclass(slots=True, kw_only=True)
+@composite(0x23, "amqp:received:list", kw_only=True)
 class Received:
     """How far a partial delivery got."""
 
@@ -40,25 +36,21 @@ class Received:
 
 
 @composite(0x24, "amqp:accepted:list")
-@dataclass(slots=True)
 class Accepted:
     pass
 
 
 @composite(0x25, "amqp:rejected:list")
-@dataclass(slots=True)
 class Rejected:
     error: AmqpError | None = amqp(ERROR)
 
 
 @composite(0x26, "amqp:released:list")
-@dataclass(slots=True)
 class Released:
     pass
 
 
 @composite(0x27, "amqp:modified:list")
-@dataclass(slots=True)
 class Modified:
     delivery_failed: bool | None = amqp(BOOLEAN)
     undeliverable_here: bool | None = amqp(BOOLEAN)
@@ -66,15 +58,13 @@ class Modified:
 
 
 @composite(0x31, "amqp:declare:list")
-@dataclass(slots=True)
 class Declare:
     """Body of a message to the coordinator: begin a transaction."""
 
     global_id: object = amqp(ANY)
 
 
-@composite(0x32, "amqp:discharge:list")
-@dataclass(slots=True, kw_only=True)
+@composite(0x32, "amqp:discharge:list", kw_only=True)
 class Discharge:
     """Body of a message to the coordinator: commit, or roll back if `fail`."""
 
@@ -82,8 +72,7 @@ class Discharge:
     fail: bool = amqp(BOOLEAN, default=False)
 
 
-@composite(0x33, "amqp:declared:list")
-@dataclass(slots=True, kw_only=True)
+@composite(0x33, "amqp:declared:list", kw_only=True)
 class Declared:
     txn_id: bytes = amqp(BINARY, required=True)
 
@@ -96,8 +85,7 @@ Outcome = Accepted | Rejected | Released | Modified | Declared
 _OUTCOME: Final = kind_of("outcome", Accepted, Rejected, Released, Modified, Declared)
 
 
-@composite(0x34, "amqp:transactional-state:list")
-@dataclass(slots=True, kw_only=True)
+@composite(0x34, "amqp:transactional-state:list", kw_only=True)
 class TransactionalState:
     txn_id: bytes = amqp(BINARY, required=True)
     outcome: Outcome | Described | None = amqp(_OUTCOME)
@@ -124,7 +112,6 @@ STATE: Final = Kind("delivery state", delivery_state)
 
 
 @composite(0x30, "amqp:coordinator:list")
-@dataclass(slots=True)
 class Coordinator:
     """The target of a link that controls transactions [4.5.1]."""
 

@@ -1,10 +1,7 @@
 """Source and target of a link [3.5.3, 3.5.4], kept as they came so that they can be echoed exactly."""
 
-# ruff: noqa: RUF009 (amqp() makes a dataclass field, it shares no value)
-
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from partibus.amqp.codec.composite import (
@@ -24,7 +21,6 @@ from partibus.amqp.codec.types import Described
 
 
 @composite(0x28, "amqp:source:list")
-@dataclass(slots=True)
 class Source:
     """Where a link takes messages from. Null fields stay None, so an echo equals what was received."""
 
@@ -42,7 +38,6 @@ class Source:
 
 
 @composite(0x29, "amqp:target:list")
-@dataclass(slots=True)
 class Target:
     """Where a link puts messages."""
 

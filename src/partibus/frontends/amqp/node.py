@@ -6,8 +6,9 @@ unique between clients (trap 25), so a reply goes to the reply link of the same 
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from partibus.amqp import (
     ACCEPTED,
@@ -44,8 +45,7 @@ REPLY_BYTES_MAX = 16 << 20
 """Replies that wait for the client's credit, and their bytes; a client that reads none loses the oldest."""
 
 
-@dataclass(slots=True)
-class Request:
+class Request(Struct):
     """A request message."""
 
     properties: Mapping[str, object]
@@ -65,8 +65,7 @@ class Request:
         return operation if isinstance(operation, str) else ""
 
 
-@dataclass(slots=True)
-class Reply:
+class Reply(Struct):
     """What a node answers."""
 
     properties: dict[str, object]
@@ -90,8 +89,7 @@ class Node(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class ReplyLinks:
+class ReplyLinks(Struct):
     """The reply links of one connection by session and node address, and what waits for their credit."""
 
     congested: Callable[[], bool]

@@ -8,7 +8,7 @@
 | a described list: a session held by several (.NET)  | .NET 7.21                     | refused: not supported     |
 """
 
-from dataclasses import replace
+from copy import copy
 from typing import NamedTuple
 
 from partibus.amqp import Source
@@ -35,7 +35,9 @@ class SessionFilter(NamedTuple):
     def answer(self, source: Source, session: str) -> Source:
         """The source to answer with: everything as it came (trap 9), and the session that was accepted."""
         value = session if self.descriptor is None else Described(self.descriptor, session)
-        return replace(source, filter={**(source.filter or {}), self.key: value})
+        answered = copy(source)
+        answered.filter = {**(source.filter or {}), self.key: value}
+        return answered
 
 
 def session_filter_of(source: Source | None) -> SessionFilter | None:

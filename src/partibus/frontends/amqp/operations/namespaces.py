@@ -8,8 +8,9 @@ hands them on. Changes are answered when every broker goes by them.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from partibus.errors import ArgumentError
 from partibus.frontends.amqp.node import Respond
@@ -42,8 +43,8 @@ OPTIONS: Final[dict[str, str]] = {
 }
 """Name in requests and answers -> field of `NamespaceOptions`; those of `THROTTLING` stand beside them."""
 THROTTLING: Final[dict[str, str]] = {
-    "throttling" if field.name == "policy" else field.name.replace("_", "-").replace("per-s", "per-second"): field.name
-    for field in fields(ThrottlingSettings)
+    "throttling" if name == "policy" else name.replace("_", "-").replace("per-s", "per-second"): name
+    for name in ThrottlingSettings.__struct_fields__
 }
 """The same of `ThrottlingSettings`."""
 _UNITS: Final = ("units", "units_min", "units_max")

@@ -6,8 +6,9 @@ not looked at: that link may be gone, and what is asked for needs locks and righ
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from partibus.errors import PartibusError, SessionLockLost
 from partibus.frontends.amqp.claims import Claims
@@ -40,8 +41,7 @@ class HeldSessions(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class ConnectionState:
+class ConnectionState(Struct):
     """What operations may use of the connection that their request came on."""
 
     broker: Broker
@@ -56,8 +56,7 @@ class ConnectionState:
     """The container id of the client's open."""
 
 
-@dataclass(slots=True)
-class EntityRequest:
+class EntityRequest(Struct):
     """One request to the node of a sub-queue."""
 
     entity: Entity

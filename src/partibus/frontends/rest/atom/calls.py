@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,8 +24,7 @@ PAGE_MAX = 100
 _COUNT = re.compile(r"[0-9]{1,9}")
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """A request whose claim is good for its resource."""
 
     broker: Broker

@@ -5,8 +5,9 @@ stands in the service's order and is there always (trap 30).
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from partibus.errors import ArgumentError, Unsupported
 from partibus.frontends.rest.atom import names

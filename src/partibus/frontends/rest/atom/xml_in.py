@@ -6,8 +6,9 @@ and depth are bounded. It is what `defusedxml` does to the same parser; its tree
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from xml.parsers import expat
+
+from msgspec import Struct, field
 
 from partibus.errors import ArgumentError
 
@@ -21,8 +22,7 @@ _SEPARATOR = " "
 _EXCERPT = 40
 
 
-@dataclass(slots=True)
-class Element:
+class Element(Struct):
     """One element. ``attributes`` are by (namespace, name); ``text`` is what stands between its children, joined."""
 
     namespace: str

@@ -1,7 +1,6 @@
 """One request about messages, with what every operation needs of it."""
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from starlette.requests import Request
 
 from partibus.frontends.rest.data.message_in import MessageReader
@@ -10,8 +9,7 @@ from partibus.namespace.addresses import Address
 from partibus.namespace.broker import Broker, Entity
 
 
-@dataclass(slots=True)
-class DataCall:
+class DataCall(Struct):
     """A request whose claim is good for its entity."""
 
     broker: Broker
