@@ -150,8 +150,7 @@ def test_each_message_is_captured_once_with_its_fate(
     assert one.application_properties == {"number": str(int(one.message_id[3:])), "half": "0.5"}
     assert bytes(one.body).decode() == f"body of {one.message_id}"
 
-    # Nothing is new, nothing is kept any more.
-    assert bench.capture()["new_messages"] == 0
+    # Nothing is kept any more.
     client = open_ranges(broker.connection_string, bench.queue)
     try:
         (cursor,) = client.cursors()
