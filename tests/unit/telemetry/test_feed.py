@@ -24,6 +24,12 @@ WAIT_S = 90
 LOOK_S = 0.01
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop waits for a writer that has only begun to start, as long as that takes on a busy machine."""
+    monkeypatch.setattr(feed_module, "CLOSE_S", WAIT_S)
+
+
 @asynccontextmanager
 async def started(folder: Path, roll_s: float = 0.1) -> AsyncIterator[Feed]:
     feed = Feed(TelemetrySettings("full", roll_s=roll_s), folder, "broker-0", "run", asyncio.get_running_loop())
