@@ -10,7 +10,7 @@ any field (accepted, an empty source) becomes the empty list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, Final, NamedTuple, TypeVar, cast, dataclass_transform
 
 from msgspec import NODEFAULT, defstruct
 
@@ -128,7 +128,8 @@ T = TypeVar("T")
 def composite(code: int, name: str, *, frame_body: bool = False, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
     """Make a class with a numeric and a symbolic descriptor, known to encoder and decoder, of its description.
 
-    ``kw_only``: fields are given by their names, as they must be where a required one comes after others.
+    ``kw_only``: fields are given by their names, as they must be where a required one comes after others. A description
+    has fields and a docstring only: the class is made anew, and would not have its methods.
     """
 
     def register(described: type[T]) -> type[T]:
@@ -146,7 +147,7 @@ def composite(code: int, name: str, *, frame_body: bool = False, kw_only: bool =
         if frame_body:
             _FRAME_BODIES.add(cls)
         encoder.register(cls, _write)
-        return cls  # type: ignore[no-any-return]
+        return cast("type[T]", cls)
 
     return register
 
