@@ -1,14 +1,11 @@
 """Which node or entity a client's new link leads to, and who owns it from then on."""
 
-from collections.abc import Callable
-
 from partibus.amqp import Coordinator, Link, Receiver, Sender, Source, Target
 from partibus.amqp.codec.types import Symbol, ULong
 from partibus.errors import InvalidOperation, PartibusError, QuotaExceeded, Unsupported
 from partibus.frontends.amqp.claims import CbsNode
-from partibus.frontends.amqp.completions import Completions
 from partibus.frontends.amqp.errors import amqp_error
-from partibus.frontends.amqp.held_back import HeldBack
+from partibus.frontends.amqp.handing_out import HandingOut
 from partibus.frontends.amqp.incoming import TRANSFER_DESTINATION, IncomingLink
 from partibus.frontends.amqp.links import Links
 from partibus.frontends.amqp.management import EntityManagement, NamespaceManagement
@@ -16,7 +13,7 @@ from partibus.frontends.amqp.node import REQUEST_ROOM_BYTES, Node, ReplyLinks, R
 from partibus.frontends.amqp.operations.request import ConnectionState
 from partibus.frontends.amqp.outgoing import OutgoingLink
 from partibus.frontends.amqp.session_filter import check_session_filter, session_filter_of
-from partibus.frontends.amqp.session_link import CallLater, Holds, SessionLink, wait_ms_of
+from partibus.frontends.amqp.session_link import Holds, SessionLink, wait_ms_of
 from partibus.frontends.amqp.transactions import CoordinatorLink
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
@@ -40,22 +37,17 @@ class Attaching:
         state: ConnectionState,
         links: Links,
         replies: ReplyLinks,
-        completions: Completions,
-        held_back: HeldBack,
+        handing_out: HandingOut,
         sessions: Holds,
-        flush: Callable[[], None],
-        call_later: CallLater,
     ) -> None:
         self._namespaces = namespaces
         self._state = state
         self._broker = state.broker
         self._links = links
         self._replies = replies
-        self._completions = completions
-        self._held_back = held_back
+        self._handing_out = handing_out
         self._sessions = sessions
-        self._flush = flush
-        self._call_later = call_later
+        self._flush = handing_out.flush
 
     def attach(self, link: Link) -> None:
         """Accept the link or refuse it by name, before any state exists."""
@@ -85,7 +77,7 @@ class Attaching:
         if node is not None:
             link.accept(max_message_size=node.carried_bytes_max + REQUEST_ROOM_BYTES)
             self._links.incoming[link] = RequestLink(
-                link, text.lower(), node, self._replies, self._flush, self._call_later
+                link, text.lower(), node, self._replies, self._flush, self._state.call_later
             )
             return
         address = _address_to_send_to(text)
@@ -137,12 +129,7 @@ class Attaching:
                 link,
                 entity,
                 address.subqueue,
-                self._state.transactions,
-                self._broker.throttle,
-                self._broker.limits.connection,
-                self._flush,
-                self._held_back,
-                self._completions,
+                self._handing_out,
                 delete=link.snd_settle_mode == SETTLED,
             )
         else:
@@ -150,14 +137,9 @@ class Attaching:
                 link,
                 entity,
                 session_filter,
+                self._handing_out,
                 self._sessions,
-                self._state.transactions,
-                self._broker.throttle,
-                self._broker.limits.connection,
-                self._flush,
-                self._held_back,
-                self._completions,
-                self._call_later,
+                self._state.call_later,
                 wait_ms=wait_ms,
                 delete=link.snd_settle_mode == SETTLED,
             )

@@ -15,12 +15,10 @@ from partibus.errors import (
     ReadExclusively,
     SessionLockLost,
 )
-from partibus.frontends.amqp.completions import Completions
 from partibus.frontends.amqp.egress import encoder_for
 from partibus.frontends.amqp.errors import amqp_error
-from partibus.frontends.amqp.held_back import HeldBack
+from partibus.frontends.amqp.handing_out import HandingOut
 from partibus.frontends.amqp.outcomes import Settlement, check_delay, settlement_of
-from partibus.limits import ConnectionLimits
 from partibus.message import DeliveryEncoder
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.broker import Entity
@@ -31,9 +29,7 @@ from partibus.partition.replies import Failed, Granted
 from partibus.routing.lock_tokens import delivery_tag, tag_start
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.receive import OnFailed, OnGranted, Source
-from partibus.routing.transactions import Transactions
 from partibus.throttling.counters import Operation
-from partibus.throttling.throttle import Throttle
 from partibus.throttling.uses import client_name
 from partibus.tracing.tracer import Held
 
@@ -59,12 +55,7 @@ class OutgoingLink:
         link: Sender,
         entity: Entity,
         kind: int,
-        transactions: Transactions,
-        throttle: Throttle,
-        limits: ConnectionLimits,
-        flush: Callable[[], None],
-        held_back: HeldBack,
-        completions: Completions,
+        common: HandingOut,
         *,
         delete: bool,
         make_source: MakeSource | None = None,
@@ -72,15 +63,15 @@ class OutgoingLink:
     ) -> None:
         self._link = link
         self._lost = amqp_error(lost or MessageLockLost())
-        self._flush = flush
+        self._flush = common.flush
         self._entity = entity
         self._kind = kind
-        self._transactions = transactions
-        self._throttle = throttle
+        self._transactions = common.transactions
+        self._throttle = common.throttle
         self._ordered = entity.queue.requires_session and kind == SubqueueKind.ACTIVE
-        self._limits = limits
-        self._held_back = held_back
-        self._completions = completions
+        self._limits = common.limits
+        self._held_back = common.held_back
+        self._completions = common.completions
         self._delete = delete
         self._asked = 0
         """Messages that the source still owes."""
@@ -105,7 +96,7 @@ class OutgoingLink:
             self._source = make_source(self._on_granted, self._on_failed)
         entity.join(self)
         if delete:
-            throttle.join(self)
+            self._throttle.join(self)
 
     @property
     def unsettled(self) -> int:

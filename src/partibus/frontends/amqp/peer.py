@@ -30,12 +30,13 @@ from partibus.frontends.amqp.attaching import Attaching
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.completions import Completions
 from partibus.frontends.amqp.errors import amqp_error
+from partibus.frontends.amqp.handing_out import HandingOut
 from partibus.frontends.amqp.held_back import HeldBack
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.links import Links
 from partibus.frontends.amqp.node import ReplyLinks
-from partibus.frontends.amqp.operations.request import ConnectionState
-from partibus.frontends.amqp.session_link import CallLater, Holds
+from partibus.frontends.amqp.operations.request import CallLater, ConnectionState
+from partibus.frontends.amqp.session_link import Holds
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
 from partibus.routing.transactions import Transactions
@@ -109,16 +110,21 @@ class Peer:
         self._state = ConnectionState(
             broker, self._claims, self._ingress, self._sessions, self._transactions, self._call_later
         )
+        handing_out = HandingOut(
+            self._transactions,
+            broker.throttle,
+            broker.limits.connection,
+            self._held_back,
+            self._completions,
+            self._flush,
+        )
         self._attaching = Attaching(
             self._namespaces,
             self._state,
             self._links,
             self._replies,
-            self._completions,
-            self._held_back,
+            handing_out,
             self._sessions,
-            self._flush,
-            self._call_later,
         )
 
     # -- events ------------------------------------------------------------------------------------------------------

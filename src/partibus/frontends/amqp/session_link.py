@@ -11,30 +11,21 @@ A session's lock goes with its link: whatever ends the link frees the session. T
 session's partition does not, where others take over: the link stays, and its client notices a pause at most (D21).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from partibus.amqp import Disposed, Sender, Source
 from partibus.amqp.codec.types import Symbol
 from partibus.errors import ArgumentError, EntityDisabled, EntityNotFound, PartibusError, SessionLockLost
-from partibus.frontends.amqp.completions import Completions
 from partibus.frontends.amqp.errors import amqp_error
-from partibus.frontends.amqp.held_back import HeldBack
-from partibus.frontends.amqp.operations.request import HeldSession
+from partibus.frontends.amqp.handing_out import HandingOut
+from partibus.frontends.amqp.operations.request import CallLater, HeldSession
 from partibus.frontends.amqp.outgoing import OutgoingLink
 from partibus.frontends.amqp.session_filter import SessionFilter
-from partibus.limits import ConnectionLimits
 from partibus.namespace.broker import Entity
-from partibus.partition.host import Timer
 from partibus.partition.keys import SubqueueKind
 from partibus.routing import receive
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.session_source import Resuming, SessionSource
-from partibus.routing.transactions import Transactions
-from partibus.throttling.throttle import Throttle
-
-CallLater = Callable[[float, Callable[[], None]], Timer]
-"""Have something called after so many milliseconds of real time: how long clients wait is no matter of the broker's
-clock (D26)."""
 
 TIMEOUT = "com.microsoft:timeout"
 WAIT_MAX_MS = 65_000
@@ -90,13 +81,8 @@ class SessionLink:
         link: Sender,
         entity: Entity,
         wanted: SessionFilter,
+        common: HandingOut,
         holds: Holds,
-        transactions: Transactions,
-        throttle: Throttle,
-        limits: ConnectionLimits,
-        flush: Callable[[], None],
-        held_back: HeldBack,
-        completions: Completions,
         call_later: CallLater,
         *,
         wait_ms: float,
@@ -105,13 +91,8 @@ class SessionLink:
         self._link = link
         self._entity = entity
         self._wanted = wanted
+        self._common = common
         self._holds = holds
-        self._transactions = transactions
-        self._throttle = throttle
-        self._limits = limits
-        self._flush = flush
-        self._held_back = held_back
-        self._completions = completions
         self._call_later = call_later
         self._delete = delete
         self._hold: SessionHold | None = None
@@ -144,7 +125,7 @@ class SessionLink:
     def _refuse(self, error: PartibusError) -> None:
         self._stop_waiting()
         self._link.refuse(amqp_error(error))
-        self._flush()
+        self._common.flush()
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
@@ -169,18 +150,13 @@ class SessionLink:
             self._link,
             self._entity,
             SubqueueKind.ACTIVE,
-            self._transactions,
-            self._throttle,
-            self._limits,
-            self._flush,
-            self._held_back,
-            self._completions,
+            self._common,
             delete=self._delete,
             make_source=self._make_source,
             lost=SessionLockLost(self._entity.queue.name, found.session),
         )
         self._outgoing.on_credit()
-        self._flush()
+        self._common.flush()
 
     # -- holding -----------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.status import failure
 from partibus.namespace.broker import Broker, Entity
+from partibus.partition.host import Timer
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.transactions import Transactions
 from partibus.throttling.counters import Operation
@@ -24,6 +25,11 @@ from partibus.throttling.uses import client_name
 
 SESSION_ID: Final = "session-id"
 """The argument by which operations name a session."""
+
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+"""Have something called after so many milliseconds of real time: how long clients wait is no matter of the broker's
+clock (D26)."""
 
 
 class HeldSession(NamedTuple):
@@ -50,8 +56,8 @@ class ConnectionState(Struct):
     sessions: HeldSessions
     transactions: Transactions
     """Those that its coordinator links have declared."""
-    call_later: Callable[[float, Callable[[], None]], object]
-    """Takes milliseconds; 0: when others have had their turn."""
+    call_later: CallLater
+    """0 ms: when others have had their turn."""
     client: str = ""
     """The container id of the client's open."""
 
