@@ -91,16 +91,6 @@ class ExpressTopic(TopicSimulation):
             for row, options in drawn.items()
         }
 
-    def start_process(self) -> None:
-        super().start_process()
-        fail = self.runtime._tenure.fail
-
-        def failed(error: BaseException, *, of_commit: bool = False) -> None:
-            self.lose_memory()
-            fail(error, of_commit=of_commit)
-
-        self.runtime._tenure.fail = failed  # type: ignore[method-assign]
-
     def crash(self) -> None:
         self.lose_memory()
         super().crash()

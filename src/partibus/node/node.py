@@ -134,8 +134,7 @@ class Node:
             opener, host, self.clock, self._settings.limits.store, opened, wake, forward, self, self._meters
         )
         if isinstance(store, StoreError):
-            runtime.begin(lambda: None)
-            runtime.failure = str(store)
+            runtime.begin(lambda: None, str(store))
         return runtime
 
     def _time_jumped(self) -> None:

@@ -36,7 +36,7 @@ from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store, StoreFull
 from partibus.partition.questions import Questions
 from partibus.partition.slot import Slot
-from partibus.partition.tenure import Tenure
+from partibus.partition.tenure import BEING_OPENED, Tenure
 from partibus.partition.topic import Topics, publishes
 from partibus.partition.waiting import Waiting
 from partibus.partition.write_behind import hold_back
@@ -59,12 +59,15 @@ class StoreRuntime:
         forward: Callable[[int, bool], None] | None = None,
         subscribers: Subscribers | None = None,
         meters: Meters | None = None,
+        failed: Callable[[], None] | None = None,
     ) -> None:
         """``store``: the store if it is open already; ``open_store`` opens it, now or again after a failure. ``wake``
         gets the rows of partitions that have something to do although nobody uses them: entries that fall due.
         ``forward`` gets the row of each partition in use whose messages go on to another entity, and whether some of
         them were sent through it.
-        ``subscribers`` knows the subscriptions of topics. ``meters``: what is counted in this process."""
+        ``subscribers`` knows the subscriptions of topics. ``meters``: what is counted in this process.
+        ``failed`` is called each time the store has failed, before what memory has of it is forgotten and whoever
+        waits is told."""
         self.run = ""
         """Of this broker, where several share the stores: session locks name their holders' (D21)."""
         self.is_present: Callable[[str], bool] = lambda run: run == self.run
@@ -73,6 +76,7 @@ class StoreRuntime:
         meters.express.bytes_max = limits.express_bytes
         self._clock = clock
         self._wake = wake
+        self._failed = failed
         self._forwards = Forwards(host, forward)
         self._meters = meters
         self._slots: dict[int, Slot] = {}
@@ -110,9 +114,9 @@ class StoreRuntime:
         """Open the store; blocks. Raises `StoreError`."""
         self._tenure.open()
 
-    def begin(self, begun: Callable[[], None]) -> None:
+    def begin(self, begun: Callable[[], None], why_not: str = BEING_OPENED) -> None:
         """See `Tenure.begin`."""
-        self._tenure.begin(begun)
+        self._tenure.begin(begun, why_not)
 
     def wake_timed(self) -> None:
         """Find the partitions in which something falls due, once the store is open."""
@@ -384,6 +388,8 @@ class StoreRuntime:
 
     def _forget_all(self, error: BaseException, of_commit: bool) -> bool:
         """The store has failed: see `Tenure`. Requests that still wait for a load have done nothing yet."""
+        if self._failed is not None:
+            self._failed()
         self._backlog.release()  # nothing is in the way of who uses other stores besides
         why, full = self.failure or "", isinstance(error, StoreFull)
         is_busy = self._commits.fail(error, why, of_commit=of_commit)

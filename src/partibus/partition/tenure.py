@@ -19,6 +19,7 @@ from partibus.partition.ports import Store, StoreError
 
 REOPEN_DELAY_MS: Final = 200.0
 _LEASE_OVER = "the lease has run out, so another broker may have the store"
+BEING_OPENED: Final = "the store is being opened"
 T = TypeVar("T")
 
 
@@ -54,10 +55,10 @@ class Tenure:
         """Open the store; blocks. Raises `StoreError`."""
         self.store = self._open_store()
 
-    def begin(self, begun: Callable[[], None]) -> None:
+    def begin(self, begun: Callable[[], None], why_not: str = BEING_OPENED) -> None:
         """Open the store off the loop; call when that was tried. If it failed, `failure` says why, and it is tried
-        again from time to time."""
-        self.failure = "the store is being opened"
+        again from time to time. Until then `failure` is ``why_not``."""
+        self.failure = why_not
 
         def tried(result: Any) -> None:
             self._reopened(result)

@@ -115,21 +115,14 @@ class Simulation:
     def start_process(self) -> None:
         """Start the broker on what the disk has."""
         self.host = SimulatedHost(self.timeline, self.random)
-        self.runtime = StoreRuntime(self.open_store, self.host, self.timeline, wake=self._wake)
-        if self.express_ms:
-            self._watch_failures(self.runtime)
+        failed = self._tell_oracle_of_loss if self.express_ms else None
+        self.runtime = StoreRuntime(self.open_store, self.host, self.timeline, wake=self._wake, failed=failed)
         self.runtime.open()
         self.runtime.wake_timed()
 
-    def _watch_failures(self, runtime: StoreRuntime) -> None:
-        """Have the oracle know when memory is lost, and only then: clients are told when the store is closed, too."""
-        fail = runtime._tenure.fail
-
-        def failed(error: BaseException, *, of_commit: bool = False) -> None:
-            self.oracle.express_lost(self.timeline.now_ms())
-            fail(error, of_commit=of_commit)
-
-        runtime._tenure.fail = failed  # type: ignore[method-assign]
+    def _tell_oracle_of_loss(self) -> None:
+        """Memory is lost; clients cannot tell it from a store that is closed."""
+        self.oracle.express_lost(self.timeline.now_ms())
 
     def _wake(self, rows: list[int]) -> None:
         for row in rows:

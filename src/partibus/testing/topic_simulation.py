@@ -135,11 +135,21 @@ class TopicSimulation(Simulation):
         """Start the broker on what the disk has."""
         self.host = SimulatedHost(self.timeline, self.random)
         subscribers = SimulatedSubscribers(self.topics)
-        self.runtime = StoreRuntime(self.open_store, self.host, self.timeline, wake=self._wake, subscribers=subscribers)
+        self.runtime = StoreRuntime(
+            self.open_store,
+            self.host,
+            self.timeline,
+            wake=self._wake,
+            subscribers=subscribers,
+            failed=self.lose_memory,
+        )
         self.runtime.open()
         self.runtime.wake_timed()
         if SHORT not in self.fan_out.rules:
             self._drop()  # as a broker does with what was deleted and may have rows
+
+    def lose_memory(self) -> None:
+        """The broker has forgotten what it had in memory. Of a topic that is not express nothing was promised of it."""
 
     def _delete_subscription(self) -> None:
         if not self.stopping:

@@ -14,6 +14,7 @@ from partibus.amqp.codec.types import Described, Symbol, UInt, ULong
 from partibus.client.messages import IncomingMessage
 from partibus.frontends.amqp.session_link import WAIT_MAX_MS, wait_ms_of
 from partibus.namespace.namespace_options import NamespaceOptions
+from partibus.partition.ports import StoreError
 from partibus.routing.slots import partition_for_key
 from tests.unit.frontends.harness import NOW_S, Client, World, body_of, message
 
@@ -448,7 +449,9 @@ class TestHolding:
         client = world.client()
         link = attach(client, "s")
         servant = world.store_of("q")
-        servant.runtime._tenure.fail(OSError("the disk is sick"))
+        servant.fails = StoreError("the disk is sick", executed=False)
+        client.send(client.sender("q"), message(b"body", session_id="s"))
+        servant.fails = None
         world.wait(2_000)
         assert condition(client, link) == "com.microsoft:session-lock-lost"
         assert accepted(attach(client, "s")) == "s"

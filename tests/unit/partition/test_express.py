@@ -33,6 +33,11 @@ class Keeping(MemoryStore):
     def __init__(self, disk: MemoryDisk, commits: list[Writes]) -> None:
         super().__init__(disk)
         self.commits = commits
+        self.lease_is_over = False
+
+    @property
+    def is_held(self) -> bool:
+        return not self.lease_is_over
 
     def commit(self, writes: Writes) -> None:
         super().commit(writes)
@@ -67,7 +72,8 @@ class Broker:
         self.runtime.open()
 
     def store(self) -> Store:
-        return Keeping(self.disk, self.commits)
+        self.opened = Keeping(self.disk, self.commits)
+        return self.opened
 
     def ask(self, command: Callable[[int], c.Command]) -> None:
         self._request += 1
@@ -282,7 +288,8 @@ def test_memory_is_given_back(broker: Broker, how: str) -> None:
     if how == "drop":
         broker.runtime.drop(ROW, lambda _: None)
     else:
-        broker.runtime._tenure.fail(RuntimeError("planned"))
+        broker.opened.lease_is_over = True
+        broker.runtime.run_due()
     assert broker.runtime.express.messages == broker.runtime.express.size_bytes == 0
     assert not broker.runtime._meters.express.size_bytes
 

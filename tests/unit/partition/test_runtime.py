@@ -42,6 +42,11 @@ class CountingStore(MemoryStore):
         super().commit(writes)
         self.commits.append(writes)
 
+    def load_partition(self, row: int) -> Any:
+        if self.load_fails is not None:
+            raise self.load_fails
+        return super().load_partition(row)
+
     def load_page(self, *bounds: Any) -> Any:
         if self.load_fails is not None:
             raise self.load_fails
@@ -380,7 +385,7 @@ def test_a_receiver_that_waits_for_its_partition_is_told_of_a_failure_once() -> 
     broker = Broker()
     broker.receive(9)
     assert broker.runtime.queued[0] == 1, "it waits for its partition"
-    broker.runtime._tenure.fail(StoreError("the disk is sick", executed=False))
+    broker.stores[-1].load_fails = StoreError("the disk is sick", executed=False)
     broker.rest()
     assert broker.answers == [r.Failed(9, False, False, "the disk is sick")]
 
