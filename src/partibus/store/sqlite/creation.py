@@ -9,19 +9,30 @@ from partibus.store.sqlite.connection import PAGE_BYTES
 from partibus.store.sqlite.sql import FORMAT_VERSION, schema, statement
 
 
-def prepare(path: Path, store_id: str, created_ms: int) -> Path:
-    """Write a new store beside ``path`` and sync it; the caller renames it. Raises `sqlite3.Error`, `OSError`."""
-    unborn = path.with_name(f"{path.name}.new")
-    unborn.unlink(missing_ok=True)
-    with closing(sqlite3.connect(unborn, isolation_level=None)) as connection:
-        # Nobody sees the file before it is complete, so nothing needs a journal or a sync until the end.
+def empty_store() -> bytes:
+    """The content of a store that does not say yet which one it is: `prepare` makes any number of stores of it, and the
+    schema is run once for all of them."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.executescript(
-            f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL;"
-            f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN; {schema()}"
+            f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL; BEGIN; {schema()}"
         )
-        connection.execute(statement("insert_meta"), (FORMAT_VERSION, store_id, created_ms))
         connection.execute(statement("insert_owner"))
         connection.execute("COMMIT")
+        return connection.serialize()
+
+
+def prepare(path: Path, store_id: str, created_ms: int, empty: bytes) -> Path:
+    """Write a new store beside ``path`` and sync it; the caller renames it. ``empty``: of `empty_store`. Raises
+    `sqlite3.Error`, `OSError`."""
+    unborn = path.with_name(f"{path.name}.new")
+    for left in ("", "-wal", "-shm"):
+        # By a process that was killed here: SQLite would take what a log says for later than what is in the file.
+        unborn.with_name(f"{unborn.name}{left}").unlink(missing_ok=True)
+    unborn.write_bytes(empty)
+    with closing(sqlite3.connect(unborn, isolation_level=None)) as connection:
+        # Nobody sees the file before it is complete, so nothing needs a journal or a sync until the end.
+        connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
+        connection.execute(statement("insert_meta"), (FORMAT_VERSION, store_id, created_ms))
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
     sync_file(unborn)
     return unborn

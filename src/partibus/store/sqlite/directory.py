@@ -116,13 +116,15 @@ def _make_missing(directory: Path, count: int, created_ms: int, pool: ThreadPool
         paths.append(directory / f"{store_id(len(paths))}.db")
     last_known = max((index for index, path in enumerate(paths) if path.stem in names), default=-1)
     missing = paths[last_known + 1 :]
+    if not missing:
+        return paths
     try:
+        empty = creation.empty_store()
         # Named in order and only when all are complete, so that a start cut short leaves no gap.
-        unborn = list(pool.map(lambda path: creation.prepare(path, path.stem, created_ms), missing))
+        unborn = list(pool.map(lambda path: creation.prepare(path, path.stem, created_ms, empty), missing))
         for new, path in zip(unborn, missing, strict=True):
             creation.publish(new, path)
-        if missing:
-            creation.sync_directory(directory)
+        creation.sync_directory(directory)
     except (sqlite3.Error, OSError) as error:
         raise store_error(error, directory, "making the stores", executed=False) from error
     return paths

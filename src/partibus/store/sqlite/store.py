@@ -92,7 +92,7 @@ class SQLiteStore:
         """
         if not path.exists():
             try:
-                creation.publish(creation.prepare(path, store_id, created_ms), path)
+                creation.publish(creation.prepare(path, store_id, created_ms, creation.empty_store()), path)
                 creation.sync_directory(path.parent)
             except (sqlite3.Error, OSError) as error:
                 raise store_error(error, path, "making the store", executed=False) from error

@@ -1,15 +1,19 @@
 """The stores of one data directory."""
 
 import os
+import signal
+import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from partibus.partition.ports import StoreError
 from partibus.store.sqlite import Owner, SQLiteStore, close_stores, lock_data_directory, open_stores
+from partibus.store.sqlite.connection import PAGE_BYTES
 from partibus.store.sqlite.sql import FORMAT_VERSION
 from tests.contract.stores import enqueued, positions
 from tests.unit.store.sqlite.places import SETTINGS, US, rewrite
@@ -29,6 +33,69 @@ def test_stores_are_made_once_and_found_again_in_order(tmp_path: Path) -> None:
     assert [positions(store) for store in stores] == [[0], [1], [2], [3]]
     assert [store.epoch for store in stores] == [2, 2, 2, 2]
     close_stores(stores)
+
+
+_MAKING = """
+import os, signal, sys
+from itertools import count
+from pathlib import Path
+
+from partibus.store.sqlite import creation
+from tests.unit.store.sqlite.test_directory import opened
+
+step, before = sys.argv[2], int(sys.argv[3])
+real = getattr(creation, step)
+calls = count()
+
+
+def kill_in_time(*arguments):
+    if next(calls) == before:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments)
+
+
+setattr(creation, step, kill_in_time)
+opened(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "done"), [("prepare", 1), ("sync_file", 2), ("publish", 0), ("publish", 2), ("sync_directory", 0)]
+)
+def test_a_start_that_is_killed_while_it_makes_the_stores_is_made_up_for_by_the_next(
+    tmp_path: Path, step: str, done: int
+) -> None:
+    root = Path(__file__).parents[4]
+    child = subprocess.run([sys.executable, "-c", _MAKING, str(tmp_path), step, str(done)], cwd=root, check=False)
+    assert child.returncode == -signal.SIGKILL
+    named = len(list((tmp_path / "stores").glob("store-*.db")))
+    assert named == {"publish": done, "sync_directory": 4}.get(step, 0)
+    # What a process leaves that is killed while SQLite writes; it must not be taken for part of the new file.
+    for unborn in (tmp_path / "stores").glob("*.new"):
+        unborn.with_name(f"{unborn.name}-wal").write_bytes(b"of another run")
+
+    stores = opened(tmp_path)
+    assert [store.epoch for store in stores] == [1, 1, 1, 1]
+    for index, store in enumerate(stores):
+        store.commit(enqueued(index))
+    close_stores(stores)
+    stores = opened(tmp_path)
+    assert [positions(store) for store in stores] == [[0], [1], [2], [3]]
+    close_stores(stores)
+    left = [path.name for path in (tmp_path / "stores").iterdir() if ".new" in path.name]
+    assert not left
+
+
+def test_stores_that_are_made_together_are_complete_and_each_its_own(tmp_path: Path) -> None:
+    close_stores(opened(tmp_path))
+    for index in range(4):
+        path = tmp_path / "stores" / f"store-{index:02}.db"
+        with closing(sqlite3.connect(path)) as made:
+            assert made.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert made.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            assert made.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+            assert made.execute("PRAGMA page_size").fetchone() == (PAGE_BYTES,)
+            assert made.execute("SELECT store_id, created_ms FROM meta").fetchall() == [(path.stem, 1_700_000_000_000)]
 
 
 def test_the_directories_are_the_owners_alone(tmp_path: Path) -> None:
@@ -90,6 +157,7 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
 
 _SECOND_PROCESS = """
 import sys
+from contextlib import closing
 from pathlib import Path
 from partibus.partition.ports import StoreError
 from tests.unit.store.sqlite.test_directory import opened
