@@ -66,6 +66,9 @@ class ConnectionLimits(Struct, frozen=True):
     link_credit: int = 1_000
     idle_timeout_ms: int = 240_000
     handshake_timeout_s: float = 20.0
+    unclaimed_s: float = 120.0
+    """A connection goes that has shown no valid claim for so long, looked at every 15 s; the
+    service waits for 20 s. It takes no place among the connections of its namespace."""
     websocket_frame_bytes_max: int = 4 * MIB
     """Of one frame of a websocket, which is held until all of it is here. Clients make one of each AMQP frame, or of
     what they write at once."""

@@ -97,6 +97,32 @@ def test_a_namespace_has_so_many_connections_at_a_time(tmp_path: Path) -> None:
     assert not refused(world.client(), "q", receive=False)
 
 
+@pytest.mark.row("C35")
+def test_who_has_no_claim_takes_no_place_and_goes_after_a_while(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.queue("q")
+    world.become(NamespaceOptions(limits={"connections": 1}))
+    strangers = [world.client(login=None) for _ in range(3)]
+    assert not refused(world.client(), "q", receive=False), "there is room for who has a key"
+    for client in strangers:
+        assert client.closed is None
+    late = strangers[0]
+    assert late.put_token("root", "sb://localhost/q", key="root-key") == 403
+    world.wait()
+    assert late.closed is not None
+    assert late.closed.error is not None
+    assert late.closed.error.condition == QUOTA
+    waits_s = world.limits.connection.unclaimed_s
+    for client in world.clients:
+        for now_s in (20.0, 19.0 + waits_s, 20.0 + waits_s):
+            assert client is late or client.closed is None
+            client.peer.tick(now_s)
+    world.wait()
+    errors = [client.closed.error.condition for client in strangers if client.closed and client.closed.error]
+    assert errors == [QUOTA, "amqp:connection:forced", "amqp:connection:forced"]
+    assert [client.closed for client in world.clients if client not in strangers] == [None]
+
+
 def test_a_connection_has_so_many_links(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.queue("q")

@@ -1,5 +1,7 @@
 """What a connection may do: the grants it has shown, by SASL PLAIN or through `$cbs`, and the `$cbs` node itself."""
 
+from collections.abc import Callable
+
 from partibus.amqp.codec.types import Int
 from partibus.clock import Clock
 from partibus.errors import PartibusError, Unauthorized
@@ -16,9 +18,11 @@ GRANTS_MAX = 1_000
 class Claims:
     """The grants of one connection."""
 
-    def __init__(self, policies: AccessPolicies, clock: Clock) -> None:
+    def __init__(self, policies: AccessPolicies, clock: Clock, admit: Callable[[], None] = lambda: None) -> None:
+        """``admit``: called before each grant; what it raises refuses that."""
         self._policies = policies
         self._clock = clock
+        self._admit = admit
         self._grants: dict[tuple[str, Path, Path], Grant] = {}
         self._version = policies.version
         """Of the policies that the grants go by."""
@@ -52,6 +56,7 @@ class Claims:
         key = (grant.policy_name, grant.owner, grant.path)
         if len(self._grants) >= GRANTS_MAX and key not in self._grants:
             raise Unauthorized(f"The connection has shown {GRANTS_MAX} tokens already, the most. Use fewer audiences.")
+        self._admit()
         self._grants[key] = grant
 
     def _now_s(self) -> float:

@@ -6,6 +6,7 @@ server feeds bytes and is told when there are some to send.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from partibus.amqp import (
     AmqpError,
@@ -23,9 +24,8 @@ from partibus.amqp import (
     WindowOpened,
 )
 from partibus.amqp import Limits as EngineLimits
-from partibus.errors import (
-    PartibusError,
-)
+from partibus.amqp.errors import CONNECTION_FORCED
+from partibus.errors import PartibusError, QuotaExceeded
 from partibus.frontends.amqp.attaching import Attaching
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.completions import Completions
@@ -69,7 +69,10 @@ class Peer:
         self.called: str | None = None
         """What the client calls the server below AMQP: by TLS, or in the request for a websocket."""
         self._counted: Broker | None = None
-        """The namespace that this connection is counted in."""
+        """The namespace that this connection is counted in, once it has shown a claim there: who has none takes no
+        place of a tenant's."""
+        self._ticked_s: float | None = None
+        """When the first tick was."""
         self._ingress = ingress
         self._flush = flush
         self._held_back = HeldBack(congested)
@@ -98,7 +101,7 @@ class Peer:
         """Nothing was asked of another namespace yet."""
         self.broker = broker
         self._completions = Completions(broker.numbers)
-        self._claims = Claims(broker.access, broker.wall_clock)
+        self._claims = Claims(broker.access, broker.wall_clock, self._count)
         self._links = Links(broker, self._claims, self._replies)
         bounds = broker.namespace.bounds
         self._transactions = Transactions(
@@ -136,6 +139,7 @@ class Peer:
     def tick(self, now_s: float) -> None:
         """Keep the client awake; notice a silent one, tokens that have expired and entities that were deleted."""
         self._dispatch(self.connection.tick(now_s))
+        self._check_claimed(now_s)
         self._transactions.expire()
         self._links.tick()
 
@@ -234,11 +238,33 @@ class Peer:
         try:
             if self._login is not None:
                 self._claims.log_in(self._login.username, self._login.password)
-            broker.clients.connect()
         except PartibusError as error:
             self.close(amqp_error(error))
+
+    def _count(self) -> None:
+        """The client shows a claim. Raises `QuotaExceeded`, and ends the connection, when its namespace has as many as
+        it may (row C35)."""
+        if self._counted is not None:
             return
-        self._counted = broker
+        try:
+            self.broker.clients.connect()
+        except QuotaExceeded as error:
+            self._call_later(0, partial(self._refuse, amqp_error(error)))  # what has asked is answered first
+            raise
+        self._counted = self.broker
+
+    def _refuse(self, error: AmqpError) -> None:
+        self.close(error)
+        self._flush()
+
+    def _check_claimed(self, now_s: float) -> None:
+        """Who has shown no claim for long goes (section 1.9)."""
+        if self._ticked_s is None:
+            self._ticked_s = now_s
+        unclaimed_s = now_s - self._ticked_s
+        if self._counted is None and unclaimed_s >= self.broker.limits.connection.unclaimed_s:
+            text = f"The connection has shown no valid claim for {unclaimed_s:.0f} seconds. Put a token to $cbs."
+            self.close(AmqpError(CONNECTION_FORCED, text))
 
 
 def _refusal_of(broker: Broker, login: PlainLogin) -> PartibusError | None:
