@@ -5,7 +5,7 @@ A host name leads to the namespace that its first label names: ``acme.localhost`
 settings of its own. Stores and brokers they share.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from partibus.errors import EntityNotFound, InvalidOperation
 from partibus.namespace.announcing import Announcer, Change
@@ -15,10 +15,11 @@ from partibus.namespace.names import check_namespace_name, fold_name
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions, NamespaceRecord
 from partibus.namespace.policies import first_policies
-from partibus.namespace.tiers import check_migration, check_namespace_options, check_update
+from partibus.namespace.tiers import Tier, check_migration, check_namespace_options, check_update
 
-CheckUnits = Callable[[str, NamespaceOptions | None, NamespaceOptions], None]
-"""Gets a namespace's name, its options before and those that it shall have. Raises ArgumentError."""
+CheckUnits = Callable[[str, NamespaceOptions | None, NamespaceOptions, Iterable[NamespaceOptions]], None]
+"""Gets a namespace's name, its options before and those that it shall have, and those of all others. Raises
+ArgumentError."""
 MakeBroker = Callable[[NamespaceRecord], Broker]
 
 
@@ -47,7 +48,7 @@ class Namespaces:
         """Called with a namespace that is gone: its clients have nothing here any more."""
         self.on_changed: list[Callable[[Broker], None]] = []
         """Called with a namespace that is new or has other options."""
-        self.check_units: CheckUnits = lambda name, old, new: None
+        self.check_units: CheckUnits = lambda name, old, new, others: None
         """Refuses units that no broker has free; whoever runs the brokers knows how many there are."""
         self._put(default)
         self._follow_catalog()
@@ -119,9 +120,10 @@ class Namespaces:
         """Make a namespace, with a policy of all rights and new keys. `ArgumentError`, `EntityExists`."""
         check_namespace_name(name)
         check_namespace_options(options)
-        self.check_units(name, None, options)
         now_ms = self.default.clock.now_ms()
-        self._known.create_namespace(name, options, now_ms, first_policies(now_ms))
+        with self._known.together():
+            self._check_units(name, None, options)
+            self._known.create_namespace(name, options, now_ms, first_policies(now_ms))
         self._changed()
         return self.named(name)
 
@@ -132,7 +134,7 @@ class Namespaces:
         def checked(old: NamespaceOptions) -> NamespaceOptions:
             new = change(old)
             check_update(old, new)
-            self.check_units(name, old, new)
+            self._check_units(name, old, new)
             return new
 
         return self._change(name, checked)
@@ -145,7 +147,7 @@ class Namespaces:
         def checked(old: NamespaceOptions) -> NamespaceOptions:
             new = change(old)
             check_migration(old, new)
-            self.check_units(name, old, new)
+            self._check_units(name, old, new)
             return new
 
         return self._change(name, checked)
@@ -196,6 +198,13 @@ class Namespaces:
         if self._catalog is None:
             raise InvalidOperation("This server has one namespace only.")
         return self._catalog
+
+    def _check_units(self, name: str, old: NamespaceOptions | None, new: NamespaceOptions) -> None:
+        """Against what the catalog has, in the transaction that changes it: another broker may be giving units away."""
+        if new.tier is Tier.PREMIUM:
+            records = self._known.list_namespaces()
+            others = [record.options for record in records if fold_name(record.name) != fold_name(name)]
+            self.check_units(name, old, new, others)
 
     def _change(self, name: str, checked: Callable[[NamespaceOptions], NamespaceOptions]) -> Broker:
         self._known.update_namespace(name, checked, self.default.clock.now_ms())

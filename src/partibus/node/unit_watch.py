@@ -22,7 +22,6 @@ from partibus.errors import PartibusError
 from partibus.frontends.amqp.server import PeerProtocol
 from partibus.limits import UnitLimits
 from partibus.namespace.broker import Broker
-from partibus.namespace.names import fold_name
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.tiers import Tier
@@ -126,12 +125,13 @@ class UnitWatch:
 
     # -- what namespaces may have ------------------------------------------------------------------------------------
 
-    def _check(self, name: str, old: NamespaceOptions | None, new: NamespaceOptions) -> None:
+    def _check(
+        self, name: str, old: NamespaceOptions | None, new: NamespaceOptions, others: Iterable[NamespaceOptions]
+    ) -> None:
         """Raises ArgumentError when the brokers have not so many units left. What a namespace has it keeps."""
         if _units_of(new) > (0 if old is None else _units_of(old)):
-            folded = fold_name(name)
-            others = sum(_units(one) for one in self._namespaces if fold_name(one.namespace.name) != folded)
-            check_units(name, new.units, others, self._brokers_max, self._limits.per_broker)
+            theirs = sum(map(_units_of, others))
+            check_units(name, new.units, theirs, self._brokers_max, self._limits.per_broker)
 
     def _follow(self) -> None:
         """Namespaces or brokers have changed."""

@@ -176,6 +176,19 @@ def test_units_are_of_all_brokers_together(process: Process) -> None:
 
 
 @pytest.mark.row("R11")
+def test_two_brokers_do_not_give_the_same_units_away(whole: Whole) -> None:
+    first, second = (Process(whole.join(), 2).member.namespaces for _ in range(2))
+    first.create(NAME, premium(8))
+    with pytest.raises(ArgumentError, match=r"at most 0: 2 broker processes have 8 units, 8 of which"):
+        second.create("other-plant", premium(1))  # which has not heard of the first one yet
+    second.create("other-plant", NamespaceOptions())
+    first.update(NAME, lambda old: premium(4))
+    second.migrate("other-plant", lambda old: premium(4))
+    with pytest.raises(ArgumentError, match="at most 4"):
+        first.update(NAME, lambda old: premium(8))
+
+
+@pytest.mark.row("R11")
 def test_units_that_no_broker_has_free_are_refused(process: Process) -> None:
     process.member.namespaces.create(NAME, premium(4))
     with pytest.raises(ArgumentError, match=r"at most 4: 2 broker processes have 8 units, 4 of which"):
