@@ -5,7 +5,8 @@ from functools import partial
 
 from partibus.forwarding.destination import Destination
 from partibus.forwarding.pump import CallLater, Pump, Source
-from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.broker import Broker
+from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.partition.keys import SubqueueKind

@@ -1,22 +1,23 @@
 """Entities with their routes: what a front end needs to serve requests, whatever the protocol."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from partibus.clock import Clock, SystemClock
-from partibus.errors import ArgumentError, EntityDisabled, EntityNotFound, InvalidOperation, PartibusError, Unsupported
+from partibus.errors import ArgumentError, InvalidOperation, PartibusError, Unsupported
 from partibus.filters.model import Rule
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies, SasPolicy
 from partibus.namespace.announcing import Announcer, Change
 from partibus.namespace.clients import Clients
-from partibus.namespace.dropping import DroppedPartition
+from partibus.namespace.dropping import drop
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
+from partibus.namespace.entity import Entity
+from partibus.namespace.in_use import EntitiesInUse, MakeHandle
 from partibus.namespace.names import subscription_path
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.namespace_options import DEFAULT_ID
-from partibus.namespace.placement import Placement
-from partibus.namespace.policies import check_not_fixed, policy_path, regenerated, with_policy, without
+from partibus.namespace.policy_changes import PolicyChanges
 from partibus.namespace.properties import (
     FORWARD_DEAD_LETTERED_TO,
     FORWARD_TO,
@@ -28,17 +29,13 @@ from partibus.namespace.requests import RequestCounters
 from partibus.namespace.sas import parse_resource
 from partibus.routing.arrivals import Arrivals
 from partibus.routing.detour import CallLater
-from partibus.routing.entity import EntityRoute
-from partibus.routing.front_end_cache import CallIdle
-from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.routing.partitions import Numbers
 from partibus.routing.rehearsals import Place, Rehearsals, from_plain, to_plain
 from partibus.routing.store_access import StoreAccess
 from partibus.throttling.account import Bank
 from partibus.throttling.throttle import Throttle
 from partibus.tracing.tracer import Tracer
 from partibus.units.account import Account
-
-MakeHandle = Callable[[Queue, Placement], PartitionHandle]
 
 AskStatus = Callable[[Callable[[dict[object, object]], None]], None]
 """Gets the brokers and stores of the namespace as they are now: ``brokers`` and ``stores``, lists of maps."""
@@ -49,101 +46,6 @@ BackUp = Callable[[str, Sequence[str], Callable[[dict[object, object] | Partibus
 
 def _no_backups(directory: str, stores: Sequence[str], answer: object) -> NoReturn:
     raise Unsupported("A backup", "Ask a broker that has its stores in files.")
-
-
-_DROPPED_AT_ONCE = 512
-"""Partitions whose end the catalog is told in one change."""
-
-
-class EntityUser(Protocol):
-    """Who uses an entity for longer than one request: a link, mostly."""
-
-    @property
-    def waiting(self) -> bool:
-        """It waits for messages: the entity is not idle."""
-        ...
-
-    def on_entity_changed(self) -> None:
-        """The queue has other options, or is ``deleted``: look at it again."""
-        ...
-
-
-class Entity:
-    """A queue, topic or subscription, and the way to its partitions."""
-
-    __slots__ = ("_users", "queue", "requests", "route", "tracer")
-
-    def __init__(
-        self, queue: Queue, route: EntityRoute, requests: RequestCounters, tracer: Tracer | None = None
-    ) -> None:
-        self.queue = queue
-        self.route = route
-        self.requests = requests
-        """Of the whole namespace."""
-        self.tracer = tracer
-        """None: traces are off."""
-        self._users: set[EntityUser] = set()
-
-    @property
-    def away(self) -> list[int]:
-        """Ids of the partitions whose stores can't be used now."""
-        return [partition.partition_id for partition in self.route.partitions if not partition.available]
-
-    def status(self) -> str:
-        """EntityAvailabilityStatus (row A4)."""
-        return "Limited" if self.away else "Available"
-
-    def check_send(self) -> None:
-        """Raises `EntityNotFound`, `EntityDisabled` and `InvalidOperation` when nobody can send to it now."""
-        queue = self.queue
-        if queue.deleted:
-            raise EntityNotFound(queue.name)
-        if queue.kind is EntityKind.SUBSCRIPTION:
-            raise InvalidOperation(
-                f"'{queue.name}' is a subscription: it gets what its topic gives it. Send to the topic."
-            )
-        if not queue.can_send:
-            raise EntityDisabled(queue.name, queue.description.options.status.value)
-
-    def check_receive(self) -> None:
-        """Raises `EntityNotFound`, `EntityDisabled` and `InvalidOperation` when nobody can receive from it now."""
-        queue = self.queue
-        if queue.deleted:
-            raise EntityNotFound(queue.name)
-        if queue.kind is EntityKind.TOPIC:
-            raise InvalidOperation(f"'{queue.name}' is a topic. Receive from one of its subscriptions.")
-        if not queue.can_receive:
-            raise EntityDisabled(queue.name, queue.description.options.status.value)
-
-    def refusal_of_receivers(self, kind: int) -> InvalidOperation | None:
-        """Why nobody can receive from a sub-queue, whatever the entity's Status: its messages go on (row F1)."""
-        options = self.queue.description.options
-        target = {0: options.forward_to, 1: options.forward_dead_lettered_to}.get(kind)
-        if not target:
-            return None
-        what = "an entity" if kind == 0 else "a dead-letter queue"
-        return InvalidOperation(
-            f"Cannot create a message receiver on {what} with auto-forwarding enabled: '{self.queue.name}' forwards to "
-            f"'{target}'. Receive from there, or take the forwarding away."
-        )
-
-    def join(self, user: EntityUser) -> None:
-        """Tell ``user`` of changes, until it leaves."""
-        self._users.add(user)
-
-    def leave(self, user: EntityUser) -> None:
-        """Idempotent."""
-        self._users.discard(user)
-
-    @property
-    def awaited(self) -> bool:
-        """Somebody waits for messages."""
-        return any(user.waiting for user in self._users)
-
-    def tell_changed(self) -> None:
-        """After an update, and after the end."""
-        for user in list(self._users):
-            user.on_entity_changed()
 
 
 class Broker:
@@ -168,9 +70,6 @@ class Broker:
         of the server, where there are other namespaces. ``bank``: who has the namespace's credits, where there are
         other brokers."""
         self._announcer = announcer or Announcer()
-        self._call_idle: CallIdle | None = None
-        if call_later is not None and not self._announcer.is_alone:
-            self._call_idle = lambda call: call_later(limits.cache_idle_ms, call)
         self.namespace = namespace
         self.access = access
         self.clock = clock
@@ -179,11 +78,9 @@ class Broker:
         """Tokens expire by the real time, also under a manual clock (D26)."""
         self.limits = limits
         self.numbers = numbers
-        self._make_handle = make_handle
         self.back_up: BackUp = _no_backups
         self.ask_status: AskStatus = lambda answer: answer({"brokers": [], "stores": []})
         """Whoever runs the broker knows better."""
-        self._entities: dict[int, Entity] = {}
         self._stores = dict(stores or {})
         self._store_names = list(self._stores)
         self.rehearsals = rehearsals or Rehearsals(self._store_names, call_later)
@@ -194,11 +91,12 @@ class Broker:
         self.deleted = False
         """The namespace is."""
         self.requests = RequestCounters()
-        self.tracer: Tracer | None = None
-        """Set before entities are used; None: traces are off."""
+        beside_others = None if self._announcer.is_alone else call_later
+        self._entities = EntitiesInUse(make_handle, numbers, limits, self.requests, beside_others, self._rehearse)
         self.account = Account()
         """What it uses of this process."""
         self.clients = Clients(namespace.name, namespace.bounds)
+        self.policies = PolicyChanges(namespace, access, self._catch_up, self._tell)
         self.arrivals = Arrivals(call_later)
         """Readers by range that wait for messages."""
         access.follow("", namespace.policies)
@@ -206,8 +104,10 @@ class Broker:
             if queue.policies:
                 access.follow(queue.name, queue.policies)
 
+    # -- finding -----------------------------------------------------------------------------------------------------
+
     def entity(self, path: str) -> Entity:
-        """The entity of that path, of any kind; routes are made on first use (D1). Raises `EntityNotFound`."""
+        """The entity of that path, of any kind. Raises `EntityNotFound`."""
         return self.entity_of(self.namespace.entity(path))
 
     def topic(self, name: str) -> Entity:
@@ -217,6 +117,23 @@ class Broker:
     def __iter__(self) -> Iterator[Entity]:
         """All entities, in order of path."""
         return (self.entity_of(queue) for queue in self.namespace)
+
+    def entity_of(self, queue: Queue) -> Entity:
+        """Of a queue of this namespace; its route is made on first use (D1)."""
+        return self._entities.of(queue)
+
+    def in_use(self, queue: Queue) -> Entity | None:
+        """The entity, if anybody has asked for it since the start."""
+        return self._entities.find(queue)
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """None: traces are off. Set before entities are used."""
+        return self._entities.tracer
+
+    @tracer.setter
+    def tracer(self, tracer: Tracer | None) -> None:
+        self._entities.tracer = tracer
 
     # -- entities ----------------------------------------------------------------------------------------------------
 
@@ -276,15 +193,7 @@ class Broker:
         # Who uses it lets go first: what links say to a partition when they end would bring it to life again.
         # Subscriptions before their topic.
         partitions = [partition for entity in reversed(gone) for partition in entity.route.partitions]
-        self.when_followed(lambda: self._drop(partitions))
-
-    def update_queue(self, path: str, changes: Mapping[str, object]) -> Entity:
-        """`update` of some properties."""
-        return self.update(path, changes)
-
-    def delete_queue(self, path: str) -> None:
-        """`delete`."""
-        self.delete(path)
+        self.when_followed(lambda: drop(partitions, self.numbers, self.namespace.forget_dropped))
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
@@ -309,47 +218,7 @@ class Broker:
         self.namespace.delete_rule(path, name)
         self._tell(self.namespace.entity(path).name)
 
-    # -- policies ----------------------------------------------------------------------------------------------------
-
-    def policies(self, path: str) -> tuple[SasPolicy, ...]:
-        """The access policies of an entity, or of the namespace for an empty path. `EntityNotFound`."""
-        return self.namespace.entity(path).policies if path else tuple(self.access)
-
-    def set_policy(self, path: str, policy: SasPolicy) -> SasPolicy:
-        """Make or change a policy; keys that are empty are made. `ArgumentError`, `EntityNotFound`, `QuotaExceeded`;
-        `EntityExists` for one of the namespace that is in the keys file."""
-        self._change_policies(path, policy.name, lambda known: with_policy(known, policy))
-        return self._policy(path, policy.name)
-
-    def regenerate_key(self, path: str, name: str, *, secondary: bool = False) -> SasPolicy:
-        """A new key; what was signed with the old one is good no more. `EntityNotFound`."""
-        self._change_policies(path, name, lambda known: regenerated(known, path, name, secondary=secondary))
-        return self._policy(path, name)
-
-    def delete_policy(self, path: str, name: str) -> None:
-        """What was shown under it is good no more. `EntityNotFound`."""
-        self._change_policies(path, name, lambda known: without(known, path, name))
-
-    def _change_policies(
-        self, path: str, name: str, change: Callable[[Sequence[SasPolicy]], Iterable[SasPolicy]]
-    ) -> None:
-        self._catch_up(path)
-        if path:
-            queue = self.namespace.change(path, lambda options: options, policies=change)
-            self.access.follow(queue.name, queue.policies)
-        else:
-            check_not_fixed(self.access.is_fixed(name), name)
-            self.namespace.change_policies(change)
-            self.access.follow("", self.namespace.policies)
-        self._tell(path)
-
-    def _policy(self, path: str, name: str) -> SasPolicy:
-        for policy in self.policies(path):
-            if policy.name == name:
-                return policy
-        raise EntityNotFound(policy_path(path, name))
-
-    # -- changes, here and elsewhere ---------------------------------------------------------------------------------
+    # -- what each change takes --------------------------------------------------------------------------------------
 
     def _create(
         self,
@@ -386,23 +255,7 @@ class Broker:
             )
         return queue
 
-    def _drop(self, partitions: Sequence[PartitionHandle]) -> None:
-        """Have the rows of deleted entities deleted."""
-        missing = len(partitions)
-        gone: list[int] = []
-
-        def dropped(row: int) -> None:
-            nonlocal missing
-            missing -= 1
-            gone.append(row)
-            # Each call costs the catalog a sync of its own.
-            if not missing or len(gone) >= _DROPPED_AT_ONCE:
-                rows = gone.copy()
-                gone.clear()
-                self.namespace.forget_dropped(rows)
-
-        for partition in partitions:
-            DroppedPartition(partition, self.numbers, dropped).start()
+    # -- changes, here and elsewhere ---------------------------------------------------------------------------------
 
     def when_followed(self, call: Callable[[], None]) -> None:
         """See `Announcer`."""
@@ -429,7 +282,8 @@ class Broker:
 
     def drop(self, queues: Sequence[Queue]) -> None:
         """Have what deleted entities of this namespace have left in the stores deleted: nobody uses it any more."""
-        self._drop([self._make_handle(queue, place) for queue in reversed(queues) for place in queue.partitions])
+        partitions = [partition for queue in reversed(queues) for partition in self._entities.partitions_of(queue)]
+        drop(partitions, self.numbers, self.namespace.forget_dropped)
 
     def _follow_entity(self, path: str) -> None:
         gone, changed = self.namespace.follow(path)
@@ -453,23 +307,15 @@ class Broker:
         """The entity has other options."""
         queue = entity.queue
         self.access.follow(queue.name, queue.policies)
-        for partition, placement in zip(entity.route.partitions, queue.partitions, strict=True):
-            partition.follow(self._make_handle(queue, placement))
-            if queue.description.options.forwards:
-                partition.wake()  # what waits there is forwarded from now on, though nobody uses it
-        entity.tell_changed()
+        self._entities.follow(entity)
 
     def _let_go(self, queue: Queue) -> None:
         """The entity is deleted."""
         if self.namespace.find(queue.name) is None:
             self.access.follow(queue.name, ())
-        entity = self._entities.pop(queue.entity_id, None)
-        if entity is not None:
-            entity.tell_changed()
+        self._entities.let_go(queue)
 
-    def in_use(self, queue: Queue) -> Entity | None:
-        """The entity, if anybody has asked for it since the start."""
-        return self._entities.get(queue.entity_id)
+    # -- where it is -------------------------------------------------------------------------------------------------
 
     def places_of(self, entity: Entity) -> list[Place]:
         """Where its partitions are."""
@@ -478,6 +324,13 @@ class Broker:
             Place(self.qualified(entity.queue.name), names[placement.store_no] if names else "", partition)
             for placement, partition in zip(entity.queue.partitions, entity.route.partitions, strict=True)
         ]
+
+    def _rehearse(self, entity: Entity) -> None:
+        """It takes part in the losses on purpose that are going on."""
+        self.rehearsals.join(self.places_of(entity))
+
+    def _places(self) -> Iterator[Place]:
+        return (place for entity in self._entities for place in self.places_of(entity))
 
     @property
     def is_default(self) -> bool:
@@ -488,9 +341,6 @@ class Broker:
         """The path among those of all namespaces."""
         return path if self.is_default else f"{self.namespace.name}:{path}"
 
-    def _places(self) -> Iterator[Place]:
-        return (place for entity in list(self._entities.values()) for place in self.places_of(entity))
-
     def _stores_away(self) -> frozenset[int]:
         """Numbers of the stores that can't be used now."""
         return frozenset(
@@ -498,22 +348,3 @@ class Broker:
             for store_no, (name, store) in enumerate(self._stores.items())
             if store.failure is not None or self.rehearsals.fails(name)
         )
-
-    def entity_of(self, queue: Queue) -> Entity:
-        """Of a queue of this namespace; its route is made on first use."""
-        entity = self._entities.get(queue.entity_id)
-        if entity is None:
-            partitions = [self._make_handle(queue, placement) for placement in queue.partitions]
-            # Entities begin their turns at different partitions, so that many of little traffic fill all alike.
-            first_turn = queue.entity_id % len(partitions)
-            route = EntityRoute(
-                queue.name,
-                partitions,
-                self.numbers,
-                first_turn,
-                lock_kept=self.limits.cache_locks,
-                call_idle=self._call_idle,
-            )
-            entity = self._entities[queue.entity_id] = Entity(queue, route, self.requests, self.tracer)
-            self.rehearsals.join(self.places_of(entity))
-        return entity

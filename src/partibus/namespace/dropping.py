@@ -4,10 +4,13 @@ The catalog remembers such partitions until it is told that they are gone, so a 
 next start.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from partibus.routing.partitions import Numbers, PartitionHandle
+
+FORGOTTEN_AT_ONCE = 512
+"""Partitions whose end the catalog is told in one change."""
 
 
 class DroppedPartition:
@@ -39,3 +42,22 @@ class DroppedPartition:
     def _gone(self, row: int) -> None:
         self._partition.unregister(self._receiver)
         self._on_gone(row)
+
+
+def drop(partitions: Sequence[PartitionHandle], numbers: Numbers, forget: Callable[[list[int]], None]) -> None:
+    """Have the rows of all these partitions deleted. ``forget`` gets those that are gone, many at a time: each call
+    costs the catalog a sync of its own."""
+    missing = len(partitions)
+    gone: list[int] = []
+
+    def dropped(row: int) -> None:
+        nonlocal missing
+        missing -= 1
+        gone.append(row)
+        if not missing or len(gone) >= FORGOTTEN_AT_ONCE:
+            rows = gone.copy()
+            gone.clear()
+            forget(rows)
+
+    for partition in partitions:
+        DroppedPartition(partition, numbers, dropped).start()

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from partibus.errors import EntityNotFound, InvalidOperation
 from partibus.namespace.announcing import Announcer, Change
-from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.entity import Entity
 from partibus.namespace.names import check_namespace_name, fold_name
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions, NamespaceRecord

@@ -85,7 +85,7 @@ class TestPartitions:
         assert (before["entity"], before["map-version"]) == ("q", 1)
         (partition,) = before["partitions"]
         assert (partition["end-position"], partition["messages"], partition["retained"]) == (4, 3, 0)
-        world.broker.delete_queue("q")
+        world.broker.delete("q")
         world.wait()
         world.queue("q")
         after, dead_letters = ask(client, "q", "partitions"), ask(client, "q/$deadletterqueue", "partitions")

@@ -227,7 +227,7 @@ def test_arguments_that_are_none_are_refused_by_name(world: World, arguments: di
 def test_a_queue_that_is_closed_for_receivers_gives_none(world: World) -> None:
     client = world.client()
     numbers = deferred(client, world.queue("q"), 1)
-    world.broker.update_queue("q", {"Status": "ReceiveDisabled"})
+    world.broker.update("q", {"Status": "ReceiveDisabled"})
     body = {"sequence-numbers": longs(numbers), "receiver-settle-mode": PEEK_LOCK}
     found = refusal(client, "q", "receive-by-sequence-number", body)
     assert found[:2] == (400, "com.microsoft:entity-disabled")

@@ -107,7 +107,7 @@ class TestRequests:
         replies = client.receiver(f"{world.queue('q')}/$management", session)
         replies.grant(1)
         sender = client.sender("q/$management", session)
-        world.broker.delete_queue("q")
+        world.broker.delete("q")
         client.send_raw(
             sender, encode_application_properties({"operation": "com.microsoft:peek-message"}) + encode_value(ONE)
         )

@@ -137,7 +137,7 @@ def test_what_is_granted_to_a_closed_receiver_goes_back(world: World, client: Cl
     client.send_raw(sender, message(b"on its way"))
     receiver.grant(1)
     world.wait(1)
-    world.broker.update_queue("q", {"Status": "ReceiveDisabled"})
+    world.broker.update("q", {"Status": "ReceiveDisabled"})
     world.wait()
     assert client.deliveries(receiver) == []
     updated(client, "q", Status="Active")
@@ -168,7 +168,7 @@ def test_receivers_of_a_deleted_queue_end_at_once(world: World, client: Client) 
     receiver = client.receiver(world.queue("q"))
     receiver.grant(1)
     world.wait()
-    world.broker.delete_queue("q")
+    world.broker.delete("q")
     world.carry()
     assert client.refusal(receiver).condition == "amqp:not-found"
 

@@ -134,11 +134,11 @@ def test_a_wrong_key_gets_in_nowhere(world: Tenants) -> None:
 def test_a_login_lasts_no_longer_than_its_key(world: Tenants) -> None:
     client = world.enter("acme-1", HOSTS["acme-1"])
     link = client.receiver("q")
-    world.namespaces.named("bravo-1").regenerate_key("", ROOT_POLICY)
+    world.namespaces.named("bravo-1").policies.regenerate_key("", ROOT_POLICY)
     client.peer.check_claims()
     world.carry()
     assert not client.is_detached(link)
-    world.namespaces.named("acme-1").regenerate_key("", ROOT_POLICY)
+    world.namespaces.named("acme-1").policies.regenerate_key("", ROOT_POLICY)
     client.peer.check_claims()
     world.carry()
     assert client.refusal(link).condition == UNAUTHORIZED
@@ -160,7 +160,7 @@ class TestTokens:
 
     def test_of_one_are_refused_in_another_though_the_keys_are_alike(self, world: Tenants) -> None:
         for broker in world.namespaces:
-            broker.set_policy("", SasPolicy("same", Right.MANAGE, "the-same-key", "the-other"))
+            broker.policies.set("", SasPolicy("same", Right.MANAGE, "the-same-key", "the-other"))
         for host in HOSTS.values():
             client = world.enter(None, host)
             for other in HOSTS.values():
@@ -168,7 +168,7 @@ class TestTokens:
                 assert status == (202 if other == host else 401)
 
     def test_of_an_entitys_policy_open_none_of_that_name_elsewhere(self, world: Tenants) -> None:
-        world.namespaces.named("acme-1").set_policy("q", SasPolicy("of-q", Right.SEND, "q-key", "r-key"))
+        world.namespaces.named("acme-1").policies.set("q", SasPolicy("of-q", Right.SEND, "q-key", "r-key"))
         assert world.enter(None, HOSTS["acme-1"]).put_token("of-q", "sb://acme-1.localhost/q", key="q-key") == 202
         assert world.enter(None, HOSTS["bravo-1"]).put_token("of-q", "sb://acme-1.localhost/q", key="q-key") == 401
         assert world.enter(None, HOSTS["bravo-1"]).put_token("of-q", "sb://bravo-1.localhost/q", key="q-key") == 401
@@ -371,7 +371,7 @@ class TestOperations:
         before = world.key("acme-1")
         client = world.enter("acme-1", HOSTS["acme-1"])
         link = client.sender("q")
-        acme.delete_policy("", ROOT_POLICY)
+        acme.policies.delete("", ROOT_POLICY)
         assert "primary-key" not in self.ask(world, "get-namespace", name="acme-1")
         made = self.ask(world, "reset-namespace-keys", name="acme-1")
         assert (made["policy"], made["primary-key"]) == world.key("acme-1")

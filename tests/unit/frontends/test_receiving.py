@@ -285,7 +285,7 @@ class TestTheEnd:
         client = world.client()
         link = client.receiver(world.queue("q", EnablePartitioning=partitioned))
         client.receive(link, 10)
-        world.broker.delete_queue("q")
+        world.broker.delete("q")
         client.peer.tick(0.0)
         world.wait()
         assert client.refusal(link).condition == "amqp:not-found"

@@ -150,7 +150,7 @@ def test_a_destination_that_is_gone_leaves_a_transfer_dead_letter(world: World, 
     transaction = desk.controller.declare()
     settle_in(desk.client, link, transaction, deliveries, ACCEPTED)
     desk.send(transaction, "one", message(b"1"))
-    world.broker.delete_queue("one")
+    world.broker.delete("one")
     desk.controller.commit(transaction)
     assert left(world, "via/$Transfer/$DeadLetterQueue") == [b"1"]
     link = desk.client.sender("via", desk.session, properties={THROUGH: "one"})
@@ -197,7 +197,7 @@ def test_who_sends_through_an_entity_needs_a_claim_for_both(world: World, desk: 
 def test_a_destination_that_goes_while_a_link_leads_to_it_is_not_found(world: World, desk: Desk) -> None:
     world.queue("one")
     link = desk.client.sender("via", desk.session, properties={THROUGH: "one"})
-    world.broker.delete_queue("one")
+    world.broker.delete("one")
     (state,) = desk.client.send(link, message(b"1", partition_key="k"))
     assert error_of(state).condition == "amqp:not-found"
     assert kept(world, "via", SubqueueKind.TRANSFER) == 0

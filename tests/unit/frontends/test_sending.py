@@ -106,7 +106,7 @@ def test_an_unknown_outcome_detaches_and_rejects_nothing(world: World) -> None:
 def test_a_link_whose_queue_is_deleted_rejects(world: World) -> None:
     client = world.client()
     sender = client.sender(world.queue("q"))
-    world.broker.delete_queue("q")
+    world.broker.delete("q")
     (state,) = client.send(sender, message())
     assert condition(state) == "amqp:not-found"
 

@@ -266,7 +266,7 @@ class TestWaiting:
     def test_the_end_of_the_queue_is_told_to_who_waits(self, world: World, queue: str) -> None:
         client = world.client()
         link = attach(client, None)
-        world.broker.delete_queue("q")
+        world.broker.delete("q")
         world.carry()
         assert condition(client, link) == "amqp:not-found"
         assert link.refused
@@ -274,7 +274,7 @@ class TestWaiting:
     def test_a_queue_closed_for_receivers_is_told_to_who_waits(self, world: World, queue: str) -> None:
         client = world.client()
         link = attach(client, None)
-        world.broker.update_queue("q", {"Status": "ReceiveDisabled"})
+        world.broker.update("q", {"Status": "ReceiveDisabled"})
         world.carry()
         assert condition(client, link) == "com.microsoft:entity-disabled"
 
@@ -459,17 +459,17 @@ class TestHolding:
     def test_the_end_of_the_queue_ends_the_link(self, world: World, queue: str) -> None:
         client = world.client()
         link = attach(client, "s")
-        world.broker.delete_queue("q")
+        world.broker.delete("q")
         world.wait()
         assert condition(client, link) == "amqp:not-found"
 
     def test_a_queue_closed_for_receivers_frees_the_session(self, world: World, queue: str) -> None:
         client = world.client()
         link = attach(client, "s")
-        world.broker.update_queue("q", {"Status": "Disabled"})
+        world.broker.update("q", {"Status": "Disabled"})
         world.wait()
         assert condition(client, link) == "com.microsoft:entity-disabled"
-        world.broker.update_queue("q", {"Status": "Active"})
+        world.broker.update("q", {"Status": "Active"})
         assert accepted(attach(client, "s")) == "s"
 
     def test_an_expired_token_ends_holding_and_waiting(self, world: World, queue: str) -> None:
@@ -618,7 +618,7 @@ def test_nothing_is_left_of_receivers_that_came_and_went(world: World, queue: st
     assert not world.broker.entity("q").route.sessions._waiting
     attach(client, "s")
     attach(client, None)
-    world.broker.delete_queue("q")
+    world.broker.delete("q")
     world.wait()
     assert remembered(world) == before
 

@@ -133,19 +133,19 @@ def test_an_update_changes_what_it_names_or_all(world: World) -> None:
 def test_links_end_with_what_they_live_by(world: World, change: str) -> None:
     topology(world, partitioned=False)
     policy = SasPolicy("mine", Right.LISTEN, "mine-key", "other-key")
-    world.broker.set_policy("t", policy)
+    world.broker.policies.set("t", policy)
     client = world.client(login="mine")
     link = client.receiver(PATH)
     client.receive(link, 1)
     match change:
         case "key":
-            world.broker.regenerate_key("t", "mine")
+            world.broker.policies.regenerate_key("t", "mine")
         case "rights":
-            world.broker.set_policy("t", SasPolicy("mine", Right.SEND, "mine-key", "other-key"))
+            world.broker.policies.set("t", SasPolicy("mine", Right.SEND, "mine-key", "other-key"))
         case "deleted":
-            world.broker.delete_policy("t", "mine")
+            world.broker.policies.delete("t", "mine")
         case "unrelated":
-            world.broker.regenerate_key("t", "mine", secondary=True)
+            world.broker.policies.regenerate_key("t", "mine", secondary=True)
     client.peer.tick(0.0)
     world.wait()
     if change == "unrelated":

@@ -527,7 +527,7 @@ def test_a_transfer_with_another_state_is_refused(plain: Desk) -> None:
 def test_a_queue_that_is_disabled_meanwhile_takes_no_commit(plain: Desk, status: str) -> None:
     transaction = plain.declare()
     plain.send(transaction, message(b"x"))
-    plain.world.broker.update_queue("q", {"Status": status})
+    plain.world.broker.update("q", {"Status": status})
     (state,) = plain.send(plain.declare(), message(b"y"))
     assert error_of(state).condition == "com.microsoft:entity-disabled"
     error = plain.controller.refusal(transaction)
@@ -538,7 +538,7 @@ def test_a_queue_that_is_disabled_meanwhile_takes_no_commit(plain: Desk, status:
 def test_a_queue_that_is_deleted_meanwhile_takes_no_commit(plain: Desk) -> None:
     transaction = plain.declare()
     plain.send(transaction, message(b"x"))
-    plain.world.broker.delete_queue("q")
+    plain.world.broker.delete("q")
     plain.world.queue("q")
     assert "could not be found" in str(plain.controller.refusal(transaction).description)
     assert plain.left() == []

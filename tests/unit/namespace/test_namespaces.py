@@ -94,7 +94,7 @@ class TestApart:
         rows = [place.partition_row for entity in made for place in entity.queue.partitions]
         assert len({entity.queue.entity_id for entity in made}) == 3
         assert len(set(rows)) == 3 * 16
-        acme.update_queue("orders", {"LockDuration": "PT5S"})
+        acme.update("orders", {"LockDuration": "PT5S"})
         assert [entity.queue.lock_duration_ms for entity in made] == [5_000, 60_000, 60_000]
         bravo.delete("orders")
         assert [entity.queue.deleted for entity in made] == [False, True, False]
@@ -165,7 +165,7 @@ class TestKeys:
     def test_a_token_for_one_is_none_for_another_though_both_have_the_key(self, namespaces: Namespaces) -> None:
         acme, bravo = namespaces.create("acme-1", STANDARD), namespaces.create("bravo-1", STANDARD)
         for broker in (acme, bravo, namespaces.default):
-            broker.set_policy("", SasPolicy("same", Right.SEND, "the-same-key", "the-other-key"))
+            broker.policies.set("", SasPolicy("same", Right.SEND, "the-same-key", "the-other-key"))
         for host, good in (("acme-1.localhost", acme), ("bravo-1", bravo), ("localhost", namespaces.default)):
             resource = f"sb://{host}/q"
             token = make_token(resource, "same", "the-same-key", LATER_S)
@@ -256,7 +256,7 @@ class TestDeleting:
         acme = member.namespaces.create("acme-1", replace(STANDARD, limits={"entities": 1}))
         key = acme.access.keys(ROOT_POLICY)[0]
         old = acme.create_queue("q", {}).queue
-        acme.set_policy("q", SasPolicy("of-q", Right.SEND, "k" * 10, "l" * 10))
+        acme.policies.set("q", SasPolicy("of-q", Right.SEND, "k" * 10, "l" * 10))
         member.namespaces.delete("acme-1")
         new = member.namespaces.create("acme-1", STANDARD)
         assert (len(new.namespace), new.namespace.record.options) == (0, STANDARD)
@@ -343,7 +343,7 @@ class TestSeveralBrokers:
         stays = first.namespaces.named("stays-1")
         stays.delete("old")
         stays.create_queue("new", {})
-        stays.set_policy("", SasPolicy("more", Right.SEND, "a-key", "b-key"))
+        stays.policies.set("", SasPolicy("more", Right.SEND, "a-key", "b-key"))
         first.namespaces.update("stays-1", lambda old: replace(old, limits={"entities": 5}))
         first.namespaces.delete("goes-1")
         first.namespaces.create("comes-1", STANDARD).create_queue("q", {})
@@ -367,7 +367,7 @@ class TestSeveralBrokers:
         for number in range(20):
             acme.create_queue(f"q{number}", {})
         whole.carry()
-        acme.update_queue("q7", {"LockDuration": "PT5S"})
+        acme.update("q7", {"LockDuration": "PT5S"})
         whole.lose()
         statements: list[str] = []
         second.catalog._database._connection.set_trace_callback(statements.append)  # type: ignore[attr-defined]

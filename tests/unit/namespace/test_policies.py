@@ -54,15 +54,15 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_keys_are_made_and_times_kept(world: World) -> None:
-    made = world.broker.set_policy("A", SasPolicy("p", Right.SEND, "", ""))
+    made = world.broker.policies.set("A", SasPolicy("p", Right.SEND, "", ""))
     assert len({made.primary_key, made.secondary_key}) == 2
     assert (made.created_ms, made.modified_ms) == (5_000, 5_000)
-    assert world.broker.policies("a") == (made,)
+    assert world.broker.policies.of("a") == (made,)
     world.clock.advance(10)
-    changed = world.broker.set_policy("a", SasPolicy("p", Right.LISTEN, made.primary_key, made.secondary_key))
+    changed = world.broker.policies.set("a", SasPolicy("p", Right.LISTEN, made.primary_key, made.secondary_key))
     assert (changed.keys, changed.created_ms, changed.modified_ms) == (made.keys, 5_000, 5_010)
     world.clock.advance(10)
-    assert world.broker.set_policy("a", changed) == changed
+    assert world.broker.policies.set("a", changed) == changed
     assert made.primary_key not in repr(made)
 
 
@@ -79,7 +79,7 @@ def test_keys_are_made_and_times_kept(world: World) -> None:
     ],
 )
 def test_a_policy_is_good_at_its_entity_and_below(world: World, path: tuple[str, ...], good: bool) -> None:
-    policy = world.broker.set_policy("a", SasPolicy("p", Right.SEND, "", ""))
+    policy = world.broker.policies.set("a", SasPolicy("p", Right.SEND, "", ""))
     for grant in (
         world.token(policy, "sb://host/a"),
         world.token(policy, "sb://host/A", secondary=True),
@@ -91,14 +91,14 @@ def test_a_policy_is_good_at_its_entity_and_below(world: World, path: tuple[str,
 
 @pytest.mark.parametrize("resource", ["sb://host", "sb://host/", "sb://host/other"])
 def test_an_entitys_policy_signs_nothing_else(world: World, resource: str) -> None:
-    policy = world.broker.set_policy("a", SasPolicy("p", Right.MANAGE, "", ""))
+    policy = world.broker.policies.set("a", SasPolicy("p", Right.MANAGE, "", ""))
     with pytest.raises(Unauthorized):
         world.token(policy, resource)
 
 
 def test_policies_of_one_name_are_told_apart_by_their_keys(world: World) -> None:
-    of_a = world.broker.set_policy("a", SasPolicy("root", Right.SEND, "", ""))
-    of_b = world.broker.set_policy("a/b", SasPolicy("root", Right.LISTEN, "", ""))
+    of_a = world.broker.policies.set("a", SasPolicy("root", Right.SEND, "", ""))
+    of_b = world.broker.policies.set("a/b", SasPolicy("root", Right.LISTEN, "", ""))
     assert world.token(of_a, "sb://host/a").rights is Right.SEND
     assert world.token(of_b, "sb://host/a/b").rights is Right.LISTEN
     assert world.token(ROOT, "sb://host/a/b").rights is Right.MANAGE
@@ -110,35 +110,35 @@ def test_policies_of_one_name_are_told_apart_by_their_keys(world: World) -> None
 
 
 def test_policies_of_the_namespace_stand_beside_the_fixed_ones(world: World) -> None:
-    policy = world.broker.set_policy("", SasPolicy("more", Right.LISTEN, "", ""))
-    assert world.broker.policies("") == (ROOT, policy)
+    policy = world.broker.policies.set("", SasPolicy("more", Right.LISTEN, "", ""))
+    assert world.broker.policies.of("") == (ROOT, policy)
     assert world.token(policy, "sb://host/a").allows(("a",), Right.LISTEN, NOW_S)
-    for refused in (lambda: world.broker.set_policy("", ROOT), lambda: world.broker.delete_policy("", "root")):
+    for refused in (lambda: world.broker.policies.set("", ROOT), lambda: world.broker.policies.delete("", "root")):
         with pytest.raises(EntityExists, match=r"root of keys\.json"):
             refused()
 
 
 def test_a_new_key_ends_what_the_old_one_opened(world: World) -> None:
-    policy = world.broker.set_policy("a", SasPolicy("p", Right.SEND, "", ""))
+    policy = world.broker.policies.set("a", SasPolicy("p", Right.SEND, "", ""))
     shown, spared = world.token(policy, "sb://host/a"), world.token(policy, "sb://host/a", secondary=True)
     version = world.access.version
-    renewed = world.broker.regenerate_key("a", "p")
+    renewed = world.broker.policies.regenerate_key("a", "p")
     assert world.access.version > version
     assert (renewed.primary_key != policy.primary_key, renewed.secondary_key) == (True, policy.secondary_key)
     assert world.access.renewed(shown) is None
     assert world.access.renewed(spared) == spared
     with pytest.raises(Unauthorized, match="not signed with a key"):
         world.token(policy, "sb://host/a")
-    world.broker.regenerate_key("a", "p", secondary=True)
+    world.broker.policies.regenerate_key("a", "p", secondary=True)
     assert world.access.renewed(spared) is None
 
 
 def test_other_rights_count_for_what_was_shown(world: World) -> None:
-    policy = world.broker.set_policy("a", SasPolicy("p", Right.SEND, "", ""))
+    policy = world.broker.policies.set("a", SasPolicy("p", Right.SEND, "", ""))
     shown = world.token(policy, "sb://host/a")
     called: list[int] = []
     world.access.on_changed.append(lambda: called.append(world.access.version))
-    world.broker.set_policy("a", SasPolicy("p", Right.LISTEN, policy.primary_key, policy.secondary_key))
+    world.broker.policies.set("a", SasPolicy("p", Right.LISTEN, policy.primary_key, policy.secondary_key))
     renewed = world.access.renewed(shown)
     assert renewed is not None
     assert (renewed.rights, renewed.path, renewed.expires_s) == (Right.LISTEN, shown.path, shown.expires_s)
@@ -146,13 +146,13 @@ def test_other_rights_count_for_what_was_shown(world: World) -> None:
 
 
 def test_what_is_deleted_opens_nothing(world: World) -> None:
-    policy = world.broker.set_policy("a", SasPolicy("p", Right.SEND, "", ""))
-    other = world.broker.set_policy("a/b", SasPolicy("p", Right.SEND, "", ""))
+    policy = world.broker.policies.set("a", SasPolicy("p", Right.SEND, "", ""))
+    other = world.broker.policies.set("a/b", SasPolicy("p", Right.SEND, "", ""))
     shown, elsewhere = world.token(policy, "sb://host/a"), world.token(other, "sb://host/a/b")
-    world.broker.delete_policy("a", "p")
+    world.broker.policies.delete("a", "p")
     assert (world.access.renewed(shown), world.access.renewed(elsewhere)) == (None, elsewhere)
     with pytest.raises(EntityNotFound, match="a/AuthorizationRules/p"):
-        world.broker.delete_policy("a", "p")
+        world.broker.policies.delete("a", "p")
     world.broker.namespace.delete("a/b")
     world.broker.follow({"entity": "a/b"})
     assert world.access.renewed(elsewhere) is None
@@ -160,8 +160,8 @@ def test_what_is_deleted_opens_nothing(world: World) -> None:
 
 def test_others_and_the_next_start_know_them(world: World) -> None:
     access, broker = world.again()
-    policy = world.broker.set_policy("a", SasPolicy("p", Right.SEND, "", ""))
-    more = world.broker.set_policy("", SasPolicy("more", Right.LISTEN, "", ""))
+    policy = world.broker.policies.set("a", SasPolicy("p", Right.SEND, "", ""))
+    more = world.broker.policies.set("", SasPolicy("more", Right.LISTEN, "", ""))
     broker.follow({"entity": "a"})
     broker.follow({"entity": ""})
     for known in (access, world.again()[0]):
@@ -172,10 +172,10 @@ def test_others_and_the_next_start_know_them(world: World) -> None:
 
 def test_twelve_are_the_most(world: World) -> None:
     for number in range(12):
-        world.broker.set_policy("a", SasPolicy(f"p{number}", Right.SEND, "", ""))
+        world.broker.policies.set("a", SasPolicy(f"p{number}", Right.SEND, "", ""))
     with pytest.raises(QuotaExceeded, match="'a' is at its quota of 12 authorization rules"):
-        world.broker.set_policy("a", SasPolicy("one-more", Right.SEND, "", ""))
-    assert len(world.broker.policies("a")) == 12
+        world.broker.policies.set("a", SasPolicy("one-more", Right.SEND, "", ""))
+    assert len(world.broker.policies.of("a")) == 12
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from partibus.clock import ManualClock
 from partibus.message import Message, pack
-from partibus.namespace.broker import Entity
+from partibus.namespace.entity import Entity
 from partibus.node.clock_hand import ClockHand
 from partibus.node.node import Node
 from partibus.node.settings import Settings

@@ -83,7 +83,7 @@ def peek(world: World) -> None:
 
 
 def update(world: World) -> None:
-    world.broker.update_queue("q", {"UserMetadata": "changed"})
+    world.broker.update("q", {"UserMetadata": "changed"})
 
 
 @pytest.mark.parametrize("use", [send, receive_nothing, receive_dead_letters, peek, update])
@@ -188,8 +188,8 @@ def test_an_update_can_begin_and_end_it(world: IdleWorld) -> None:
     world.queue("q")
     world.queue("kept", AutoDeleteOnIdle="PT10M")
     world.pass_time(2 * IDLE_MS // 3)
-    world.broker.update_queue("q", {"AutoDeleteOnIdle": "PT5M"})
-    world.broker.update_queue("kept", {"AutoDeleteOnIdle": "P10675199D"})
+    world.broker.update("q", {"AutoDeleteOnIdle": "PT5M"})
+    world.broker.update("kept", {"AutoDeleteOnIdle": "P10675199D"})
     world.pass_time(4 * MINUTE_MS)
     assert world.has("q")
     world.pass_time(3 * MINUTE_MS)

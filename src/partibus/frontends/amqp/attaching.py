@@ -17,7 +17,7 @@ from partibus.frontends.amqp.session_link import Holds, SessionLink, wait_ms_of
 from partibus.frontends.amqp.transactions import CoordinatorLink
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
-from partibus.namespace.broker import Entity
+from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestKind

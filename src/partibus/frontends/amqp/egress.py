@@ -5,7 +5,7 @@ from uuid import UUID
 from partibus.amqp.section_encoding import encode_annotations, encode_data
 from partibus.amqp.sections import DELIVERY_ANNOTATIONS
 from partibus.message import DeliveryEncoder, StoredMessage
-from partibus.namespace.broker import Entity
+from partibus.namespace.entity import Entity
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.ports import EntryRow, EntryState
 

@@ -13,7 +13,7 @@ from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.pattern import Repeats
 from partibus.frontends.amqp.transactions import CoordinatorLink, transaction_of
 from partibus.message import Message
-from partibus.namespace.broker import Entity
+from partibus.namespace.entity import Entity
 from partibus.namespace.requests import RequestKind
 from partibus.routing.send import OnSent, send, send_through
 from partibus.routing.transactions import Transaction, Transactions

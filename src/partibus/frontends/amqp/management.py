@@ -35,7 +35,8 @@ from partibus.frontends.amqp.operations.request import ConnectionState, EntityOp
 from partibus.frontends.amqp.operations.status import failure
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import MANAGEMENT
-from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.broker import Broker
+from partibus.namespace.entity import Entity
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestCounters, RequestKind
 from partibus.namespace.sas import Path

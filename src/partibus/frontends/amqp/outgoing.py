@@ -21,7 +21,7 @@ from partibus.frontends.amqp.handing_out import HandingOut
 from partibus.frontends.amqp.outcomes import Settlement, check_delay, settlement_of
 from partibus.message import DeliveryEncoder
 from partibus.namespace.addresses import subqueue_path
-from partibus.namespace.broker import Entity
+from partibus.namespace.entity import Entity
 from partibus.namespace.requests import Fault, RequestKind, fault_of
 from partibus.partition.commands import LockToken, Outcome, Settle
 from partibus.partition.keys import SubqueueKind

@@ -21,7 +21,7 @@ from partibus.frontends.amqp.handing_out import HandingOut
 from partibus.frontends.amqp.operations.request import CallLater, HeldSession
 from partibus.frontends.amqp.outgoing import OutgoingLink
 from partibus.frontends.amqp.session_filter import SessionFilter
-from partibus.namespace.broker import Entity
+from partibus.namespace.entity import Entity
 from partibus.partition.keys import SubqueueKind
 from partibus.routing import receive
 from partibus.routing.session_hold import SessionHold

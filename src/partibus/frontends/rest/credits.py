@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from partibus.frontends.rest.answers import answer_of
-from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.broker import Broker
+from partibus.namespace.entity import Entity
 from partibus.throttling.counters import Operation
 from partibus.throttling.throttle import OnKnown, Throttle
 

@@ -12,9 +12,10 @@ from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.arguments import body_of, text
 from partibus.frontends.amqp.operations.status import failure, success
 from partibus.namespace.addresses import parse_address
-from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.broker import Broker
 from partibus.namespace.config_export import export_config
 from partibus.namespace.entities import EntityKind
+from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Subscription, Topic
 from partibus.namespace.properties import properties_of
 from partibus.partition.keys import SubqueueKind

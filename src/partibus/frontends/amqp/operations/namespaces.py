@@ -105,7 +105,7 @@ def reset_keys(namespaces: Namespaces, body: object, respond: Respond) -> None:
     """Make the policy that a namespace begins with anew, with new keys: the way back in for who has lost it. Reply with
     what it became."""
     broker = namespaces.named(text(body_of(body), "name"))
-    broker.set_policy("", SasPolicy(ROOT_POLICY, Right.MANAGE, "", ""))
+    broker.policies.set("", SasPolicy(ROOT_POLICY, Right.MANAGE, "", ""))
     namespaces.when_followed(lambda: _reply_with(namespaces, broker, respond, keys=True))
 
 

@@ -22,7 +22,7 @@ DELETE = "partibus:delete-policy"
 
 def list_all(broker: Broker, body: object, respond: Respond) -> None:
     """Reply with the policies of one owner."""
-    respond(success({"policies": [_described(policy) for policy in broker.policies(_owner(body_of(body)))]}))
+    respond(success({"policies": [_described(policy) for policy in broker.policies.of(_owner(body_of(body)))]}))
 
 
 def set_one(broker: Broker, body: object, respond: Respond) -> None:
@@ -30,17 +30,17 @@ def set_one(broker: Broker, body: object, respond: Respond) -> None:
     made for a new policy and stay for an old one."""
     arguments = body_of(body)
     owner, name = _owner(arguments), text(arguments, "name")
-    old = next((policy for policy in broker.policies(owner) if policy.name == name), None)
+    old = next((policy for policy in broker.policies.of(owner) if policy.name == name), None)
     primary = optional_text(arguments, "primary-key") or (old.primary_key if old else "")
     secondary = optional_text(arguments, "secondary-key") or (old.secondary_key if old else "")
-    policy = broker.set_policy(owner, SasPolicy(name, _rights(arguments), primary, secondary))
+    policy = broker.policies.set(owner, SasPolicy(name, _rights(arguments), primary, secondary))
     broker.when_followed(lambda: respond(success(_described(policy))))
 
 
 def regenerate(broker: Broker, body: object, respond: Respond) -> None:
     """Put a new key in the place of the primary one, or of the ``secondary``; reply with the policy."""
     arguments = body_of(body)
-    policy = broker.regenerate_key(
+    policy = broker.policies.regenerate_key(
         _owner(arguments), text(arguments, "name"), secondary=boolean(arguments, "secondary")
     )
     broker.when_followed(lambda: respond(success(_described(policy))))
@@ -49,7 +49,7 @@ def regenerate(broker: Broker, body: object, respond: Respond) -> None:
 def delete(broker: Broker, body: object, respond: Respond) -> None:
     """Take a policy away from everybody who uses it."""
     arguments = body_of(body)
-    broker.delete_policy(_owner(arguments), text(arguments, "name"))
+    broker.policies.delete(_owner(arguments), text(arguments, "name"))
     broker.when_followed(lambda: respond(success()))
 
 

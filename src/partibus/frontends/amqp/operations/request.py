@@ -15,7 +15,8 @@ from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.status import failure
-from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.broker import Broker
+from partibus.namespace.entity import Entity
 from partibus.partition.host import Timer
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.transactions import Transactions

@@ -11,7 +11,7 @@ from uuid import UUID
 from partibus.errors import ArgumentError, MessageNotFound, PartibusError
 from partibus.frontends.amqp.operations.arguments import optional_text
 from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest, HeldSession
-from partibus.namespace.broker import Entity
+from partibus.namespace.entity import Entity
 from partibus.partition.commands import Command, LockToken
 from partibus.partition.keys import SubqueueKind
 from partibus.routing.lock_tokens import read_token

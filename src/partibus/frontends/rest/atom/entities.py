@@ -21,8 +21,8 @@ from partibus.frontends.rest.atom.descriptions import (
 )
 from partibus.frontends.rest.atom.envelope import Entry
 from partibus.frontends.rest.atom.rule_xml import read_default_rule
-from partibus.namespace.broker import Entity
 from partibus.namespace.entities import EntityKind
+from partibus.namespace.entity import Entity
 from partibus.namespace.names import subscription_path
 from partibus.namespace.namespace import Queue, Subscription
 from partibus.namespace.properties import FORWARD_DEAD_LETTERED_TO, FORWARD_TO
@@ -107,7 +107,7 @@ async def _update(call: Call, kind: EntityKind, path: str, described: Described)
     queue = entity.queue
     seen = call.check_tag(queue.name, tag_of(queue))
     _check_targets(call, described)
-    _check_all_there(entity, "changed")
+    check_all_there(entity, "changed")
     entity = call.broker.update(
         path,
         own_properties(queue) | described.properties,
@@ -124,7 +124,7 @@ async def _update(call: Call, kind: EntityKind, path: str, described: Described)
 async def _delete(call: Call, path: str) -> Response:
     entity = _known(call, path)
     call.check_tag(entity.queue.name, tag_of(entity.queue))
-    _check_all_there(entity, "deleted")
+    check_all_there(entity, "deleted")
     call.broker.delete(path)
     await call.followed()
     _check_still_there(entity, "is deleted", "are emptied")
@@ -165,7 +165,7 @@ def _check_targets(call: Call, described: Described) -> None:
             call.claims.check_target(call.request, call.grant, header, tuple(target.lower().split("/")))
 
 
-def _check_all_there(entity: Entity, done: str) -> None:
+def check_all_there(entity: Entity, done: str) -> None:
     """StoreUnavailable when partitions are away."""
     if entity.away:
         raise StoreUnavailable(

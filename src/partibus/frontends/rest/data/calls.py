@@ -6,7 +6,8 @@ from starlette.requests import Request
 from partibus.frontends.rest.data.message_in import MessageReader
 from partibus.frontends.rest.data.paths import Place
 from partibus.namespace.addresses import Address
-from partibus.namespace.broker import Broker, Entity
+from partibus.namespace.broker import Broker
+from partibus.namespace.entity import Entity
 
 
 class DataCall(Struct):

@@ -1,0 +1,101 @@
+"""One entity as front ends use it: what it is, the way to its partitions, and who has to hear of changes."""
+
+from typing import Protocol
+
+from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation
+from partibus.namespace.entities import EntityKind
+from partibus.namespace.queues import Queue
+from partibus.namespace.requests import RequestCounters
+from partibus.routing.entity import EntityRoute
+from partibus.tracing.tracer import Tracer
+
+
+class EntityUser(Protocol):
+    """Who uses an entity for longer than one request: a link, mostly."""
+
+    @property
+    def waiting(self) -> bool:
+        """It waits for messages: the entity is not idle."""
+        ...
+
+    def on_entity_changed(self) -> None:
+        """The queue has other options, or is ``deleted``: look at it again."""
+        ...
+
+
+class Entity:
+    """A queue, topic or subscription, and the way to its partitions."""
+
+    __slots__ = ("_users", "queue", "requests", "route", "tracer")
+
+    def __init__(
+        self, queue: Queue, route: EntityRoute, requests: RequestCounters, tracer: Tracer | None = None
+    ) -> None:
+        self.queue = queue
+        self.route = route
+        self.requests = requests
+        """Of the whole namespace."""
+        self.tracer = tracer
+        """None: traces are off."""
+        self._users: set[EntityUser] = set()
+
+    @property
+    def away(self) -> list[int]:
+        """Ids of the partitions whose stores can't be used now."""
+        return [partition.partition_id for partition in self.route.partitions if not partition.available]
+
+    def status(self) -> str:
+        """EntityAvailabilityStatus (row A4)."""
+        return "Limited" if self.away else "Available"
+
+    def check_send(self) -> None:
+        """Raises `EntityNotFound`, `EntityDisabled` and `InvalidOperation` when nobody can send to it now."""
+        queue = self.queue
+        if queue.deleted:
+            raise EntityNotFound(queue.name)
+        if queue.kind is EntityKind.SUBSCRIPTION:
+            raise InvalidOperation(
+                f"'{queue.name}' is a subscription: it gets what its topic gives it. Send to the topic."
+            )
+        if not queue.can_send:
+            raise EntityDisabled(queue.name, queue.description.options.status.value)
+
+    def check_receive(self) -> None:
+        """Raises `EntityNotFound`, `EntityDisabled` and `InvalidOperation` when nobody can receive from it now."""
+        queue = self.queue
+        if queue.deleted:
+            raise EntityNotFound(queue.name)
+        if queue.kind is EntityKind.TOPIC:
+            raise InvalidOperation(f"'{queue.name}' is a topic. Receive from one of its subscriptions.")
+        if not queue.can_receive:
+            raise EntityDisabled(queue.name, queue.description.options.status.value)
+
+    def refusal_of_receivers(self, kind: int) -> InvalidOperation | None:
+        """Why nobody can receive from a sub-queue, whatever the entity's Status: its messages go on (row F1)."""
+        options = self.queue.description.options
+        target = {0: options.forward_to, 1: options.forward_dead_lettered_to}.get(kind)
+        if not target:
+            return None
+        what = "an entity" if kind == 0 else "a dead-letter queue"
+        return InvalidOperation(
+            f"Cannot create a message receiver on {what} with auto-forwarding enabled: '{self.queue.name}' forwards to "
+            f"'{target}'. Receive from there, or take the forwarding away."
+        )
+
+    def join(self, user: EntityUser) -> None:
+        """Tell ``user`` of changes, until it leaves."""
+        self._users.add(user)
+
+    def leave(self, user: EntityUser) -> None:
+        """Idempotent."""
+        self._users.discard(user)
+
+    @property
+    def awaited(self) -> bool:
+        """Somebody waits for messages."""
+        return any(user.waiting for user in self._users)
+
+    def tell_changed(self) -> None:
+        """After an update, and after the end."""
+        for user in list(self._users):
+            user.on_entity_changed()

@@ -1,0 +1,89 @@
+"""The entities of a namespace that somebody has asked for since the start: their routes are made on first use (D1)."""
+
+from collections.abc import Callable, Iterator
+
+from partibus.limits import Limits
+from partibus.namespace.entity import Entity
+from partibus.namespace.namespace import Queue
+from partibus.namespace.placement import Placement
+from partibus.namespace.requests import RequestCounters
+from partibus.routing.detour import CallLater
+from partibus.routing.entity import EntityRoute
+from partibus.routing.front_end_cache import CallIdle
+from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.tracing.tracer import Tracer
+
+MakeHandle = Callable[[Queue, Placement], PartitionHandle]
+
+
+class EntitiesInUse:
+    """By the ids of their queues."""
+
+    def __init__(
+        self,
+        make_handle: MakeHandle,
+        numbers: Numbers,
+        limits: Limits,
+        requests: RequestCounters,
+        call_later: CallLater | None,
+        made: Callable[[Entity], None],
+    ) -> None:
+        """``call_later``: None where there is one broker, which may keep messages for its receivers as long as it
+        likes. ``made`` is called with each entity before it is used."""
+        self._make_handle = make_handle
+        self._numbers = numbers
+        self._limits = limits
+        self._requests = requests
+        self._call_idle: CallIdle | None = None
+        if call_later is not None:
+            self._call_idle = lambda call: call_later(limits.cache_idle_ms, call)
+        self._made = made
+        self._entities: dict[int, Entity] = {}
+        self.tracer: Tracer | None = None
+        """None: traces are off."""
+
+    def __iter__(self) -> Iterator[Entity]:
+        return iter(list(self._entities.values()))
+
+    def find(self, queue: Queue) -> Entity | None:
+        """The entity, if anybody has asked for it."""
+        return self._entities.get(queue.entity_id)
+
+    def of(self, queue: Queue) -> Entity:
+        """The entity, made if it is not there."""
+        return self._entities.get(queue.entity_id) or self._make(queue)
+
+    def follow(self, entity: Entity) -> None:
+        """The entity has other options: whoever uses it goes by them."""
+        queue = entity.queue
+        for partition, placement in zip(entity.route.partitions, queue.partitions, strict=True):
+            partition.follow(self._make_handle(queue, placement))
+            if queue.description.options.forwards:
+                partition.wake()  # what waits there is forwarded from now on, though nobody uses it
+        entity.tell_changed()
+
+    def let_go(self, queue: Queue) -> None:
+        """The entity is deleted: whoever uses it is told."""
+        entity = self._entities.pop(queue.entity_id, None)
+        if entity is not None:
+            entity.tell_changed()
+
+    def partitions_of(self, queue: Queue) -> list[PartitionHandle]:
+        """Ways to its partitions, of an entity that nobody uses any more."""
+        return [self._make_handle(queue, placement) for placement in queue.partitions]
+
+    def _make(self, queue: Queue) -> Entity:
+        partitions = self.partitions_of(queue)
+        # Entities begin their turns at different partitions, so that many of little traffic fill all alike.
+        first_turn = queue.entity_id % len(partitions)
+        route = EntityRoute(
+            queue.name,
+            partitions,
+            self._numbers,
+            first_turn,
+            lock_kept=self._limits.cache_locks,
+            call_idle=self._call_idle,
+        )
+        entity = self._entities[queue.entity_id] = Entity(queue, route, self._requests, self.tracer)
+        self._made(entity)
+        return entity
