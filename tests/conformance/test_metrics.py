@@ -26,7 +26,7 @@ from partibus.client.entities import Entities
 from partibus.client.errors import SendFailed
 from partibus.client.namespaces import Namespaces
 from partibus.clock import SystemClock
-from partibus.frontends.rest.metrics import PARTITION_NUMBERS, Snapshot, Told, blocks
+from partibus.frontends.rest.metrics import Snapshot, Told, blocks
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
@@ -312,6 +312,6 @@ def test_each_name_is_documented_and_nothing_else() -> None:
     async def rest() -> None: ...
 
     nothing = Snapshot({"brokers": [], "stores": []}, {}, {}, {}, {}, "default", None, rest, time.perf_counter)
-    exported = {family.full_name for family, _ in blocks(nothing, Told([], {}, [], [[] for _ in PARTITION_NUMBERS]))}
+    exported = {family.full_name for family, _ in blocks(nothing, Told())}
     documented = set(re.findall(r"^\| `(partibus_\w+)` \|", GUIDE.read_text(), re.MULTILINE))
     assert documented == exported

@@ -8,10 +8,11 @@ sends: the work goes on in slices of `SLICE_S`, between which the loop does what
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, compress, islice, repeat
 from operator import add, attrgetter
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,6 +32,7 @@ from partibus.partition.replies import Inspected
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
 
+Thing = TypeVar("Thing")
 Measurements = Mapping[str, Any]
 """Of one broker: see `Measuring.measure`."""
 
@@ -60,7 +62,8 @@ _ROWS = 256
 _NONE = (0, 0)
 _IDLE = Tally()
 _COUNTS = attrgetter(*TALLIED, *COMMITTED)
-_KINDS = [(int(kind), str(int(kind))) for kind in SubqueueKind]
+_KINDS = [str(int(kind)) for kind in SubqueueKind]
+_KIND_MASK = (1 << KIND_BITS) - 1
 _RECEIVED, _DELIVERED = TALLIED.index("received"), TALLIED.index("delivered")
 
 
@@ -95,7 +98,8 @@ class Measuring:
         self._meters = meters
         self._server = server
         self._stores = stores
-        self._waiting: dict[int, tuple[int, int]] = {}
+        self._waiting: list[dict[int, tuple[int, int]]] = [{} for _ in _KINDS]
+        """By kind of sub-queue and partition row: messages and bytes."""
         self._scheduled: dict[int, int] = {}
         """By partition row."""
         self._waiting_of_s = float("-inf")
@@ -203,10 +207,12 @@ class Measuring:
             rows: asyncio.Future[list[int] | None] = loop.create_future()
             runtime.questions.find_timed(rows.set_result)
             timed.append(rows)
-        waiting: dict[int, tuple[int, int]] = {}
+        waiting: list[dict[int, tuple[int, int]]] = [{} for _ in _KINDS]
         for answer in asked:
-            waiting.update(await answer or {})
-            await slices.rest()
+            for some in _batches((await answer or {}).items()):
+                for key, counts in some:
+                    waiting[key & _KIND_MASK][key >> KIND_BITS] = counts
+                await slices.rest()
         self._waiting = waiting
         self._scheduled = await self._count_scheduled([row for rows in timed for row in (await rows or ())], slices)
         self._of_cursors = await self._cursors.look()
@@ -243,17 +249,22 @@ class Measuring:
     ) -> tuple[list[tuple[Any, ...]], dict[int, list[int]], dict[str, int]]:
         """See `_entity`, the entities with the most messages first; by namespace id what came in and went out, of all
         entities; how many ``entities`` and ``partitions`` there was no room for."""
-        queues: dict[int, Queue] = {}
-        for rows in (list(self._meters.tallies), [key >> KIND_BITS for key in self._waiting]):
-            for first in range(0, len(rows), _ROWS):
-                for row in rows[first : first + _ROWS]:
-                    queue = self._namespaces.queue_of(row)
-                    if queue is not None and not queue.deleted:
-                        queues[queue.entity_id] = queue
+        tallies = self._meters.tallies
+        queues: dict[Queue | None, None] = {}
+        # A list, since partitions come into use while this rests.
+        for rows in _batches(list(tallies)):
+            queues.update(dict.fromkeys(map(self._namespaces.queue_of, rows)))
+            await slices.rest()
+        for of_kind in self._waiting:
+            for rows in _batches(of_kind):
+                untold = [row for row in rows if row not in tallies]
+                queues.update(dict.fromkeys(map(self._namespaces.queue_of, untold)))
                 await slices.rest()
         found: list[tuple[int, Queue, tuple[Any, ...]]] = []
         totals: dict[int, list[int]] = {}
-        for queue in queues.values():
+        for queue in queues:
+            if queue is None or queue.deleted:
+                continue
             weight, entity = self._entity(queue)
             if weight:
                 found.append((weight, queue, entity))
@@ -296,44 +307,43 @@ class Measuring:
         """How much there is to tell, and: namespace, path, kind, messages counted (`TALLIED`), commits (`COMMITTED`),
         messages and bytes waiting by kind of sub-queue, how many of them are scheduled, and of a partitioned entity for
         each partition that has any, one behind the other: `PARTITION_NUMBERS`."""
-        tallies, waiting, scheduled = self._meters.tallies, self._waiting, self._scheduled
-        counted: list[float] = [0] * (len(TALLIED) + len(COMMITTED))
+        # Thousands of partitions are looked at here: nothing is done for each by a statement of its own.
+        rows = [place.partition_row for place in queue.partitions]
+        tallies = list(map(self._meters.tallies.get, rows, repeat(_IDLE)))
+        columns = list(zip(*map(_COUNTS, tallies), strict=True))
+        counted = tuple(map(sum, columns))
+        tallied, commits = counted[: len(TALLIED)], counted[len(TALLIED) :]
         kinds: dict[str, tuple[int, int]] = {}
-        is_scheduled = weight = 0
-        partitions: list[int] = []
-        partitioned = queue.partitioned
-        # Thousands of partitions are looked at here: as little as possible for each.
-        for place in queue.partitions:
-            row = place.partition_row
-            tally = tallies.get(row)
-            if tally is not None:
-                counted = list(map(add, counted, _COUNTS(tally)))
-            messages = dead = size_bytes = 0
-            key = row << KIND_BITS
-            for kind, name in _KINDS:
-                count = waiting.get(key | kind)
-                if count is not None:
-                    number, of_bytes = count
-                    before = kinds.get(name, _NONE)
-                    kinds[name] = (before[0] + number, before[1] + of_bytes)
-                    size_bytes += of_bytes
-                    weight += number
-                    if kind == SubqueueKind.ACTIVE:
-                        messages = number
-                    elif kind == SubqueueKind.DEAD_LETTER:
-                        dead = number
-            if scheduled:
-                is_scheduled += scheduled.get(row, 0)
-            if partitioned and (tally is not None or size_bytes):
-                of = tally or _IDLE
-                partitions += (place.partition_no, of.received, of.delivered, messages, dead, size_bytes)
-        # Tuples of numbers are nothing that a collection of garbage looks at again.
-        tallied = tuple(counted[: len(TALLIED)])
-        weight += int(sum(tallied))
+        waits: list[tuple[int, ...]] = []
+        """By kind of sub-queue, of each partition: its messages."""
+        sizes = none = (0,) * len(rows)
+        for kind, of_kind in zip(_KINDS, self._waiting, strict=True):
+            messages = none
+            if not of_kind.keys().isdisjoint(rows):
+                messages, bytes_of = zip(*map(of_kind.get, rows, repeat(_NONE)), strict=True)
+                kinds[kind] = (sum(messages), sum(bytes_of))
+                sizes = bytes_of if sizes is none else tuple(map(add, sizes, bytes_of))
+            waits.append(messages)
+        is_scheduled = sum(map(self._scheduled.get, rows, repeat(0))) if self._scheduled else 0
+        partitions: tuple[int, ...] = ()
+        if queue.partitioned:
+            # In the order of `PARTITION_NUMBERS`.
+            values = zip(
+                [place.partition_no for place in queue.partitions],
+                columns[_RECEIVED],
+                columns[_DELIVERED],
+                waits[SubqueueKind.ACTIVE],
+                waits[SubqueueKind.DEAD_LETTER],
+                sizes,
+                strict=True,
+            )
+            used = [tally is not _IDLE or size_bytes for tally, size_bytes in zip(tallies, sizes, strict=True)]
+            # Tuples of numbers are nothing that a collection of garbage looks at again.
+            partitions = tuple(chain.from_iterable(compress(values, used)))
+        weight = int(sum(tallied)) + sum([messages for messages, _ in kinds.values()])
         namespace = self._namespaces.broker_of(queue).namespace.name
-        commits = tuple(counted[len(TALLIED) :])
         path, kind_of = queue.name, queue.kind.value
-        return weight, (namespace, path, kind_of, tallied, commits, kinds, is_scheduled, tuple(partitions))
+        return weight, (namespace, path, kind_of, tallied, commits, kinds, is_scheduled, partitions)
 
     # -- namespaces --------------------------------------------------------------------------------------------------
 
@@ -351,6 +361,13 @@ class Measuring:
             told[broker.namespace.name] = _namespace_facts(broker, total)
             await slices.rest()
         return told
+
+
+def _batches(things: Iterable[Thing]) -> Iterator[list[Thing]]:
+    """``_ROWS`` at a time."""
+    left = iter(things)
+    while some := list(islice(left, _ROWS)):
+        yield some
 
 
 def packed(measured: Measurements) -> str:

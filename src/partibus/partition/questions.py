@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from partibus.partition.executed import ExecutedNotes, OnFound, known_of
-from partibus.partition.express import Express
+from partibus.partition.express import Express, Pool
 from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.slot import Slot
 from partibus.partition.tenure import Tenure
@@ -12,13 +12,14 @@ from partibus.partition.tenure import Tenure
 class Questions:
     """Of one store, about partitions in use or not. Whoever asks is called back once, never before the call returns."""
 
-    __slots__ = ("_executed", "_slots", "_tenure")
+    __slots__ = ("_executed", "_express", "_slots", "_tenure")
 
-    def __init__(self, tenure: Tenure, slots: Mapping[int, Slot], executed: ExecutedNotes) -> None:
-        """``slots``: the partitions in use, by row."""
+    def __init__(self, tenure: Tenure, slots: Mapping[int, Slot], executed: ExecutedNotes, express: Pool) -> None:
+        """``slots``: the partitions in use, by row; ``express``: what they have unwritten."""
         self._tenure = tenure
         self._slots = slots
         self._executed = executed
+        self._express = express
 
     def find_filled(self, rows: list[int], found: Callable[[list[int] | None], None]) -> None:
         """Tell which of these partitions hold anything, without loading them; None when the store could not say."""
@@ -67,7 +68,9 @@ class Questions:
         return found
 
     def _unwritten(self) -> Iterator[tuple[int, Express]]:
-        """Rows of partitions with messages in memory only."""
+        """Rows of partitions with messages in memory only. Thousands are in use; nearly always none has any."""
+        if not self._express.messages:
+            return
         for row, slot in self._slots.items():
             if slot.machine is not None and (express := slot.machine.state.express) is not None and express.unwritten:
                 yield row, express

@@ -98,7 +98,7 @@ class StoreRuntime:
         )
         self._queue, self._schedule, self._recorder = commits.queue, commits.schedule, commits.recorder
         self.executed, self.express, self.meter = commits.executed, commits.express, commits.meter
-        self.questions = Questions(self._tenure, self._slots, self.executed)
+        self.questions = Questions(self._tenure, self._slots, self.executed, self.express)
         self._glances = Glances(self._tenure, clock, self._seen)
         self._topics = Topics(subscribers)
         self._backlog = Backlog(limits, self._queue, host.call_soon)

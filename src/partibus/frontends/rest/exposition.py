@@ -1,11 +1,13 @@
 """Prometheus' text format, and OpenMetrics, which differs in little: lines from numbers, with no object per sample.
 
 A family's lines are made when they are asked for, for a fraction of a millisecond at a time (`pieces`): a thousand
-entities of sixteen partitions are eighty thousand lines.
+entities of sixteen partitions are eighty thousand lines. Lines that many families have alike, but for name and values,
+are written down once (`Rows`).
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from functools import lru_cache
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 OPEN_METRICS: Final = "application/openmetrics-text"
@@ -14,8 +16,8 @@ _TYPES: Final = {
     False: "text/plain; version=0.0.4; charset=utf-8",
 }
 PIECE_S: Final = 0.0003
-"""A piece is made for so long: some 40 KB."""
-LINES: Final = 100
+"""A piece is made for so long: 40 KB, or 200 KB of `Rows`."""
+LINES: Final = 128
 """Between two looks at the clock."""
 PREFIX: Final = "partibus_"
 
@@ -43,7 +45,72 @@ class Block(NamedTuple):
     """A family and its lines."""
 
     family: Family
-    lines: Iterable[str]
+    lines: Iterable[bytes]
+    """Some at a time: about `LINES`."""
+
+
+class Rows:
+    """Things of which several families tell, a line each in each of them: labels, and as many whole numbers as there
+    are families.
+
+    To put numbers into bytes that are there takes a third of the time that it takes to make a line of labels and
+    number: `bytes.__mod__` looks for its marks and copies what is between, without a look at each character."""
+
+    __slots__ = ("_last", "_lines", "_width", "chunks")
+
+    def __init__(self, width: int) -> None:
+        """``width``: numbers of each."""
+        self._width = width
+        self.chunks: list[tuple[bytes, list[int]]] = []
+        """Lines without name and number, and the numbers of each line, one line behind the other."""
+        self._last: list[bytes] = []
+        self._lines = 0
+
+    def add(self, text: bytes, numbers: Iterable[int]) -> None:
+        """``text``: what `line` or `lines` gives; ``numbers``: of each line all."""
+        if not self._last:
+            self.chunks.append((b"", []))
+        self._last.append(text)
+        some = self.chunks[-1][1]
+        some += numbers
+        if len(some) >= LINES * self._width:
+            self.end()
+
+    def end(self) -> None:
+        """No more are added for now."""
+        if self._last:
+            self.chunks[-1] = (b"".join(self._last), self.chunks[-1][1])
+            self._last = []
+
+    def of(self, name: str, place: int) -> Iterator[bytes]:
+        """The lines of the family of this full name, which tells of the number at ``place``."""
+        mark, width = name.encode(), self._width
+        return (text.replace(_NAME, mark) % tuple(numbers[place::width]) for text, numbers in self.chunks)
+
+
+_NAME: Final = b"\xff"
+"""In place of a name: no byte of a text in UTF-8."""
+
+
+def line(where: str) -> bytes:
+    """A line of `Rows`. ``where``: what `labels` gives."""
+    return b"%b{%b} %%d\n" % (_NAME, _literal(where))
+
+
+def lines(before: str, values: Iterable[int], after: str) -> bytes:
+    """Lines of `Rows` whose labels differ in one value, which is between ``before`` and ``after``."""
+    begin, end = b"%b{%b" % (_NAME, _literal(before)), b"%b} %%d\n" % _literal(after)
+    return begin + (end + begin).join(_written(tuple(values))) + end
+
+
+@lru_cache(64)
+def _written(values: tuple[int, ...]) -> list[bytes]:
+    """Remembered, since the partitions of nearly all entities have the same numbers."""
+    return [b"%d" % value for value in values]
+
+
+def _literal(where: str) -> bytes:
+    return where.encode().replace(b"%", b"%%")
 
 
 def gauge(name: str, text: str, samples: Iterable[tuple[str, Value]]) -> Block:
@@ -58,12 +125,24 @@ def counter(name: str, text: str, samples: Iterable[tuple[str, Value]]) -> Block
     return Block(family, _lines(family.full_name, samples))
 
 
+def gauge_of(rows: Rows, place: int, name: str, text: str) -> Block:
+    """Of each row the number at ``place``."""
+    family = Family(name, "gauge", text)
+    return Block(family, rows.of(family.full_name, place))
+
+
+def counter_of(rows: Rows, place: int, name: str, text: str) -> Block:
+    """As `gauge_of`, of what only rises."""
+    family = Family(name, "counter", text)
+    return Block(family, rows.of(family.full_name, place))
+
+
 def histogram(
     name: str, text: str, bounds: Iterable[str], samples: Iterable[tuple[str, Iterable[int], float]]
 ) -> Block:
     """``samples``: (labels, how many are at most as large as each bound, sum). The last bound is ``+Inf``."""
     family = Family(name, "histogram", text)
-    return Block(family, _of_histogram(family.full_name, list(bounds), samples))
+    return Block(family, _some(_of_histogram(family.full_name, list(bounds), samples)))
 
 
 def labels(**values: str) -> str:
@@ -87,31 +166,33 @@ async def pieces(
     """The whole text, some lines at a time. ``now``: seconds."""
     for family, lines in blocks:
         name = f"{PREFIX}{family.name}" if open_metrics else family.full_name
-        head = f"# HELP {name} {family.text}\n# TYPE {name} {family.kind}\n"
-        more = iter(lines)
-        while text := _piece(more, now):
-            yield (head + text).encode()
-            head = ""
+        head = f"# HELP {name} {family.text}\n# TYPE {name} {family.kind}\n".encode()
+        more = chain((head,), lines)
+        while piece := _piece(more, now):
+            yield piece
             await rest()
-        if head:
-            yield head.encode()
     if open_metrics:
         yield b"# EOF\n"
 
 
-def _piece(lines: Iterator[str], now: Callable[[], float]) -> str:
+def _piece(lines: Iterator[bytes], now: Callable[[], float]) -> bytes:
     """The next ones; nothing when there are no more."""
     parts = []
     ends_s = now() + PIECE_S
-    while part := "".join(islice(lines, LINES)):
-        parts.append(part)
+    for some in lines:
+        parts.append(some)
         if now() >= ends_s:
             break
-    return "".join(parts)
+    return b"".join(parts)
 
 
-def _lines(name: str, samples: Iterable[tuple[str, Value]]) -> Iterator[str]:
-    return (f"{name}{{{where}}} {value}\n" for where, value in samples)
+def _lines(name: str, samples: Iterable[tuple[str, Value]]) -> Iterator[bytes]:
+    return _some(f"{name}{{{where}}} {value}\n" for where, value in samples)
+
+
+def _some(lines: Iterator[str]) -> Iterator[bytes]:
+    while some := "".join(islice(lines, LINES)):
+        yield some.encode()
 
 
 def _of_histogram(name: str, bounds: list[str], samples: Iterable[tuple[str, Iterable[int], float]]) -> Iterator[str]:

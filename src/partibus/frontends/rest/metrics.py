@@ -18,25 +18,28 @@ from partibus.frontends.rest.claims import Claims
 from partibus.frontends.rest.exposition import (
     Block,
     Rest,
+    Rows,
     Value,
     content_type,
     counter,
+    counter_of,
     gauge,
+    gauge_of,
     histogram,
     is_open_metrics,
     labels,
+    line,
+    lines,
     pieces,
 )
 from partibus.namespace.access import Right
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import FAULTS, REQUEST_KINDS
-from partibus.partition.meters import COMMIT_BUCKETS_S, TALLIED
+from partibus.partition.meters import COMMIT_BUCKETS_S, COMMITTED, TALLIED
 from partibus.throttling.counters import OPERATIONS
 
 SUBQUEUES = {"0": "active", "1": "dead_letter", "2": "transfer_dead_letter", "3": "transfer"}
 """Label values by kind of sub-queue."""
-FORGOTTEN_AT_ONCE = 4_096
-"""Numbers or texts."""
 LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 """Addresses of who asks from the same machine."""
 
@@ -123,40 +126,54 @@ async def text_of(snapshot: Snapshot, open_metrics: bool = False) -> AsyncIterat
     async for piece in pieces(blocks(snapshot, told), open_metrics, snapshot.rest, snapshot.now):
         yield piece
     # To let all of it go at once takes milliseconds, too.
-    columns: list[list[Any]] = [told.partitions, *told.columns]
-    for column in columns:
-        while column:
-            del column[-FORGOTTEN_AT_ONCE:]
+    for rows in (told.partitions, told.waiting, told.entities):
+        while rows.chunks:
+            rows.chunks.pop()
             await snapshot.rest()
 
 
-class Told(NamedTuple):
-    """The entities that are told of, with their labels: one for each broker that tells of it."""
+class Told:
+    """The entities that are told of, each once for each broker that tells of it."""
 
-    entities: list[tuple[str, Sequence[Any]]]
-    """As `partibus.node.metrics.Measuring` has them."""
-    kinds: dict[tuple[str, str], str]
-    """By namespace and path: labels that say of which kind it is, too, for what is the same at every broker."""
-    partitions: list[str]
-    columns: list[list[int]]
-    """Of the partitions: each of `PARTITION_NUMBERS`."""
+    def __init__(self) -> None:
+        self.entities = Rows(len(_ENTITY_COUNTERS) + 1)
+        self.waited: list[tuple[str, float]] = []
+        """By entity, in seconds."""
+        self.waiting = Rows(2)
+        """By sub-queue: messages and bytes."""
+        self.partitions = Rows(len(PARTITION_NUMBERS))
+        self.kinds: dict[tuple[str, str], str] = {}
+        """By namespace and path: labels that say of which kind it is, too, for what is the same at every broker."""
+
+    def add(self, of_broker: str, entity: Sequence[Any]) -> None:
+        """``of_broker``: its `labels`; ``entity``: as `partibus.node.metrics.Measuring` has it."""
+        namespace, path, kind, tallied, commits, waiting, is_scheduled, numbers = entity
+        of_entity = labels(namespace=namespace, entity=path)
+        self.kinds[namespace, path] = f'{of_entity},kind="{kind}"'
+        where = f"{of_entity},{of_broker}"
+        self.entities.add(line(where), (*tallied, *commits[:_WAITED], is_scheduled))
+        self.waited.append((where, commits[_WAITED]))
+        for sub_queue, counts in waiting.items():
+            self.waiting.add(line(f'{where},sub_queue="{SUBQUEUES[sub_queue]}"'), counts)
+        if numbers:
+            text = lines(f'{of_entity},partition="', numbers[:: len(PARTITION_NUMBERS)], f'",{of_broker}')
+            self.partitions.add(text, numbers)
+
+    def end(self) -> None:
+        """No more are told of."""
+        for rows in (self.entities, self.waiting, self.partitions):
+            rows.end()
 
 
 async def _told(snapshot: Snapshot) -> Told:
-    told = Told([], {}, [], [[] for _ in PARTITION_NUMBERS])
+    told = Told()
     for broker, measured in snapshot.measured.items():
         of_broker = labels(broker=broker)
         for entity in measured["entities"]:
-            if snapshot.only not in (None, entity[0]):
-                continue
-            of_entity = labels(namespace=entity[0], entity=entity[1])
-            told.entities.append((f"{of_entity},{of_broker}", entity))
-            told.kinds[entity[0], entity[1]] = f'{of_entity},kind="{entity[2]}"'
-            width, numbers = len(PARTITION_NUMBERS), entity[7]
-            told.partitions.extend([f'{of_entity},partition="{i}",{of_broker}' for i in numbers[::width]])
-            for place, column in enumerate(told.columns):
-                column += numbers[place::width]
-            await snapshot.rest()
+            if snapshot.only in (None, entity[0]):
+                told.add(of_broker, entity)
+                await snapshot.rest()
+    told.end()
     return told
 
 
@@ -359,10 +376,11 @@ _TALLY_HELP = {
     "forwarded": "Messages that went on to another entity.",
     "never_written": "Express messages that left before they were written.",
 }
-_COMMIT_HELP = (
+_WAITED = COMMITTED.index("waited_s")
+_ENTITY_COUNTERS = (
+    *((f"entity_{name}_messages", _TALLY_HELP[name]) for name in TALLIED),
     ("entity_commits", "Commits with messages of the entity; one in several stores counts in each."),
     ("entity_commit_operations", "Messages enqueued, locked, settled or moved in those."),
-    ("entity_commit_wait_seconds", "From the first row of the entity in a commit to its begin, of all those."),
 )
 _WAITING_HELP = (
     ("entity_messages", "Messages in the store, in whatever state."),
@@ -405,33 +423,25 @@ def _of_entities(snapshot: Snapshot, told: Told) -> Iterator[Block]:
             if key in told.kinds
         ),
     )
-    for place, name in enumerate(TALLIED):
-        yield counter(f"entity_{name}_messages", _TALLY_HELP[name], _numbers(told.entities, 3, place))
-    for place, (name, text) in enumerate(_COMMIT_HELP):
-        yield counter(name, text, _numbers(told.entities, 4, place))
+    for place, (name, text) in enumerate(_ENTITY_COUNTERS):
+        yield counter_of(told.entities, place, name, text)
+    yield counter(
+        "entity_commit_wait_seconds",
+        "From the first row of the entity in a commit to its begin, of all those.",
+        told.waited,
+    )
     for place, (name, text) in enumerate(_WAITING_HELP):
-        yield gauge(name, text, _waiting(told.entities, place))
-    yield gauge(
+        yield gauge_of(told.waiting, place, name, text)
+    yield gauge_of(
+        told.entities,
+        len(_ENTITY_COUNTERS),
         "entity_scheduled_messages",
         "Of the active ones: messages that wait for their time.",
-        ((where, entity[6]) for where, entity in told.entities),
     )
     for place, name, text in _PARTITION_COUNTERS:
-        yield counter(name, text, zip(told.partitions, told.columns[place], strict=True))
+        yield counter_of(told.partitions, place, name, text)
     for place, name, text in _PARTITION_GAUGES:
-        yield gauge(name, text, zip(told.partitions, told.columns[place], strict=True))
-
-
-def _numbers(entities: list[tuple[str, Sequence[Any]]], of: int, place: int) -> Iterator[tuple[str, Value]]:
-    return ((where, entity[of][place]) for where, entity in entities)
-
-
-def _waiting(entities: list[tuple[str, Sequence[Any]]], place: int) -> Iterator[tuple[str, Value]]:
-    return (
-        (f'{where},sub_queue="{SUBQUEUES[kind]}"', counts[place])
-        for where, entity in entities
-        for kind, counts in entity[5].items()
-    )
+        yield gauge_of(told.partitions, place, name, text)
 
 
 def _of_cursors(snapshot: Snapshot) -> Iterator[Block]:
