@@ -95,6 +95,18 @@ class Busy(ClientError):
     retriable = True
 
 
+class Throttled(Busy):
+    """The namespace's credits or units are used up. Nothing is wrong with the broker: others have their turn, and for
+    many at once that may take longer than any failure should."""
+
+
+THROTTLED_TIMES = 10
+"""So many times as long as for a broker that is away, who tries again by himself goes on for one that throttles. Many
+tasks that share credits get them in no order, and each of them waits for about as long as all together work."""
+_THROTTLED_CODE = "50009"
+"""Of the service, in the text: the condition is that of any busy broker."""
+
+
 _BY_CONDITION: dict[str, type[ClientError]] = {
     "amqp:not-found": NotFound,
     "com.microsoft:message-not-found": NotFound,
@@ -139,7 +151,7 @@ def error_from(what: str, error: AmqpError | None, otherwise: type[ClientError] 
     """
     if error is None:
         return otherwise(f"{what}: the broker gave no reason")
-    kind = _BY_CONDITION.get(error.condition, otherwise)
+    kind = _told(_BY_CONDITION.get(error.condition, otherwise), error.description)
     return kind(f"{what}: {error.description or error.condition}", error.condition)
 
 
@@ -148,8 +160,13 @@ def error_from_status(what: str, status: int, description: str, condition: str |
 
     A description stands for itself; ``what`` was asked is said where there is none.
     """
-    kind = _BY_CONDITION.get(condition or "", _BY_STATUS.get(status, ClientError))
+    kind = _told(_BY_CONDITION.get(condition or "", _BY_STATUS.get(status, ClientError)), description)
     return kind(description or f"{what}: {condition or 'no reason given'} (status {int(status)})", condition)
+
+
+def _told(kind: type[ClientError], description: str | None) -> type[ClientError]:
+    """The class, where the description says more than the condition."""
+    return Throttled if kind is Busy and _THROTTLED_CODE in (description or "") else kind
 
 
 class SendFailed(ClientError):

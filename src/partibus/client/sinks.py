@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeVar
 
 from partibus.amqp.codec.types import Array
 from partibus.client.client import Client, connect
-from partibus.client.errors import Busy, ClientError, MessageTooLarge
+from partibus.client.errors import THROTTLED_TIMES, Busy, ClientError, MessageTooLarge, Throttled
 from partibus.client.management import Management
 from partibus.client.values import integer
 
 PATIENCE_S = 60.0
-"""So long a passing failure is tried again."""
+"""So long a passing failure is tried again; `THROTTLED_TIMES` as long while the broker throttles."""
 PAUSE_S = 0.05
 PAUSE_MAX_S = 4.0
 SINK_ENDS = (1 << 63) - 1
@@ -124,7 +124,7 @@ class SinkClient:
 
     def _patiently(self, call: Callable[[Management], _T]) -> _T:
         pause_s = PAUSE_S
-        deadline_s = time.monotonic() + self.patience_s
+        since_s = time.monotonic()
         while True:
             try:
                 if self._client is None:
@@ -134,7 +134,8 @@ class SinkClient:
                 if not isinstance(error, Busy):
                     self.close()  # the connection may be what failed
                 passes = error.retriable if isinstance(error, ClientError) else True
-                if not passes or time.monotonic() + pause_s > deadline_s:
+                most_s = self.patience_s * (THROTTLED_TIMES if isinstance(error, Throttled) else 1)
+                if not passes or time.monotonic() + pause_s - since_s > most_s:
                     raise
             self.retries += 1
             time.sleep(pause_s)

@@ -29,6 +29,26 @@ Values = dict[str, Any]
 
 CAPTURE, REPLAY = "capture.json", "replay.json"
 LOOK_S = 1
+LOOKS = 20
+"""After so many of them rows are counted: of a query Spark keeps what the last hundred micro-batches did."""
+
+
+class Rows:
+    """How many a query has brought in this run, if it is asked for them now and then."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self.query = query
+        self._counted = 0
+        self._batch = -1
+        """The last one that is counted."""
+
+    def count(self) -> int:
+        """With those of earlier calls."""
+        for progress in self.query.recentProgress:
+            if progress.batchId > self._batch and progress.numInputRows:  # one that idles has its next batch's number
+                self._counted += progress.numInputRows
+                self._batch = progress.batchId
+        return self._counted
 
 
 class Want(NamedTuple):
@@ -61,7 +81,7 @@ def run(job: Job, want: Want) -> Values:
         queries = capture.start(job.spark, options, want.out, seconds=None)
         job.watched(lambda: _await(queries))
     _complete(job.spark, want.out, options)
-    return _finish(job, want, queries)
+    return _finish(job, want, [Rows(query) for query in queries])
 
 
 def follow(job: Job, want: Want, every_s: float, show: Callable[[Values], None]) -> None:
@@ -71,9 +91,14 @@ def follow(job: Job, want: Want, every_s: float, show: Callable[[Values], None])
     listener = CommitListener(options)
     spark.streams.addListener(listener)
     queries = capture.start(spark, options, want.out, seconds=every_s)
+    counted = [Rows(query) for query in queries]
+    looks = 0
     try:
         while all(query.isActive for query in queries):
             queries[0].awaitTermination(LOOK_S)
+            looks += 1
+            if looks % LOOKS == 0:
+                _ = [rows.count() for rows in counted]
         _await([query for query in queries if not query.isActive])
     except KeyboardInterrupt:
         pass
@@ -82,7 +107,7 @@ def follow(job: Job, want: Want, every_s: float, show: Callable[[Values], None])
             query.stop()
         spark.streams.removeListener(listener)
     _complete(spark, want.out, options)
-    show(_finish(job, want, queries))
+    show(_finish(job, want, counted))
 
 
 def replay(job: Job, want: Replay) -> Values:
@@ -104,7 +129,7 @@ def replay(job: Job, want: Replay) -> Values:
         )
     result: Values = {"to": want.to, "messages": count, "sent": 0, "repeated": 0, "resumed": resumed, "audit": None}
     if job.options.dry_run:
-        job.finish(result)
+        job.finish(result, page=replay_page)
         return result
     run_id = str(before["run"]) if resumed else uuid4().hex
     note: Values = {"run": run_id, "asked": mark, "to": want.to, "status": "sending", "since": datetime.now(UTC)}
@@ -192,7 +217,7 @@ def _said(error: StreamingQueryException) -> str:
     return ours[-1].partition(": ")[2] if ours else lines[0]
 
 
-def _finish(job: Job, want: Want, queries: list[StreamingQuery]) -> Values:
+def _finish(job: Job, want: Want, counted: list[Rows]) -> Values:
     with job.step("tell"):
         rows = capture.captured(job.spark, want.out).select(
             "partition_id", "enqueued_time", "fate", "fate_time", "dwell_ms"
@@ -202,7 +227,7 @@ def _finish(job: Job, want: Want, queries: list[StreamingQuery]) -> Values:
             result = job.watched(lambda: capture.summary(kept))
         finally:
             kept.unpersist()
-    new = [sum(one.numInputRows for one in query.recentProgress) for query in queries]
+    new = [rows.count() for rows in counted]
     place = Place(job.spark, want.out)
     result |= {"out": want.out, "new_messages": new[0], "new_fates": new[1], **(place.read(CAPTURE) or {})}
     job.finish(result, page=capture_page)

@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from partibus.pipeline.report.page import Page, Section, code, figure, number, paragraph, table, text, time_of_us
+from partibus.pipeline.report.page import (
+    Page,
+    Section,
+    Verdict,
+    code,
+    figure,
+    number,
+    paragraph,
+    table,
+    text,
+    time_of_us,
+)
 from partibus.pipeline.report.plots import lines
 
 Values = dict[str, Any]
@@ -41,8 +52,11 @@ def replay_page(found: Values) -> Page:
     return Page(
         title="Replay",
         lead=f"Captured messages, sent to {found['to']}.",
+        verdict=None if found["audit"] else Verdict(None, "DRY RUN", "Nothing was sent."),
         tiles=[(number(found["messages"]), "messages chosen"), (number(found["sent"]), "sent")],
-        sections=[Section("Trail", [paragraph(f"Which message went when: {found['audit']}")])],
+        sections=[Section("Trail", [paragraph(f"Which message went when: {found['audit']}")])]
+        if found["audit"]
+        else [],
     )
 
 

@@ -2,16 +2,18 @@
 
 from typing import Any
 
-from partibus.pipeline.report.page import Page, Section, code, number, paragraph, table, text
+from partibus.pipeline.report.page import Page, Section, Verdict, code, number, paragraph, table, text
 
 Values = dict[str, Any]
 
 
 def redrive_page(found: Values) -> Page:
     """The page of `redrive_job.run`'s values."""
+    is_dry = not any(source["audit"] for source in found["sources"])
     return Page(
         title="Redrive",
-        lead="Dead letters that were sent again.",
+        lead="Dead letters back to work.",
+        verdict=Verdict(None, "DRY RUN", "Nothing was sent.") if is_dry else None,
         tiles=[
             (number(found["dead_letters"]), "dead letters"),
             (number(found["matched"]), "chosen"),
@@ -22,7 +24,10 @@ def redrive_page(found: Values) -> Page:
 
 
 def _source(source: Values) -> list[str]:
-    sentences = f"{source['sent']:,} of {source['dead_letters']:,} sent to {source['to']}; {source['left']:,} are left."
+    sent, left = ("sent", "are left") if source["audit"] else ("would be sent", "would be left")
+    sentences = (
+        f"{source['matched']:,} of {source['dead_letters']:,} {sent} to {source['to']}; {source['left']:,} {left}."
+    )
     blocks = [paragraph(sentences)]
     if source["audit"]:
         blocks.append(paragraph(f"Which message went when: {source['audit']}"))

@@ -2,7 +2,7 @@
 
 import time
 
-from partibus.client.errors import ClientError
+from partibus.client.errors import THROTTLED_TIMES, ClientError, Throttled
 
 _FIRST_S = 0.1
 _MOST_S = 2.0
@@ -18,7 +18,7 @@ class Patience:
     died while nobody used it."""
 
     def __init__(self, most_ms: int) -> None:
-        """``most_ms``: after the first failure."""
+        """``most_ms``: after the first failure; `THROTTLED_TIMES` as long while the broker throttles."""
         self._most_s = most_ms / 1000
         self._since: float | None = None
         self._pause_s = 0.0
@@ -30,7 +30,9 @@ class Patience:
         now = time.monotonic()
         if self._since is None:
             self._since = now
-        elif now - self._since + self._pause_s > self._most_s:
+        elif now - self._since + self._pause_s > self._most_s * (
+            THROTTLED_TIMES if isinstance(error, Throttled) else 1
+        ):
             return True
         time.sleep(self._pause_s)
         self._pause_s = min(max(2 * self._pause_s, _FIRST_S), _MOST_S)

@@ -19,6 +19,7 @@ from partibus.client.errors import (
     EntityDisabled,
     InvalidRequest,
     NotFound,
+    Throttled,
 )
 from partibus.client.ranges import CursorState, Frame, PartitionMap
 from partibus.spark.connections import borrowed_client
@@ -38,6 +39,7 @@ _WAYS_OUT: dict[type[Exception], str] = {
     CursorHeld: "wait until that reader has ended, or end it; `partibus cursor list` shows who reads",
     CursorLost: "`partibus cursor list` shows the cursors there are; option 'cursor' must name one of them",
     InvalidRequest: "option 'entity' must name a queue, or a topic with one of its subscriptions in 'subscription'",
+    Throttled: "read with fewer tasks at once, raise option 'outageTimeoutMs', or have the namespace get more credits",
     OSError: "option 'connection' must name a broker that runs and that this machine reaches",
 }
 

@@ -75,7 +75,8 @@ SINK_OPTIONS = (
     ),
     Option(
         "retryTimeoutMs",
-        "How long a task goes on trying when the broker is busy or away, before Spark has to try the task again.",
+        "How long a task goes on trying when the broker is busy or away, before Spark has to try the task again; ten "
+        "times as long while credits are used up.",
         default=int(PATIENCE_S * 1000),
         low=0,
         high=3_600_000,

@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partibus.client.errors import AccessDenied, ClientError, EntityDisabled, NotFound, QuotaExceeded
+from partibus.client.errors import AccessDenied, ClientError, EntityDisabled, NotFound, QuotaExceeded, Throttled
 from partibus.client.sinks import Stored
 from partibus.spark.errors import WriteError
 from partibus.spark.sink_encoding import encode_batch
@@ -29,6 +29,7 @@ _WAYS_OUT: dict[type[Exception], str] = {
     NotFound: "option 'entity' must name what exists; `partibus entity list` shows it",
     EntityDisabled: "set the entity's Status to Active to write to it",
     QuotaExceeded: "receive messages, or raise MaxSizeInMegabytes; rows that are stored are not stored again",
+    Throttled: "write with fewer tasks at once, raise option 'retryTimeoutMs', or have the namespace get more credits",
     OSError: "option 'connection' must name a broker that runs and that this machine reaches",
 }
 

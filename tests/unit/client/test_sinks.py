@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 import partibus.client.sinks as sinks
-from partibus.client.errors import Busy, MessageTooLarge, NotFound, QuotaExceeded
+from partibus.client.errors import Busy, MessageTooLarge, NotFound, QuotaExceeded, Throttled
 from partibus.client.sinks import SinkClient, open_sink
 from tests.unit.client.broker import Answer, TinyBroker
 
-SERVER_BUSY = (503, "com.microsoft:server-busy", "Busy. Please retry (50009).", None)
+SERVER_BUSY = (503, "com.microsoft:server-busy", "Busy. Please retry.", None)
+THROTTLED = (503, "com.microsoft:server-busy", "It is being throttled. Error code: 50009. Please wait 2 seconds.", None)
 
 
 class Stopped:
@@ -71,10 +72,24 @@ def test_busy_broker_is_asked_again_after_pauses_that_grow(broker: TinyBroker, t
 def test_patience_ends_with_the_error_of_the_broker(broker: TinyBroker, time: Stopped) -> None:
     answering(broker, SERVER_BUSY)
     client = client_of(broker, patience_s=5.0)
-    with pytest.raises(Busy, match="50009"):
+    with pytest.raises(Busy, match="Please retry"):
         client.put([b"one"], sink=7)
     client.close()
     assert time.slept == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6], "another pause would be over the five seconds"
+
+
+@pytest.mark.row("D5")
+def test_who_shares_credits_with_others_waits_longer_than_for_a_broker_that_is_away(
+    broker: TinyBroker, time: Stopped
+) -> None:
+    answering(broker, *[THROTTLED] * 15, stored(1))
+    client = client_of(broker, patience_s=5.0)
+    assert client.put([b"one"], sink=7).accepted == 1
+    assert 5 < time.now_s < 50
+    answering(broker, THROTTLED)
+    with pytest.raises(Throttled, match="50009"):
+        client.put([b"one"], sink=7)
+    client.close()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from partibus.pipeline.capture_page import replay_page
+from partibus.pipeline.redrive_page import redrive_page
 from partibus.pipeline.report.page import (
     Page,
     Section,
@@ -118,3 +120,23 @@ def test_ticks_of_a_time_axis_are_round(first: float, last: float, expected: lis
 def test_chart_without_curves_says_so() -> None:
     drawn = lines("Latency", [("send", {}), ("age", {"p50": ([1_767_225_600.0], [0.5])})], log=True)
     assert drawn.count(">nothing<") == 1
+
+
+def test_table_without_rows_is_no_head_above_nothing() -> None:
+    assert table(["fate", "messages"], [], (1,)) == "<p>None.</p>"
+
+
+@pytest.mark.row("D14")
+def test_pages_of_dry_runs_say_that_nothing_was_sent() -> None:
+    source = {"entity": "orders", "to": "orders", "dead_letters": 75, "matched": 36, "sent": 0, "left": 39,
+              "reasons": [], "samples": [], "audit": None}  # fmt: skip
+    dry = render(redrive_page({**source, "sources": [source]}))
+    assert "DRY RUN" in dry
+    assert "36 of 75 would be sent to orders; 39 would be left." in dry
+    done = render(redrive_page({**source, "sources": [source | {"audit": "out/audit", "sent": 36}]}))
+    assert "DRY RUN" not in done
+    assert "36 of 75 sent to orders; 39 are left." in done
+    replay = {"to": "orders", "messages": 3, "sent": 0, "audit": None}
+    assert "DRY RUN" in render(replay_page(replay))
+    assert "Trail" not in render(replay_page(replay))
+    assert "DRY RUN" not in render(replay_page(replay | {"audit": "out/replays"}))

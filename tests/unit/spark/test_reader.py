@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from partibus.client.errors import AccessDenied, Busy, ClientError, ConnectFailed, ConnectionLost, NotFound
+from partibus.client.errors import AccessDenied, Busy, ClientError, ConnectFailed, ConnectionLost, NotFound, Throttled
 from partibus.client.ranges import Frame, PartitionMap
+from partibus.spark import patience
 from partibus.spark.connections import close_idle
 from partibus.spark.errors import DataLossError, OptionError, PlanError, ReadError
 from partibus.spark.options import Options
@@ -276,3 +278,17 @@ def test_exclusive_reader_takes_what_a_commit_would_complete(namespace: Simulate
     options = Options(connection_string(namespace.folder), "q", mode="consume", cursor="only")
     batches = read_task(Task(Split(1, 1, 6), "id"), options, SCHEMA, SimulatedClient)
     assert [pos for batch in batches for pos in batch.column("position").to_pylist()] == [4, 5]
+
+
+def test_throttling_is_borne_longer_than_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
+    waited_s = {}
+    for error in (Busy("no store"), Throttled("50009")):
+        slept.clear()
+        one = patience.Patience(10_000)
+        while not one.has_ended(error):
+            pass
+        waited_s[type(error)] = sum(slept)
+    assert 8 <= waited_s[Busy] <= 10
+    assert 98 <= waited_s[Throttled] <= 100

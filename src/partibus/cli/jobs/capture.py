@@ -16,7 +16,17 @@ from partibus.cli.types import duration
 if TYPE_CHECKING:
     from partibus.pipeline.job import JobOptions
 
-_FATES = ("here", "completed", "received_and_deleted", "dead_lettered", "expired", "purged", "forwarded", "consumed")
+_FATES = (
+    "here",
+    "completed",
+    "received_and_deleted",
+    "dead_lettered",
+    "expired",
+    "purged",
+    "forwarded",
+    "consumed",
+    "lost",
+)
 
 
 @click.command()
@@ -95,8 +105,8 @@ def capture(
             found = capture_job.replay(job, replay)
         if not is_quiet(options):
             goes_on = " (going on with one that was interrupted)" if found["resumed"] else ""
-            sent = "would be sent" if options.dry_run else "sent"
-            note(f"{found['messages']:,} messages chosen, {found['sent']:,} {sent} to {replay_to}{goes_on}")
+            sent = "which would be sent" if options.dry_run else f"{found['sent']:,} sent"
+            note(f"{found['messages']:,} messages chosen, {sent} to {replay_to}{goes_on}")
         say_report(options)
         return
     assert entity is not None

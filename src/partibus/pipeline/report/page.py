@@ -80,7 +80,8 @@ def figure(svg: str, caption: str = "") -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[int] = ()) -> str:
-    """A table; cells are HTML, heads are plain text, columns in ``numeric`` are set flush right."""
+    """A table; cells are HTML, heads are plain text, columns in ``numeric`` are set flush right. Without rows it
+    says so in place of a head above nothing."""
     right = set(numeric)
 
     def row(tag: str, cells: Iterable[str]) -> str:
@@ -88,6 +89,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[
         return "".join(f"<{tag}{class_}>{cell}</{tag}>" for class_, cell in zip(classes, cells, strict=True))
 
     body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
+    if not body:
+        return "<p>None.</p>"
     return (
         f'<div class="wide"><table><thead><tr>{row("th", map(escape, head))}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
