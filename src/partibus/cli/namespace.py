@@ -25,7 +25,7 @@ def _limit(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     known = [limit.name for limit in LIMITS]
     for value in values:
         name, equals, number = value.partition("=")
-        if not equals or name not in known or not (number == _AS_IN_TIER or number.isdecimal()):
+        if not equals or name not in known or not (number == _AS_IN_TIER or (number.isascii() and number.isdecimal())):
             raise click.BadParameter(
                 f"{value!r} is not NAME=NUMBER or NAME={_AS_IN_TIER}, with a NAME of {', '.join(known)}", ctx, param
             )
@@ -33,6 +33,13 @@ def _limit(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     return found
 
 
+_PRICES = {
+    "send-credits": "a message that is sent",
+    "receive-credits": "a message that is delivered",
+    "peek-credits": "a message that is peeked at",
+    "management-credits": "a request about entities, rules or policies",
+    "filter-credits": "comparing a message sent to a topic with one rule",
+}
 _UNITS = (
     click.option("--units", type=int, help="Premium: messaging units, 1, 2, 4, 8 or 16."),
     click.option("--units-min", type=int, help="Premium: fewest units of automatic scaling."),
@@ -46,7 +53,7 @@ _SETTINGS = (
     click.option("--credits-per-second", type=int, help="What it may use; a message is 1 to send and 1 to receive."),
     click.option("--period", "period_ms", type=int, metavar="MS", help="Credits are handed out so often."),
     *(
-        click.option(f"--{name}", type=int, help=f"What a {name.partition('-')[0]} costs.")
+        click.option(f"--{name}", type=int, help=f"What {_PRICES[name]} costs.")
         for name in THROTTLING
         if name.endswith("-credits")
     ),

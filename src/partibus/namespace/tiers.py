@@ -251,13 +251,15 @@ def check_namespace_options(options: "NamespaceOptions") -> None:
     for field in ("units", "units_min", "units_max"):
         _check_choice(field, getattr(options, field), UNITS)
     if options.units_min > options.units_max:
-        raise ArgumentError("units_min", options.units_min, f"at most units_max, {options.units_max}")
+        raise ArgumentError(
+            "units_min", options.units_min, f"at most {options.units_max}, the most units that it may have"
+        )
     if not options.units_min <= options.units <= options.units_max:
         raise ArgumentError(
             "units",
             options.units,
-            f"from units_min, {options.units_min}, to units_max, {options.units_max}",
-            "Without automatic scaling all three are the same.",
+            f"from {options.units_min} to {options.units_max}, the range of its automatic scaling",
+            "Without automatic scaling both ends are the number of units.",
         )
     for name, value in options.limits.items():
         _check_limit(name, value)

@@ -94,6 +94,7 @@ def test_life_of_a_namespace(broker: BrokerProcess) -> None:
         (("create", "acme-2", "--units", "2"), "units is 2, but must be 1 in the tier standard"),
         (("create", "acme-2", "--limit", "entity=1"), "'entity=1' is not NAME=NUMBER"),
         (("create", "acme-2", "--limit", "entities=-1"), "'entities=-1' is not NAME=NUMBER"),
+        (("create", "acme-2", "--limit", "entities=\u0663"), "is not NAME=NUMBER"),
         (("create", "acme-2", "--credits-per-second", "-5"), "credits-per-second is -5"),
         (("update", "acme-2"), "nothing to change"),
         (("update", "nobody", "--throttling", "off"), "namespace nobody"),

@@ -81,9 +81,9 @@ def test_a_limit_that_there_is_not_is_refused_with_those_that_there_are() -> Non
         (replace(STANDARD, units=2, units_max=2), "units is 2, but must be 1 in the tier standard"),
         (replace(STANDARD, units_max=4), "units_max is 4, but must be 1 in the tier standard"),
         (replace(PREMIUM, units=3), "units is 3, but must be one of 1, 2, 4, 8, 16"),
-        (replace(PREMIUM, units=2), "units is 2, but must be from units_min, 1, to units_max, 1"),
-        (replace(PREMIUM, units=4, units_min=8, units_max=4), "units_min is 8, but must be at most units_max, 4"),
-        (replace(PREMIUM, units=16, units_max=8), "units is 16, but must be from units_min, 1, to units_max, 8"),
+        (replace(PREMIUM, units=2), "units is 2, but must be from 1 to 1, the range"),
+        (replace(PREMIUM, units=4, units_min=8, units_max=4), "units_min is 8, but must be at most 4, the most"),
+        (replace(PREMIUM, units=16, units_max=8), "units is 16, but must be from 1 to 8, the range"),
         (replace(PREMIUM, units=True), "units is True"),
     ],
 )
