@@ -261,10 +261,14 @@ class TestHttp:
             status, _ = self.ask(broker, "POST", "$partibus/clock/advance", host, acme.token(), body)
             assert status == 401
 
-    def test_metrics_show_a_tenant_nothing_of_others(self, broker: BrokerProcess, acme: Tenant) -> None:
-        _, found = self.ask(broker, "GET", "metrics", acme.host, "")
-        assert b"of-bravo-1" not in found
-        assert b"bravo-1:" not in found
+    def test_metrics_show_a_tenant_nothing_of_others(self, broker: BrokerProcess, acme: Tenant, bravo: Tenant) -> None:
+        for host, token in ((acme.host, ""), (acme.host, bravo.token()), (bravo.host, acme.token())):
+            assert self.ask(broker, "GET", "metrics", host, token)[0] == 401
+        status, found = self.ask(broker, "GET", "metrics", acme.host, acme.token())
+        assert status == 200
+        samples = [line for line in found.decode().splitlines() if not line.startswith("#")]
+        assert any('entity="' in sample for sample in samples)
+        assert [sample for sample in samples if 'namespace="acme-1"' not in sample] == []
 
 
 class TestReaders:
