@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from partibus.cluster import serving
+from partibus.cluster.guest_holdings import GuestReceiver
+from partibus.cluster.guest_store import GuestStore
 from partibus.cluster.remote_store import RemoteBroker, RemoteStore
 from partibus.cluster.serving import Serving
 from partibus.message import Message, pack
@@ -359,9 +360,9 @@ LOST = RemoteBroker.lost
         (RemoteBroker, "lost", _lost_says_not_executed, "what was not executed|a lock outlives"),
         (RemoteBroker, "lost", _answers_twice, "every request is answered once"),
         (RemoteStore, "retire", lambda self, why: [], "everyone is told who has not left"),
-        (serving._Table, "give_back", lambda self: None, "free|nobody waits"),
-        (serving._Receiver, "_take_back", lambda self, granted: None, "what was reserved"),
-        (serving._Table, "forget", lambda self, request: None, "sessions that nobody uses"),
+        (GuestStore, "give_back", lambda self: None, "free|nobody waits"),
+        (GuestReceiver, "_take_back", lambda self, granted: None, "what was reserved"),
+        (GuestStore, "forget", lambda self, request: None, "sessions that nobody uses"),
     ],
 )
 def test_planted_bug_is_caught(owner: type, name: str, bug: Any, caught: str, monkeypatch: pytest.MonkeyPatch) -> None:
