@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from partibus.errors import ArgumentError
-from partibus.namespace.durations import MS_PER_DAY
+from partibus.namespace.durations import MS_PER_DAY, UNLIMITED_MS, format_duration
 from partibus.namespace.entities import DEFAULT_OPTIONS, STANDARD_PARTITION_COUNT, EntityKind, EntityOptions
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.tiers import ENTITY_SIZES_MB, Feature, Tier, has, limits_of, tiers_with
@@ -74,6 +74,13 @@ def _checked(
                 f"Leave it out, or use a namespace of the tier {tiers_with(feature)}.",
             )
     if tier is Tier.BASIC and options.default_ttl_ms > BASIC_TTL_MAX_MS:
+        if options.default_ttl_ms != UNLIMITED_MS and (old is None or options.default_ttl_ms != old.default_ttl_ms):
+            raise ArgumentError(
+                "DefaultMessageTimeToLive",
+                format_duration(options.default_ttl_ms),
+                f"at most {format_duration(BASIC_TTL_MAX_MS)} in a namespace of the tier {tier.value}",
+                "Take a shorter one, or use a namespace of the tier standard or premium.",
+            )
         # Clients send "unlimited" where their users have said nothing.
         options = replace(options, default_ttl_ms=BASIC_TTL_MAX_MS)
     if kind is EntityKind.SUBSCRIPTION:

@@ -67,6 +67,10 @@ def test_basic_has_no_topics_and_keeps_messages_for_two_weeks(catalog: Catalog) 
             made(catalog, path, kind)
     assert made(catalog)[0].default_ttl_ms == 14 * 86_400_000
     assert made(catalog, "short", options=EntityOptions(default_ttl_ms=5))[0].default_ttl_ms == 5
+    longest = EntityOptions(default_ttl_ms=14 * 86_400_000)
+    assert made(catalog, "longest", options=longest)[0] == longest
+    with pytest.raises(ArgumentError, match=r"'P14DT0\.001S', but must be at most P14D in a namespace"):
+        made(catalog, "longer", options=EntityOptions(default_ttl_ms=14 * 86_400_000 + 1))
     assert made(catalog, "many", options=PARTITIONED)[1] == 16
 
 
