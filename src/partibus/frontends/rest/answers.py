@@ -36,6 +36,11 @@ def _asked(ask: Ask[T]) -> "asyncio.Future[T]":
     return answer
 
 
+async def done_elsewhere(call: Callable[[], T]) -> T:
+    """What ``call`` answers, run on another thread: what would hold up everybody here."""
+    return await asyncio.get_running_loop().run_in_executor(None, call)
+
+
 class Handover(Generic[T]):
     """One value that somebody gives, now or later, and somebody waits for. Made where a task runs."""
 

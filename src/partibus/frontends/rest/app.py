@@ -13,6 +13,7 @@ from partibus.frontends.rest.clock import Advance, AdvanceClock, ShowClock
 from partibus.frontends.rest.data.api import DataApi
 from partibus.frontends.rest.health import GetHealth, Health
 from partibus.frontends.rest.metrics import Ask, ShowMetrics
+from partibus.frontends.rest.portal.gate import Portal
 from partibus.namespace.namespaces import Namespaces
 
 
@@ -36,17 +37,24 @@ def make_app(
             Route("/$partibus/clock/advance", AdvanceClock(advance, access), methods=["POST"]),
             Route(openapi.PATH, openapi.ShowDescription(), methods=["GET"]),
             # Entities are named by any path:
-            Route("/{path:path}", EntityPaths(DataApi(namespaces, new_message_id), AdminApi(namespaces))),
+            Route(
+                "/{path:path}",
+                EntityPaths(DataApi(namespaces, new_message_id), AdminApi(namespaces), Portal(namespaces, metrics)),
+            ),
         ]
     )
 
 
 class EntityPaths:
-    """Requests about messages, and requests about entities."""
+    """Requests about messages, requests about entities, and pages about them."""
 
-    def __init__(self, data: DataApi, admin: AdminApi) -> None:
+    def __init__(self, data: DataApi, admin: AdminApi, portal: Portal) -> None:
         self._data = data
         self._admin = admin
+        self._portal = portal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._portal.takes(scope):
+            await self._portal(scope, receive, send)
+            return
         await (self._data if self._data.takes(scope) else self._admin)(scope, receive, send)

@@ -1,0 +1,80 @@
+"""The queues and topics of a namespace, by name, in pages."""
+
+from typing import Any, Final
+
+from partibus.errors import ArgumentError
+from partibus.frontends.rest.answers import answers_of
+from partibus.frontends.rest.atom.counts import ask_counts, counts_of
+from partibus.frontends.rest.credits import pay
+from partibus.frontends.rest.portal.visit import Page, Visit
+from partibus.namespace.entities import EntityKind
+from partibus.namespace.entity import Entity
+from partibus.namespace.names import fold_name
+from partibus.namespace.namespace import Subscription, Topic
+from partibus.routing.inspect import Inspection
+from partibus.throttling.counters import Operation
+
+ROWS: Final = 50
+"""Of one page: 800 partitions are asked for their counts."""
+_KINDS: Final = ("", "queue", "topic")
+
+
+async def show_entities(visit: Visit) -> Page:
+    """``q``: what names contain; ``kind``: of which kind they are; ``page``. ArgumentError."""
+    wanted, kind, number = fold_name(visit.asked("q").strip()), visit.asked("kind"), visit.page_number()
+    if kind not in _KINDS:
+        raise ArgumentError("kind", kind, "queue, topic or empty")
+    await pay(visit.broker, Operation.MANAGEMENT)
+    found = [
+        queue
+        for queue in visit.broker.namespace
+        if queue.kind is not EntityKind.SUBSCRIPTION
+        and wanted in fold_name(queue.name)
+        and kind in ("", queue.kind.value)
+    ]
+    first = (number - 1) * ROWS
+    rows = await rows_of([visit.broker.entity_of(queue) for queue in found[first : first + ROWS]])
+    data = {
+        "q": visit.asked("q").strip(),
+        "kind": kind,
+        "page": number,
+        "pages": max(1, -(-len(found) // ROWS)),
+        "count": len(found),
+        "entities": rows,
+        "done": "Deleted." if visit.asked("done") == "deleted" else "",
+    }
+    return Page("entities", "Queues and topics", data)
+
+
+async def rows_of(entities: list[Entity]) -> list[dict[str, Any]]:
+    """What lists show of entities, asked of all at once."""
+    inspections = await answers_of(ask_counts(entity.route) for entity in entities)
+    return [row_of(entity, inspection) for entity, inspection in zip(entities, inspections, strict=True)]
+
+
+def row_of(entity: Entity, inspection: Inspection) -> dict[str, Any]:
+    """What is told of an entity everywhere: where partitions are away, the counts of the others (row A4); the size of
+    all partitions together beside what they may take together (row P24)."""
+    queue = entity.queue
+    counts = counts_of(inspection, forwards=bool(queue.forward_to))
+    row: dict[str, Any] = {
+        "name": queue.name,
+        "kind": queue.kind.value,
+        "partitions": len(queue.partitions),
+        "partitioned": queue.partitioned,
+        "status": queue.description.options.status.value,
+        "availability": "Limited" if counts.limited else "Available",
+        "active": counts.active,
+        "dead_letter": counts.dead_letter,
+        "scheduled": counts.scheduled,
+        "transfer": counts.transfer + counts.transfer_dead_letter,
+        "messages": counts.messages,
+        "size_bytes": counts.size_bytes,
+        "size_max_bytes": None if isinstance(queue, Subscription) else queue.size_max_bytes,
+    }
+    if isinstance(queue, Topic):
+        row["subscriptions"] = len(queue.subscriptions)
+    if isinstance(queue, Subscription):
+        row["short_name"] = queue.short_name
+        row["rules"] = len(queue.rules)
+    return row

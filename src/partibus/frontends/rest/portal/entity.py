@@ -1,0 +1,121 @@
+"""One queue, topic or subscription: what it is, what is in it, and in which of its partitions."""
+
+from typing import Any, Final
+
+from partibus.filters.model import CorrelationFilter, FalseFilter, Filter, Rule, TrueFilter
+from partibus.frontends.rest.answers import answer_of
+from partibus.frontends.rest.atom.counts import ask_counts
+from partibus.frontends.rest.credits import pay
+from partibus.frontends.rest.portal.entities import ROWS, row_of, rows_of
+from partibus.frontends.rest.portal.fields import LABELS, property_text
+from partibus.frontends.rest.portal.visit import Page, Visit
+from partibus.namespace.entity import Entity
+from partibus.namespace.namespace import Queue, Subscription, Topic
+from partibus.namespace.properties import EXPRESS_BOUND, properties_of
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.replies import Inspected
+from partibus.routing.inspect import Inspection
+from partibus.throttling.counters import Operation
+
+DONE: Final = {"created": "Created.", "changed": "Changed."}
+"""What a page says once, to who comes from a form."""
+_CORRELATION: Final = (
+    *(("CorrelationId", "correlation_id"), ("MessageId", "message_id"), ("To", "to"), ("ReplyTo", "reply_to")),
+    *(("Label", "label"), ("SessionId", "session_id"), ("ReplyToSessionId", "reply_to_session_id")),
+    ("ContentType", "content_type"),
+)
+
+
+async def show_entity(visit: Visit) -> Page:
+    """``path``: its name, or the path of a subscription. EntityNotFound."""
+    entity = visit.broker.entity(visit.asked("path"))
+    number = visit.page_number()
+    await pay(visit.broker, Operation.MANAGEMENT)
+    inspection = await answer_of(ask_counts(entity.route))
+    queue = entity.queue
+    data = describe(entity, inspection)
+    data["done"] = DONE.get(visit.asked("done"), "")
+    if isinstance(queue, Topic):
+        first = (number - 1) * ROWS
+        shown = queue.subscriptions[first : first + ROWS]
+        data["subscription_rows"] = await rows_of([visit.broker.entity_of(one) for one in shown])
+        data["page"], data["pages"] = number, max(1, -(-len(queue.subscriptions) // ROWS))
+    return Page("entity", queue.short_name if isinstance(queue, Subscription) else queue.name, data)
+
+
+def describe(entity: Entity, inspection: Inspection) -> dict[str, Any]:
+    """All but the subscriptions of a topic."""
+    queue = entity.queue
+    data = row_of(entity, inspection)
+    data |= {
+        "created_ms": queue.created_ms,
+        "updated_ms": queue.updated_ms,
+        "express_bound_ms": queue.express_ms or None,
+        "properties": _properties(queue),
+        "partition_size_max_bytes": queue.partition_size_max_bytes,
+        "partition_rows": [
+            _partition(partition.partition_id, inspection, index)
+            for index, partition in enumerate(entity.route.partitions)
+        ],
+    }
+    if isinstance(queue, Subscription):
+        data["topic"] = queue.topic.name
+        data["rule_rows"] = [rule_of(rule) for rule in queue.rules]
+    return data
+
+
+def rule_of(rule: Rule) -> dict[str, str]:
+    """A rule as somebody reads it."""
+    return {
+        "name": rule.name,
+        "kind": type(rule.filter).__name__.removesuffix("Filter"),
+        "filter": filter_text(rule.filter),
+        "action": "" if rule.action is None else rule.action.expression,
+    }
+
+
+def filter_text(chosen: Filter) -> str:
+    """What it selects; of an SQL filter the text itself."""
+    if isinstance(chosen, TrueFilter):
+        return "every message"
+    if isinstance(chosen, FalseFilter):
+        return "no message"
+    if isinstance(chosen, CorrelationFilter):
+        named = [(name, getattr(chosen, field)) for name, field in _CORRELATION]
+        terms = [f"{name} = {value!r}" for name, value in [*named, *chosen.properties.items()] if value is not None]
+        return " and ".join(terms) or "every message"
+    return chosen.expression
+
+
+def _properties(queue: Queue) -> list[dict[str, str]]:
+    values = properties_of(queue.kind, queue.description.options)
+    if not queue.express_ms:
+        values.pop(EXPRESS_BOUND, None)
+    return [
+        {
+            "name": name,
+            "label": LABELS[name].label,
+            "value": str(value).lower() if isinstance(value, bool) else str(value),
+            "text": property_text(name, value, len(queue.partitions)),
+        }
+        for name, value in values.items()
+    ]
+
+
+def _partition(partition_id: int, inspection: Inspection, index: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"partition": partition_id, "available": index in inspection.found}
+    if index not in inspection.found:
+        return row | {"trouble": inspection.failed[index].message}
+    found = inspection.found[index]
+    return row | {
+        "active": max(0, _messages(found, SubqueueKind.ACTIVE) - found.scheduled),
+        "dead_letter": _messages(found, SubqueueKind.DEAD_LETTER),
+        "scheduled": found.scheduled,
+        "locked": sum(subqueue.locked for subqueue in found.subqueues.values()),
+        "size_bytes": sum(subqueue.size_bytes for subqueue in found.subqueues.values()) + found.subscriptions_bytes,
+    }
+
+
+def _messages(found: Inspected, kind: SubqueueKind) -> int:
+    subqueue = found.subqueues.get(kind)
+    return 0 if subqueue is None else subqueue.messages

@@ -1,0 +1,294 @@
+"""The forms that make and change entities: which fields there are, what stands in them, and what was typed.
+
+A form offers what the namespace's tier has, in the order of `LABELS`. A field has the name of the property, so what a
+property's check refuses is said at its field.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from partibus.errors import ArgumentError, EntityExists, PartibusError
+from partibus.frontends.rest.portal.words import duration_json, duration_text
+from partibus.namespace.durations import format_duration, parse_duration
+from partibus.namespace.entities import (
+    DEFAULT_OPTIONS,
+    EXPRESS_BOUND_MAX_MS,
+    EXPRESS_BOUND_MIN_MS,
+    STANDARD_PARTITION_COUNT,
+    EntityKind,
+    EntityOptions,
+    EntityStatus,
+)
+from partibus.namespace.namespace_options import NamespaceOptions
+from partibus.namespace.properties import (
+    EXPRESS_BOUND,
+    FORWARD_DEAD_LETTERED_TO,
+    FORWARD_TO,
+    MAX_REDELIVERY_DELAY,
+    PROPERTIES,
+    REDELIVERY_DELAY,
+    properties_of,
+)
+from partibus.namespace.tier_rules import BASIC_TTL_MAX_MS, PREMIUM_MESSAGE_KB, sizes_mb
+from partibus.namespace.tiers import Feature, Tier, has, limits_of
+from partibus.namespace.values import BooleanValue, ChoiceValue, DurationValue, IntegerValue, Json
+
+NAME: Final = "Name"
+PARTITIONING: Final = "EnablePartitioning"
+_MAX_SIZE: Final = "MaxSizeInMegabytes"
+_MESSAGE_SIZE: Final = "MaxMessageSizeInKilobytes"
+_TTL: Final = "DefaultMessageTimeToLive"
+
+KEYS_HINT: Final = (
+    "A partition key or session id pins a message to one partition: while its messaging store is away or busy, such "
+    "messages can't be sent, and others can. Set none unless messages have to stay together."
+)
+"""Row K15."""
+LOW_VOLUME_HINT: Final = (
+    "With few messages receivers may have to ask several times, and wait longer: leave such an entity unpartitioned. "
+    "It can't be changed later; the entity has to be deleted and made anew."
+)
+"""Rows A13, P9."""
+
+
+class Label(NamedTuple):
+    """How a property is called, what is said about it, and what of a tier it needs."""
+
+    label: str
+    hint: str = ""
+    feature: Feature | None = None
+
+
+LABELS: Final[Mapping[str, Label]] = {
+    PARTITIONING: Label("Enable partitioning"),
+    _MAX_SIZE: Label("Maximum size of each partition"),
+    _TTL: Label("Time to live", "Default, and the longest that a message may have. Empty: no limit."),
+    "LockDuration": Label("Lock duration", "How long a receiver may keep a message before it is somebody else's turn."),
+    "MaxDeliveryCount": Label("Maximum delivery count", "After so many tries a message is dead-lettered."),
+    "RequiresSession": Label(
+        "Sessions", "Every message has a session id; those of a session are received in order.", Feature.SESSIONS
+    ),
+    "RequiresDuplicateDetection": Label(
+        "Duplicate detection",
+        "A message whose id has come before is accepted and dropped.",
+        Feature.DUPLICATE_DETECTION,
+    ),
+    "DuplicateDetectionHistoryTimeWindow": Label(
+        "Window of duplicate detection", "How long ids are kept.", Feature.DUPLICATE_DETECTION
+    ),
+    FORWARD_TO: Label("Forward messages to", "Name of a queue or topic. Empty: nowhere.", Feature.FORWARDING),
+    FORWARD_DEAD_LETTERED_TO: Label(
+        "Forward dead letters to", "Name of a queue or topic. Empty: nowhere.", Feature.FORWARDING
+    ),
+    "EnableExpress": Label(
+        "Express",
+        "Messages are acknowledged from memory: a crash loses those that are younger than the bound below.",
+        Feature.EXPRESS,
+    ),
+    EXPRESS_BOUND: Label(
+        "Loss bound of express, in ms",
+        f"From {EXPRESS_BOUND_MIN_MS} to {EXPRESS_BOUND_MAX_MS:,}: what is older survives.",
+        Feature.EXPRESS,
+    ),
+    _MESSAGE_SIZE: Label("Maximum size of a message, in KB"),
+    "Status": Label("Status"),
+    "DeadLetteringOnMessageExpiration": Label("Dead-letter what expires"),
+    "DeadLetteringOnFilterEvaluationExceptions": Label("Dead-letter what a filter fails on"),
+    "EnableBatchedOperations": Label("Batched store access", "Writes may wait a moment to share a commit."),
+    "AutoDeleteOnIdle": Label("Delete when idle for", "At least 5 min. Empty: never."),
+    REDELIVERY_DELAY: Label("Delay after an abandon", "Twice as long after each further one. 0 s: none."),
+    MAX_REDELIVERY_DELAY: Label("Longest delay after abandons"),
+    "UserMetadata": Label("Note", "For people; at most 1,024 characters."),
+}
+"""By property, in the order of forms."""
+_SELDOM: Final = frozenset(list(LABELS)[list(LABELS).index("Status") :])
+"""Forms fold these away."""
+
+
+class Field(Struct):
+    """One field of a form."""
+
+    name: str
+    label: str
+    kind: str
+    """``text``, ``number``, ``check`` or ``select``."""
+    value: str | bool
+    hint: str = ""
+    """Lines of it."""
+    error: str = ""
+    disabled: bool = False
+    seldom: bool = False
+    choices: list[tuple[str, str]] = []
+    """Value and text, of a ``select``."""
+
+
+def new_fields(namespace: NamespaceOptions, kind: EntityKind) -> list[Field]:
+    """Of the form that makes an entity, with what it would be if nothing were changed: partitioned, where the tier
+    lets one choose (row P26)."""
+    options = DEFAULT_OPTIONS
+    name = Field(NAME, "Name", "text", "", "Letters, digits and . - _ ~" + _SLASHES.get(kind, ""))
+    fields = _fields(namespace, kind, options, sizes_mb(namespace, _partitions(namespace)), new=True)
+    return [name, *fields]
+
+
+def change_fields(
+    namespace: NamespaceOptions, kind: EntityKind, options: EntityOptions, partitions: int
+) -> list[Field]:
+    """Of the form that changes an entity: what may change, with what it is now."""
+    allowed = sorted({*sizes_mb(namespace, partitions), options.max_size_mb})
+    return _fields(namespace, kind, options, allowed, new=False, partitions=partitions)
+
+
+def filled_in(fields: list[Field], form: Mapping[str, str]) -> None:
+    """Have the fields keep what was typed."""
+    for field in fields:
+        if not field.disabled:
+            field.value = field.name in form if field.kind == "check" else form.get(field.name, "")
+
+
+def typed_properties(kind: EntityKind, fields: list[Field]) -> dict[str, object]:
+    """What the fields say, by property, in JSON form; unchecked, as `partibus.namespace.properties` reads it."""
+    values = {prop.name: prop.value for prop in PROPERTIES[kind]}
+    typed: dict[str, object] = {}
+    for field in fields:
+        value = values.get(field.name)
+        if value is None or field.disabled:
+            continue
+        if isinstance(field.value, bool):
+            typed[field.name] = field.value
+        elif isinstance(value, DurationValue):
+            typed[field.name] = duration_json(field.value)
+        elif isinstance(value, IntegerValue):
+            bare = field.value.strip().replace(",", "")
+            is_number = bare.isascii() and bare.isdigit() and len(bare) < 20
+            typed[field.name] = int(bare) if is_number else field.value
+        else:
+            typed[field.name] = field.value.strip()
+    return typed
+
+
+def blame(fields: list[Field], error: PartibusError) -> str:
+    """Say what is wrong at the field that it is about; what it is about none of, for the top of the form."""
+    about = error.field if isinstance(error, ArgumentError) else NAME if isinstance(error, EntityExists) else ""
+    text = str(error)
+    for field in fields:
+        if field.name == about or (not about and text.startswith(f"{field.name} ")):
+            field.error = text
+            return ""
+    return text
+
+
+def property_text(name: str, value: Json, partitions: int) -> str:
+    """The value of a property for people."""
+    if name == _MAX_SIZE:
+        return _size_text(int(value), partitions)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name in _DURATIONS:
+        return duration_text(parse_duration(str(value)))
+    if name in (EXPRESS_BOUND, _MESSAGE_SIZE):
+        return f"{value:,} {'ms' if name == EXPRESS_BOUND else 'KB'}"
+    return str(value)
+
+
+_SLASHES = {EntityKind.QUEUE: ", with / between parts", EntityKind.TOPIC: ", with / between parts"}
+_DURATIONS = {
+    prop.name for properties in PROPERTIES.values() for prop in properties if isinstance(prop.value, DurationValue)
+}
+
+
+def _fields(
+    namespace: NamespaceOptions,
+    kind: EntityKind,
+    options: EntityOptions,
+    sizes: list[int],
+    *,
+    new: bool,
+    partitions: int = 0,
+) -> list[Field]:
+    props = {prop.name: prop for prop in PROPERTIES[kind]}
+    values = properties_of(kind, options)
+    fields = []
+    for name, (label, hint, feature) in LABELS.items():
+        if name not in props or not (new or props[name].mutable):
+            continue
+        if feature is not None and not has(namespace.tier, feature):
+            continue
+        value, of = values[name], props[name].value
+        if name == PARTITIONING:
+            fields.append(_partitioning(namespace))
+        elif name == _MAX_SIZE:
+            count = partitions or _partitions(namespace)
+            choices = [(str(size), _choice_text(namespace, size, count, new=new)) for size in sizes]
+            fields.append(Field(name, label, "select", str(value), _size_hint(namespace, count), choices=choices))
+        elif name == _MESSAGE_SIZE:
+            limits = limits_of(namespace)
+            is_one = (partitions or _partitions(namespace)) == 1
+            most = limits.message_kb if is_one else limits.partitioned_message_kb
+            least = min(most, PREMIUM_MESSAGE_KB if namespace.tier is Tier.PREMIUM else int(value))
+            if most > least:
+                text = str(max(int(value), least))
+                fields.append(Field(name, label, "number", text, f"From {least:,} to {most:,}."))
+        elif isinstance(of, BooleanValue):
+            fields.append(Field(name, label, "check", bool(value), hint))
+        elif isinstance(of, ChoiceValue):
+            texts = [(status.value, status.value) for status in EntityStatus]
+            fields.append(Field(name, label, "select", str(value), hint, choices=texts))
+        elif isinstance(of, DurationValue):
+            if name == _TTL and namespace.tier is Tier.BASIC and new:
+                value, hint = format_duration(BASIC_TTL_MAX_MS), "At most 14 d in the tier basic."
+            text = duration_text(parse_duration(str(value)))
+            fields.append(Field(name, label, "text", text, hint))
+        else:
+            fields.append(Field(name, label, "number" if isinstance(of, IntegerValue) else "text", str(value), hint))
+    for field in fields:
+        field.seldom = field.name in _SELDOM
+    return fields
+
+
+def _partitions(namespace: NamespaceOptions) -> int:
+    """Of an entity that is made by default."""
+    return namespace.partition_count if namespace.tier is Tier.PREMIUM else STANDARD_PARTITION_COUNT
+
+
+def _partitioning(namespace: NamespaceOptions) -> Field:
+    label = LABELS[PARTITIONING].label
+    count = _partitions(namespace)
+    if namespace.tier is Tier.PREMIUM:
+        said = f"Every entity of this premium namespace has {count} partition{'s' if count > 1 else ''}."
+        hint = f"{said}\n{KEYS_HINT}" if count > 1 else said
+        return Field(PARTITIONING, label, "check", count > 1, hint, disabled=True)
+    hint = f"{count} partitions, each with a message broker and a messaging store.\n{KEYS_HINT}\n{LOW_VOLUME_HINT}"
+    return Field(PARTITIONING, label, "check", True, hint)
+
+
+def _size_hint(namespace: NamespaceOptions, count: int) -> str:
+    return "" if count == 1 else f"{count} partitions take {count} times as much."
+
+
+def _choice_text(namespace: NamespaceOptions, size_mb: int, count: int, *, new: bool) -> str:
+    if count == 1:
+        return _gb(size_mb)
+    when = ", partitioned" if new and namespace.tier is not Tier.PREMIUM else ""
+    return f"{_gb(size_mb)} ({_gb(size_mb * count)} in all{when})"
+
+
+def _size_text(size_mb: int, partitions: int) -> str:
+    if partitions == 1:
+        return _gb(size_mb)
+    return f"{_gb(size_mb * partitions)} ({partitions} partitions of {_gb(size_mb)})"
+
+
+def _gb(size_mb: int) -> str:
+    return f"{size_mb // 1024} GB" if size_mb % 1024 == 0 else f"{size_mb:,} MB"
+
+
+def as_plain(fields: list[Field]) -> list[dict[str, Any]]:
+    """For the data of a page."""
+    return [
+        {name: getattr(field, name) for name in Field.__struct_fields__ if name != "choices"}
+        | {"choices": [list(choice) for choice in field.choices]}
+        for field in fields
+    ]

@@ -1,0 +1,37 @@
+"""Which requests are the portal's, and the portal itself from the first of them on."""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from partibus.frontends.rest.answers import done_elsewhere
+from partibus.frontends.rest.metrics import Ask
+from partibus.namespace.namespaces import Namespaces
+
+PATH = "/portal"
+
+
+class Portal:
+    """The pages, made when they are first asked for: a broker starts without them."""
+
+    def __init__(self, namespaces: Namespaces, metrics: Ask) -> None:
+        self._namespaces = namespaces
+        self._metrics = metrics
+        self._site: ASGIApp | None = None
+
+    def takes(self, scope: Scope) -> bool:
+        """A browser shows no ``Authorization``. Who does wants an entity that has the portal's name, or one whose name
+        begins with it."""
+        path: str = scope["path"]
+        if not path.startswith(PATH) or path[len(PATH) :][:1] not in ("", "/"):
+            return False
+        return all(name != b"authorization" for name, _ in scope["headers"])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._site is None:
+            # Takes some 80 ms of a processor, in which others are to be served.
+            self._site = await done_elsewhere(self._make)
+        await self._site(scope, receive, send)
+
+    def _make(self) -> ASGIApp:
+        from partibus.frontends.rest.portal.site import Site
+
+        return Site(self._namespaces, self._metrics)

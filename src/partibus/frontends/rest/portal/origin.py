@@ -1,0 +1,37 @@
+"""Which requests come from the portal's own pages, and where a browser may be sent on to.
+
+A change is asked for by POST. The cookie is not sent along from other sites (``SameSite=Strict``), but other ports and
+names of this host are the same site. So each POST has to say where it comes from: browsers say so in ``Sec-Fetch-Site``
+on the connections that they trust, and in ``Origin`` on all.
+"""
+
+import re
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from partibus.frontends.rest.claims import host_of
+from partibus.frontends.rest.portal.gate import PATH
+
+_NEXT = re.compile(re.escape(PATH) + r"(?:[/?][A-Za-z0-9._~!$&'()*+,;=:@%/?-]*)?")
+_NEXT_MAX = 2_000
+
+
+def comes_from_here(request: Request) -> bool:
+    """Whether a page of the portal under this very name has sent it. One that says nothing has not."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None and site != "same-origin":
+        return False
+    origin = request.headers.get("origin")
+    if origin is None:
+        return site is not None
+    # A proxy that speaks TLS may stand in front: the scheme is the browser's, not ours.
+    return urlsplit(origin).netloc.lower() == host_of(request).lower()
+
+
+def safe_next(wanted: str) -> str:
+    """The page that was wanted before signing in, if it is one of the portal's; else its first one."""
+    path = wanted.partition("?")[0]
+    if len(wanted) > _NEXT_MAX or not _NEXT.fullmatch(wanted) or "//" in path or "." in path or "%" in path:
+        return PATH
+    return wanted

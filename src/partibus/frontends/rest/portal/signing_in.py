@@ -1,0 +1,97 @@
+"""Signing in: a policy's name and key become a cookie that proves it, and no broker remembers anybody.
+
+The cookie holds a shared access signature that the server makes for ``/$portal`` of the namespace. Every broker can
+check it, as it checks those of all clients, and it ends when its policy, or its key, does. It opens nothing else: no
+entity lies below that path. The key itself is not kept.
+"""
+
+import base64
+import binascii
+from dataclasses import replace
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from partibus.errors import ArgumentError, PartibusError, Unauthorized, shown
+from partibus.frontends.rest.claims import host_of
+from partibus.frontends.rest.portal.gate import PATH
+from partibus.namespace.access import Grant, Right
+from partibus.namespace.broker import Broker
+from partibus.namespace.connection_string import parse_connection_string
+from partibus.namespace.sas import make_token
+
+SESSION_S: Final = 8 * 3_600
+"""A day at work."""
+_COOKIE = "partibus-portal"
+_COOKIE_MAX = 4_096
+_SEGMENT = "$portal"
+
+
+def sign_in(broker: Broker, request: Request, connection_string: str, policy: str, key: str) -> str:
+    """The value of the cookie, for who shows a key in either way. ArgumentError, never with the key in it;
+    Unauthorized."""
+    if connection_string:
+        parsed = parse_connection_string(connection_string)
+        if parsed.signature:
+            raise ArgumentError(
+                "connection_string", "SharedAccessSignature=...", "one with SharedAccessKeyName and SharedAccessKey"
+            )
+        policy, key = parsed.key_name, parsed.key
+    if not policy or not key:
+        raise ArgumentError("policy", policy, "the name of an access policy, beside one of its keys")
+    grant = broker.access.check_key(policy, key)
+    if grant.owner:
+        raise Unauthorized(
+            f"The access policy {shown(policy)} is one of the entity '{'/'.join(grant.owner)}'. "
+            "The portal shows the whole namespace: use a policy of the namespace."
+        )
+    if Right.LISTEN not in grant.rights:
+        raise Unauthorized(
+            f"The access policy {shown(policy)} has neither Manage nor Listen. The portal shows what is in entities: "
+            "use a policy that may see it."
+        )
+    token = make_token(_audience(request), policy, key, int(_now_s(broker)) + SESSION_S)
+    return base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
+
+
+def grant_of(broker: Broker, request: Request) -> Grant | None:
+    """What the cookie of a request is good for in this namespace, if it is good for anything."""
+    value = request.cookies.get(_name(request), "")
+    if not value or len(value) > _COOKIE_MAX:
+        return None
+    try:
+        token = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).decode()
+        grant = broker.access.check_token(token, _audience(request), _now_s(broker))
+    except (PartibusError, binascii.Error, ValueError):
+        return None
+    # On the portal's paths it stands for the policy, which is the namespace's.
+    return None if grant.owner or Right.LISTEN not in grant.rights else replace(grant, path=())
+
+
+def remember(response: Response, request: Request, value: str) -> None:
+    """Have the browser show it from now on."""
+    secure = request.url.scheme == "https"
+    response.set_cookie(
+        _name(request), value, max_age=SESSION_S, path=PATH, secure=secure, httponly=True, samesite="strict"
+    )
+
+
+def forget(response: Response, request: Request) -> None:
+    """Sign out."""
+    secure = request.url.scheme == "https"
+    response.delete_cookie(_name(request), path=PATH, secure=secure, httponly=True, samesite="strict")
+
+
+def _name(request: Request) -> str:
+    """Cookies know no ports: two servers on one machine must not sign each other out."""
+    port = host_of(request).rpartition(":")[2]
+    return f"{_COOKIE}-{port}" if port.isdigit() else _COOKIE
+
+
+def _audience(request: Request) -> str:
+    return f"{request.url.scheme}://{host_of(request)}/{_SEGMENT}"
+
+
+def _now_s(broker: Broker) -> float:
+    return broker.wall_clock.now_ms() / 1000

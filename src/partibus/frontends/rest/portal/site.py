@@ -1,0 +1,208 @@
+"""The portal as one ASGI application: which page is whose, who may see it, and what refusals look like."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from partibus.errors import PartibusError, Unauthorized
+from partibus.frontends.rest.atom.errors import status_of
+from partibus.frontends.rest.body import BodyTooLarge
+from partibus.frontends.rest.metrics import Ask
+from partibus.frontends.rest.portal import changes, entities, entity, overview
+from partibus.frontends.rest.portal.gate import PATH
+from partibus.frontends.rest.portal.origin import comes_from_here, safe_next
+from partibus.frontends.rest.portal.render import STYLE, Templates
+from partibus.frontends.rest.portal.signing_in import forget, grant_of, remember, sign_in
+from partibus.frontends.rest.portal.visit import Answer, MovedOn, Page, Visit, address, read_form
+from partibus.namespace.broker import Broker
+from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.requests import RequestKind
+from partibus.throttling.throttle import RETRY_AFTER_S
+
+Handler = Callable[[Visit], Awaitable[Answer]]
+
+_READ: Final = ("GET", "HEAD")
+_PAGES: Final[Mapping[str, tuple[Handler, tuple[str, ...]]]] = {
+    "": (overview.show_overview, _READ),
+    "entities": (entities.show_entities, _READ),
+    "entity": (entity.show_entity, _READ),
+    "create": (changes.create, (*_READ, "POST")),
+    "change": (changes.change, (*_READ, "POST")),
+    "delete": (changes.delete, (*_READ, "POST")),
+}
+"""By what follows `PATH`: what answers, and to which methods."""
+_SIGN_IN: Final = "sign-in"
+_SIGN_OUT: Final = "sign-out"
+_STYLE: Final = "portal.css"
+
+_HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; frame-ancestors 'none'; "
+        "base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    # With no-referrer a browser says "Origin: null" of our own forms, which is what foreign ones say.
+    "referrer-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Site:
+    """All pages."""
+
+    def __init__(self, namespaces: Namespaces, metrics: Ask) -> None:
+        self._namespaces = namespaces
+        self._metrics = metrics
+        self._templates = Templates()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        broker = self._namespaces.of_host(request.headers.get("host"))
+        try:
+            response = await self._answer(request, broker)
+        except ClientDisconnect:
+            return
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        if not request.url.path.endswith(_STYLE):
+            broker.requests.answered_status(RequestKind.MANAGEMENT, response.status_code)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request, broker: Broker) -> Response:
+        name = request.url.path.removeprefix(PATH).strip("/")
+        grant = None if name == _STYLE else grant_of(broker, request)
+        try:
+            if name == _STYLE:
+                return _style(request)
+            if request.method == "POST" and not comes_from_here(request):
+                return self._refuse(request, broker, 403, _FOREIGN)
+            if name == _SIGN_IN:
+                return await self._sign_in(request, broker)
+            if name == _SIGN_OUT:
+                return _sign_out(request)
+            handler, methods = _PAGES.get(name, (None, _READ))
+            if request.method not in methods:
+                response = self._refuse(request, broker, 405, f"{request.method} is not one of {', '.join(methods)}.")
+                response.headers["allow"] = ", ".join(methods)
+                return response
+            if grant is None:
+                return _to_sign_in(request)
+            visit = Visit(broker, self._metrics, request, grant, {})
+            if handler is None:
+                return self._refuse(request, broker, 404, "There is no such page.", visit)
+            try:
+                if visit.is_post:
+                    visit.form = await read_form(request)
+                answer = await handler(visit)
+            except Unauthorized as error:  # who it is was clear
+                return self._refuse(request, broker, 403, str(error), visit)
+            except PartibusError as error:
+                return self._refuse(request, broker, status_of(error)[0], str(error), visit)
+            return self._shown(request, answer, visit)
+        except BodyTooLarge as error:
+            return self._refuse(request, broker, 413, str(error))
+        except PartibusError as error:
+            return self._refuse(request, broker, status_of(error)[0], str(error))
+
+    async def _sign_in(self, request: Request, broker: Broker) -> Response:
+        """The form, and what becomes of it. A key that was typed is never sent back."""
+        if request.method in _READ:
+            return self._page(request, broker, _sign_in_page(broker, request.query_params.get("next", "")))
+        if request.method != "POST":
+            return self._refuse(request, broker, 405, f"{request.method} is not one of GET, HEAD, POST.")
+        form = await read_form(request)
+        policy = form.get("policy", "").strip()
+        try:
+            value = sign_in(
+                broker, request, form.get("connection_string", "").strip(), policy, form.get("key", "").strip()
+            )
+        except PartibusError as error:
+            page = _sign_in_page(broker, form.get("next", ""), policy, str(error))
+            page.status = status_of(error)[0]
+            return self._page(request, broker, page)
+        response = _moved(safe_next(form.get("next", "")))
+        remember(response, request, value)
+        return response
+
+    def _shown(self, request: Request, answer: Answer, visit: Visit) -> Response:
+        if isinstance(answer, MovedOn):
+            return _moved(answer.path)
+        return self._page(request, visit.broker, answer, visit)
+
+    def _refuse(self, request: Request, broker: Broker, status: int, text: str, visit: Visit | None = None) -> Response:
+        headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
+        title = _TITLES.get(status, "This did not work")
+        page = Page("message", title, {"error": text}, status, headers)
+        return self._page(request, broker, page, visit)
+
+    def _page(self, request: Request, broker: Broker, page: Page, visit: Visit | None = None) -> Response:
+        """In HTML, or its data in JSON."""
+        if _wants_json(request):
+            return JSONResponse(page.data, page.status, page.headers)
+        who: dict[str, Any] = {"policy": None, "can_manage": False}
+        if visit is not None:
+            who = {"policy": visit.grant.policy_name, "can_manage": visit.can_manage}
+        text = self._templates.render(
+            page.template,
+            title=page.title,
+            page=page.data,
+            who=who,
+            namespace=broker.namespace.name,
+            tier=broker.namespace.record.options.tier.value,
+            here=request.url.path.removeprefix(PATH).strip("/"),
+        )
+        return Response(text, page.status, page.headers, "text/html; charset=utf-8")
+
+
+_TITLES = {403: "Not allowed", 404: "Not there", 405: "Not that way", 503: "Not now"}
+_FOREIGN = (
+    "This change was not sent by a page of this portal, or by a browser that does not say so. "
+    "Go to the portal and do it there; programs use the admin API."
+)
+
+
+def _sign_in_page(broker: Broker, wanted: str, policy: str = "", error: str = "") -> Page:
+    data = {"next": safe_next(wanted), "policy_typed": policy, "error": error}
+    return Page("sign-in", f"Sign in to {broker.namespace.name}", data)
+
+
+def _to_sign_in(request: Request) -> Response:
+    if _wants_json(request):
+        return JSONResponse({"error": f"Sign in at {PATH}/{_SIGN_IN} first."}, 401)
+    wanted = request.url.path
+    if request.method not in _READ:
+        wanted = PATH  # what was typed is lost, and must not be sent twice
+    elif request.url.query:
+        wanted += f"?{request.url.query}"
+    return _moved(address(_SIGN_IN, next=safe_next(wanted)))
+
+
+def _sign_out(request: Request) -> Response:
+    if request.method != "POST":
+        return _moved(PATH)
+    response = _moved(address(_SIGN_IN))
+    forget(response, request)
+    return response
+
+
+def _style(request: Request) -> Response:
+    if request.method not in _READ:
+        return Response("", 405, {"allow": ", ".join(_READ)})
+    return Response(STYLE, 200, {"cache-control": "max-age=300"}, "text/css; charset=utf-8")
+
+
+def _moved(path: str) -> Response:
+    """The browser is to get another page."""
+    return Response("", 303, {"location": quote(path, safe="/?&=%$-._~!'()*+,;:@")})
+
+
+def _wants_json(request: Request) -> bool:
+    asked = request.query_params.get("format")
+    if asked is not None:
+        return asked == "json"
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted

@@ -1,0 +1,84 @@
+"""Numbers as people read and write them: sizes, times, counts.
+
+A KB is 1,024 bytes and so on, as where the service says that an entity has 1 to 5 GB (row P21).
+"""
+
+import re
+
+from partibus.errors import moment
+from partibus.namespace.durations import (
+    MS_PER_DAY,
+    MS_PER_HOUR,
+    MS_PER_MINUTE,
+    MS_PER_SECOND,
+    UNLIMITED_FROM_MS,
+    UNLIMITED_TEXT,
+    format_duration,
+)
+
+NO_LIMIT = "no limit"
+
+_SIZES = ("bytes", "KB", "MB", "GB", "TB")
+_UNITS = (("d", MS_PER_DAY), ("h", MS_PER_HOUR), ("min", MS_PER_MINUTE), ("s", MS_PER_SECOND), ("ms", 1))
+_MS = {
+    **dict(_UNITS),
+    "day": MS_PER_DAY,
+    "days": MS_PER_DAY,
+    "hour": MS_PER_HOUR,
+    "hours": MS_PER_HOUR,
+    "m": MS_PER_MINUTE,
+    "minute": MS_PER_MINUTE,
+    "minutes": MS_PER_MINUTE,
+    "sec": MS_PER_SECOND,
+    "second": MS_PER_SECOND,
+    "seconds": MS_PER_SECOND,
+}
+_PART = re.compile(r"([0-9]{1,12})\s*([a-z]+)\s*")
+
+
+def number_text(number: float) -> str:
+    """``12,345``, and two decimals of what is not whole."""
+    return f"{number:,}" if float(number).is_integer() and isinstance(number, int) else f"{number:,.2f}"
+
+
+def size_text(size_bytes: float) -> str:
+    """``1.5 GB``: the largest unit of which there is one, and a decimal where that says more."""
+    unit = 0
+    while size_bytes >= 1024 and unit < len(_SIZES) - 1:
+        size_bytes /= 1024
+        unit += 1
+    digits = 0 if float(size_bytes).is_integer() or size_bytes >= 100 else 1
+    return f"{size_bytes:.{digits}f} {_SIZES[unit]}"
+
+
+def duration_text(ms: int) -> str:
+    """``1 h 30 min``, which `duration_json` reads back."""
+    if ms >= UNLIMITED_FROM_MS:
+        return NO_LIMIT
+    parts = []
+    for name, unit_ms in _UNITS:
+        count, ms = divmod(ms, unit_ms)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts) or "0 s"
+
+
+def duration_json(text: str) -> str:
+    """The XML duration that somebody means who has typed one, ``1 h 30 min``, ``no limit`` or nothing, which is the
+    same. What means nothing stays, for the property's own check to refuse."""
+    bare = text.strip().lower()
+    if bare in ("", NO_LIMIT, "unlimited", "never", "none"):
+        return UNLIMITED_TEXT
+    ms = at = 0
+    while at < len(bare):
+        part = _PART.match(bare, at)
+        if part is None or part[2] not in _MS:
+            return text.strip()
+        ms += int(part[1]) * _MS[part[2]]
+        at = part.end()
+    return format_duration(ms)
+
+
+def time_text(at_ms: int) -> str:
+    """Of the broker's clock."""
+    return moment(at_ms)
