@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from partibus.pipeline import telemetry_job
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.histogram import bucket_of, percentile_name, value_of
 from partibus.pipeline.job import Job, JobOptions
@@ -112,7 +113,9 @@ def assert_percentiles(told: dict[str, Any], done: list[dict[str, Any]]) -> None
 
 
 @pytest.mark.row("D7")
-def test_sampled_rows_count_with_their_weights(spark: SparkSession, tmp_path: Path) -> None:
+def test_sampled_rows_count_with_their_weights_whoever_holds_their_sums(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [
         row("send", 0, weight=10.0, key="a", slot=5, latency_us=100),
         row("send", 0, weight=1.0, key="b", slot=6, latency_us=5000),
@@ -121,6 +124,7 @@ def test_sampled_rows_count_with_their_weights(spark: SparkSession, tmp_path: Pa
         row("dead_letter", 2, weight=10.0),
         row("commit", 2, messages=40, latency_us=2000, weight=1.0, entity=None, partition_id=None),
         row("commit", 2, messages=60, latency_us=4000, weight=1.0, entity=None, partition_id=None),
+        row("use", 2, messages=1000, weight=1.0),
     ]
     found = summary(spark, tmp_path, frame(spark, rows))
     (entity,) = found["entities"]
@@ -134,9 +138,13 @@ def test_sampled_rows_count_with_their_weights(spark: SparkSession, tmp_path: Pa
     commits = found["commits"]
     assert (commits["count"], commits["messages_per_commit"]) == (2, 50)
     assert commits["duration_us"]["largest"] == pytest.approx(4000, rel=0.02)
+    monkeypatch.setattr(telemetry_job, "HELD_MAX", 0)
+    assert comparable(summary(spark, tmp_path, frame(spark, rows))) == comparable(found)
 
 
-def test_only_what_is_asked_for_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_what_is_asked_for_is_told_whoever_holds_the_sums(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [row("send", second, entity=name) for name in ("q", "Other", "third") for second in range(len(name) * 3)]
     since = START + timedelta(seconds=4)
     found = summary(spark, tmp_path, frame(spark, rows), entities=["OTHER", "q"], since=since, entities_max=1)

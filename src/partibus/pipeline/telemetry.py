@@ -1,37 +1,27 @@
 """What the broker's telemetry says: rates, latencies, ages, redeliveries and refusals, per entity, partition and key.
 
-`rollup` adds rows up; here the sums are asked, the same way after a batch and while a stream goes on. What comes back
-is plain values in the shape that docs/pipeline.md promises of the result.
+`rollup` adds rows up; here the sums are asked (`questions`), the same way after a batch and while a stream goes on.
+What comes back is plain values in the shape that docs/pipeline.md promises of the result.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import reduce
 from math import ceil
-from operator import or_
-from typing import Any, Final
-
-from pyspark.sql import DataFrame, Row, Window
-from pyspark.sql import functions as sf
+from typing import Final
 
 from partibus.pipeline.histogram import spread
 from partibus.pipeline.partial import DWELL, LATENCY
-from partibus.pipeline.rollup import ENTITY, Rollup
+from partibus.pipeline.questions import DONE, MOST, Name, Questions, Values
 from partibus.pipeline.skew import skew
-from partibus.telemetry.schema import COMMIT, OK
+from partibus.telemetry.schema import OK
 
 SERIES_POINTS_MAX: Final = 240
 """Points of a curve: more than a page of a report can show makes nothing clearer."""
 THROTTLED: Final = ("com.microsoft:server-busy", "amqp:resource-limit-exceeded")
 """Outcomes that ask the client to slow down, or say that something is full."""
 
-_PEAK: Final = {"sent": "sent_most", "delivered": "delivered_most", "completed": "completed_most"}
-
-Values = dict[str, Any]
-Name = tuple[str, str]
-"""Namespace and entity."""
 Histogram = dict[int, float]
 """Bucket -> messages."""
 
@@ -50,61 +40,39 @@ _COUNTED: Final = {
 """Name in the result -> operation."""
 
 
-def summarize(rollup: Rollup, *, entities_max: int, keys_max: int) -> Values:
+def summarize(questions: Questions, *, entities_max: int, keys_max: int) -> Values:
     """The result of the job. ``entities_max``: of so many entities, the busiest ones, everything is told; ``keys_max``:
     so many keys of each."""
-    every, names = _totals(rollup.activity, entities_max)
+    every, names = _totals(questions.totals(entities_max))
     if not every["rows"]:
         return {**every, "entities": [], "commits": None, "series": [], "latency_series": []}
-    busy = ((sf.col("namespace") == namespace) & (sf.col("entity") == entity) for namespace, entity in names)
-    is_busy = reduce(or_, busy, sf.lit(False))
-    is_asked = is_busy & (sf.col("op") != COMMIT)
-    activity, timing = rollup.activity.where(is_asked), rollup.timing.where(is_asked)
+    busy = questions.only(names)
     step = _step(every["seconds"], 1)
-    by_partition = (*ENTITY, "partition_id", "op", "measure")
     with ThreadPoolExecutor() as pool:  # the larger part is what Spark's driver does for each of them
-        series_asked = pool.submit(_series, activity, step)
-        sums_asked = pool.submit(_sums, activity)
-        histograms_asked = pool.submit(_histograms, timing, *by_partition)
-        keys_asked = pool.submit(_ranked, rollup.keys.where(is_busy), keys_max)
-        latency_asked = pool.submit(_over_time, rollup.timing, _step(every["seconds"], 60))
-        durations = _commit_durations(rollup.timing) if every["commits"] else None
+        series_asked = pool.submit(busy.series, step)
+        sums_asked = pool.submit(busy.by_operation)
+        histograms_asked = pool.submit(busy.histograms)
+        keys_asked = pool.submit(busy.busiest_keys, keys_max)
+        latency_asked = pool.submit(questions.histograms_over_time, _step(every["seconds"], 60))
+        durations = questions.histogram_of_commits() if every["commits"] else []
     series = series_asked.result()
     entities = _entities(sums_asked.result(), every["seconds"], _peaks(series))
     _add_timing(entities, histograms_asked.result())
     if every["commits"]:
-        every["commits"]["duration_us"] = durations
+        weights = {row["bucket"]: row["messages"] for row in durations}
+        every["commits"]["duration_us"] = spread(weights) if weights else None
     _add_keys(entities, keys_asked.result())
     return {
         **every,
         "entities": list(entities.values()),
         "step_seconds": step,
-        "series": [{name: value for name, value in point.items() if name not in _PEAK.values()} for point in series],
-        "latency_series": latency_asked.result(),
+        "series": [{name: value for name, value in point.items() if name not in MOST.values()} for point in series],
+        "latency_series": _over_time(latency_asked.result()),
     }
 
 
-def _totals(activity: DataFrame, most: int) -> tuple[Values, list[Name]]:
-    """What all rows say together, and the names of the ``most`` busiest entities."""
-    about_messages = sf.col("op") != COMMIT
-    sums = activity.groupingSets([[sf.col("namespace"), sf.col("entity")], []], "namespace", "entity").agg(
-        (sf.grouping_id() > 0).alias("all"),
-        sf.min("second").alias("first"),
-        sf.max("second").alias("last"),
-        sf.sum("rows").alias("rows"),
-        *(
-            sf.sum(sf.when(about_messages if of_messages else ~about_messages, sf.col(name)).otherwise(0)).alias(alias)
-            for name, of_messages, alias in (
-                ("operations", True, "operations"),
-                ("rows", True, "told"),
-                ("operations", False, "commits"),
-                ("messages", False, "committed"),
-            )
-        ),
-    )
-    count = sf.count_if(~sf.col("all") & (sf.col("operations") > 0)).over(Window.partitionBy())
-    first = sums.withColumn("entities", count).sort(sf.desc("all"), sf.desc("operations"), *ENTITY).limit(most + 1)
-    found = first.collect()
+def _totals(found: list[Values]) -> tuple[Values, list[Name]]:
+    """What all rows say together, and the names of the busiest entities."""
     if not found:
         return {"rows": 0}, []
     every, *rows = found
@@ -129,22 +97,17 @@ def _totals(activity: DataFrame, most: int) -> tuple[Values, list[Name]]:
     }, names
 
 
-def _sums(activity: DataFrame) -> list[Row]:
-    by_operation = activity.groupBy(*ENTITY, "partition_id", "op", "outcome")
-    return by_operation.agg(*(sf.sum(name).alias(name) for name in ("messages", "bytes", "redeliveries"))).collect()
-
-
-def _entities(sums: list[Row], seconds: float, peaks: Mapping[Name, Values]) -> dict[Name, Values]:
+def _entities(sums: list[Values], seconds: float, peaks: Mapping[Name, Values]) -> dict[Name, Values]:
     """Counts, rates and partitions of each, the busiest first."""
-    found: dict[Name, list[Row]] = defaultdict(list)
+    found: dict[Name, list[Values]] = defaultdict(list)
     for row in sums:
         found[row["namespace"], row["entity"]].append(row)
     entities = {name: _entity(name, rows, seconds, peaks[name]) for name, rows in found.items()}
     return dict(sorted(entities.items(), key=lambda item: (-item[1]["sent"] - item[1]["delivered"], item[0])))
 
 
-def _entity(name: Name, rows: list[Row], seconds: float, peaks: Values) -> Values:
-    partitions: dict[int, list[Row]] = defaultdict(list)
+def _entity(name: Name, rows: list[Values], seconds: float, peaks: Values) -> Values:
+    partitions: dict[int, list[Values]] = defaultdict(list)
     for row in rows:
         if row["partition_id"] is not None:
             partitions[row["partition_id"]].append(row)
@@ -157,7 +120,7 @@ def _entity(name: Name, rows: list[Row], seconds: float, peaks: Values) -> Value
         "entity": name[1],
         **counts,
         "redelivery_share": counts["redelivered"] / counts["delivered"] if counts["delivered"] else 0.0,
-        "per_second": {key: {"mean": counts[key] / seconds, "peak": peaks[key]} for key in _PEAK},
+        "per_second": {key: {"mean": counts[key] / seconds, "peak": peaks[key]} for key in DONE},
         "skew": {key: skew([load[key] for load in loads])._asdict() for key in ("sent", "delivered") if loads},
         "partitions": loads,
         LATENCY: {},
@@ -167,7 +130,7 @@ def _entity(name: Name, rows: list[Row], seconds: float, peaks: Values) -> Value
     }
 
 
-def _counts(rows: Iterable[Row]) -> Values:
+def _counts(rows: Iterable[Values]) -> Values:
     """Messages by what was done with them; and what was not done, by the reason."""
     done: dict[str, float] = defaultdict(float)
     refused: dict[str, float] = defaultdict(float)
@@ -191,15 +154,15 @@ def _counts(rows: Iterable[Row]) -> Values:
 
 def _peaks(series: list[Values]) -> dict[Name, Values]:
     """The most messages of one second, per entity."""
-    peaks: dict[Name, Values] = defaultdict(lambda: dict.fromkeys(_PEAK, 0))
+    peaks: dict[Name, Values] = defaultdict(lambda: dict.fromkeys(MOST, 0))
     for point in series:
         mine = peaks[point["namespace"], point["entity"]]
-        for name, column in _PEAK.items():
+        for name, column in MOST.items():
             mine[name] = max(mine[name], round(point[column]))
     return peaks
 
 
-def _add_timing(entities: dict[Name, Values], histograms: list[Row]) -> None:
+def _add_timing(entities: dict[Name, Values], histograms: list[Values]) -> None:
     """Percentiles by operation, of the entities and of their partitions."""
     whole: dict[tuple[Name, str, str], Histogram] = defaultdict(lambda: defaultdict(float))
     parts: dict[tuple[Name, int, str, str], Histogram] = defaultdict(lambda: defaultdict(float))
@@ -215,45 +178,17 @@ def _add_timing(entities: dict[Name, Values], histograms: list[Row]) -> None:
             loads[name, partition][measure][op] = spread(histogram)
 
 
-def _over_time(timing: DataFrame, step: int) -> list[Values]:
+def _over_time(histograms: list[Values]) -> list[Values]:
     """Of all entities together: what sends, completions and commits took, and how old messages were at delivery."""
-    shown = timing.where(
-        ((sf.col("measure") == LATENCY) & sf.col("op").isin("send", "complete", COMMIT))
-        | ((sf.col("measure") == DWELL) & (sf.col("op") == "deliver"))
-    )
-    steps = shown.withColumn("at", sf.floor(sf.col("minute") / step) * step)
     found: dict[tuple[int, str, str], Histogram] = defaultdict(dict)
-    for row in _histograms(steps, "at", "op", "measure"):
+    for row in histograms:
         found[row["at"], row["op"], row["measure"]][row["bucket"]] = row["messages"]
     return [
         {"at": at, "op": op, "measure": measure, **spread(found[at, op, measure])} for at, op, measure in sorted(found)
     ]
 
 
-def _commit_durations(points: DataFrame) -> Values | None:
-    rows = _histograms(points.where(sf.col("op") == COMMIT), "op")
-    return spread({row["bucket"]: row["messages"] for row in rows}) if rows else None
-
-
-def _histograms(timing: DataFrame, *by: str) -> list[Row]:
-    return timing.groupBy(*by, "bucket").agg(sf.sum("messages").alias("messages")).collect()
-
-
-def _ranked(keys: DataFrame, keys_max: int) -> list[Row]:
-    """The keys with most messages of each entity, and how many keys there are."""
-    per_key = keys.groupBy(*ENTITY, "key", "others").agg(
-        *(sf.sum(name).alias(name) for name in ("sent", "bytes", "deliveries", "redeliveries")),
-        sf.array_sort(sf.array_distinct(sf.array(sf.min("partition_id"), sf.max("partition_id")))).alias("partitions"),
-    )
-    whole = Window.partitionBy(*ENTITY)
-    order = whole.orderBy("others", sf.desc(sf.col("sent") + sf.col("deliveries")), "key")
-    ranked = per_key.select(
-        "*", sf.row_number().over(order).alias("rank"), sf.count_if(~sf.col("others")).over(whole).alias("n")
-    )
-    return ranked.where((sf.col("rank") <= keys_max) & ~sf.col("others")).sort("rank").collect()
-
-
-def _add_keys(entities: dict[Name, Values], ranked: list[Row]) -> None:
+def _add_keys(entities: dict[Name, Values], ranked: list[Values]) -> None:
     for row in ranked:
         entity = entities[row["namespace"], row["entity"]]
         entity["key_count"] = row["n"]
@@ -271,24 +206,6 @@ def _add_keys(entities: dict[Name, Values], ranked: list[Row]) -> None:
 def _step(seconds: float, grain: int) -> int:
     """Seconds from one point of a curve to the next, a multiple of the table's grain."""
     return grain * max(1, ceil(seconds / grain / SERIES_POINTS_MAX))
-
-
-def _series(activity: DataFrame, step: int) -> list[Values]:
-    """Messages per second over time and entity: the mean of each ``step`` seconds, and the most of one second."""
-    done = sf.col("outcome") == OK
-    seconds = activity.groupBy(*ENTITY, "second").agg(
-        *(
-            sf.sum(sf.when(done & (sf.col("op") == _COUNTED[name]), sf.col("messages")).otherwise(0.0)).alias(name)
-            for name in _PEAK
-        ),
-        sf.sum("redeliveries").alias("redelivered"),
-        sf.sum(sf.when(~done, sf.col("messages")).otherwise(0.0)).alias("refused"),
-    )
-    series = seconds.groupBy((sf.floor(sf.col("second") / step) * step).alias("at"), *ENTITY).agg(
-        *((sf.sum(name) / step).alias(name) for name in (*_PEAK, "redelivered", "refused")),
-        *(sf.max(name).alias(peak) for name, peak in _PEAK.items()),
-    )
-    return [row.asDict() for row in series.sort("at", *ENTITY).collect()]
 
 
 def _iso(at: int) -> str:
