@@ -101,7 +101,8 @@ def denies_what_was_executed() -> None:
 def spares_the_silent() -> None:
     """A broker that does not answer loses its stores, and goes on when it wakes. By itself harmless where stores are
     fenced: that is what the epoch is for."""
-    from partibus.cluster.supervisor import Child, Supervisor
+    from partibus.cluster.children import Child
+    from partibus.cluster.supervisor import Supervisor
     from partibus.node import member
 
     kill, ended = Child.kill, Supervisor._ended

@@ -11,15 +11,15 @@ it is seen to be stopped. Ticks are counted and not time: when the whole machine
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from secrets import token_hex
 from typing import Any
 
+from partibus.cluster.children import Child, Children
 from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused
 from partibus.cluster.ownership_plan import GiveUp, OwnershipPlan, Take
+from partibus.cluster.whole import Whole
 from partibus.errors import StartError
 from partibus.units.shares import brokers_wanted
 
@@ -43,47 +43,6 @@ ENDED_S = 5.0
 
 class SupervisorError(StartError):
     """The brokers could not be started; the text says why."""
-
-
-class Child:
-    """One run of one broker."""
-
-    def __init__(self, broker: str, process: asyncio.subprocess.Process) -> None:
-        self.broker = broker
-        self.incarnation = token_hex(8)
-        self.process = process
-        self.channel: ControlChannel
-        self.joined = False
-        """It has read the catalog and follows what is said."""
-        self.serving = False
-        """It takes connections."""
-        self.silent_ticks = 0
-        self.lag_ms = 0.0
-        """How long it took to answer the last time."""
-        self.told: Body = {}
-        """What the other brokers have to know of it all the time, as it was a moment ago: how busy it is, and with how
-        many clients. What is in it brokers know."""
-        self.introduced = False
-        """It has been told who it is, or is about to be before anything else."""
-        self.leaving = False
-        """It gives up its stores, and ends."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """It is the system that says so: SIGSTOP, or a debugger. False where systems can't tell."""
-        try:
-            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-        except (AttributeError, ChildProcessError):
-            return False
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def kill(self) -> None:
-        """SIGKILL, whatever state it is in."""
-        with suppress(ProcessLookupError):
-            self.process.kill()
 
 
 class Supervisor:
@@ -110,17 +69,12 @@ class Supervisor:
         self._command = command
         self._names = store_names
         self._make_start = make_start
-        self._now_ms = now_ms
         self._least = brokers
         self._most = brokers if brokers_max is None else brokers_max
         self._units_per_broker = units_per_broker
-        self._brokers = [f"broker-{index}" for index in range(brokers)]
-        """Those that should run."""
-        self._children: dict[str, Child] = {}
-        self._restarts = dict.fromkeys(self._brokers, -1)
+        self.children = Children(brokers)
+        self.whole = Whole(self.children, store_names, now_ms)
         self._plan = OwnershipPlan(len(store_names))
-        self._changes: dict[str, Any] = {}
-        """What was announced and is written down nowhere: a child that starts must hear of it."""
         self._version = 0
         self._started = False
         self._stopping = False
@@ -128,8 +82,6 @@ class Supervisor:
         self._all_joined = asyncio.Event()
         self._settled = asyncio.Event()
         self._any_moved = asyncio.Event()
-        self._clock_turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -137,10 +89,10 @@ class Supervisor:
         """Start all, deal the stores out, let them listen; then answers ``id``, ``pid`` and number of ``stores`` of
         each. Raises `SupervisorError` when a child ends before that; then none is left."""
         self._failed = asyncio.get_running_loop().create_future()
-        for broker in self._brokers:
-            self._spawn(self._keep_running(broker))
-        self._spawn(self._tick())
-        starting = self._spawn(self._all_serving())
+        for broker in self.children.brokers:
+            self.children.spawn(self._keep_running(broker))
+        self.children.spawn(self._tick())
+        starting = self.children.spawn(self._all_serving())
         await asyncio.wait([starting, self._failed], return_when=asyncio.FIRST_COMPLETED)
         if self._failed.done():
             await self.stop()
@@ -148,8 +100,8 @@ class Supervisor:
         await starting
         self._started = True
         return [
-            {"id": broker, "pid": self._children[broker].pid, "stores": self._plan.owners.count(broker)}
-            for broker in self._brokers
+            {"id": broker, "pid": self.children[broker].pid, "stores": self._plan.owners.count(broker)}
+            for broker in self.children.brokers
         ]
 
     async def stop(self) -> None:
@@ -157,8 +109,8 @@ class Supervisor:
         self._stopping = True
         for op, seconds in (("drain", DRAIN_S), ("close", CLOSE_S)):
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ask_all(op), seconds)
-        children = list(self._children.values())
+                await asyncio.wait_for(self.children.ask_all(op), seconds)
+        children = list(self.children)
         ended = [asyncio.ensure_future(child.process.wait()) for child in children]
         if ended:
             await asyncio.wait(ended, timeout=ENDED_S)
@@ -168,32 +120,29 @@ class Supervisor:
                 child.kill()
         if ended:
             await asyncio.wait(ended)
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.children.cancel_all()
 
     def reload(self) -> None:
         """Have all take the certificate that is in its files now."""
-        self._spawn(self._ask_all("reload"))
+        self.children.spawn(self.children.ask_all("reload"))
 
     async def _all_serving(self) -> None:
         """The stores are dealt out when all are there, so that none has to move at once."""
         await self._all_joined.wait()
-        for broker in self._brokers:
+        for broker in self.children.brokers:
             self._plan.joined(broker)
         self._go_on()
         await self._settled.wait()
-        await asyncio.gather(*(self._listen(self._children[broker]) for broker in self._brokers))
+        await asyncio.gather(*(self._listen(self.children[broker]) for broker in self.children.brokers))
 
     # -- one child ---------------------------------------------------------------------------------------------------
 
     async def _keep_running(self, broker: str) -> None:
         delay_s = RESTART_DELAY_S
         loop = asyncio.get_running_loop()
-        while not self._is_stopping() and broker in self._brokers:
+        while not self._is_stopping() and broker in self.children.brokers:
             began_s = loop.time()
-            self._restarts[broker] += 1
+            self.children.restarts[broker] += 1
             child = await self._run(broker)
             code = await child.process.wait()
             self._ended(child, code)
@@ -219,14 +168,14 @@ class Supervisor:
         child = Child(broker, process)
 
         async def handle(op: str, body: Body) -> Body | None:
-            return await self._asked(child, op, body)
+            return await self.whole.asked(child, op, body)
 
         def lost() -> None:
             asyncio.get_running_loop().call_later(ENDED_S, child.kill)
 
         child.channel = await ControlChannel.open(ours, handle, lost)
-        self._children[broker] = child
-        self._spawn(self._introduce(child))
+        self.children.add(child)
+        self.children.spawn(self._introduce(child))
         return child
 
     async def _introduce(self, child: Child) -> None:
@@ -234,7 +183,7 @@ class Supervisor:
         if self._is_stopping():
             child.kill()
             return
-        start = dict(self._make_start(child.broker)) | {"now_ms": self._now_ms, "changes": self._changes}
+        start = dict(self._make_start(child.broker)) | {"now_ms": self.whole.now_ms, "changes": self.whole.changes}
         start |= {"broker": child.broker, "incarnation": child.incarnation, "store_names": list(self._names)}
         with suppress(ControlLost):
             try:
@@ -248,24 +197,23 @@ class Supervisor:
                 return
             child.joined = True
             child.silent_ticks = 0
-            if all(self._is_joined(broker) for broker in self._brokers):
+            if self.children.all_joined:
                 self._all_joined.set()
             if self._started:
                 self._plan.joined(child.broker)
                 self._go_on()
                 await self._listen(child)
-                again = log.warning if self._restarts[child.broker] else log.info
+                again = log.warning if self.children.restarts[child.broker] else log.info
                 again("%s runs now as process %d", child.broker, child.pid)
 
     async def _listen(self, child: Child) -> None:
-        await child.channel.ask("listen", told=self._told_by_others(child))
+        await child.channel.ask("listen", told=self.children.told_by_others(child))
         child.serving = True
 
     def _ended(self, child: Child, code: int) -> None:
         """Its stores go to the others at once: its process is gone, and its locks on their files with it."""
         child.channel.close()
-        if self._children.get(child.broker) is child:
-            del self._children[child.broker]
+        self.children.remove(child)
         if not self._stopping and not child.leaving:
             log.warning(
                 "%s (process %d) has ended with code %d; the others take its stores", child.broker, child.pid, code
@@ -273,19 +221,15 @@ class Supervisor:
         self._plan.left(child.broker)
         self._go_on()
 
-    def _is_joined(self, broker: str) -> bool:
-        child = self._children.get(broker)
-        return child is not None and child.joined
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            for child in list(self._children.values()):
+            for child in self.children:
                 if not child.joined:
                     child.silent_ticks = child.silent_ticks + 1 if child.is_stopped else 0
                 else:
                     if child.silent_ticks == 0:
-                        self._spawn(self._ping(child))
+                        self.children.spawn(self._ping(child))
                     child.silent_ticks += 1
                 if child.silent_ticks == SILENT_TICKS_MAX + 1:
                     log.warning(
@@ -300,15 +244,12 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         asked_s = loop.time()
         with suppress(ControlLost):
-            answer = await child.channel.ask("ping", told=self._told_by_others(child))
+            answer = await child.channel.ask("ping", told=self.children.told_by_others(child))
             child.lag_ms = (loop.time() - asked_s) * 1000
             child.silent_ticks = 0
             child.told = answer.get("told", {})
-            if child.broker == self._brokers[0] and "units" in answer:
+            if child.broker == self.children.brokers[0] and "units" in answer:
                 self._fit(answer["units"])
-
-    def _told_by_others(self, child: Child) -> list[Body]:
-        return [other.told for other in self._children.values() if other is not child]
 
     # -- as many as are wanted ---------------------------------------------------------------------------------------
 
@@ -316,22 +257,20 @@ class Supervisor:
         """Premium namespaces have so many units in all: begin to start one, or to end one. One at a time, when all the
         stores are where they should be."""
         wanted = brokers_wanted(units, self._least, self._most, self._units_per_broker)
-        if wanted == len(self._brokers) or not (self._started and self._plan.settled) or self._is_stopping():
+        if wanted == len(self.children.brokers) or not (self._started and self._plan.settled) or self._is_stopping():
             return
-        if any(child.leaving or not child.serving for child in self._children.values()):
+        if any(child.leaving or not child.serving for child in self.children):
             return
-        if len(self._children) != len(self._brokers):
+        if len(self.children) != len(self.children.brokers):
             return  # one is being started again
-        if wanted > len(self._brokers):
-            broker = f"broker-{len(self._brokers)}"
+        if wanted > len(self.children.brokers):
+            broker = self.children.more()
             log.info("%s is started: %d messaging units want %d brokers", broker, units, wanted)
-            self._brokers.append(broker)
-            self._restarts[broker] = -1
-            self._spawn(self._keep_running(broker))
+            self.children.spawn(self._keep_running(broker))
         else:
-            broker = self._brokers.pop()
+            broker = self.children.brokers.pop()
             log.info("%s is ended: %d messaging units want %d brokers", broker, units, wanted)
-            self._spawn(self._end(self._children[broker]))
+            self.children.spawn(self._end(self.children[broker]))
 
     async def _end(self, child: Child) -> None:
         child.leaving = True
@@ -360,10 +299,10 @@ class Supervisor:
         if self._stopping:
             return
         for step in self._plan.next_steps():
-            self._spawn(self._do(step, self._children[step.broker]))
+            self.children.spawn(self._do(step, self.children[step.broker]))
         self._version += 1
         owners = [self._owner(broker) for broker in self._plan.owners]
-        joined = [child for child in self._children.values() if child.joined]
+        joined = self.children.joined
         said = {
             "version": self._version,
             "owners": owners,
@@ -377,7 +316,7 @@ class Supervisor:
             self._settled.set()
 
     def _owner(self, broker: str | None) -> tuple[str, str] | None:
-        child = self._children.get(broker) if broker is not None else None
+        child = self.children.find(broker)
         return None if child is None else (child.broker, child.incarnation)
 
     async def _do(self, step: Take | GiveUp, child: Child) -> None:
@@ -389,103 +328,3 @@ class Supervisor:
                 await child.channel.ask("give-up", store_no=step.store_no)
                 self._plan.released(step.store_no, step.broker)
             self._go_on()
-
-    # -- answers for the whole ---------------------------------------------------------------------------------------
-
-    async def _asked(self, child: Child, op: str, body: Body) -> Body | None:
-        """What a child asks for."""
-        match op:
-            case "announce":
-                change = body["change"]
-                self._changes |= {key: value for key, value in change.items() if key != "entity"}
-                await self._ask_all("follow", but=child, change=change)
-                return None
-            case "health":
-                return {"stores": await self._health()}
-            case "status":
-                return await self._status()
-            case "measurements":
-                return await self._ask_all("measure", brokers=len(self._brokers))
-            case "used":
-                return {"entities": await self._used()}
-            case "advance":
-                return {"now_ms": await self._advance(body["milliseconds"])}
-        raise ControlRefused(f"the supervisor knows no operation '{op}'")
-
-    async def _ask_all(self, op: str, *, but: Child | None = None, **body: Any) -> dict[str, Body]:
-        """The answers of all that are there, by broker; who ends meanwhile has none. A child that is still starting
-        is asked as well once it knows who it is, since it may have read the catalog already, but not waited for: nobody
-        uses it yet."""
-        answers: dict[str, Body] = {}
-
-        async def ask(child: Child) -> None:
-            with suppress(ControlLost):
-                try:
-                    answers[child.broker] = await child.channel.ask(op, **body)
-                except ControlRefused as error:
-                    log.warning("%s could not do '%s': %s", child.broker, op, error)
-
-        there = [child for child in self._children.values() if child.introduced and child is not but]
-        asked = [(self._spawn(ask(child)), child) for child in there]
-        await asyncio.gather(*(task for task, child in asked if child.joined))
-        return answers
-
-    async def _health(self) -> dict[str, str]:
-        """What each store says, by name."""
-        stores = dict.fromkeys(self._names, "no broker has it at the moment")
-        for answer in (await self._ask_all("facts")).values():
-            stores |= {name: facts["trouble"] or "ok" for name, facts in answer["stores"].items()}
-        return stores
-
-    async def _status(self) -> dict[str, Any]:
-        facts = await self._ask_all("facts")
-        stores: dict[str, dict[str, Any]] = {
-            name: {"name": name, "owner": None, "trouble": "no broker has it at the moment"} for name in self._names
-        }
-        for broker, answer in facts.items():
-            for name, one in answer["stores"].items():
-                stores[name] = {"name": name, "owner": broker, **one}
-        return {
-            "brokers": [self._broker_status(broker, facts) for broker in self._brokers],
-            "stores": list(stores.values()),
-        }
-
-    def _broker_status(self, broker: str, facts: Mapping[str, Body]) -> dict[str, Any]:
-        child = self._children.get(broker)
-        return {
-            "id": broker,
-            "pid": None if child is None else child.pid,
-            "incarnation": None if child is None else child.incarnation,
-            "state": "away" if child is None else "serving" if child.serving else "starting",
-            "stores": len(facts[broker]["stores"]) if broker in facts else 0,
-            "connections": facts[broker]["connections"] if broker in facts else 0,
-            "namespaces": facts[broker]["namespaces"] if broker in facts else {},
-            "restarts": self._restarts[broker],
-            "lag_ms": None if child is None else round(child.lag_ms, 1),
-        }
-
-    async def _used(self) -> list[int]:
-        """Ids of the entities that were used through any broker since this was asked last."""
-        answers = await self._ask_all("take-used")
-        return sorted({entity_id for answer in answers.values() for entity_id in answer["entities"]})
-
-    async def _advance(self, milliseconds: int) -> int:
-        """Move the manual clock of all. What fell due in one may have been sent on to another: hence two rounds."""
-        async with self._clock_turn:
-            if self._now_ms is None:
-                raise ControlRefused(
-                    "The clock of these brokers is the real one. Serve with --clock manual to move it."
-                )
-            used = await self._used()
-            self._now_ms += milliseconds
-            now_ms = self._now_ms
-            await self._ask_all("advance", now_ms=now_ms, used=used)
-            await self._ask_all("run-out")
-            return now_ms
-
-    def _spawn(self, work: Any) -> asyncio.Task[Any]:
-        """The loop itself keeps tasks weakly only."""
-        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from partibus.cluster.supervisor import SILENT_TICKS_MAX, TICK_S, Child, Supervisor, SupervisorError
+from partibus.cluster.children import Child
+from partibus.cluster.supervisor import SILENT_TICKS_MAX, TICK_S, Supervisor, SupervisorError
 
 NAMES = [f"store-{number:02}" for number in range(6)]
 
@@ -75,7 +76,7 @@ def play(tmp_path: Path, mode: str, scene: Scene, brokers: int = 3) -> None:
 async def at_rest(supervisor: Supervisor) -> None:
     """Every broker serves and has its share."""
     while True:
-        status = await supervisor._status()
+        status = await supervisor.whole.status()
         brokers = status["brokers"]
         if all(one["state"] == "serving" and one["stores"] == len(NAMES) // len(brokers) for one in brokers):
             return
@@ -87,7 +88,7 @@ def test_a_child_that_can_not_start_ends_the_start(tmp_path: Path, mode: str, wh
     async def scene(supervisor: Supervisor) -> None:
         with pytest.raises(SupervisorError, match=why):
             await supervisor.start()
-        assert supervisor._children == {}
+        assert len(supervisor.children) == 0
 
     play(tmp_path, mode, scene)
 
@@ -96,9 +97,9 @@ def test_stores_are_dealt_out_and_all_are_asked(tmp_path: Path) -> None:
     async def scene(supervisor: Supervisor) -> None:
         started = await supervisor.start()
         assert [(one["id"], one["stores"]) for one in started] == [("broker-0", 2), ("broker-1", 2), ("broker-2", 2)]
-        assert await supervisor._health() == dict.fromkeys(NAMES, "ok")
-        assert await supervisor._used() == [3, 77]
-        assert await supervisor._advance(500) == 1_500
+        assert await supervisor.whole.health() == dict.fromkeys(NAMES, "ok")
+        assert await supervisor.whole.used() == [3, 77]
+        assert await supervisor.whole.advance(500) == 1_500
 
     play(tmp_path, "well", scene)
 
@@ -106,13 +107,13 @@ def test_stores_are_dealt_out_and_all_are_asked(tmp_path: Path) -> None:
 def test_a_child_that_dies_of_a_question_is_not_waited_for_and_comes_back(tmp_path: Path) -> None:
     async def scene(supervisor: Supervisor) -> None:
         await supervisor.start()
-        first = supervisor._children["broker-0"]
-        await supervisor._asked(first, "announce", {"change": {"entity": "deadly", "rehearsals": []}})
+        first = supervisor.children["broker-0"]
+        await supervisor.whole.asked(first, "announce", {"change": {"entity": "deadly", "rehearsals": []}})
         await at_rest(supervisor)
-        status = await supervisor._status()
+        status = await supervisor.whole.status()
         assert [one["restarts"] for one in status["brokers"]] == [0, 1, 1]
         assert sorted(one["stores"] for one in status["brokers"]) == [2, 2, 2]
-        assert await supervisor._health() == dict.fromkeys(NAMES, "ok")
+        assert await supervisor.whole.health() == dict.fromkeys(NAMES, "ok")
 
     play(tmp_path, "well", scene)
 
@@ -122,15 +123,15 @@ def test_a_child_is_asked_nothing_before_it_knows_who_it_is(tmp_path: Path, monk
     introduce = Supervisor._introduce
 
     async def late(supervisor: Supervisor, child: Child) -> None:
-        await supervisor._status()
+        await supervisor.whole.status()
         await introduce(supervisor, child)
 
     monkeypatch.setattr(Supervisor, "_introduce", late)
 
     async def scene(supervisor: Supervisor) -> None:
         await supervisor.start()
-        supervisor._children["broker-1"].kill()
-        await supervisor._children["broker-1"].process.wait()
+        supervisor.children["broker-1"].kill()
+        await supervisor.children["broker-1"].process.wait()
         await at_rest(supervisor)
 
     play(tmp_path, "strict", scene)
@@ -140,10 +141,10 @@ def test_a_child_is_asked_nothing_before_it_knows_who_it_is(tmp_path: Path, monk
 def test_a_child_that_says_nothing_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scene(supervisor: Supervisor) -> None:
         await supervisor.start()
-        mute = supervisor._children["broker-1"]
+        mute = supervisor.children["broker-1"]
         assert await mute.process.wait() == -9
         await at_rest(supervisor)
-        assert supervisor._children["broker-1"].incarnation != mute.incarnation
+        assert supervisor.children["broker-1"].incarnation != mute.incarnation
 
     play(tmp_path, "mute", scene)
     assert f"has not answered for {SILENT_TICKS_MAX * TICK_S} s" in caplog.text
@@ -155,9 +156,9 @@ def test_a_child_that_stands_still_while_it_starts_is_replaced(
     async def scene(supervisor: Supervisor) -> None:
         await supervisor.start()
         (tmp_path / "said").touch()
-        supervisor._children["broker-1"].kill()
+        supervisor.children["broker-1"].kill()
         await at_rest(supervisor)
-        status = await supervisor._status()
+        status = await supervisor.whole.status()
         assert [one["restarts"] for one in status["brokers"]] == [0, 2, 0]
 
     play(tmp_path, "stops", scene)
