@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from partibus.errors import EntityChanged, EntityExists, InvalidOperation, PartibusError
-from partibus.frontends.rest.answers import answers_of
+from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.atom.counts import ask_counts
 from partibus.frontends.rest.atom.entities import check_all_there
 from partibus.frontends.rest.atom.errors import status_of
 from partibus.frontends.rest.credits import pay
-from partibus.frontends.rest.portal.entities import row_of
+from partibus.frontends.rest.portal.entities import ROWS, row_of, rows_of
 from partibus.frontends.rest.portal.fields import (
     LABELS,
     NAME,
@@ -112,13 +112,12 @@ async def delete(visit: Visit) -> Answer:
             return MovedOn(address("entity", path=queue.topic.name))
         return MovedOn(address("entities", done="deleted"))
     subscriptions = queue.subscriptions if isinstance(queue, Topic) else []
-    entities = [entity, *(broker.entity_of(one) for one in subscriptions)]
-    inspections = await answers_of(ask_counts(one.route) for one in entities)
-    rows = [row_of(one, found) for one, found in zip(entities, inspections, strict=True)]
+    rows = [row_of(entity, await answer_of(ask_counts(entity.route)))]
+    for first in range(0, len(subscriptions), ROWS):
+        rows += await rows_of([broker.entity_of(one) for one in subscriptions[first : first + ROWS]])
     data = rows[0] | {
         "messages": sum(row["messages"] for row in rows),
         "subscriptions": len(subscriptions),
-        "size_bytes": rows[0]["size_bytes"],
         _SEEN: queue.entity_id,
         "forwarded_from": [one.name for one in broker.namespace if queue.name in one.description.options.forwards],
     }

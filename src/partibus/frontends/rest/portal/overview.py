@@ -12,7 +12,6 @@ from partibus.frontends.rest.metrics import Snapshot
 from partibus.frontends.rest.portal.visit import Page, Visit
 from partibus.namespace.broker import Broker
 from partibus.namespace.entities import EntityKind
-from partibus.namespace.namespace import Queue
 from partibus.namespace.requests import FAULTS
 from partibus.namespace.tiers import Tier, limits_of
 from partibus.throttling.counters import OPERATIONS
@@ -20,6 +19,8 @@ from partibus.throttling.counters import OPERATIONS
 REFRESH_S = (5, 15, 60)
 """How often the page may be had anew by itself."""
 LIMITED_SHOWN_MAX = 50
+_ROWS = 256
+"""Between two rests."""
 _SUMS = ("connections", "messages", "bytes", "incoming", "outgoing", "granted", "cpu_seconds", "held_bytes")
 
 
@@ -29,12 +30,12 @@ async def show_overview(visit: Visit) -> Page:
     name = broker.namespace.name
     refresh_s = _refresh_s(visit)
     snapshot = await visit.metrics(name)
-    data = overview(broker, snapshot, is_operator=visit.is_operator)
+    data = await overview(broker, snapshot, is_operator=visit.is_operator)
     data["refresh_s"] = refresh_s
     return Page("overview", name, data)
 
 
-def overview(broker: Broker, snapshot: Snapshot, *, is_operator: bool) -> dict[str, Any]:
+async def overview(broker: Broker, snapshot: Snapshot, *, is_operator: bool) -> dict[str, Any]:
     """``is_operator``: with the server's brokers and stores, which are everybody's."""
     namespace = broker.namespace
     options, limits = namespace.record.options, limits_of(namespace.record.options)
@@ -44,7 +45,7 @@ def overview(broker: Broker, snapshot: Snapshot, *, is_operator: bool) -> dict[s
         number: store["trouble"] or broker.rehearsals.trouble(store["name"])
         for number, store in enumerate(snapshot.status["stores"])
     }
-    limited = _limited(broker, {number for number, why in trouble.items() if why})
+    partitioned, limited = await _looked_through(broker, snapshot, {number for number, why in trouble.items() if why})
     is_premium = options.tier is Tier.PREMIUM
     data: dict[str, Any] = {
         "namespace": namespace.name,
@@ -58,7 +59,7 @@ def overview(broker: Broker, snapshot: Snapshot, *, is_operator: bool) -> dict[s
         "topics": kinds.get("topic", 0),
         "subscriptions": kinds.get("subscription", 0),
         "entities": {"used": kinds.get("queue", 0) + kinds.get("topic", 0), "limit": limits.entities},
-        "partitioned_entities": {"used": _partitioned(broker), "limit": limits.partitioned_entities},
+        "partitioned_entities": {"used": partitioned, "limit": limits.partitioned_entities},
         "connections": {"used": usage["connections"], "limit": limits.connections},
         "usage": usage,
         "availability": "Limited" if limited else "Available",
@@ -103,22 +104,20 @@ def _added(rows: list[list[float]], width: int) -> list[float]:
     return total
 
 
-def _partitioned(broker: Broker) -> int:
-    namespace = broker.namespace
-    return sum(queue.partitioned and queue.kind is not EntityKind.SUBSCRIPTION for queue in namespace)
-
-
-def _limited(broker: Broker, stores_away: set[int]) -> list[str]:
-    """Names of entities that can't be used in whole now. Nobody's turn is long: routes are only made for who uses an
-    entity, and where no store is away there is nothing to look at but them."""
-
-    def is_limited(queue: Queue) -> bool:
-        if stores_away and any(place.store_no in stores_away for place in queue.partitions):
-            return True
+async def _looked_through(broker: Broker, snapshot: Snapshot, stores_away: set[int]) -> tuple[int, list[str]]:
+    """How many entities are partitioned, and the names of those that can't be used in whole now. Of those that nobody
+    uses it is the stores that tell: no routes are made for a look."""
+    partitioned, limited = 0, []
+    for count, queue in enumerate(list(broker.namespace)):
+        partitioned += queue.partitioned and queue.kind is not EntityKind.SUBSCRIPTION
         entity = broker.in_use(queue)
-        return entity is not None and bool(entity.away)
-
-    return [queue.name for queue in broker.namespace if is_limited(queue)]
+        if (stores_away and any(place.store_no in stores_away for place in queue.partitions)) or (
+            entity is not None and entity.away
+        ):
+            limited.append(queue.name)
+        if count % _ROWS == 0:
+            await snapshot.rest()
+    return partitioned, limited
 
 
 def _server(snapshot: Snapshot, trouble: Mapping[int, str | None]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def forget(response: Response, request: Request) -> None:
 def _name(request: Request) -> str:
     """Cookies know no ports: two servers on one machine must not sign each other out."""
     port = host_of(request).rpartition(":")[2]
-    return f"{_COOKIE}-{port}" if port.isdigit() else _COOKIE
+    return f"{_COOKIE}-{port}" if port.isascii() and port.isdigit() else _COOKIE
 
 
 def _audience(request: Request) -> str:

@@ -101,7 +101,7 @@ async def read_form(request: Request) -> dict[str, str]:
         raise ArgumentError("The form", f"of more than {FORM_FIELDS_MAX} fields", "a form of the portal") from None
 
 
-def address(page: str, **parameters: str | int) -> str:
+def address(page: str, /, **parameters: str | int) -> str:
     """Of a page, ``"entity"``, with what it is about."""
     path = f"{PATH}/{page}" if page else PATH
     given = {name: value for name, value in parameters.items() if value != ""}
