@@ -78,7 +78,7 @@ async def _serve(settings: Settings) -> int:
         return 0
     await starting
     print(f"partibus: serving AMQP on {settings.host}:{service.ready['amqp_port']}", file=sys.stderr)
-    print(f"partibus: serving HTTP on {settings.host}:{service.ready['http_port']}", file=sys.stderr)
+    print(f"partibus: serving HTTP on {settings.host}:{service.ready['http_port']}, the portal at /portal", file=sys.stderr)
     for name, key in (("AMQP", "amqps_port"), ("HTTP", "https_port")):
         if service.ready[key] is not None:
             print(f"partibus: serving {name} over TLS on {settings.host}:{service.ready[key]}", file=sys.stderr)
