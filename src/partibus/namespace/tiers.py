@@ -127,6 +127,14 @@ LIMITS: Final = (
         (1_024, 64 * 81_920),
     ),
     Limit(
+        "retained_mb",
+        _alike(1_048_576),
+        "MiB",
+        "what cursors may have kept of finished messages, in each partition of a sub-queue",
+        "D14",
+        (1, 1_073_741_824),
+    ),
+    Limit(
         "message_kb",
         (256, 256, 102_400),
         "KiB",
@@ -193,6 +201,7 @@ class TierLimits(NamedTuple):
     policies: int
     entity_size_mb: int
     entity_total_mb: int
+    retained_mb: int
     message_kb: int
     partitioned_message_kb: int
     batch_kb: int

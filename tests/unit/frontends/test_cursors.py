@@ -12,6 +12,7 @@ from partibus.amqp.codec.types import Array, Int, Symbol
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
 from partibus.client.ranges import Frame, unpack_frame
 from partibus.frontends.amqp.operations.ranges import WAIT_MAX_MS
+from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.partition.commands import CloseCursor
 from tests.unit.frontends import node_requests
 from tests.unit.frontends.harness import Client, World, body_of, message
@@ -286,6 +287,19 @@ class TestCursors:
     def test_wrong_arguments(self, world: World, body: dict[str, Any]) -> None:
         world.queue("q")
         assert refusal(world.client(), "q", "open-cursor", **body)[:2] == (400, "com.microsoft:argument-error")
+
+    def test_what_is_kept_has_a_bound_of_the_namespace(self, world: World) -> None:
+        world.become(NamespaceOptions(limits={"retained_mb": 2}))
+        world.queue("q")
+        client = world.client()
+        opened(client, "most", bound_bytes=2 << 20)
+        opened(client, "default")
+        assert {cursor["partitions"][0]["bound-bytes"] for cursor in ask(client, "q", "cursors")["cursors"]} == {
+            2 << 20
+        }
+        status, condition, text = refusal(client, "q", "open-cursor", name="more", bound_bytes=(2 << 20) + 1)
+        assert (status, condition) == (400, "com.microsoft:argument-error")
+        assert "bound-bytes is 2097153, but must be at most 2097152, by the limit retained_mb" in text
 
     def test_fates_are_logged_for_who_wants_them(self, world: World) -> None:
         client = world.client()

@@ -27,7 +27,6 @@ LIST = "partibus:cursors"
 NAME_MAX = 128
 """Characters."""
 BOUND_BYTES = 1 << 30
-BOUND_BYTES_MAX = 1 << 50
 LEASE_MAX_MS = 3_600_000
 """Receivers wait for so long when a reader is gone for good."""
 ONLY_MAX = 4_096
@@ -48,7 +47,7 @@ def open_cursor(request: EntityRequest) -> None:
         by_partition(arguments, "epochs", len(route.partitions), 0, _NUMBER_MAX),
         lambda answer: _respond(request, answer),
         fates=boolean(arguments, "fates"),
-        bound_bytes=integer(arguments, "bound-bytes", 0, BOUND_BYTES_MAX, BOUND_BYTES),
+        bound_bytes=_bound_bytes(request),
         lease_ms=integer(arguments, "lease-ms", 0, LEASE_MAX_MS, 0),
         revoke=boolean(arguments, "revoke"),
     ).start()
@@ -168,6 +167,22 @@ def _name(request: EntityRequest) -> str:
     if not 1 <= len(name) <= NAME_MAX or not name.isprintable():
         raise ArgumentError("name", name, f"from 1 to {NAME_MAX} printable characters")
     return name
+
+
+def _bound_bytes(request: EntityRequest) -> int:
+    """What is kept is no part of the entity's size: its own limit says what a tenant may have of the disk for it."""
+    most = request.connection.broker.namespace.bounds.limits.retained_mb << 20
+    if request.arguments.get("bound-bytes") is None:
+        return min(BOUND_BYTES, most)
+    asked = integer(request.arguments, "bound-bytes", 0, (1 << 63) - 1)
+    if asked > most:
+        raise ArgumentError(
+            "bound-bytes",
+            asked,
+            f"at most {most}, by the limit retained_mb of the namespace",
+            "Keep less, or have the limit raised.",
+        )
+    return asked
 
 
 def _start(request: EntityRequest) -> Callable[[int], int]:
