@@ -37,10 +37,12 @@ class NamedConnection(ssl.SSLObject):
     """Of a server: it keeps what the client calls it, which may be what tells namespaces apart."""
 
     server_name: str | None = None
+    """None: it said nothing."""
 
 
 def _note_name(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-    connection.server_name = name  # type: ignore[attr-defined]
+    assert isinstance(connection, NamedConnection), "made by a context of `make_context`"
+    connection.server_name = name
 
 
 def make_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
