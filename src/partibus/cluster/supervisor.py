@@ -62,16 +62,18 @@ class Supervisor:
         now_ms: int | None,
         brokers_max: int | None = None,
         units_per_broker: int = 1,
+        close_s: float = CLOSE_S,
     ) -> None:
         """``command`` starts a child, given the number of a file descriptor as one more argument: its end of the
         control channel. ``make_start`` makes what a broker is told first. ``now_ms``: of a manual clock, else None.
-        ``brokers_max``: with it ``brokers`` is the least."""
+        ``brokers_max``: with it ``brokers`` is the least. ``close_s``: how long a child may take to close."""
         self._command = command
         self._names = store_names
         self._make_start = make_start
         self._least = brokers
         self._most = brokers if brokers_max is None else brokers_max
         self._units_per_broker = units_per_broker
+        self._close_s = close_s
         self.children = Children(brokers)
         self.whole = Whole(self.children, store_names, now_ms)
         self._plan = OwnershipPlan(len(store_names))
@@ -107,7 +109,7 @@ class Supervisor:
     async def stop(self) -> None:
         """Have clients told to go everywhere, then the stores closed, then wait until all children have ended."""
         self._stopping = True
-        for op, seconds in (("drain", DRAIN_S), ("close", CLOSE_S)):
+        for op, seconds in (("drain", DRAIN_S), ("close", self._close_s)):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.children.ask_all(op), seconds)
         children = list(self.children)
@@ -280,7 +282,7 @@ class Supervisor:
             await self._moved()
         with suppress(ControlLost, ControlRefused, TimeoutError):
             await asyncio.wait_for(child.channel.ask("drain"), DRAIN_S)
-            await asyncio.wait_for(child.channel.ask("close"), CLOSE_S)
+            await asyncio.wait_for(child.channel.ask("close"), self._close_s)
         try:
             await asyncio.wait_for(child.process.wait(), ENDED_S)
         except TimeoutError:

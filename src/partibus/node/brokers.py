@@ -12,7 +12,7 @@ from typing import Any
 
 from partibus.clock import SystemClock
 from partibus.cluster.secret import load_secret
-from partibus.cluster.supervisor import Supervisor
+from partibus.cluster.supervisor import CLOSE_S, Supervisor
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.config_json import read_config_json
 from partibus.namespace.config_namespaces import apply_namespaces
@@ -23,6 +23,8 @@ from partibus.node.tls import prepare_certificate
 from partibus.store.opening import find_stores
 from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import lock_data_directory
+from partibus.telemetry.settings import CLOSE_S as WRITER_CLOSE_S
+from partibus.telemetry.settings import OFF
 
 CHILD = (sys.executable, "-m", "partibus.node.member")
 
@@ -58,6 +60,7 @@ class Brokers:
             now_ms,
             settings.brokers_max,
             settings.limits.units.per_broker,
+            CLOSE_S if settings.telemetry.mode == OFF else CLOSE_S + 2 * WRITER_CLOSE_S,
         )
 
     async def start(self) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from partibus.telemetry.layout import REPORT
 from partibus.telemetry.recorder import PackedRecorder
-from partibus.telemetry.settings import FOLDER, SAMPLED, TelemetrySettings
+from partibus.telemetry.settings import CLOSE_S, FOLDER, SAMPLED, TelemetrySettings
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,6 @@ RESTART_S = 1.0
 RESTART_MAX_S = 30.0
 STABLE_S = 60.0
 """A writer that has lasted so long is started again as if it were the first."""
-CLOSE_S = 10.0
-"""What a graceful stop waits for the writer, twice: to take what is left, and to write it."""
 
 
 class Feed:

@@ -14,6 +14,8 @@ BYTES_MIN: Final = 1 << 20
 """Below this there is no room for a few files of some thousand rows."""
 FOLDER: Final = "telemetry"
 """In the data directory, if no other is named."""
+CLOSE_S: Final = 10.0
+"""What a graceful stop waits for the writer, twice: to take what is left, and to write it."""
 
 
 class TelemetrySettings(NamedTuple):
