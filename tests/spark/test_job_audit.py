@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from partibus.pipeline.audit import KINDS
+from partibus.pipeline.audit import KINDS, Logs, lost, normalized, reconciled
 from partibus.pipeline.audit_job import Want, run
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.logs import CONSUMED, PRODUCED, read_log
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS, PER_KEY = 5, 8
@@ -200,6 +201,12 @@ def test_logs_may_be_csv_and_have_the_needed_columns_only(spark: SparkSession, t
     assert found["totals"]["messages"] == 5
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "done"
     assert "NOTHING FOUND" in (tmp_path / "page.html").read_text()
+
+    # Of what remains nobody has told: the last one is lost.
+    logs = normalized(
+        Logs(read_log(spark, [str(produced)], PRODUCED, None), read_log(spark, [str(consumed)], CONSUMED, None), None)
+    )
+    assert [row.message_id for row in lost(reconciled(logs), logs).collect()] == ["m4"]
 
 
 def test_a_log_without_a_needed_column_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from partibus.routing.slots import partition_for_key
 from partibus.spark.errors import OptionError
 from partibus.spark.options import Options
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,24 @@ class Bench:
         with Job("capture", self.options(), {}) as job:
             return capture_job.run(job, Want(self.broker.connection_string, self.queue, self.out, **more))
 
+    def follow(self, messages: int, fates: int) -> dict[str, Any]:
+        """As `partibus pipeline capture --follow`, until so much is captured."""
+
+        until_s = time.monotonic() + PATIENCE_S
+
+        def is_over() -> bool:
+            rows = captured(self.spark, self.out)
+            found = (rows.count(), rows.where("fate != 'here'").count())
+            assert found == (messages, fates) or time.monotonic() < until_s
+            return found == (messages, fates)
+
+        said: list[dict[str, Any]] = []
+        with Job("capture", self.options(), {}) as job:
+            want = Want(self.broker.connection_string, self.queue, self.out)
+            capture_job.follow(job, want, 0.2, said.append, is_over)
+        (found,) = said
+        return found
+
     def replay(self, to: str, chosen: Chosen = Chosen(), *, dry_run: bool = False, **more: Any) -> dict[str, Any]:  # noqa: B008 (a value)
         with Job("capture", self.options(dry_run=dry_run), {}) as job:
             return capture_job.replay(job, Replay(self.broker.connection_string, self.out, to, chosen, **more))
@@ -125,7 +145,7 @@ def made(spark: SparkSession, broker: BrokerProcess, tmp_path_factory: pytest.Te
     completed = bench.settle(16, "complete_message")
     second = bench.send(30)
     dead = bench.settle(10, "dead_letter_message")
-    said.append(bench.capture())
+    said.append(bench.follow(70, 26))
     left = set(first + second) - {*early, *completed, *dead}
     return Captured(bench, early, sorted(left), completed, dead, said)
 
@@ -139,6 +159,8 @@ def test_each_message_is_captured_once_with_its_fate(
     # All were captured that were there; the fates of those that left before the cursor came are not known.
     assert (before["messages"], before["new_messages"], set(before["fates"])) == (40, 40, {"here"})
     assert (found["messages"], found["new_messages"], found["new_fates"]) == (70, 30, 26)
+    idle = bench.capture()
+    assert (idle["messages"], idle["new_messages"], idle["new_fates"]) == (70, 0, 0)
     rows = bench.rows()
     assert rows.keys().isdisjoint(made.early)
     assert set(rows) == {*made.left, *made.completed, *made.dead}

@@ -59,7 +59,8 @@ def start(spark: SparkSession, options: Mapping[str, str], out: str, *, seconds:
             .option("path", f"{out}/{table}")
             .option("checkpointLocation", f"{out}/{CHECKPOINTS}/{table}")
         )
-        writer = writer.trigger(availableNow=True) if seconds is None else writer.trigger(processingTime=f"{seconds} s")
+        every = {"availableNow": True} if seconds is None else {"processingTime": f"{seconds} seconds"}
+        writer = writer.trigger(**every)
         queries.append(writer.start())
     return queries
 

@@ -16,6 +16,7 @@ from partibus.client.ranges import BOUND_BYTES, open_ranges
 from partibus.pipeline import capture
 from partibus.pipeline.capture_page import capture_page, replay_page
 from partibus.pipeline.errors import JobError
+from partibus.pipeline.interrupts import interruption
 from partibus.pipeline.job import Job
 from partibus.pipeline.places import Place
 from partibus.pipeline.sending import Sending, check_target, forget, sent
@@ -84,28 +85,29 @@ def run(job: Job, want: Want) -> Values:
     return _finish(job, want, [Rows(query) for query in queries])
 
 
-def follow(job: Job, want: Want, every_s: float, show: Callable[[Values], None]) -> None:
-    """Capture what comes until interrupted, then tell."""
+def follow(
+    job: Job, want: Want, every_s: float, show: Callable[[Values], None], is_over: Callable[[], bool] = lambda: False
+) -> None:
+    """Capture what comes until interrupted, or until ``is_over``, asked each second, says so; then tell."""
     spark = job.spark
-    options = _begin(spark, want)
-    listener = CommitListener(options)
-    spark.streams.addListener(listener)
-    queries = capture.start(spark, options, want.out, seconds=every_s)
-    counted = [Rows(query) for query in queries]
-    looks = 0
-    try:
-        while all(query.isActive for query in queries):
-            queries[0].awaitTermination(LOOK_S)
-            looks += 1
-            if looks % LOOKS == 0:
-                _ = [rows.count() for rows in counted]
-        _await([query for query in queries if not query.isActive])
-    except KeyboardInterrupt:
-        pass
-    finally:
-        for query in queries:
-            query.stop()
-        spark.streams.removeListener(listener)
+    with interruption() as is_interrupted:
+        options = _begin(spark, want)
+        listener = CommitListener(options)
+        spark.streams.addListener(listener)
+        queries = capture.start(spark, options, want.out, seconds=every_s)
+        counted = [Rows(query) for query in queries]
+        looks = 0
+        try:
+            while all(query.isActive for query in queries) and not is_interrupted() and not is_over():
+                queries[0].awaitTermination(LOOK_S)
+                looks += 1
+                if looks % LOOKS == 0:
+                    _ = [rows.count() for rows in counted]
+            _await([query for query in queries if not query.isActive])
+        finally:
+            for query in queries:
+                query.stop()
+            spark.streams.removeListener(listener)
     _complete(spark, want.out, options)
     show(_finish(job, want, counted))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +113,7 @@ def capture(
     parameters = {"entity": entity, "out": out, "cursor": cursor, "cursor_bytes": cursor_bytes, "follow": follow}
     with Job("capture", options, parameters) as job:
         if follow:
-            with suppress(KeyboardInterrupt):
-                capture_job.follow(job, want, every / 1000, lambda found: _print(found, options))
+            capture_job.follow(job, want, every / 1000, lambda found: _print(found, options))
         else:
             _print(capture_job.run(job, want), options)
     say_report(options)
