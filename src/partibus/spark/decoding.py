@@ -34,9 +34,10 @@ _MILLISECONDS_MIN = -62_135_596_800_000
 _MICROSECONDS_MAX = 253_402_300_799_999_999
 _TIME = pa.timestamp("us", tz="UTC")
 _BODY_TYPES = {DATA: "data", SEQUENCE: "sequence", VALUE: "value"}
-_DATA_SECTION = b"\x00\x53\x75"
+_SHORT_DATA, _LONG_DATA = (int.from_bytes(b"\x00\x53\x75" + code, "little") for code in (b"\xa0", b"\xb0"))
+"""How a data section begins: descriptor and constructor."""
 _SHORT_HEAD, _LONG_HEAD = 5, 8
-"""Before the data: descriptor, constructor (0xa0 or 0xb0) and size."""
+"""Before the data: these and the size."""
 
 
 class Origin(NamedTuple):
@@ -88,10 +89,13 @@ class Page:
         ends."""
         rows, encoded = self.rows, self._encoded
         lengths = rows.ends - rows.body_starts
-        codes, sizes = encoded.codes(rows.body_starts + 3), rows.body_starts + 4
-        short = (codes == 0xA0) & (encoded.codes(sizes) == lengths - _SHORT_HEAD)
-        long = (codes == 0xB0) & (encoded.numbers(sizes, ">u4") == lengths - _LONG_HEAD)
-        simple = encoded.equal(rows.body_starts, _DATA_SECTION) & (short | long)
+        sizes = rows.body_starts + 4
+        short = encoded.numbers(rows.body_starts, "<u4") == _SHORT_DATA
+        if short.all() and (encoded.codes(sizes) == lengths - _SHORT_HEAD).all():  # as small messages are, nearly all
+            return short, rows.body_starts + _SHORT_HEAD, rows.ends
+        short &= encoded.codes(sizes) == lengths - _SHORT_HEAD
+        long = encoded.numbers(rows.body_starts, "<u4") == _LONG_DATA
+        simple = short | (long & (encoded.numbers(sizes, ">u4") == lengths - _LONG_HEAD))
         starts = rows.body_starts + np.where(short, _SHORT_HEAD, _LONG_HEAD)
         return simple, np.where(simple, starts, rows.ends), rows.ends
 
