@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from urllib.parse import urljoin, urlsplit
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from partibus.filters.model import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
 from partibus.frontends.rest.portal.entity import filter_text
+from partibus.frontends.rest.portal.fields import LABELS, new_fields, typed_properties
+from partibus.frontends.rest.portal.origin import safe_next
 from partibus.frontends.rest.portal.render import percent
 from partibus.frontends.rest.portal.words import duration_json, duration_text, number_text, size_text
 from partibus.namespace.durations import UNLIMITED_FROM_MS, UNLIMITED_MS, UNLIMITED_TEXT, parse_duration
+from partibus.namespace.entities import DEFAULT_OPTIONS, EntityKind
+from partibus.namespace.namespace_options import NamespaceOptions
+from partibus.namespace.properties import PROPERTIES, options_of
+from partibus.testing.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -75,3 +86,39 @@ def test_filters() -> None:
     assert filter_text(CorrelationFilter()) == "every message"
     shown = filter_text(CorrelationFilter(label="x", session_id="s", properties={"size": 3}))
     assert shown == "Label = 'x' and SessionId = 's' and size = 3"
+
+
+def test_every_property_has_a_label_and_a_place_in_forms() -> None:
+    for kind in EntityKind:
+        names = {prop.name for prop in PROPERTIES[kind]}
+        assert names <= {*LABELS}
+        offered = {field.name for field in new_fields(NamespaceOptions(), kind)}
+        assert names - offered <= {"MaxMessageSizeInKilobytes"}, "what the tier leaves no choice of"
+
+
+def test_a_form_that_says_nothing_else_says_the_defaults() -> None:
+    for kind in EntityKind:
+        fields = new_fields(NamespaceOptions(), kind)
+        options = options_of(kind, typed_properties(kind, fields))
+        assert options == replace(DEFAULT_OPTIONS, partitioned=kind is not EntityKind.SUBSCRIPTION)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    ["/portal", "/portal/", "/portal?refresh=5", "/portal/entity?path=a%2Fb.c&page=2"],
+)
+def test_pages_of_the_portal_may_be_gone_on_to(wanted: str) -> None:
+    assert safe_next(wanted) == wanted
+
+
+@given(st.text(max_size=60) | st.builds("/portal{}".format, st.text(alphabet="/\\.?%a:@#\r\n", max_size=12)))
+def test_nothing_else_may(wanted: str) -> None:
+    parts = urlsplit(urljoin("http://here/portal/sign-in", safe_next(wanted)))
+    assert (parts.scheme, parts.netloc) == ("http", "here")
+    assert parts.path == "/portal" or parts.path.startswith("/portal/")
+
+
+def test_a_broker_starts_without_templates() -> None:
+    code = "import sys, partibus.frontends.rest.app; print('jinja2' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    assert said.stdout.split() == ["False"]
