@@ -26,7 +26,7 @@ from partibus.store.sqlite.directory import lock_data_directory
 from partibus.telemetry.settings import CLOSE_S as WRITER_CLOSE_S
 from partibus.telemetry.settings import OFF
 
-CHILD = (sys.executable, "-m", "partibus.node.member")
+CHILD = (sys.executable, "-m", "partibus.node.child")
 
 
 class Brokers:

@@ -5,15 +5,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from time import perf_counter_ns, process_time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from partibus.clock import Clock, ManualClock
 from partibus.cluster.credits import Credits
 from partibus.errors import UnusableFile
 from partibus.forwarding.forwarder import Forwarder
 from partibus.frontends.amqp.server import AmqpServer
-from partibus.frontends.rest.app import make_app
-from partibus.frontends.rest.metrics import Snapshot
 from partibus.namespace.access import AccessPolicies
 from partibus.namespace.announcing import Announcer, Change
 from partibus.namespace.broker import Broker
@@ -27,7 +25,6 @@ from partibus.node.backups import Backups
 from partibus.node.clock_hand import ClockHand
 from partibus.node.cursor_watch import LOOK_S, CursorWatch
 from partibus.node.http_server import HttpServer
-from partibus.node.http_turns import HttpTurns
 from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
 from partibus.node.metrics import Measurements, Measuring
 from partibus.node.options import partition_options
@@ -44,6 +41,11 @@ from partibus.routing.rehearsals import Rehearsals, to_plain
 from partibus.routing.store_access import StoreAccess
 from partibus.throttling.settings import ThrottlingSettings
 from partibus.units.turns import Turns
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from partibus.frontends.rest.metrics import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -160,21 +162,17 @@ class Front:
         self._cursors = CursorWatch(self.namespaces, runtimes, loop)
         self._cursor_timer: asyncio.TimerHandle | None = None
         self.measuring = Measuring(self.namespaces, meters, self._amqp, stores, self._cursors)
-        advance: Callable[[int], Awaitable[int]] | None = None
         self.hand: ClockHand | None = None
+        self._advance: Callable[[int], Awaitable[int]] | None = None
         if isinstance(clock, ManualClock):
             self.hand = ClockHand(clock, self.namespaces.clock_moved, runtimes, self.idle)
-            advance = whole.advance
+            self._advance = whole.advance
+        self._clock = clock
         self._http = HttpServer(
-            HttpTurns(
-                make_app(
-                    self.health, self._metrics, clock, advance, self.namespaces, self._amqp.ingress.new_message_id
-                ),
-                self.namespaces,
-                self._turns,
-            ),
+            self._make_app,
             settings.limits.http,
             self._amqp.make_websocket_protocol,
+            ("partibus.frontends.rest.app", "partibus.node.http_turns"),
         )
 
         self.tls = ServerTls.of(settings)
@@ -330,7 +328,15 @@ class Front:
             details["certificate"] = self.tls.says()
         return healthy, details
 
-    async def _metrics(self, only: str | None) -> Snapshot:
+    def _make_app(self) -> "ASGIApp":
+        from partibus.frontends.rest.app import make_app
+        from partibus.node.http_turns import HttpTurns
+
+        new_message_id = self._amqp.ingress.new_message_id
+        app = make_app(self.health, self._metrics, self._clock, self._advance, self.namespaces, new_message_id)
+        return HttpTurns(app, self.namespaces, self._turns)
+
+    async def _metrics(self, only: str | None) -> "Snapshot":
         status, measured = await self._whole.status(), await self._whole.measurements()
         return await self.measuring.describe(measured, status, only)
 

@@ -1,99 +1,101 @@
-"""HTTP, on the broker's own loop: what is bounded, and which protocol a connection gets."""
+"""HTTP, on the broker's own loop: where connections come in, and what has to be there before one can be answered.
+
+The libraries for it take as long to import as an eighth of everything else that a broker's start does, and many a
+broker is asked nothing over HTTP. So they come with the first connection, or on a thread of their own when the broker
+has been there for `LOAD_S`: then who connects first waits for nothing, nor does anybody else, and what is wrong with
+them is in the log.
+"""
 
 import asyncio
+import gc
+import logging
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-import uvicorn
-from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from partibus.limits import HttpLimits
-from partibus.node.http_connection import HttpConnection
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
-class _Server(uvicorn.Server):
-    """Signals belong to the node, which stops this server in its order."""
+    from partibus.node.http_engine import HttpEngine
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+LOAD_S = 5.0
+"""After the start, when clients have come back and stores are read."""
+
+log = logging.getLogger(__name__)
 
 
 class HttpServer:
     """Serves one application, and hands over connections that become websockets."""
 
-    def __init__(self, app: ASGIApp, limits: HttpLimits, open_websocket: Callable[[], asyncio.Protocol]) -> None:
-        """``open_websocket``: makes what goes on with a connection on the path of AMQP."""
+    def __init__(
+        self,
+        make_app: Callable[[], "ASGIApp"],
+        limits: HttpLimits,
+        open_websocket: Callable[[], asyncio.Protocol],
+        app_modules: Sequence[str] = (),
+    ) -> None:
+        """``make_app`` is called once, when there is something to answer; ``app_modules`` are those that it imports.
+        ``open_websocket``: makes what goes on with a connection on the path of AMQP."""
+        self._make_app = make_app
         self._limits = limits
         self._open_websocket = open_websocket
-        self._config = uvicorn.Config(
-            BoundedBodies(app, limits.body_bytes_max),
-            log_config=None,
-            lifespan="off",
-            access_log=False,
-            http="h11",
-            ws="none",
-            proxy_headers=False,
-            h11_max_incomplete_event_size=limits.head_bytes_max,
-            timeout_keep_alive=limits.keep_alive_s,
-            timeout_graceful_shutdown=1,
-        )
-        self._config.load()
-        self._server = _Server(self._config)
+        self._modules = ("partibus.node.http_engine", *app_modules)
+        self._engine: HttpEngine | None = None
         self._listener: asyncio.Server | None = None
+        self._loading: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether what answers is there."""
+        return self._engine is not None
 
     def make_protocol(self) -> asyncio.Protocol:
         """Of a new connection, wherever it was accepted."""
-        return HttpConnection(self._config, self._server.server_state, self._limits, self._open_websocket)
+        if self._engine is None:
+            self._engine = self._load()
+        return self._engine.make_protocol()
 
-    async def start(self, host: str, port: int, *, shared: bool = False) -> int:
+    async def start(self, host: str, port: int, *, shared: bool = False, load_s: float = LOAD_S) -> int:
         """Listen without TLS; returns the port. ``shared``: with other processes that say so, too. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, reuse_port=shared)
-        self._listener = await asyncio.get_running_loop().create_server(self.make_protocol, sock=listener)
-        self._task = asyncio.create_task(self._server.serve(sockets=[]))
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self.make_protocol, sock=listener)
+        self._loading = loop.call_later(load_s, self._load_beside)
         return int(listener.getsockname()[1])
 
     async def stop(self) -> None:
         """Answer what is under way, then stop."""
+        if self._loading is not None:
+            self._loading.cancel()
         if self._listener is not None:
             self._listener.close()
-        self._server.should_exit = True
         if self._task is not None:
             await self._task
+        if self._engine is not None:
+            await self._engine.stop()
 
+    def _load(self) -> "HttpEngine":
+        from partibus.node.http_engine import HttpEngine
 
-class BoundedBodies:
-    """An application that never sees more than ``bytes_max`` of a request's body: 413 instead."""
+        engine = HttpEngine(self._make_app(), self._limits, self._open_websocket)
+        if gc.get_freeze_count():
+            gc.freeze()  # as at the start: it stays, and a collection need not look at it again (D25)
+        return engine
 
-    def __init__(self, app: ASGIApp, bytes_max: int) -> None:
-        self._app = app
-        self._bytes_max = bytes_max
+    def _load_beside(self) -> None:
+        if self._engine is None:
+            self._task = asyncio.get_running_loop().create_task(self._import())
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
-        if lengths and int(lengths[0]) > self._bytes_max:  # h11 has seen that it is a number
-            await PlainTextResponse(self._refusal, 413, {"connection": "close"})(scope, receive, send)
-            return
-        received = 0
-
-        async def receive_bounded() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._bytes_max:
-                raise HTTPException(413, self._refusal, {"connection": "close"})
-            return message
-
-        await self._app(scope, receive_bounded, send)
-
-    @property
-    def _refusal(self) -> str:
-        return f"The body of a request has at most {self._bytes_max} bytes; send less at once."
+    async def _import(self) -> None:
+        try:
+            for module in self._modules:
+                await asyncio.to_thread(import_module, module)
+            if self._engine is None:
+                self._engine = self._load()
+        except Exception:
+            log.exception("HTTP can't be answered")

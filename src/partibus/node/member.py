@@ -167,9 +167,8 @@ class Member:
         """Take connections. Which there are at the others already is said with it."""
         self.front.hear(body["told"])
         await self.front.listen(self._settings.host, self._ports, shared=True)
-        # What was made until here stays: a collection need not look at it again (D25).
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # as `partibus.node.main` does
+        gc.enable()
 
     async def _reload(self, body: Body) -> None:
         """Take the certificate that is in its files now."""
@@ -317,7 +316,8 @@ _KEPT: set[asyncio.Task[None]] = set()
 
 
 def main() -> None:
-    """Be a child: the only argument is the number of a file descriptor, an end of a control channel."""
+    """Be a child: the only argument is the number of a file descriptor, an end of a control channel. Who calls may have
+    disabled the collection of garbage before it imported this: it is enabled when the broker listens."""
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
@@ -354,7 +354,3 @@ def _orphaned() -> None:
 
 def _socket_path(data: Path, owner: tuple[str, str]) -> Path:
     return data / SOCKETS / f"{owner[0]}.sock"
-
-
-if __name__ == "__main__":
-    main()

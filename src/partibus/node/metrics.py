@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, compress, islice, repeat
 from operator import add, attrgetter
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from partibus.errors import EntityNotFound
 from partibus.frontends.amqp.server import AmqpServer
-from partibus.frontends.rest.metrics import PARTITION_NUMBERS, Snapshot
 from partibus.namespace.broker import Broker
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.namespace import Queue
@@ -27,10 +26,13 @@ from partibus.namespace.tiers import Tier
 from partibus.node.cursor_watch import CursorFacts, CursorWatch, Retained
 from partibus.partition.commands import Inspect
 from partibus.partition.keys import KIND_BITS, SubqueueKind
-from partibus.partition.meters import COMMITTED, TALLIED, Meters, Tally
+from partibus.partition.meters import COMMITTED, PARTITION_NUMBERS, TALLIED, Meters, Tally
 from partibus.partition.replies import Inspected
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
+
+if TYPE_CHECKING:
+    from partibus.frontends.rest.metrics import Snapshot
 
 Thing = TypeVar("Thing")
 Measurements = Mapping[str, Any]
@@ -146,9 +148,11 @@ class Measuring:
 
     async def describe(
         self, measured: Mapping[str, Measurements], status: Mapping[str, Any], only: str | None = None
-    ) -> Snapshot:
+    ) -> "Snapshot":
         """All there is to say: of every broker, with what is known here about entities. ``only``: of that namespace
         alone, by its name."""
+        from partibus.frontends.rest.metrics import Snapshot  # asked for over HTTP: it is there
+
         slices = Slices()
         away = {store["name"] for store in status["stores"] if store["trouble"]}
         away_numbers = {number for number, name in enumerate(self._stores) if name in away}

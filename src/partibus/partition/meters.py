@@ -21,6 +21,8 @@ TALLIED: Final = (
 """What a `Tally` counts of messages."""
 COMMITTED: Final = ("commits", "operations", "waited_s")
 """What a `Tally` counts of commits."""
+PARTITION_NUMBERS: Final = ("partition", "received", "delivered", "messages", "dead_letters", "bytes")
+"""What is told of each partition of a partitioned entity, in this order."""
 
 
 class Tally:

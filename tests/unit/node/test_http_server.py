@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -59,7 +61,7 @@ class Served:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         app = Starlette(routes=[Route("/size", _size, methods=["GET", "POST"]), Route("/large", _large)])
-        server = HttpServer(app, limits, Echo)
+        server = HttpServer(lambda: app, limits, Echo)
         self.port = await server.start("127.0.0.1", 0)
         self._ready.set()
         await self._stop.wait()
@@ -245,3 +247,43 @@ def test_websocket_gets_the_request_and_all_that_follows_and_has_no_end_of_http(
 def test_websocket_elsewhere_is_an_ordinary_request(serve: Serve) -> None:
     with serve().connect() as sock:
         assert b"404" in answer(sock, UPGRADE.replace(b"$servicebus", b"elsewhere"))
+
+
+def test_what_answers_comes_with_the_first_connection_or_after_a_while() -> None:
+    async def run(load_s: float, requests: int) -> int:
+        made: list[Starlette] = []
+        is_made = asyncio.Event()
+
+        def make_app() -> Starlette:
+            made.append(Starlette(routes=[Route("/size", _size)]))
+            is_made.set()
+            return made[-1]
+
+        server = HttpServer(make_app, LIMITS, Echo)
+        port = await server.start("127.0.0.1", 0, load_s=load_s)
+        assert not server.is_loaded
+        for _ in range(requests):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET)
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+            assert b"date:" in await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+        if load_s == 0:
+            await asyncio.wait_for(is_made.wait(), PATIENCE_S)
+        assert server.is_loaded == bool(made)
+        await server.stop()
+        return len(made)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(run(load_s=PATIENCE_S, requests=2)) == 1
+        assert runner.run(run(load_s=0, requests=0)) == 1
+        assert runner.run(run(load_s=0, requests=2)) == 1
+        assert runner.run(run(load_s=PATIENCE_S, requests=0)) == 0
+
+
+def test_a_start_imports_nothing_of_what_answers_http() -> None:
+    what = "import sys; import partibus.node.node, partibus.node.member, partibus.node.machine; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", what], capture_output=True, text=True, check=True)
+    imported = {module.partition(".")[0] for module in done.stdout.split()}
+    assert "partibus" in imported
+    assert not imported & {"starlette", "uvicorn", "h11", "websockets", "anyio", "jinja2"}

@@ -35,7 +35,7 @@ from partibus.frontends.rest.exposition import (
 from partibus.namespace.access import Right
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import FAULTS, REQUEST_KINDS
-from partibus.partition.meters import COMMIT_BUCKETS_S, COMMITTED, TALLIED
+from partibus.partition.meters import COMMIT_BUCKETS_S, COMMITTED, PARTITION_NUMBERS, TALLIED
 from partibus.throttling.counters import OPERATIONS
 
 SUBQUEUES = {"0": "active", "1": "dead_letter", "2": "transfer_dead_letter", "3": "transfer"}
@@ -386,8 +386,6 @@ _WAITING_HELP = (
     ("entity_messages", "Messages in the store, in whatever state."),
     ("entity_bytes", "Bytes of messages in the store."),
 )
-PARTITION_NUMBERS = ("partition", "received", "delivered", "messages", "dead_letters", "bytes")
-"""What is known of each partition, in this order."""
 _PARTITION_COUNTERS = (
     (1, "partition_received_messages", "As of the entity."),
     (2, "partition_delivered_messages", "As of the entity."),

@@ -1,0 +1,16 @@
+"""`python -m partibus.node.child`: the process of one of several brokers."""
+
+import gc
+
+
+def main() -> None:
+    """See `partibus.node.member.main`."""
+    # As in `partibus serve`: what is imported and made at the start stays.
+    gc.disable()
+    from partibus.node.member import main as be_member
+
+    be_member()
+
+
+if __name__ == "__main__":
+    main()
