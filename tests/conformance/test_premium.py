@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from partibus.amqp.codec.types import Array
 from partibus.client import ReceiveMode, connect
 from partibus.client.entities import Entities
-from partibus.client.errors import Busy, SendFailed
+from partibus.client.errors import SendFailed, Throttled
 from partibus.client.messages import OutgoingMessage
 from partibus.client.namespaces import Namespaces
 from partibus.clock import SystemClock
@@ -72,7 +72,7 @@ def test_units_that_have_too_much_to_do_refuse_more_and_nothing_is_lost_or_doubl
             sent.update(bodies[index].decode() for index in accepted)
             # Who has no units is served all the time.
             other.sender("orders").send([OutgoingMessage(body=b"mine")])
-        assert {(type(why), str(why).endswith(SAYS)) for why in refusals} == {(Busy, True)}
+        assert {(type(why), str(why).endswith(SAYS)) for why in refusals} == {(Throttled, True)}
         metrics = Metrics(small)
         assert metrics.sum("namespace_throttled_requests_total", namespace=NAME, operation="send") == len(refusals)
         assert metrics.sum("namespace_throttled_requests_total", namespace="default") == 0
