@@ -7,9 +7,7 @@ somebody commits them. `crash` throws memory away and goes on from the store, th
 """
 
 import pickle
-from collections import Counter
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -18,54 +16,25 @@ from partibus.message import Message, pack
 from partibus.partition import commands as c
 from partibus.partition import load_requests as w
 from partibus.partition import replies as r
-from partibus.partition.entry import Entry
-from partibus.partition.events import Cleared, CursorSet, Enqueued, Event, FatesLogged, Kept, Moved, Removed, Updated
-from partibus.partition.exclusive import PAUSE_MS
+from partibus.partition.events import Enqueued, Event
 from partibus.partition.express import Pool, Room
 from partibus.partition.journal import record
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import FATE_COLUMNS, EntryRow, EntryState, Fate, FateRow, Store, Writes
+from partibus.partition.ports import EntryRow, Store, Writes
 from partibus.partition.reading import read
 from partibus.partition.slot import Slot
 from partibus.partition.write_behind import hold_back, write_all
-from partibus.testing.cursor_lockstep import KINDS, CursorLockstep, check_fates, chosen
-from partibus.testing.cursor_model import CursorState
-from partibus.testing.invariants import body_of, i08_no_lock_ends_early, i16_state_is_the_last_written
+from partibus.testing.answer_lockstep import NEVER, AnswerLockstep, Demand, Pending
+from partibus.testing.cursor_lockstep import KINDS, CursorLockstep, check_fates
+from partibus.testing.event_lockstep import EventLockstep
+from partibus.testing.invariants import body_of
 from partibus.testing.machine_memory import check_memory, check_rows, check_unwritten
-from partibus.testing.model import DELAYED, DOOMED, LOCKED, READY, RESERVED, SCHEDULED, Item, Model
+from partibus.testing.model import DELAYED, SCHEDULED, Model
 
 T = TypeVar("T")
 ROW = 7
-DELAYED_ROW = int(EntryState.DELAYED)
-NEVER = 1 << 60
-"""Number of a commit that does not come."""
-
-
-@dataclass(slots=True)
-class Pending:
-    """A request that is not answered yet, and what was true at some moment since it was made: the machine may answer
-    as of any of them."""
-
-    command: Any
-    unavailable: set[int] = field(default_factory=set)
-    """Numbers that named no deferred message that was to be had."""
-    reader: tuple[CursorState, int] | None = None
-    """Who reads alone, and under which lease."""
-    none_free: bool = False
-    """No session was to be had."""
-    states: set[bytes | None] = field(default_factory=set)
-    purged: int = 0
-
-
-@dataclass(slots=True)
-class Demand:
-    """How a receiver wants what it waits for."""
-
-    delete: bool
-    reserve: bool
-    session: int
 
 
 class Lockstep:
@@ -119,7 +88,9 @@ class Lockstep:
         """Sessions listed, by request."""
         self.replies: list[r.Reply] = []
         """Of the last step."""
-        self._readers = CursorLockstep(self)
+        self.readers = CursorLockstep(self)
+        self._answers = AnswerLockstep(self)
+        self._events = EventLockstep(self)
         self.is_broken = False
         """A step has failed: nothing that follows means anything."""
         self._was_express = False
@@ -140,7 +111,7 @@ class Lockstep:
         """Give a command that is answered; ``request`` is filled in."""
         command.request = self.new_request()
         self.requests[command.request] = Pending(command)
-        self._note_excuses()
+        self._answers.note_excuses()
         self.step(command)
 
     def enqueue(self, messages: list[Message], first_sequence: int | None = None) -> None:
@@ -195,7 +166,7 @@ class Lockstep:
         """The holder of a session goes away."""
         if lock_id in self.model.sessions:
             self.model.end_session(lock_id, counted=False)
-        self._forget_demands_of(lock_id)
+        self.forget_demands_of(lock_id)
         self.step(c.ReleaseSession(lock_id))
 
     def update(self, **changes: Any) -> None:
@@ -227,7 +198,7 @@ class Lockstep:
         command = c.ReadRange(0, kind, cursor.read_to, NEVER, max_bytes, cursor=name)
         command.request = self.new_request()
         self.requests[command.request] = Pending(command, reader=(cursor, cursor.epoch))
-        self._note_excuses()
+        self._answers.note_excuses()
         self.step(command)
 
     def is_closed(self, kind: int) -> bool:
@@ -352,273 +323,27 @@ class Lockstep:
             self.model.enqueue(command.messages, bodies, self.now_ms)
         for reply in self.replies:
             if not isinstance(reply, r.Granted | r.Locked | r.DeferredGranted):
-                self._answered(reply, bodies)
+                self._answers.answered(reply, bodies)
         for event in events:
-            self._happened(event, command)
+            self._events.happened(event, command)
         check_fates(self.model, events)
         for reply in self.replies:
             if isinstance(reply, r.Granted):
-                self._check_granted(reply)
+                self._answers.granted(reply)
             elif isinstance(reply, r.Locked):
-                self._check_locked(reply)
+                self._answers.locked(reply)
             elif isinstance(reply, r.DeferredGranted):
-                self._check_deferred(reply)
+                self._answers.deferred(reply)
             elif isinstance(reply, r.Purged):
                 assert self.requests.pop(reply.request).purged == reply.count
             elif isinstance(reply, r.CursorOpened) and isinstance(command, w.Loaded):
-                self._readers.check_consumed(command)
-        self._note_excuses()
+                self.readers.check_consumed(command)
+        self._answers.note_excuses()
         check_memory(self.machine, self.model)
         check_unwritten(self.machine, self.now_ms, self.row)
         for kind in KINDS:
             self.model.cursors[kind].check_memory(self.machine.state.subqueues[kind].cursors)
         self.is_broken = False
-
-    def _answered(self, reply: Any, kept: dict[int, bytes]) -> None:
-        """Do in the model what the machine says it has done."""
-        model, now_ms = self.model, self.now_ms
-        if isinstance(reply, r.ReceiveRefused):
-            self.demands.pop((reply.kind, reply.receiver), None)
-            return
-        if isinstance(reply, r.SessionEnded) and any(isinstance(other, r.ReceiveRefused) for other in self.replies):
-            model.end_session(reply.lock_id, counted=False)  # revoked
-            self._forget_demands_of(reply.lock_id)
-            return
-        if isinstance(reply, r.SessionEnded):
-            lock = model.sessions[reply.lock_id]
-            i08_no_lock_ends_early(f"session {lock.session!r}", lock.until_ms, now_ms)
-            assert lock.receiver == reply.receiver
-            model.end_session(reply.lock_id, counted=True)
-            self._forget_demands_of(reply.lock_id)
-            return
-        if isinstance(reply, r.Purged):
-            return  # counted when the events have been seen
-        self._note_excuses()
-        asked = self.requests.pop(reply.request)
-        command = asked.command
-        match command, reply:
-            case c.Enqueue(), r.Accepted():
-                assert not model.is_full, "accepted although it is full"
-                assert reply.first_sequence == model.enqueue(command.messages, kept, now_ms, command.first_sequence)
-            case c.Enqueue(), r.Refused():
-                assert model.is_full, f"refused as full: {reply}"
-            case c.TakeNumbers(), r.Accepted():
-                assert reply.first_sequence == model.take_numbers(command.count)
-                self.taken.append((reply.first_sequence, command.count))
-            case c.CancelReceive(), r.Cancelled():
-                self.demands.pop((command.kind, command.receiver), None)
-            case c.Settle(), r.Settled():
-                lost = model.settle(command, now_ms)
-                assert sorted(reply.lost) == lost, f"lost {reply.lost}, the model says {lost}"
-            case c.RenewLocks(), r.LocksRenewed():
-                assert model.renew(command.kind, command.tokens, now_ms) == []
-                assert reply.until_ms == [now_ms + self.options.lock_duration_ms] * len(command.tokens)
-            case c.RenewLocks(), r.Settled():
-                lost = model.renew(command.kind, command.tokens, now_ms)
-                assert sorted(reply.lost) == lost, f"lost {reply.lost}, the model says {lost}"
-                assert lost, "not renewed although every token is held"
-            case c.ReceiveDeferred(), r.NotFound():
-                assert set(reply.sequences) & asked.unavailable, f"{reply.sequences} were to be had all the time"
-            case c.CancelScheduled(), r.Done():
-                assert model.cancel(command.sequences) == []
-            case c.CancelScheduled(), r.NotFound():
-                assert reply.sequences
-                assert not any(map(model.is_scheduled, reply.sequences)), f"{reply.sequences} can be cancelled"
-            case c.AcceptSession(), r.SessionAccepted():
-                self._session_accepted(command, reply)
-            case c.AcceptSession(), r.SessionHeld():
-                assert command.session is not None
-                holder = model.holder(command.session, now_ms)
-                assert holder is not None, f"session {command.session!r} is held by nobody"
-                assert holder.until_ms == reply.until_ms
-            case c.AcceptSession(), r.NoSession():
-                assert asked.none_free, f"no session, although {model.free_sessions(now_ms)} are free"
-                assert not command.wait
-                assert command.session is None
-            case c.CancelAccept(), r.Done():
-                self.requests.pop(command.accept, None)
-            case c.RenewSession(), r.SessionRenewed():
-                assert model.is_held(command.session, now_ms)
-                assert reply.until_ms == model.renew_session(command.session, now_ms)
-            case c.GetSessionState(), r.SessionState():
-                i16_state_is_the_last_written(f"of lock {command.session}", reply.state, asked.states)
-            case c.SetSessionState(), r.Done():
-                assert model.is_held(command.session, now_ms)
-                model.set_state(command.session, command.state, now_ms)
-            case c.SetSessionState(), r.Refused():
-                assert model.is_full, f"refused as full: {reply}"
-            case (
-                (c.RenewSession() | c.GetSessionState() | c.SetSessionState() | c.ReceiveDeferred()),
-                r.SessionLost(),
-            ):
-                assert not model.is_held(command.session, now_ms), f"{command} says lost, and the session is held"
-            case c.Transact(), r.Transacted():
-                refused = model.cannot_transact(command.commands, now_ms)
-                assert refused is None, f"done, although command {refused} can't be: {command}"
-                model.transact(command.commands, kept, now_ms)
-            case c.Transact(), r.TransactionRefused():
-                refused = model.cannot_transact(command.commands, now_ms)
-                assert refused == reply.index, f"refused because of {reply.index}, the model says {refused}: {command}"
-            case c.ListSessions(), r.Sessions():
-                self.names[reply.request] = reply.sessions
-            case c.Inspect(), r.Inspected():
-                for kind in KINDS:
-                    queue, info = model.queues[kind], reply.subqueues[kind]
-                    assert (info.messages, info.size_bytes) == (len(queue), sum(len(item.data) for item in queue))
-                    assert info.locked == len(model.held(kind, LOCKED))
-                assert reply.end_pos == model.next_sequence
-                assert reply.has_scheduled or not model.held(SubqueueKind.ACTIVE, SCHEDULED)
-            case c.Peek(), r.Rows():
-                self.rows[reply.request] = reply.rows
-            case ((c.OpenCursor() | c.AdvanceCursor()), r.CursorOpened()):
-                self._readers.opened(command, reply)
-            case c.OpenCursor(), r.CursorHeld():
-                alone = model.cursors[command.kind].alone
-                assert alone is not None, f"nobody reads alone: {reply}"
-                assert model.cursors[command.kind].by_name[reply.name] is alone
-                assert (reply.name == command.name, reply.until_ms) == (False, alone.until_ms)
-            case ((c.AcceptSession() | c.ReceiveDeferred() | c.Purge()), r.CursorHeld()):
-                asked_of = SubqueueKind.ACTIVE if isinstance(command, c.AcceptSession) else command.kind
-                asking = any(isinstance(other, r.CursorOpened) for other in self.replies)
-                assert asking or self.is_closed(asked_of), f"refused, and nobody reads alone: {command}"
-            case c.OpenCursor(), r.CursorBusy():
-                assert model.is_held_back(command.kind), f"nothing is locked: {reply}"
-                doomed = model.held(command.kind, DOOMED)
-                assert doomed or not command.revoke, f"nothing is to be waited for: {reply}"
-                assert reply.locked > 0
-                self.paused_ms[command.kind] = now_ms + PAUSE_MS
-                for item in model.held(command.kind, RESERVED):
-                    item.state = READY
-            case c.CloseCursor(), r.Done():
-                self._readers.closed(command)
-            case (
-                (c.OpenCursor() | c.AdvanceCursor() | c.CloseCursor() | c.ReadRange() | c.ReadFates()),
-                r.CursorLost(),
-            ):
-                self._readers.check_lost(command)
-            case c.ReadFates(), r.FatesRead():
-                log = [row for row in model.cursors[command.kind].log if row.number >= command.from_number]
-                assert reply.rows == log[: len(reply.rows)] or log[0].number < model.cursors[command.kind].fates_from
-            case c.ReadRange(), r.RangeRead():
-                self._readers.range_read(command, asked.reader, reply)
-            case _:
-                raise AssertionError(f"{command} was answered with {reply}")
-
-    def _session_accepted(self, command: c.AcceptSession, reply: r.SessionAccepted) -> None:
-        named = command.session is not None
-        assert not named or reply.session == command.session
-        self._new_lock_id(reply.lock_id)
-        self.lock_ids[reply.lock_id] = NEVER  # its holder is a link to this process
-        self.model.accept(reply.session, reply.lock_id, command.receiver, reply.until_ms, self.now_ms, named=named)
-        self.sessions.append(reply.lock_id)
-
-    def _happened(self, event: Event, command: w.Input) -> None:
-        """What the machine did of itself; of the rest the replies have told already."""
-        if isinstance(event, Moved):
-            for old, new in event.pairs:
-                item_before = self._item(event.kind, old)
-                if event.kind == event.to_kind and item_before is not None and item_before.state == DELAYED:
-                    item = self.model.move_to_end(event.kind, old.sequence, new.sequence, new.pos, self.now_ms)
-                elif event.to_kind == SubqueueKind.ACTIVE:
-                    item = self.model.activate(old.sequence, new.sequence, self.now_ms)
-                    assert (new.pos, new.enqueued_ms) == (item.pos, item.enqueued_ms)
-                else:
-                    assert new.data is not None
-                    item = self.model.dead_letter(event.kind, old.sequence, new.pos, new.data, self.now_ms)
-                assert new.data == item.data
-        elif isinstance(event, Removed | Kept):
-            for entry in event.entries:
-                if event.fate is Fate.CONSUMED:
-                    self.model.consume(event.kind, entry.sequence, chosen(command))
-                else:
-                    self._removed(event.kind, entry, command)
-        elif isinstance(event, Cleared):
-            self.model.cursors[event.kind].clear(event.positions)
-        elif isinstance(event, CursorSet):
-            self._readers.moved(event, command)
-        elif isinstance(event, FatesLogged):
-            lines = [event.rows[start : start + FATE_COLUMNS] for start in range(0, len(event.rows), FATE_COLUMNS)]
-            self.model.cursors[event.kind].log += [FateRow._make(line) for line in lines]
-        elif isinstance(event, Updated):
-            for entry in event.entries:
-                item_now = self._item(event.kind, entry)
-                if item_now is not None and item_now.state == DELAYED and entry.state == EntryState.ACTIVE:
-                    self.model.return_delayed(event.kind, entry.sequence, self.now_ms)
-
-    def _removed(self, kind: int, entry: Entry, command: w.Input) -> None:
-        item = self._item(kind, entry)
-        if item is None or self._is_in_a_grant(entry):
-            return
-        purge = command.load.sweep if isinstance(command, w.Loaded) and isinstance(command.load, w.SweepLoad) else None
-        if isinstance(purge, c.Purge) and purge.request in self.requests:
-            self.model.purge(kind, entry.sequence, purge.enqueued_before_ms, purge.session)
-            self.requests[purge.request].purged += 1
-        else:
-            self.model.expire(kind, entry.sequence, self.now_ms)
-
-    def _is_in_a_grant(self, entry: Entry) -> bool:
-        """It is received and deleted in this step."""
-        return any(
-            entry.sequence == granted.sequence
-            for reply in self.replies
-            if isinstance(reply, r.Granted | r.Locked | r.DeferredGranted)
-            for granted in reply.entries
-        )
-
-    def _check_locked(self, reply: r.Locked) -> None:
-        command = self.requests.pop(reply.request).command
-        state = READY if command.delete else LOCKED
-        items = self.model.lock_reserved(reply.kind, command.tokens, reply.lock_id, reply.until_ms, self.now_ms, state)
-        by_sequence = {item.sequence: item for item in items}
-        sequences = [entry.sequence for entry in reply.entries]
-        assert sorted(sequences) == sorted(by_sequence)
-        items = [by_sequence[sequence] for sequence in sequences]
-        self._handed_out(reply.kind, reply.entries, items, reply.lock_id, state)
-
-    def _check_granted(self, reply: r.Granted) -> None:
-        sequences = [entry.sequence for entry in reply.entries]
-        demand = self.demands[reply.kind, reply.receiver]
-        state = RESERVED if demand.reserve else READY if demand.delete else LOCKED
-        if demand.session:
-            assert demand.delete or reply.lock_id == demand.session
-            assert demand.delete or reply.until_ms == self.model.sessions[demand.session].until_ms
-        elif state == LOCKED:
-            self._new_lock_id(reply.lock_id)
-        items = self.model.grant(
-            reply.kind, sequences, reply.lock_id, reply.until_ms, self.now_ms, state, demand.session
-        )
-        if reply.ended:
-            del self.demands[reply.kind, reply.receiver]
-        self._handed_out(reply.kind, reply.entries, items, reply.lock_id, state)
-
-    def _check_deferred(self, reply: r.DeferredGranted) -> None:
-        command = self.requests.pop(reply.request).command
-        assert [entry.sequence for entry in reply.entries] == command.sequences
-        state = READY if command.delete else LOCKED
-        if command.session and state == LOCKED:
-            assert reply.lock_id == command.session
-            assert reply.until_ms == self.model.sessions[command.session].until_ms
-        elif state == LOCKED:
-            self._new_lock_id(reply.lock_id)
-        items = self.model.grant_deferred(
-            command.kind, command.sequences, reply.lock_id, reply.until_ms, self.now_ms, state, command.session
-        )
-        self._handed_out(command.kind, reply.entries, items, reply.lock_id, state)
-
-    def _handed_out(self, kind: int, entries: list[Entry], items: list[Item], lock_id: int, state: str) -> None:
-        for entry, item in zip(entries, items, strict=True):
-            assert (entry.data, entry.delivery_count, entry.enqueued_ms, entry.pos) == (
-                item.data, item.delivery_count, item.enqueued_ms, item.pos,
-            )  # fmt: skip
-            token = (kind, (lock_id, entry.pos))
-            if state == LOCKED:
-                self.delivered.append(token)
-            elif state == RESERVED:
-                self.reserved.append(token)
-
-    def _new_lock_id(self, lock_id: int) -> None:
-        assert lock_id not in self.lock_ids, f"lock id {lock_id} was given before"
-        self.lock_ids[lock_id] = self.slot.waited
 
     def _tick(self) -> bool:
         """A tick, if one is due. Whose lock is over must be noticed by it."""
@@ -632,39 +357,9 @@ class Lockstep:
         assert not late, f"nobody notices that sessions are over: {late}"
         return is_due
 
-    def _note_excuses(self) -> None:
-        """What the machine may answer to requests that wait."""
-        model = self.model
-        accepts = [asked for asked in self.requests.values() if isinstance(asked.command, c.AcceptSession)]
-        any_session = sum(asked.command.session is None for asked in accepts)
-        asked_for = Counter(
-            (asked.command.kind, sequence)
-            for asked in self.requests.values()
-            if isinstance(asked.command, c.ReceiveDeferred)
-            for sequence in asked.command.sequences
-        )
-        for asked in self.requests.values():
-            command = asked.command
-            if isinstance(command, c.ReceiveDeferred):
-                session = command.session if command.session in model.sessions else 0
-                asked.unavailable.update(
-                    sequence
-                    for sequence in command.sequences
-                    if asked_for[command.kind, sequence] > 1
-                    or not model.is_to_be_had_by_number(command.kind, sequence, session)
-                    or model.is_spent(command.kind, model.find(command.kind, sequence), self.now_ms)
-                )
-            elif isinstance(command, c.AcceptSession):
-                # One that others wait for is as good as theirs.
-                asked.none_free |= len(model.free_sessions(self.now_ms)) < any_session
-            elif isinstance(command, c.GetSessionState) and command.session in model.sessions:
-                asked.states.add(model.state_of(model.sessions[command.session].session))
-
-    def _forget_demands_of(self, lock_id: int) -> None:
+    def forget_demands_of(self, lock_id: int) -> None:
+        """Nobody waits for messages under it any more."""
         self.demands = {key: demand for key, demand in self.demands.items() if demand.session != lock_id}
-
-    def _item(self, kind: int, entry: Entry) -> Item | None:
-        return next((item for item in self.model.queues[kind] if item.sequence == entry.sequence), None)
 
     def _new_slot(self) -> Slot:
         slot = Slot(self.row, self.options)
