@@ -1,5 +1,6 @@
 """Requests over HTTP take turns with everything else that namespaces want (`partibus.units.turns`), before the
-application sees them; what they take is charged to the namespace that their host names."""
+application sees them. What they take is charged to the namespace that their host names when they have shown a claim in
+it, and to the default one otherwise: or whoever knows a namespace's name could use up its messaging units."""
 
 import asyncio
 from collections.abc import Awaitable, Generator
@@ -9,7 +10,7 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from partibus.namespace.namespaces import Namespaces
-from partibus.units.account import Account
+from partibus.units.account import CLAIMED, Account, Bill
 from partibus.units.turns import Turns
 
 REQUEST_BYTES: Final = 2_048
@@ -30,12 +31,17 @@ class HttpTurns:
             return
         account = self._namespaces.of_host(_host(scope)).account
         if self._turns.begin(account):
-            self._turns.end(account, REQUEST_BYTES)
+            self._turns.end(account, 0)
         else:
             waiting = _Waiting(account)
             self._turns.add(waiting)
             await waiting.turn
-        await _Timed(self._app(scope, receive, send), account)
+        bill = Bill(REQUEST_BYTES)
+        scope[CLAIMED] = lambda: bill.charge(account)
+        try:
+            await _Timed(self._app(scope, receive, send), bill)
+        finally:
+            bill.charge(self._namespaces.default.account)
 
 
 def _host(scope: Scope) -> str | None:
@@ -54,18 +60,17 @@ class _Waiting:
         self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def read_piece(self) -> bool:
-        self.account.moved += REQUEST_BYTES
         if not self.turn.done():
             self.turn.set_result(None)
         return False
 
 
 class _Timed(Generator[Any, None, None]):
-    """Something to await, each step of which is charged to an account."""
+    """Something to await, each step of which is charged."""
 
-    def __init__(self, work: Awaitable[None], account: Account) -> None:
+    def __init__(self, work: Awaitable[None], bill: Bill) -> None:
         self._steps = work.__await__()
-        self._account = account
+        self._bill = bill
 
     def __await__(self) -> Generator[Any, None, None]:
         return self
@@ -76,7 +81,7 @@ class _Timed(Generator[Any, None, None]):
         try:
             return self._steps.send(value)
         finally:
-            self._account.spend(perf_counter_ns() - began_ns)
+            self._bill.spend(perf_counter_ns() - began_ns)
 
     def throw(self, *error: Any) -> Any:
         """A cancellation, mostly."""
@@ -84,4 +89,4 @@ class _Timed(Generator[Any, None, None]):
         try:
             return self._steps.throw(*error)
         finally:
-            self._account.spend(perf_counter_ns() - began_ns)
+            self._bill.spend(perf_counter_ns() - began_ns)

@@ -1,7 +1,10 @@
 """What one namespace uses of one broker process (R11): processor time, counted as it is used."""
 
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
+
+CLAIMED: Final = "partibus.claimed"
+"""In the scope of a request over HTTP: what to call when it has shown a claim in the namespace that its host names."""
 
 
 class Reader(Protocol):
@@ -9,12 +12,39 @@ class Reader(Protocol):
 
     @property
     def account(self) -> "Account":
-        """Whose input it is; may be another namespace's after each piece (an AMQP connection is named by its open)."""
+        """Whose input it is; may be another namespace's after each piece (an AMQP connection is a namespace's once it
+        has shown a claim)."""
         ...
 
     def read_piece(self) -> bool:
         """Do what the next piece asks for; whether more waits."""
         ...
+
+
+class Bill:
+    """What was done for a request, until it is known who pays for it."""
+
+    __slots__ = ("_payer", "_size_bytes", "_spent_ns")
+
+    def __init__(self, size_bytes: int) -> None:
+        """``size_bytes``: see `Account.moved`."""
+        self._payer: Account | None = None
+        self._spent_ns = 0
+        self._size_bytes = size_bytes
+
+    def spend(self, nanoseconds: int) -> None:
+        """So much of the loop's time was taken."""
+        if self._payer is None:
+            self._spent_ns += nanoseconds
+        else:
+            self._payer.spend(nanoseconds)
+
+    def charge(self, account: "Account") -> None:
+        """To this one, with what is still to come; to nobody else afterwards."""
+        if self._payer is None:
+            self._payer = account
+            account.spend(self._spent_ns)
+            account.moved += self._size_bytes
 
 
 class Account:

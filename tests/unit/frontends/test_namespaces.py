@@ -123,6 +123,20 @@ def test_what_the_client_calls_the_server_is_what_it_says_last(
     assert client.peer.broker.namespace.name == namespace
 
 
+@pytest.mark.row("R9")
+def test_who_has_shown_no_claim_uses_up_nothing_of_a_tenants(world: Tenants) -> None:
+    default, acme = world.namespaces.default.account, world.namespaces.named("acme-1").account
+    client = world.enter(None, HOSTS["acme-1"])
+    assert client.peer.account is default
+    policy, key = world.key("bravo-1")
+    assert client.put_token(policy, "sb://acme-1.localhost/q", key=key) == 401
+    assert client.peer.account is default
+    policy, key = world.key("acme-1")
+    assert client.put_token(policy, "sb://acme-1.localhost/q", key=key) == 202
+    assert client.peer.account is acme
+    assert world.enter("acme-1", HOSTS["acme-1"]).peer.account is acme
+
+
 def test_a_wrong_key_gets_in_nowhere(world: Tenants) -> None:
     client = Client(world, Plain(ROOT_POLICY, "no-key-of-anybody"))
     client.engine.open("client", hostname="acme-1.localhost")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from partibus.namespace.namespace_options import NamespaceOptions
-from partibus.node.http_turns import HttpTurns
+from partibus.node.http_turns import REQUEST_BYTES, HttpTurns
+from partibus.units.account import CLAIMED
 from partibus.units.turns import Turns
 from tests.unit.namespace.servers import Whole
 
@@ -32,6 +33,8 @@ class World:
     async def _serve(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         self.begun.append(scope["path"])
         try:
+            if scope["path"] != "/stranger":
+                scope[CLAIMED]()
             sum(range(10_000))
             await self.may_end.wait()
         finally:
@@ -59,6 +62,22 @@ def test_a_namespace_that_is_alone_does_not_wait_and_each_step_is_charged(tmp_pa
         await request
         assert account.busy_ns > before
         assert world.namespaces.default.account.busy_ns == 0
+
+    asyncio.run(play())
+
+
+def test_a_host_name_alone_is_charged_to_nobody_elses_namespace(tmp_path: Path) -> None:
+    async def play() -> None:
+        world = World(tmp_path)
+        world.may_end.set()
+        account, default = world.namespaces.named(NAME).account, world.namespaces.default.account
+        await world.ask("/stranger", f"{NAME}.localhost")
+        assert (account.busy_ns, account.moved) == (0, 0)
+        assert default.busy_ns > 0
+        assert default.moved == REQUEST_BYTES
+        await world.ask("/a", f"{NAME}.localhost")
+        assert account.busy_ns > 0
+        assert (account.moved, default.moved) == (REQUEST_BYTES, REQUEST_BYTES)
 
     asyncio.run(play())
 

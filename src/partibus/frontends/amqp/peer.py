@@ -71,6 +71,9 @@ class Peer:
         self._counted: Broker | None = None
         """The namespace that this connection is counted in, once it has shown a claim there: who has none takes no
         place of a tenant's."""
+        self.account = namespaces.default.account
+        """Who pays for what is done on this connection: likewise, or whoever knows a namespace's name could use up its
+        messaging units."""
         self._ticked_s: float | None = None
         """When the first tick was."""
         self._ingress = ingress
@@ -252,6 +255,7 @@ class Peer:
             self._call_later(0, partial(self._refuse, amqp_error(error)))  # what has asked is answered first
             raise
         self._counted = self.broker
+        self.account = self.broker.account
 
     def _refuse(self, error: AmqpError) -> None:
         self.close(error)

@@ -66,7 +66,7 @@ class PeerProtocol(asyncio.Protocol):
         self._tick_after(limits.handshake_timeout_s, self._check_handshake)
 
     def data_received(self, data: bytes) -> None:
-        account = self.peer.broker.account
+        account = self.peer.account
         turns = self._turns
         if self._waits or not turns.begin(account):
             self._later += data
@@ -80,8 +80,8 @@ class PeerProtocol(asyncio.Protocol):
 
     @property
     def account(self) -> Account:
-        """Of the namespace that the client has named, of the default one before."""
-        return self.peer.broker.account
+        """Of the namespace that the client has shown a claim in, of the default one before."""
+        return self.peer.account
 
     @property
     def held_bytes(self) -> int:
@@ -183,7 +183,7 @@ class PeerProtocol(asyncio.Protocol):
         data = self.peer.connection.data_to_send()
         if data:
             self._transport.write(data)
-            self.peer.broker.account.moved += len(data) + WRITE_BYTES
+            self.peer.account.moved += len(data) + WRITE_BYTES
         if self._held_back and not self._congested:
             self._held_back = False
             self.peer.resume()

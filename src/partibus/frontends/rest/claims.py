@@ -9,6 +9,7 @@ from partibus.clock import Clock
 from partibus.errors import Unauthorized, shown
 from partibus.namespace.access import AccessPolicies, Grant, Right
 from partibus.namespace.sas import Path
+from partibus.units.account import CLAIMED
 
 LEEWAY_S = 300
 """A client renews its token up to a minute after its end, and clocks of machines differ by some more."""
@@ -69,7 +70,10 @@ class Claims:
     def _grant(self, request: Request, token: str, path: Path) -> Grant:
         audience = f"{request.url.scheme}://{host_of(request)}/{quote('/'.join(path))}"
         now_s = self._wall_clock.now_ms() / 1000
-        return self._access.check_token(token.removeprefix(_BEARER), audience, now_s, LEEWAY_S)
+        grant = self._access.check_token(token.removeprefix(_BEARER), audience, now_s, LEEWAY_S)
+        if (claimed := request.scope.get(CLAIMED)) is not None:
+            claimed()
+        return grant
 
 
 def _no_token() -> Unauthorized:
