@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from partibus.client.ranges import BOUND_BYTES, open_ranges
 from partibus.pipeline import capture
 from partibus.pipeline.capture_page import capture_page, replay_page
-from partibus.pipeline.errors import JobError
+from partibus.pipeline.errors import JobError, said
 from partibus.pipeline.interrupts import interruption
 from partibus.pipeline.job import Job
 from partibus.pipeline.places import Place
@@ -209,14 +209,7 @@ def _await(queries: list[StreamingQuery]) -> None:
     except StreamingQueryException as error:
         for query in queries:
             query.stop()
-        raise JobError(f"the capture ended: {_said(error)}") from error
-
-
-def _said(error: StreamingQueryException) -> str:
-    """The line of a task's traceback that says something."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    ours = [line for line in lines if line.startswith("partibus.")]
-    return ours[-1].partition(": ")[2] if ours else lines[0]
+        raise JobError(f"the capture ended: {said(error)}") from error
 
 
 def _finish(job: Job, want: Want, counted: list[Rows]) -> Values:

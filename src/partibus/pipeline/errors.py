@@ -1,7 +1,26 @@
 """What stops a job."""
 
+import re
+
 from partibus.errors import PartibusError
+
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception|Interrupt)\b")
+"""The last line of Python's tracebacks; Java's look alike."""
 
 
 class JobError(PartibusError):
     """A job can't be done; the text names the option or the table, what is wrong with it and the way out."""
+
+
+def said(error: BaseException) -> str:
+    """What an error says, in a line: of a traceback that a task has left in it what was raised there, ours before
+    others'."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("partibus.")]
+    if ours:
+        return ours[-1].partition(": ")[2] or ours[-1]
+    if _TRACEBACK in lines:
+        raised = [line for line in lines[lines.index(_TRACEBACK) :] if _RAISED.match(line)]
+        return raised[-1] if raised else lines[0]
+    return lines[0] if lines else type(error).__name__

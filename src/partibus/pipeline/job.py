@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from partibus.pipeline.errors import JobError
+from partibus.pipeline.errors import JobError, said
 from partibus.pipeline.report.page import Page, render
 from partibus.pipeline.sessions import job_session
 
@@ -82,11 +82,11 @@ class Job:
         if self.console.is_terminal:
             self._bars.stop()
         if error is not None and not isinstance(error, KeyboardInterrupt):
-            self._write({"status": FAILED, "error": _told(error), "result": self._result})
+            self._write({"status": FAILED, "error": said(error), "result": self._result})
         if self._spark is not None and self.options.spark is None:
             self._spark.stop()
         if isinstance(error, PySparkException):
-            raise JobError(f"Spark could not do it: {_told(error)}") from error
+            raise JobError(f"Spark could not do it: {said(error)}") from error
 
     @property
     def spark(self) -> SparkSession:
@@ -157,12 +157,6 @@ class Job:
                 self.options.json.parent.mkdir(parents=True, exist_ok=True)
                 self.options.json.write_text(text + "\n", encoding="utf-8")
         return framed
-
-
-def _told(error: BaseException) -> str:
-    """What an error says, without the stack of the other side."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _bars() -> Progress:

@@ -17,7 +17,7 @@ from partibus.client.client import connect
 from partibus.client.entities import Entities, EntityInfo
 from partibus.client.errors import CursorLost, NotFound
 from partibus.client.ranges import open_ranges
-from partibus.pipeline.errors import JobError
+from partibus.pipeline.errors import JobError, said
 from partibus.pipeline.job import DONE, FINDINGS, Job
 from partibus.pipeline.places import Place
 from partibus.pipeline.repartition import lines, prove, shares
@@ -238,17 +238,11 @@ def _move(job: Job, want: Want) -> None:
             job.watched(query.awaitTermination)
         except StreamingQueryException as error:
             raise JobError(
-                f"the move has stopped, and goes on when it is started again with --state {want.state}: {_said(error)}"
+                f"the move has stopped, and goes on when it is started again with --state {want.state}: {said(error)}"
             ) from error
         complete_tail(checkpoint, reading, spark=job.spark)
         if not any(progress.numInputRows for progress in query.recentProgress):
             return
-
-
-def _said(error: StreamingQueryException) -> str:
-    """The line of a task's traceback that says something."""
-    found = [line.strip() for line in str(error).splitlines()]
-    return next((line for line in reversed(found) if line.startswith("partibus.")), found[0] if found else "no reason")
 
 
 # The proof ----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 
 from partibus.pipeline import follow as stream
 from partibus.pipeline.errors import JobError
+from partibus.pipeline.interrupts import interruption
 from partibus.pipeline.job import Job
 from partibus.pipeline.local_rows import Chosen, PartFile, add_up_files, local_files
 from partibus.pipeline.partial import DDL, SCHEMA
@@ -97,11 +98,12 @@ def follow(job: Job, want: Want, every_seconds: float, once: bool, show: Callabl
     asked = [-1]
     query = stream.start(rows, out, trigger_seconds=every_seconds, once=once, after=asked.append)
     try:
-        while query.isActive:
-            query.awaitTermination(1)
-            if asked and asked[-1] >= 0 and query.isActive:
-                asked.clear()
-                show(_finish(job, SparkQuestions(stream.read(spark, out)), want))
+        with interruption() as is_interrupted:
+            while query.isActive and not is_interrupted():
+                query.awaitTermination(1)
+                if asked and asked[-1] >= 0 and query.isActive:
+                    asked.clear()
+                    show(_finish(job, SparkQuestions(stream.read(spark, out)), want))
     except StreamingQueryException as error:
         raise JobError(f"the stream over {want.paths[0]} ended: {error}") from error
     finally:

@@ -1,0 +1,31 @@
+"""What is told of an error that Spark brings from a task."""
+
+from __future__ import annotations
+
+import pytest
+
+from partibus.pipeline.errors import said
+
+WORKER = "\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
+TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in store\n    put()\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "ValueError"),
+        ("[UNRESOLVED_COLUMN] no such column\nJVM stacktrace", "[UNRESOLVED_COLUMN] no such column"),
+        (
+            f"{WORKER}{TRACE}partibus.client.errors.NotFound: gone\n\nDuring handling\n\n{TRACE}"
+            "partibus.spark.errors.WriteError: cannot write to 'q': gone; create it\n\tat java.base/java.lang.Thread",
+            "cannot write to 'q': gone; create it",
+        ),
+        (
+            f"{WORKER}{TRACE}pyarrow.lib.ArrowInvalid: x\nKeyError: 'y'\n\njava.lang.RuntimeException: z\n",
+            "KeyError: 'y'",
+        ),
+        (f"{WORKER}{TRACE}", "An exception was thrown from the Python worker. Please see the stack trace below."),
+    ],
+)
+def test_the_line_that_says_something_is_found(text: str, told: str) -> None:
+    assert said(ValueError(text)) == told
