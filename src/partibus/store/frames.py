@@ -52,7 +52,7 @@ class PackedRows:
         numbers.frombytes(data)
         numbers.byteswap()
         self._numbers += numbers
-        self._sizes += little_endian(_halves(numbers[4::_NUMBERS])[0::2])
+        self._sizes += _native(_halves(numbers[4::_NUMBERS])[0::2])
 
     @property
     def size_bytes(self) -> int:
@@ -62,7 +62,7 @@ class PackedRows:
     @property
     def last_pos(self) -> int:
         """Of the last row; there is one."""
-        return little_endian(self._numbers[-_NUMBERS : -_NUMBERS + 1])[0]
+        return _native(self._numbers[-_NUMBERS : -_NUMBERS + 1])[0]
 
     def first(self, max_bytes: int) -> Self:
         """As many as fit, one at least."""
@@ -92,7 +92,7 @@ class PackedRows:
 
 
 def _packed(typecode: str, numbers: Iterable[int]) -> bytes:
-    return little_endian(array(typecode, numbers)).tobytes()
+    return _native(array(typecode, numbers)).tobytes()
 
 
 def _halves(numbers: "array[int]") -> "array[int]":
@@ -101,8 +101,8 @@ def _halves(numbers: "array[int]") -> "array[int]":
     return halves
 
 
-def little_endian(numbers: "array[int]") -> "array[int]":
-    """Between little-endian and the order of this machine; may change what it is given."""
+def _native(numbers: "array[int]") -> "array[int]":
+    """From little-endian to this machine's order, or back; may change what it is given."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers
