@@ -99,12 +99,12 @@ def begin_at(options: Options, states: Mapping[int, CursorState]) -> dict[int, i
 
 
 def data_loss(options: Options, partition_id: int, position: int, complete_from: int) -> DataLossError:
-    """The bound on what is kept for the cursor was reached."""
+    """The bound on what is kept for the cursor was reached, or somebody else has moved it."""
     return DataLossError(
         f"messages of partition {partition_id} of {options.where} between the positions {position} and {complete_from} "
         f"are gone: cursor {options.cursor!r} may keep {options.cursor_bytes:,} bytes of finished ones, which was not "
-        "enough. Raise option 'cursorBytes' and read more often; to go on with what is left set option "
-        "'failOnDataLoss' to 'false'"
+        "enough, or another query has moved it. Raise option 'cursorBytes' and read more often, and give each query a "
+        "cursor of its own; to go on with what is left set option 'failOnDataLoss' to 'false'"
     )
 
 
