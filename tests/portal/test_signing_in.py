@@ -241,6 +241,7 @@ def test_an_entity_may_be_called_portal(broker: BrokerProcess, browser: Browser)
     assert http("PUT", "portal", entry("QueueDescription")).status == 201
     assert http("GET", "portal").text("MaxDeliveryCount") == "10"
     assert browser.get("/portal").status == 200
+    assert browser.get("/portal", Authorization="Basic eDp5").status == 200, "a proxy's own password"
     assert http("DELETE", "portal").status == 200
 
 
