@@ -18,10 +18,12 @@ _JAVA = (
 _FEW_CORES = 4
 """With so many or fewer, threads that collect garbage beside the tasks take more than they save."""
 
+_SHUFFLES = "spark.sql.shuffle.partitions"
+
 _LOCAL: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": _JAVA + (" -XX:+UseSerialGC" if (os.cpu_count() or 2) <= _FEW_CORES else ""),
     # Tables are small after the first step: more shuffle partitions would only add tasks. A cluster sets its own.
-    "spark.sql.shuffle.partitions": str(max(4, 2 * (os.cpu_count() or 2))),
+    _SHUFFLES: str(max(4, 2 * (os.cpu_count() or 2))),
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -48,11 +50,20 @@ def job_session(name: str, master: str | None, config: Mapping[str, str]) -> Spa
         for key, value in {**_fixed(), **_ALWAYS, **config}.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
+        shuffle_less(session)
     else:
         local = _LOCAL if master is None or master.startswith("local") else {}
         session = make_session(name, master or "local[*]", {**local, **_ALWAYS, **config})
         session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def shuffle_less(session: SparkSession) -> None:
+    """On this machine as where `spark-submit` has not started the job, unless it was told how many partitions: its own
+    200 are as many tasks in each step, for tables of a few rows."""
+    context = session.sparkContext
+    if context.master.startswith("local") and not context.getConf().contains(_SHUFFLES):
+        session.conf.set(_SHUFFLES, _LOCAL[_SHUFFLES])
 
 
 def _fixed() -> dict[str, str]:
