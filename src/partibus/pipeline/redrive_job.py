@@ -30,7 +30,8 @@ from partibus.pipeline.places import Place
 from partibus.pipeline.redrive_page import redrive_page
 from partibus.pipeline.sending import Sending, check_target, forget, sent
 from partibus.spark.lease import Lease
-from partibus.spark.options import DEAD_LETTER_QUEUE, Options
+from partibus.spark.option_table import DEAD_LETTER_QUEUE
+from partibus.spark.options import Options
 from partibus.spark.sink_columns import ADDRESS
 from partibus.spark.sink_options import SinkOptions
 from partibus.spark.sink_rows import sink_key

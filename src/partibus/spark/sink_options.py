@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from partibus.client.sinks import PATIENCE_S, REQUEST_BYTES
 from partibus.spark.errors import OptionError
-from partibus.spark.options import OPTIONS, Option, connection_of, endpoint, entity_of, refuse_misplaced_key
+from partibus.spark.option_places import connection_of, endpoint, entity_of
+from partibus.spark.option_table import OPTIONS, Option
+from partibus.spark.option_values import refuse_misplaced_key
 
 
 class Naming(Enum):

@@ -26,7 +26,8 @@ from pyspark.sql.types import StructType
 
 from partibus.client.ranges import open_ranges
 from partibus.spark.errors import OptionError
-from partibus.spark.options import FATES, Options
+from partibus.spark.option_table import FATES
+from partibus.spark.options import Options
 from partibus.spark.ports import OpenClient, RangeReader
 from partibus.spark.schema import FATE_DDL, FATE_TYPE_OF, TYPE_OF, check_subset, table_ddl
 from partibus.spark.sink import Sink

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from partibus.spark.errors import OptionError
-from partibus.spark.options import OPTIONS, Option, Options
+from partibus.spark.option_table import OPTIONS, Option
+from partibus.spark.options import Options
 
 KEY = "dGhpcyBpcyB0aGUgc2hhcmVkIGtleSBvZiBhIHRlc3QhIQ=="
 CONNECTION = f"Endpoint=sb://localhost:5672/;SharedAccessKeyName=reader;SharedAccessKey={KEY}"
