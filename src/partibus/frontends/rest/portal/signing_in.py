@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from partibus.errors import ArgumentError, PartibusError, Unauthorized, shown
-from partibus.frontends.rest.claims import host_of
+from partibus.frontends.rest.claims import host_of, note_claim
 from partibus.frontends.rest.portal.gate import PATH
 from partibus.namespace.access import Grant, Right
 from partibus.namespace.broker import Broker
@@ -65,6 +65,7 @@ def grant_of(broker: Broker, request: Request) -> Grant | None:
         grant = broker.access.check_token(token, _audience(request), _now_s(broker))
     except (PartibusError, binascii.Error, ValueError):
         return None
+    note_claim(request)
     # On the portal's paths it stands for the policy, which is the namespace's.
     return None if grant.owner or Right.LISTEN not in grant.rights else replace(grant, path=())
 
