@@ -14,7 +14,7 @@ from partibus.frontends.rest.atom.counts import ask_counts
 from partibus.frontends.rest.atom.entities import check_all_there
 from partibus.frontends.rest.atom.errors import status_of
 from partibus.frontends.rest.credits import pay
-from partibus.frontends.rest.portal.entities import ROWS, row_of, rows_of
+from partibus.frontends.rest.portal.entities import row_of, rows_of
 from partibus.frontends.rest.portal.fields import (
     LABELS,
     NAME,
@@ -113,8 +113,7 @@ async def delete(visit: Visit) -> Answer:
         return MovedOn(address("entities", done="deleted"))
     subscriptions = queue.subscriptions if isinstance(queue, Topic) else []
     rows = [row_of(entity, await answer_of(ask_counts(entity.route)))]
-    for first in range(0, len(subscriptions), ROWS):
-        rows += await rows_of([broker.entity_of(one) for one in subscriptions[first : first + ROWS]])
+    rows += await rows_of(subscriptions, broker)
     data = rows[0] | {
         "messages": sum(row["messages"] for row in rows),
         "subscriptions": len(subscriptions),

@@ -1,5 +1,6 @@
 """The queues and topics of a namespace, by name, in pages."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from partibus.errors import ArgumentError
@@ -7,15 +8,18 @@ from partibus.frontends.rest.answers import answers_of
 from partibus.frontends.rest.atom.counts import ask_counts, counts_of
 from partibus.frontends.rest.credits import pay
 from partibus.frontends.rest.portal.visit import Page, Visit
+from partibus.namespace.broker import Broker
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.entity import Entity
 from partibus.namespace.names import fold_name
-from partibus.namespace.namespace import Subscription, Topic
+from partibus.namespace.namespace import Queue, Subscription, Topic
 from partibus.routing.inspect import Inspection
 from partibus.throttling.counters import Operation
 
 ROWS: Final = 50
 """Of one page: 800 partitions are asked for their counts."""
+_AT_ONCE: Final = 8
+"""Entities that are asked together: between two groups it is somebody else's turn."""
 _KINDS: Final = ("", "queue", "topic")
 
 
@@ -33,7 +37,7 @@ async def show_entities(visit: Visit) -> Page:
         and kind in ("", queue.kind.value)
     ]
     first = (number - 1) * ROWS
-    rows = await rows_of([visit.broker.entity_of(queue) for queue in found[first : first + ROWS]])
+    rows = await rows_of(found[first : first + ROWS], visit.broker)
     data = {
         "q": visit.asked("q").strip(),
         "kind": kind,
@@ -46,10 +50,14 @@ async def show_entities(visit: Visit) -> Page:
     return Page("entities", "Queues and topics", data)
 
 
-async def rows_of(entities: list[Entity]) -> list[dict[str, Any]]:
-    """What lists show of entities, asked of all at once."""
-    inspections = await answers_of(ask_counts(entity.route) for entity in entities)
-    return [row_of(entity, inspection) for entity, inspection in zip(entities, inspections, strict=True)]
+async def rows_of(entities: Sequence[Queue], broker: Broker) -> list[dict[str, Any]]:
+    """What lists show of entities; one that is deleted meanwhile is left out."""
+    rows = []
+    for first in range(0, len(entities), _AT_ONCE):
+        some = [broker.entity_of(queue) for queue in entities[first : first + _AT_ONCE] if not queue.deleted]
+        inspections = await answers_of(ask_counts(entity.route) for entity in some)
+        rows += [row_of(entity, inspection) for entity, inspection in zip(some, inspections, strict=True)]
+    return rows
 
 
 def row_of(entity: Entity, inspection: Inspection) -> dict[str, Any]:

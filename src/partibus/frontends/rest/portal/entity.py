@@ -38,7 +38,7 @@ async def show_entity(visit: Visit) -> Page:
     if isinstance(queue, Topic):
         first = (number - 1) * ROWS
         shown = queue.subscriptions[first : first + ROWS]
-        data["subscription_rows"] = await rows_of([visit.broker.entity_of(one) for one in shown])
+        data["subscription_rows"] = await rows_of(shown, visit.broker)
         data["page"], data["pages"] = number, max(1, -(-len(queue.subscriptions) // ROWS))
     return Page("entity", queue.short_name if isinstance(queue, Subscription) else queue.name, data)
 
