@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -35,6 +36,14 @@ CONFIG = {
     "spark.driver.host": "127.0.0.1",
 }
 
+CHECKPOINTS = {
+    # The default starts a process, `readlink`, for each step of a file's renaming: some ten for a micro-batch. On the
+    # cluster, where drivers are killed, the default stands.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -47,12 +56,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         MASTER,
         {
             **CONFIG,
+            **CHECKPOINTS,
             "spark.sql.warehouse.dir": str(folder),
             "spark.local.dir": str(folder),
         },
     )
     session.sparkContext.setLogLevel("OFF")
     silence_query_context()
+    _write_no_checksums(session)
     session.dataSource.register(SimulatedSource)
     yield session
     session.stop()
@@ -60,6 +71,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         del os.environ["PYTHONPATH"]
     else:
         os.environ["PYTHONPATH"] = before
+
+
+def _write_no_checksums(session: SparkSession) -> None:
+    """Beside files of this machine: each is written, renamed, and given its mode by a process, as the file is."""
+    context: Any = session.sparkContext
+    context._jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration()).setWriteChecksum(False)
 
 
 @pytest.fixture

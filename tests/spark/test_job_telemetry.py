@@ -113,7 +113,7 @@ def assert_percentiles(told: dict[str, Any], done: list[dict[str, Any]]) -> None
 
 
 @pytest.mark.row("D7")
-def test_sampled_rows_count_with_their_weights_whoever_holds_their_sums(
+def test_sampled_rows_count_with_their_weights(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
