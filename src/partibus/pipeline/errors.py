@@ -4,6 +4,7 @@ import re
 
 from partibus.errors import PartibusError
 
+_LATE = "Python worker failed to connect back"
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception|Interrupt)\b")
 """The last line of Python's tracebacks; Java's look alike."""
@@ -16,7 +17,13 @@ class JobError(PartibusError):
 def said(error: BaseException) -> str:
     """What an error says, in a line: of a traceback that a task has left in it what was raised there, ours before
     others'."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(error)
+    if _LATE in text:
+        return (
+            f"{_LATE}: Spark waits ten seconds for a Python process, which this machine did not start in time; run "
+            "it again, when there is less to do beside it"
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("partibus.")]
     if ours:
         return ours[-1].partition(": ")[2] or ours[-1]

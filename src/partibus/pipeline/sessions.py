@@ -62,7 +62,7 @@ def shuffle_less(session: SparkSession) -> None:
     """On this machine as where `spark-submit` has not started the job, unless it was told how many partitions: its own
     200 are as many tasks in each step, for tables of a few rows."""
     context = session.sparkContext
-    if context.master.startswith("local") and not context.getConf().contains(_SHUFFLES):
+    if str(context.master).startswith("local") and not context.getConf().contains(_SHUFFLES):
         session.conf.set(_SHUFFLES, _LOCAL[_SHUFFLES])
 
 

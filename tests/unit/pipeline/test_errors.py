@@ -14,6 +14,11 @@ TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in store\n  
     ("text", "told"),
     [
         ("", "ValueError"),
+        (
+            "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST",
+            "Python worker failed to connect back: Spark waits ten seconds for a Python process, which this machine "
+            "did not start in time; run it again, when there is less to do beside it",
+        ),
         ("[UNRESOLVED_COLUMN] no such column\nJVM stacktrace", "[UNRESOLVED_COLUMN] no such column"),
         (
             f"{WORKER}{TRACE}partibus.client.errors.NotFound: gone\n\nDuring handling\n\n{TRACE}"
