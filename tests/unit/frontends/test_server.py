@@ -166,6 +166,16 @@ def test_who_takes_no_answers_is_not_read_from(connected: Connected) -> None:
     assert connected.transport.reading
 
 
+def test_what_is_answered_at_once_leaves_before_what_is_done_for_others(connected: Connected) -> None:
+    connected.open()
+    connected.transport.unsent.clear()
+    unsent_then: list[int] = []
+    connected.loop.call_soon(lambda: unsent_then.append(len(connected.transport.unsent)))
+    connected.receive(frame(0, Flow(incoming_window=1, next_outgoing_id=0, outgoing_window=1, echo=True)))
+    assert unsent_then[0] > 0
+    assert unsent_then[0] == len(connected.transport.unsent)  # and nothing leaves twice
+
+
 def test_others_have_their_turn_while_a_connection_does_what_one_read_brought(connected: Connected) -> None:
     connected.open()
     begin = Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)

@@ -73,6 +73,10 @@ class PeerProtocol(asyncio.Protocol):
             self._wait_for_turn()
         else:
             self._take(data)
+            if self._flushing:
+                # What is answered at once leaves before what this has brought about for others, which waits for the
+                # end of the turn: who sends to an express queue is answered before its receiver is woken.
+                self._flush()
             turns.end(account, len(data) + WRITE_BYTES)
             if self.peer.connection.more_to_read:
                 self._wait_for_turn()
