@@ -33,7 +33,7 @@ _TIME_STEPS = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, _DAY,
 )  # fmt: skip
 """Seconds between two ticks: times that people would choose."""
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -56,6 +56,7 @@ _STYLE: dict[Any, Any] = {
     "legend.labelcolor": INK,
     "lines.linewidth": 1.4,
 }
+"""For `matplotlib.rc_context`, around all that makes a figure for `svg_of`."""
 
 
 def lines(
@@ -67,7 +68,7 @@ def lines(
     height: float = 2.5,
 ) -> str:
     """Charts side by side, each of curves by name: times (Unix, seconds) and values. One legend for all."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         shape = Figure(figsize=(WIDTH, height), layout="constrained")
         for axes, (name, curves) in zip(shape.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
             axes.set_title(name)
@@ -85,13 +86,13 @@ def lines(
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: (unit or _thousands)(value)))
             axes.grid(visible=True)
             axes.legend(loc="best", fontsize=8, ncols=2 if len(curves) > 3 else 1)
-        return _svg(shape, title)
+        return svg_of(shape, title)
 
 
 def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: float | None = None) -> str:
     """Charts side by side, one bar per partition; the largest stands out, a line marks the mean and, where given, the
     ``limit`` in means."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         shape = Figure(figsize=(WIDTH, 2.5), layout="constrained")
         for axes, (name, values) in zip(shape.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
             peak, mean = max(values, default=0), sum(values) / max(len(values), 1)
@@ -105,12 +106,12 @@ def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: fl
             axes.set_xticks(range(0, len(values), max(1, len(values) // 8)))
             axes.set_xlabel("partition")
             axes.tick_params(axis="x", length=0)
-        return _svg(shape, title)
+        return svg_of(shape, title)
 
 
 def ranking(title: str, heading: str, values: Sequence[tuple[str, float]], share: Callable[[float], str]) -> str:
     """Horizontal bars with their names, the largest on top."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         shape = Figure(figsize=(WIDTH, 0.7 + 0.24 * len(values)), layout="constrained")
         axes = shape.subplots()
         places = range(len(values))
@@ -126,7 +127,7 @@ def ranking(title: str, heading: str, values: Sequence[tuple[str, float]], share
         axes.spines["bottom"].set_visible(False)
         axes.margins(x=0.08)
         axes.tick_params(axis="y", length=0)
-        return _svg(shape, title)
+        return svg_of(shape, title)
 
 
 def curve(
@@ -134,7 +135,7 @@ def curve(
     levels: Mapping[str, float],
 ) -> str:  # fmt: skip
     """Curves over numbers, with dots, both axes in powers of two; and named levels."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         shape = Figure(figsize=(WIDTH, 2.7), layout="constrained")
         axes = shape.subplots()
         for colour, (label, (places, values)) in zip(SERIES, curves.items(), strict=False):
@@ -154,7 +155,7 @@ def curve(
         axes.grid(visible=True)
         if len(curves) > 1:
             axes.legend(loc="best", fontsize=8)
-        return _svg(shape, title)
+        return svg_of(shape, title)
 
 
 def strip(
@@ -162,7 +163,7 @@ def strip(
 ) -> str:
     """Two rows of the slots, each divided among partitions (first slot, end slot, share of load): what is hot is
     filled, the share is written where there is room."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         shape = Figure(figsize=(WIDTH, 1.9), layout="constrained")
         axes = shape.subplots()
         for row, runs in enumerate((before, after)):
@@ -187,7 +188,7 @@ def strip(
         axes.set_xlabel("slot")
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
-        return _svg(shape, title)
+        return svg_of(shape, title)
 
 
 def _level(axes: Axes, level: float, name: str) -> None:
@@ -233,7 +234,7 @@ def _shortened(name: str, most: int = 40) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
-def _svg(shape: Figure, title: str) -> str:
+def svg_of(shape: Figure, title: str) -> str:
     """The figure without the XML prologue, named for those who can't see it, in the page's colours."""
     out = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": title}):
