@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 
 from partibus.client import connect
 from partibus.client.entities import Entities
-from partibus.client.errors import Busy, SendFailed
+from partibus.client.errors import SendFailed, Throttled
 from partibus.client.messages import OutgoingMessage
 from partibus.client.namespaces import Namespaces
 from partibus.client.sender import Sender
@@ -63,7 +63,7 @@ def accepted(sender: Sender, count: int) -> int:
         return sender.send([OutgoingMessage(body=b"body")] * count)
     except SendFailed as error:
         failures = [why for _, why in error.failures]
-    assert {(type(why), str(why).endswith(SAYS)) for why in failures} == {(Busy, True)}
+    assert {(type(why), str(why).endswith(SAYS)) for why in failures} == {(Throttled, True)}
     return count - len(failures)
 
 

@@ -301,6 +301,16 @@ def test_what_comes_with_a_goodbye_is_read_and_its_answer_is_not_sent(pair: Pair
     assert pair.wire.closed
 
 
+def test_inner_protocol_that_ends_on_what_came_with_a_goodbye_says_no_second_one(pair: Pair) -> None:
+    pair.inner.on_data = lambda: pair.inner.transport.close()
+    pair.client.send_binary(b"last words")
+    pair.client.send_close(CloseCode.GOING_AWAY)
+    pair.feed(b"".join(pair.client.data_to_send()))
+    pair.received()
+    assert pair.close_code == CloseCode.GOING_AWAY
+    assert pair.wire.closed
+
+
 def test_pausing_passes_through_both_ways(pair: Pair) -> None:
     pair.socket.pause_writing()
     pair.socket.resume_writing()

@@ -112,10 +112,12 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
         self._send()
 
     def close(self) -> None:
-        """Say so, and end when the client has answered."""
+        """Say so, and end when the client has answered. Where its own goodbye was in the same read, that is answered
+        already."""
         if not self._closing:
             self._closing = True
-            self._framing.send_close(CloseCode.NORMAL_CLOSURE)
+            if self._framing.state is State.OPEN:
+                self._framing.send_close(CloseCode.NORMAL_CLOSURE)
             self._send()
             self._end_soon()
 
