@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from partibus.limits import HttpLimits
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LOAD_S = 5.0
 """After the start, when clients have come back and stores are read."""
+
+_TROUBLE = "HTTP can't be answered now; the next connection tries again"
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +39,8 @@ class HttpServer:
         open_websocket: Callable[[], asyncio.Protocol],
         app_modules: Sequence[str] = (),
     ) -> None:
-        """``make_app`` is called once, when there is something to answer; ``app_modules`` are those that it imports.
-        ``open_websocket``: makes what goes on with a connection on the path of AMQP."""
+        """``make_app`` is called when there is something to answer, once unless it fails; ``app_modules`` are those
+        that it imports. ``open_websocket``: makes what goes on with a connection on the path of AMQP."""
         self._make_app = make_app
         self._limits = limits
         self._open_websocket = open_websocket
@@ -54,9 +56,14 @@ class HttpServer:
         return self._engine is not None
 
     def make_protocol(self) -> asyncio.Protocol:
-        """Of a new connection, wherever it was accepted."""
+        """Of a new connection, wherever it was accepted. Who comes when nothing can answer is sent away, and the next
+        one tries again: a loop that is given no protocol for a connection may accept no other one any more."""
         if self._engine is None:
-            self._engine = self._load()
+            try:
+                self._engine = self._load()
+            except Exception:
+                log.exception(_TROUBLE)
+                return _SentAway()
         return self._engine.make_protocol()
 
     async def start(self, host: str, port: int, *, shared: bool = False, load_s: float = LOAD_S) -> int:
@@ -98,4 +105,11 @@ class HttpServer:
             if self._engine is None:
                 self._engine = self._load()
         except Exception:
-            log.exception("HTTP can't be answered")
+            log.exception(_TROUBLE)
+
+
+class _SentAway(asyncio.Protocol):
+    """Of a connection that nobody answers."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()  # uvloop's are not registered as such

@@ -281,6 +281,37 @@ def test_what_answers_comes_with_the_first_connection_or_after_a_while() -> None
         assert runner.run(run(load_s=PATIENCE_S, requests=0)) == 0
 
 
+def test_who_comes_when_nothing_can_answer_is_sent_away_and_the_next_one_is_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> list[bytes]:
+        left = [OSError(24, "Too many open files")]
+
+        def make_app() -> Starlette:
+            if left:
+                raise left.pop()
+            return Starlette(routes=[Route("/size", _size)])
+
+        server = HttpServer(make_app, LIMITS, Echo)
+        port = await server.start("127.0.0.1", 0, load_s=PATIENCE_S)
+        found = []
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET)
+            try:
+                found.append(await asyncio.wait_for(reader.readline(), PATIENCE_S))
+            except ConnectionError:
+                found.append(b"")
+            writer.close()
+        await server.stop()
+        return found
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(run()) == [b"", b"HTTP/1.1 200 OK\r\n"]
+    assert "HTTP can't be answered now" in caplog.text
+    assert "Too many open files" in caplog.text
+
+
 def test_a_start_imports_nothing_of_what_answers_http() -> None:
     what = "import sys; import partibus.node.node, partibus.node.member, partibus.node.machine; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", what], capture_output=True, text=True, check=True)
