@@ -41,6 +41,7 @@ class Document(HTMLParser):
         """Texts of the cells of tables."""
         self._open: list[tuple[str, str | None]] = []
         self._select = ""
+        self._lines = ""
         self._in_cell = False
         self.feed(text)
         self.close()
@@ -61,6 +62,9 @@ class Document(HTMLParser):
             self.forms.append(Form(given.get("method") or "get", given.get("action") or ""))
         elif tag == "input":
             self._input(given)
+        elif tag == "textarea":
+            self._lines = given.get("name") or ""
+            self.forms[-1].values[self._lines] = ""
         elif tag == "select":
             self._select = given.get("name") or ""
             self.forms[-1].choices[self._select] = []
@@ -88,11 +92,17 @@ class Document(HTMLParser):
         assert self._open, f"</{tag}> closes nothing"
         assert self._open[-1][0] == tag, f"</{tag}> closes {self._open[-1]}"
         self._open.pop()
+        if tag == "textarea":  # a browser leaves out the first end of a line, and sends the others so
+            lines = self.forms[-1].values[self._lines].replace("\r\n", "\n").replace("\r", "\n").removeprefix("\n")
+            self.forms[-1].values[self._lines] = lines.replace("\n", "\r\n")
+            self._lines = ""
         if tag in ("td", "th"):
             self._in_cell = False
 
     def handle_data(self, data: str) -> None:
         self.words.append(data)
+        if self._lines:
+            self.forms[-1].values[self._lines] += data
         if self._in_cell:
             self.rows[-1][-1] = " ".join(f"{self.rows[-1][-1]} {data}".split())
         for _, name in self._open:

@@ -183,11 +183,32 @@ def test_who_has_seen_an_older_state_changes_nothing(browser: Browser, broker: B
     form = form_of(browser, "change?path=seen", "change")
     broker.advance(1_000)
     browser.submit(form_of(browser, "change?path=seen", "change"), MaxDeliveryCount="3")
-    late = browser.submit(form, MaxDeliveryCount="4")
+    late = browser.submit(form, LockDuration="30 s")
     assert late.status == 409
     assert "was changed in between" in late.page.text
+    # He sees what he would undo, before he sends it again.
+    assert wrong_fields(late) == {"MaxDeliveryCount": "It is 3 now.", "LockDuration": "It is 1 min now."}
+    again = late.page.form("change")
+    assert (again.values["MaxDeliveryCount"], again.values["LockDuration"]) == ("10", "30 s")
     shown = {one["name"]: one["value"] for one in browser.data("/portal/entity?path=seen")["properties"]}
     assert shown["MaxDeliveryCount"] == "3"
+    assert browser.submit(again).status == 200, "he has been told"
+    shown = {one["name"]: one["value"] for one in browser.data("/portal/entity?path=seen")["properties"]}
+    assert (shown["MaxDeliveryCount"], shown["LockDuration"]) == ("10", "PT30S")
+
+
+@pytest.mark.parametrize("note", ["one\ntwo\n\nthree", "\n\r\n<x>\rlast ", "a\0b"])
+def test_a_note_of_several_lines_stays_as_it_is(browser: Browser, broker: BrokerProcess, note: str) -> None:
+    name = f"noted-{len(note)}"
+    broker.create_queue(name, UserMetadata=note)
+    form = form_of(browser, f"change?path={name}", "change")
+    assert browser.submit(form, MaxDeliveryCount="3").status == 200
+    shown = {one["name"]: one["value"] for one in browser.data(f"/portal/entity?path={name}")["properties"]}
+    assert (shown["UserMetadata"], shown["MaxDeliveryCount"]) == (note, "3")
+    form = form_of(browser, f"change?path={name}", "change")
+    assert browser.submit(form, UserMetadata="other\r\nlines").status == 200
+    shown = {one["name"]: one["value"] for one in browser.data(f"/portal/entity?path={name}")["properties"]}
+    assert shown["UserMetadata"] == "other\nlines"
 
 
 def test_deleting_asks_first_and_says_how_many_messages_go(browser: Browser, broker: BrokerProcess) -> None:

@@ -124,6 +124,8 @@ def test_nobody_is_sent_to_another_site(stranger: Browser, wanted: str) -> None:
         {"Sec_Fetch_Site": "none"},
         {"Sec_Fetch_Site": "", "Origin": "http://localhost:1"},
         {"Sec_Fetch_Site": "", "Origin": "null"},
+        {"Sec_Fetch_Site": "", "Origin": "http://["},
+        {"Sec_Fetch_Site": "", "Origin": "http://localhost@evil"},
         {"Sec_Fetch_Site": "", "Origin": ""},
     ],
 )
@@ -207,6 +209,31 @@ def test_every_page_says_what_it_may_load(browser: Browser, stranger: Browser) -
     assert " style=" not in page.body
     assert all(link.startswith("/portal") for link in page.page.links)
     assert stranger.get("/portal/portal.css").headers["content-type"].startswith("text/css")
+
+
+def test_methods_that_pages_have_not_are_refused_everywhere(browser: Browser) -> None:
+    for page in ("", "/", "/entities", "/sign-in", "/sign-out", "/portal.css"):
+        answer = browser.request("PUT", f"/portal{page}")
+        assert (answer.status, "GET" in answer.headers["allow"]) == (405, True), page
+        head = browser.request("HEAD", f"/portal{page}")
+        assert (head.status in (200, 303), head.body) == (True, "")
+
+
+@pytest.mark.parametrize(
+    "host", ["[", "x/portal/portal.css?", "localhost@evil", "a:b:c", "é".encode().decode("latin-1")]
+)
+def test_what_a_browser_calls_the_server_opens_nothing(stranger: Browser, host: str) -> None:
+    answer = stranger.request("GET", "/portal/entities", Host=host)
+    assert (answer.status, answer.headers["location"]) == (303, "/portal/sign-in?next=%2Fportal%2Fentities")
+
+
+def test_behind_a_proxy_that_speaks_tls_the_cookie_stays_on_tls(stranger: Browser) -> None:
+    form = stranger.get("/portal").page.form("sign-in")
+    stranger.host = "localhost"
+    typed = form.values | {"policy": ROOT, "key": KEY}
+    answer = stranger.request("POST", form.action, typed, Origin="https://localhost", Host="localhost")
+    assert (answer.status, "; secure" in stranger.set_cookie.lower()) == (303, True)
+    assert stranger.request("GET", "/portal", Host="localhost").status == 200
 
 
 def test_a_program_is_told_to_sign_in(stranger: Browser) -> None:

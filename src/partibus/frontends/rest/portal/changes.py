@@ -23,6 +23,7 @@ from partibus.frontends.rest.portal.fields import (
     blame,
     change_fields,
     filled_in,
+    mark_differing,
     new_fields,
     property_text,
     typed_properties,
@@ -99,9 +100,9 @@ async def delete(visit: Visit) -> Answer:
     """``path``: of the entity. It asks first, and says what goes with it. EntityNotFound."""
     visit.check_manage()
     broker = visit.broker
+    await pay(broker, Operation.MANAGEMENT)
     entity = broker.entity(visit.asked("path"))
     queue = entity.queue
-    await pay(broker, Operation.MANAGEMENT)
     if visit.is_post:
         if visit.form.get(_SEEN, "") != str(queue.entity_id):
             raise EntityChanged(queue.name)
@@ -126,13 +127,19 @@ async def delete(visit: Visit) -> Answer:
 async def _carried_out(
     visit: Visit, title: str, data: dict[str, Any], fields: list[Field], do: Callable[[], Entity], done: str
 ) -> Answer:
-    """Do what a form says, or show it again."""
+    """Do what a form says, or show it again. Who sends a form again that was refused since the entity is another one
+    now has to see what he would undo of it."""
+    now = {field.name: field.value for field in fields}
     filled_in(fields, visit.form)
     try:
         await pay(visit.broker, Operation.MANAGEMENT)
         entity = do()
     except PartibusError as error:
-        page = _form(title, data, fields, blame(fields, error))
+        text = blame(fields, error)
+        if isinstance(error, EntityChanged):
+            mark_differing(fields, now)
+            text += " Fields that differ from what it is now say so: sent again, this form sets what stands in them."
+        page = _form(title, data, fields, text)
         page.status = 409 if isinstance(error, EntityExists | EntityChanged) else status_of(error)[0]
         return page
     await visit.followed()

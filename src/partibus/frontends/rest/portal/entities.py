@@ -36,18 +36,24 @@ async def show_entities(visit: Visit) -> Page:
         and wanted in fold_name(queue.name)
         and kind in ("", queue.kind.value)
     ]
+    number = min(number, pages_of(found))
     first = (number - 1) * ROWS
     rows = await rows_of(found[first : first + ROWS], visit.broker)
     data = {
         "q": visit.asked("q").strip(),
         "kind": kind,
         "page": number,
-        "pages": max(1, -(-len(found) // ROWS)),
+        "pages": pages_of(found),
         "count": len(found),
         "entities": rows,
         "done": "Deleted." if visit.asked("done") == "deleted" else "",
     }
     return Page("entities", "Queues and topics", data)
+
+
+def pages_of(rows: Sequence[Queue]) -> int:
+    """How many pages lists have. Who asks for a later one gets the last: what was there may be deleted."""
+    return max(1, -(-len(rows) // ROWS))
 
 
 async def rows_of(entities: Sequence[Queue], broker: Broker) -> list[dict[str, Any]]:

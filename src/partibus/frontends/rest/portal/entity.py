@@ -6,7 +6,7 @@ from partibus.filters.model import CorrelationFilter, FalseFilter, Filter, Rule,
 from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.atom.counts import ask_counts
 from partibus.frontends.rest.credits import pay
-from partibus.frontends.rest.portal.entities import ROWS, row_of, rows_of
+from partibus.frontends.rest.portal.entities import ROWS, pages_of, row_of, rows_of
 from partibus.frontends.rest.portal.fields import LABELS, property_text
 from partibus.frontends.rest.portal.visit import Page, Visit
 from partibus.namespace.entity import Entity
@@ -36,10 +36,12 @@ async def show_entity(visit: Visit) -> Page:
     data = describe(entity, inspection)
     data["done"] = DONE.get(visit.asked("done"), "")
     if isinstance(queue, Topic):
+        subscriptions = queue.subscriptions
+        number = min(number, pages_of(subscriptions))
         first = (number - 1) * ROWS
-        shown = queue.subscriptions[first : first + ROWS]
+        shown = subscriptions[first : first + ROWS]
         data["subscription_rows"] = await rows_of(shown, visit.broker)
-        data["page"], data["pages"] = number, max(1, -(-len(queue.subscriptions) // ROWS))
+        data["page"], data["pages"] = number, pages_of(subscriptions)
     return Page("entity", queue.short_name if isinstance(queue, Subscription) else queue.name, data)
 
 

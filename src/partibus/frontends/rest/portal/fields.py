@@ -40,6 +40,7 @@ PARTITIONING: Final = "EnablePartitioning"
 _MAX_SIZE: Final = "MaxSizeInMegabytes"
 _MESSAGE_SIZE: Final = "MaxMessageSizeInKilobytes"
 _TTL: Final = "DefaultMessageTimeToLive"
+_NOTE: Final = "UserMetadata"
 
 KEYS_HINT: Final = (
     "A partition key or session id pins a message to one partition: while its messaging store is away or busy, such "
@@ -100,7 +101,7 @@ LABELS: Final[Mapping[str, Label]] = {
     "AutoDeleteOnIdle": Label("Delete when idle for", "At least 5 min. Empty: never."),
     REDELIVERY_DELAY: Label("Delay after an abandon", "Twice as long after each further one. 0 s: none."),
     MAX_REDELIVERY_DELAY: Label("Longest delay after abandons"),
-    "UserMetadata": Label("Note", "For people; at most 1,024 characters."),
+    _NOTE: Label("Note", "For people; at most 1,024 characters."),
 }
 """By property, in the order of forms."""
 _SELDOM: Final = frozenset(list(LABELS)[list(LABELS).index("Status") :])
@@ -113,7 +114,7 @@ class Field(Struct):
     name: str
     label: str
     kind: str
-    """``text``, ``number``, ``check`` or ``select``."""
+    """``text``, ``lines``, ``number``, ``check`` or ``select``."""
     value: str | bool
     hint: str = ""
     """Lines of it."""
@@ -165,8 +166,26 @@ def typed_properties(kind: EntityKind, fields: list[Field]) -> dict[str, object]
             is_number = bare.isascii() and bare.isdigit() and len(bare) < 20
             typed[field.name] = int(bare) if is_number else field.value
         else:
-            typed[field.name] = field.value.strip()
+            typed[field.name] = _as_sent(field.value).strip()
     return typed
+
+
+def mark_differing(fields: list[Field], now: Mapping[str, str | bool]) -> None:
+    """Say at each field what it is now, by ``now``, where that is not what was typed."""
+    for field in fields:
+        value = now[field.name]
+        if field.value == value:
+            continue
+        if isinstance(value, bool):
+            text = "ticked" if value else "not ticked"
+        else:
+            text = dict(field.choices).get(value, value) or "empty"
+        field.error = f"It is {text} now."
+
+
+def _as_sent(text: str) -> str:
+    """As it comes back from a form when nobody has touched it: HTML knows one end of lines, and no NUL."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 
 
 def blame(fields: list[Field], error: PartibusError) -> str:
@@ -242,7 +261,8 @@ def _fields(
             text = duration_text(parse_duration(str(value)))
             fields.append(Field(name, label, "text", text, hint))
         else:
-            fields.append(Field(name, label, "number" if isinstance(of, IntegerValue) else "text", str(value), hint))
+            form = "number" if isinstance(of, IntegerValue) else "lines" if name == _NOTE else "text"
+            fields.append(Field(name, label, form, str(value), hint))
     for field in fields:
         field.seldom = field.name in _SELDOM
     return fields

@@ -6,7 +6,6 @@ on the connections that they trust, and in ``Origin`` on all.
 """
 
 import re
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
@@ -26,7 +25,13 @@ def comes_from_here(request: Request) -> bool:
     if origin is None:
         return site is not None
     # A proxy that speaks TLS may stand in front: the scheme is the browser's, not ours.
-    return urlsplit(origin).netloc.lower() == host_of(request).lower()
+    scheme, _, host = origin.lower().partition("://")
+    return scheme in ("http", "https") and host == host_of(request).lower()
+
+
+def is_private(request: Request) -> bool:
+    """Whether the browser speaks TLS, to us or, as the origin of a form tells, to a proxy in front of us."""
+    return request.scope["scheme"] == "https" or request.headers.get("origin", "").lower().startswith("https://")
 
 
 def safe_next(wanted: str) -> str:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from partibus.errors import ArgumentError, PartibusError, Unauthorized, shown
 from partibus.frontends.rest.claims import host_of, note_claim
 from partibus.frontends.rest.portal.gate import PATH
+from partibus.frontends.rest.portal.origin import is_private
 from partibus.namespace.access import Grant, Right
 from partibus.namespace.broker import Broker
 from partibus.namespace.connection_string import parse_connection_string
@@ -72,7 +73,7 @@ def grant_of(broker: Broker, request: Request) -> Grant | None:
 
 def remember(response: Response, request: Request, value: str) -> None:
     """Have the browser show it from now on."""
-    secure = request.url.scheme == "https"
+    secure = is_private(request)
     response.set_cookie(
         _name(request), value, max_age=SESSION_S, path=PATH, secure=secure, httponly=True, samesite="strict"
     )
@@ -80,7 +81,7 @@ def remember(response: Response, request: Request, value: str) -> None:
 
 def forget(response: Response, request: Request) -> None:
     """Sign out."""
-    secure = request.url.scheme == "https"
+    secure = is_private(request)
     response.delete_cookie(_name(request), path=PATH, secure=secure, httponly=True, samesite="strict")
 
 
@@ -91,7 +92,7 @@ def _name(request: Request) -> str:
 
 
 def _audience(request: Request) -> str:
-    return f"{request.url.scheme}://{host_of(request)}/{_SEGMENT}"
+    return f"{request.scope['scheme']}://{host_of(request)}/{_SEGMENT}"
 
 
 def _now_s(broker: Broker) -> float:

@@ -68,12 +68,12 @@ class Site:
             return
         for name, value in _HEADERS.items():
             response.headers.setdefault(name, value)
-        if not request.url.path.endswith(_STYLE):
+        if _page_name(request) != _STYLE:
             broker.requests.answered_status(RequestKind.MANAGEMENT, response.status_code)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request, broker: Broker) -> Response:
-        name = request.url.path.removeprefix(PATH).strip("/")
+        name = _page_name(request)
         grant = None if name == _STYLE else grant_of(broker, request)
         try:
             if name == _STYLE:
@@ -113,7 +113,9 @@ class Site:
         if request.method in _READ:
             return self._page(request, broker, _sign_in_page(broker, request.query_params.get("next", "")))
         if request.method != "POST":
-            return self._refuse(request, broker, 405, f"{request.method} is not one of GET, HEAD, POST.")
+            response = self._refuse(request, broker, 405, f"{request.method} is not one of GET, HEAD, POST.")
+            response.headers["allow"] = ", ".join((*_READ, "POST"))
+            return response
         form = await read_form(request)
         policy = form.get("policy", "").strip()
         try:
@@ -134,13 +136,13 @@ class Site:
         return self._page(request, visit.broker, answer, visit)
 
     def _refuse(self, request: Request, broker: Broker, status: int, text: str, visit: Visit | None = None) -> Response:
-        headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
-        title = _TITLES.get(status, "This did not work")
-        page = Page("message", title, {"error": text}, status, headers)
+        page = Page("message", _TITLES.get(status, "This did not work"), {"error": text}, status)
         return self._page(request, broker, page, visit)
 
     def _page(self, request: Request, broker: Broker, page: Page, visit: Visit | None = None) -> Response:
         """In HTML, or its data in JSON."""
+        if page.status == 503:
+            page.headers["retry-after"] = str(RETRY_AFTER_S)
         if _wants_json(request):
             return JSONResponse(page.data, page.status, page.headers)
         who: dict[str, Any] = {"policy": None, "can_manage": False}
@@ -153,7 +155,7 @@ class Site:
             who=who,
             namespace=broker.namespace.name,
             tier=broker.namespace.record.options.tier.value,
-            here=request.url.path.removeprefix(PATH).strip("/"),
+            here=_page_name(request),
         )
         return Response(text, page.status, page.headers, "text/html; charset=utf-8")
 
@@ -165,6 +167,11 @@ _FOREIGN = (
 )
 
 
+def _page_name(request: Request) -> str:
+    """What follows `PATH`; by what was asked for, not by an address that the Host header is a part of."""
+    return str(request.scope["path"]).removeprefix(PATH).strip("/")
+
+
 def _sign_in_page(broker: Broker, wanted: str, policy: str = "", error: str = "") -> Page:
     data = {"next": safe_next(wanted), "policy_typed": policy, "error": error}
     return Page("sign-in", f"Sign in to {broker.namespace.name}", data)
@@ -173,7 +180,7 @@ def _sign_in_page(broker: Broker, wanted: str, policy: str = "", error: str = ""
 def _to_sign_in(request: Request) -> Response:
     if _wants_json(request):
         return JSONResponse({"error": f"Sign in at {PATH}/{_SIGN_IN} first."}, 401)
-    wanted = request.url.path
+    wanted = str(request.scope["path"])
     if request.method not in _READ:
         wanted = PATH  # what was typed is lost, and must not be sent twice
     elif request.url.query:
@@ -182,8 +189,10 @@ def _to_sign_in(request: Request) -> Response:
 
 
 def _sign_out(request: Request) -> Response:
-    if request.method != "POST":
+    if request.method in _READ:
         return _moved(PATH)
+    if request.method != "POST":
+        return Response("", 405, {"allow": ", ".join((*_READ, "POST"))})
     response = _moved(address(_SIGN_IN))
     forget(response, request)
     return response
