@@ -69,7 +69,7 @@ class EntitiesInUse:
             entity.tell_changed()
 
     def partitions_of(self, queue: Queue) -> list[PartitionHandle]:
-        """Ways to its partitions, of an entity that nobody uses any more."""
+        """New ways to its partitions, whether anybody uses it or not."""
         return [self._make_handle(queue, placement) for placement in queue.partitions]
 
     def _make(self, queue: Queue) -> Entity:
