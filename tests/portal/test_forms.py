@@ -150,6 +150,8 @@ def test_what_is_refused_is_said_at_its_field_and_nothing_typed_is_lost(
     wrong = wrong_fields(answer)
     assert list(wrong) == [field]
     assert says in wrong[field]
+    assert answer.body.count(" autofocus") == 1
+    assert f'name="{field}"' in next(line for line in answer.body.splitlines() if " autofocus" in line)
     again = answer.page.form("create")
     # What is chosen from a list can't be anything else there.
     assert {name: again.values[name] for name in typed if name not in again.choices} == {
