@@ -57,6 +57,13 @@ def test_without_the_tick_the_queue_is_a_plain_one(browser: Browser, admin: Serv
     assert (made.enable_partitioning, made.max_size_in_megabytes) == (False, 5 * 1024)
 
 
+def test_what_may_be_typed_is_said_before_it_is_refused(browser: Browser) -> None:
+    hints = browser.get("/portal/create?kind=queue").page.by_id
+    assert "From 5 s to 5 min." in hints["LockDuration-hint"]
+    assert "From 20 s to 7 d." in hints["DuplicateDetectionHistoryTimeWindow-hint"]
+    assert hints["AutoDeleteOnIdle-hint"] == "Empty: never. At least 5 min."
+
+
 def test_where_one_decides_one_is_warned(browser: Browser) -> None:
     text = browser.get("/portal/create?kind=queue").page.by_id["EnablePartitioning-hint"]
     assert "A partition key or session id pins a message to one partition" in text

@@ -66,13 +66,13 @@ class DurationValue:
     def __init__(self, least_ms: int, most_ms: int) -> None:
         most = "no limit" if most_ms == UNLIMITED_MS else format_duration(most_ms)
         self.bound = f"an XML duration from {format_duration(least_ms)} to {most}"
-        self._range = range(least_ms, most_ms + 1)
+        self.range_ms = range(least_ms, most_ms + 1)
 
     def parse(self, raw: object) -> int:
         if not isinstance(raw, str):
             raise ValueError
         ms = parse_duration(raw)
-        if ms not in self._range:
+        if ms not in self.range_ms:
             raise ValueError
         return ms
 

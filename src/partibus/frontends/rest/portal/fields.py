@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from partibus.errors import ArgumentError, EntityExists, PartibusError
 from partibus.frontends.rest.portal.words import duration_json, duration_text
-from partibus.namespace.durations import format_duration, parse_duration
+from partibus.namespace.durations import UNLIMITED_FROM_MS, format_duration, parse_duration
 from partibus.namespace.entities import (
     DEFAULT_OPTIONS,
     EXPRESS_BOUND_MAX_MS,
@@ -98,7 +98,7 @@ LABELS: Final[Mapping[str, Label]] = {
     "DeadLetteringOnMessageExpiration": Label("Dead-letter what expires"),
     "DeadLetteringOnFilterEvaluationExceptions": Label("Dead-letter what a filter fails on"),
     "EnableBatchedOperations": Label("Batched store access", "Writes may wait a moment to share a commit."),
-    "AutoDeleteOnIdle": Label("Delete when idle for", "At least 5 min. Empty: never."),
+    "AutoDeleteOnIdle": Label("Delete when idle for", "Empty: never."),
     REDELIVERY_DELAY: Label("Delay after an abandon", "Twice as long after each further one. 0 s: none."),
     MAX_REDELIVERY_DELAY: Label("Longest delay after abandons"),
     _NOTE: Label("Note", "For people; at most 1,024 characters."),
@@ -258,6 +258,8 @@ def _fields(
         elif isinstance(of, DurationValue):
             if name == _TTL and namespace.tier is Tier.BASIC and new:
                 value, hint = format_duration(BASIC_TTL_MAX_MS), "At most 14 d in the tier basic."
+            else:
+                hint = f"{hint} {_bounds_text(of)}".strip()
             text = duration_text(parse_duration(str(value)))
             fields.append(Field(name, label, "text", text, hint))
         else:
@@ -282,6 +284,14 @@ def _partitioning(namespace: NamespaceOptions) -> Field:
         return Field(PARTITIONING, label, "check", count > 1, hint, disabled=True)
     hint = f"{count} partitions, each with a message broker and a messaging store.\n{KEYS_HINT}\n{LOW_VOLUME_HINT}"
     return Field(PARTITIONING, label, "check", True, hint)
+
+
+def _bounds_text(of: DurationValue) -> str:
+    """What may be typed, where that is not just anything: the service's own words for it are XML durations."""
+    least_ms, most_ms = of.range_ms[0], of.range_ms[-1]
+    if most_ms < UNLIMITED_FROM_MS:
+        return f"From {duration_text(least_ms)} to {duration_text(most_ms)}."
+    return f"At least {duration_text(least_ms)}." if least_ms > 1 else ""
 
 
 def _size_hint(namespace: NamespaceOptions, count: int) -> str:
