@@ -12,7 +12,6 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from partibus.pipeline.balance import predict
-from partibus.pipeline.loads import collect_loads, key_loads, message_rows
 from partibus.pipeline.slots import partition_of, slot_of
 
 Values = dict[str, Any]
@@ -23,6 +22,7 @@ _KEPT = (
     "to", "reply_to", "reply_to_session_id",
 )  # fmt: skip
 _MAPS = ("application_properties", "application_property_types")
+_SIDES = ("here", "there")
 
 
 class Proof(NamedTuple):
@@ -64,29 +64,25 @@ def prove(source: DataFrame, copy: DataFrame, expired: DataFrame, partitions: in
         copy["key"].eqNullSafe(sf.col("gone.key")) & (copy["content"] == sf.col("gone.content")),
         "left_anti",
     )
-    sums = _counted(source, copy).first()
+    sums = _counted(source, copy, partitions).first()
     unlike = _out_of_order(source, copy)
-    keys = source.select(sf.count_distinct("key").alias("keys")).first()
-    partition = partition_of(slot_of(sf.col("key")), sf.lit(partitions))
-    misplaced = copy.where(sf.col("key").isNotNull() & (partition != sf.col("partition_id"))).count()
     assert sums is not None, "sums have a row"
-    assert keys is not None, "sums have a row"
     return Proof(
-        sums["messages"] or 0, keys["keys"], sums["missing"] or 0, sums["added"] or 0, unlike, sums["keys_unlike"],
-        misplaced,
+        sums["messages"] or 0, sums["keys"], sums["missing"] or 0, sums["added"] or 0, unlike, sums["keys_unlike"],
+        sums["misplaced"] or 0,
     )  # fmt: skip
 
 
-def shares(moved: DataFrame, copy: DataFrame | None, entity: str, partitions: int) -> list[Values]:
+def shares(moved: DataFrame, copy: DataFrame | None, partitions: int) -> list[Values]:
     """Of each partition of the copy the share of messages that `plan` predicts from the rows that were moved, and the
     one that it has; None where there is no copy yet."""
-    loads = collect_loads(
-        moved.sparkSession, key_loads(message_rows(moved, entity), by_bytes=False), entities_max=1, keys_max=0
-    )
-    if not loads:
+    by_slot = moved.select(slot_of(_key()).alias("slot")).groupBy("slot").count()
+    slots = {row["slot"]: row["count"] for row in by_slot.collect()}
+    if not slots:
         return []
-    one = loads[0]
-    predicted = predict(one.slots, one.unkeyed, partitions, one.rows, one.sampled_share).shares
+    rows = sum(slots.values())
+    unkeyed = slots.pop(None, 0)
+    predicted = predict(slots, unkeyed, partitions, rows, sampled_share=1).shares
     counted = {} if copy is None else {row[0]: row[1] for row in copy.groupBy("partition_id").count().collect()}
     total = sum(counted.values())
     return [
@@ -100,18 +96,26 @@ def shares(moved: DataFrame, copy: DataFrame | None, entity: str, partitions: in
     ]
 
 
-def _counted(source: DataFrame, copy: DataFrame) -> DataFrame:
-    """One row: how many messages one side has more of."""
-    both = source.select("key", "content", sf.lit(1).alias("here"), sf.lit(0).alias("there")).union(
-        copy.select("key", "content", sf.lit(0).alias("here"), sf.lit(1).alias("there"))
+def _counted(source: DataFrame, copy: DataFrame, partitions: int) -> DataFrame:
+    """One row: how many messages one side has more of, and how many of the copy are not where their key belongs. Keys
+    are counted as groups, for which nothing has to be read twice; what has no key is one group too, and is no key."""
+    place = partition_of(slot_of(sf.col("key")), sf.lit(partitions))
+    astray = sf.when(sf.col("key").isNotNull() & (place != sf.col("partition_id")), 1).otherwise(0)
+    none = sf.lit(0)
+    both = source.select("key", "content", sf.lit(1).alias("here"), none.alias("there"), none.alias("astray")).union(
+        copy.select("key", "content", none.alias("here"), sf.lit(1).alias("there"), astray.alias("astray"))
     )
-    each = both.groupBy("key", "content").agg(sf.sum("here").alias("here"), sf.sum("there").alias("there"))
-    missing = sf.greatest(sf.col("here") - sf.col("there"), sf.lit(0))
-    return each.agg(
-        sf.sum("here").alias("messages"),
-        sf.sum(missing).alias("missing"),
-        sf.sum(sf.greatest(sf.col("there") - sf.col("here"), sf.lit(0))).alias("added"),
-        sf.count_distinct(sf.when(missing > 0, sf.col("key"))).alias("keys_unlike"),
+    each = both.groupBy("key", "content").agg(*(sf.sum(name).alias(name) for name in ("here", "there", "astray")))
+    more, less = (sf.greatest(sf.col(one) - sf.col(other), none) for one, other in (_SIDES, _SIDES[::-1]))
+    by_key = each.groupBy("key").agg(
+        sf.sum("here").alias("messages"), sf.sum(more).alias("missing"), sf.sum(less).alias("added"),
+        sf.sum("astray").alias("misplaced"),
+    )  # fmt: skip
+    sums = (sf.sum(name).alias(name) for name in ("messages", "missing", "added", "misplaced"))
+    return by_key.agg(
+        *sums,
+        sf.count(sf.when(sf.col("messages") > 0, sf.col("key"))).alias("keys"),
+        sf.count(sf.when(sf.col("missing") > 0, sf.col("key"))).alias("keys_unlike"),
     )
 
 

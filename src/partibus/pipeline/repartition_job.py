@@ -80,7 +80,7 @@ def run(job: Job, want: Want) -> Values:
             result: Values = {
                 "source": source.name, "to": want.to, "partitions": {"from": source.partitions, "to": partitions},
                 "created": target is None, "before": states, "moved": 0, "left": states, "proof": None,
-                "holds": None, "shares": shares(live, None, source.name, partitions),
+                "holds": None, "shares": shares(live, None, partitions),
             }  # fmt: skip
         finally:
             live.unpersist()
@@ -256,7 +256,7 @@ def _proved(spark: SparkSession, want: Want, partitions: int) -> Values:
     source = lines(moved).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         proof = prove(source, copy, lines(rows.where("state = 'expired'")), partitions)
-        dealt = shares(moved, copy, want.source, partitions)
+        dealt = shares(moved, copy, partitions)
     finally:
         for table in (moved, copy, source):
             table.unpersist()

@@ -136,9 +136,10 @@ def _through_spark(checkpoint: str, spark: "SparkSession") -> Files:
     """Wherever Spark can read; a few hundred small files at most, of which Spark keeps the newest hundred."""
     from pyspark.sql import functions as sf
 
-    found: Files = {}
-    for folder in ("commits", "offsets"):
-        lines = spark.read.text(f"{checkpoint.rstrip('/')}/{folder}", wholetext=True)
-        rows = lines.select(sf.input_file_name().alias("file"), "value").collect()
-        found[folder] = {row.file.rpartition("/")[2]: row.value for row in rows}
+    found: Files = {"commits": {}, "offsets": {}}
+    folders = [f"{checkpoint.rstrip('/')}/{name}" for name in found]
+    lines = spark.read.text(folders, wholetext=True)
+    for row in lines.select(sf.input_file_name().alias("file"), "value").collect():
+        folder, _, name = row.file.rpartition("/")
+        found[folder.rpartition("/")[2]][name] = row.value
     return found
