@@ -72,7 +72,8 @@ def _run(connection: Connection, first: int, last: int, states: int, max_entries
     """In two statements, for entries one behind the other that are alike; None when they are not.
 
     What was counted may have changed before it is read. Who leaves is missed, and then this is None. Another state, or
-    another delivery, is answered as it was when it was counted: a message, its time and its number do not change."""
+    another delivery, is answered as it was when it was counted: time and number do not change. A message does when it
+    is abandoned with other properties, and is then the later one, as if it were read a moment later."""
     found = connection.execute(statement("select_alike"), (first, last, states, max_bytes, max_entries)).fetchone()
     if found is None:
         return _Found(PackedRows(), b"", is_all=True)

@@ -82,7 +82,7 @@ def test_all_leave_after_the_count(connection: Between) -> None:
     assert read(connection) == (0, COUNT, b"")
 
 
-def test_another_state_after_the_count_is_of_after_it(connection: Between) -> None:
+def test_another_state_after_the_count_is_seen_by_the_next_read(connection: Between) -> None:
     connection.before = lambda: change(connection, EntryState.DEFERRED)
     frame = read(connection)
     assert frame.count == COUNT
