@@ -33,7 +33,9 @@ _BATCH = 500
 """Messages of one transfer while the queue is filled."""
 _LEAST = {"includeProperties": "false"}
 MICRO_BATCHES = 20
-_IDLE_S = 10.0
+_REST_S = 5.0
+"""After the last micro-batch: Java still compiles what it has run."""
+_IDLE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +178,7 @@ def _micro(spark: SparkSession, peer: Partibus, directory: Path) -> Micro:
             for progress in query.recentProgress
             if progress["numInputRows"]
         ][3:]
+        time.sleep(_REST_S)
         before_s = _spark_cpu_s(spark) + _cpu_s(peer.broker.pid)
         time.sleep(_IDLE_S)
         idle = (_spark_cpu_s(spark) + _cpu_s(peer.broker.pid) - before_s) / _IDLE_S
