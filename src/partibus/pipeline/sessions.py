@@ -1,7 +1,8 @@
 """The Spark session of a job: its own on a laptop, the one that `spark-submit` has prepared on a cluster."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -24,14 +25,19 @@ _LOCAL: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": _JAVA + (" -XX:+UseSerialGC" if (os.cpu_count() or 2) <= _FEW_CORES else ""),
     # Tables are small after the first step: more shuffle partitions would only add tasks. A cluster sets its own.
     _SHUFFLES: str(max(4, 2 * (os.cpu_count() or 2))),
-    "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
 _ALWAYS: Mapping[str, str] = {
     # A broker removes the oldest telemetry while a job reads.
     "spark.sql.files.ignoreMissingFiles": "true",
+    # The job's own bar shows the tasks.
+    "spark.ui.showConsoleProgress": "false",
 }
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+_JAVA_OPTIONS = "SPARK_SUBMIT_OPTS"
+"""Variable with what Spark's launcher gives to the driver's Java, before `spark.driver.extraJavaOptions`."""
 
 
 def is_submitted() -> bool:
@@ -53,9 +59,20 @@ def job_session(name: str, master: str | None, config: Mapping[str, str]) -> Spa
         shuffle_less(session)
     else:
         local = _LOCAL if master is None or master.startswith("local") else {}
+        log_errors_only(os.environ)
         session = make_session(name, master or "local[*]", {**local, **_ALWAYS, **config})
         session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def log_errors_only(env: MutableMapping[str, str]) -> None:
+    """Have the Java that Spark starts say errors only, from its first line on, unless the environment chooses what is
+    logged. A file that `spark.driver.extraJavaOptions` names is chosen over this one: Java takes the last."""
+    options = env.get(_JAVA_OPTIONS, "")
+    folder = env.get("SPARK_CONF_DIR") or (f"{env['SPARK_HOME']}/conf" if env.get("SPARK_HOME") else None)
+    chosen = "LOG4J_CONFIGURATION_FILE" in env or "log4j" in options
+    if not chosen and not (folder and any(Path(folder).glob("log4j2.*"))):
+        env[_JAVA_OPTIONS] = f"{options} -Dlog4j2.configurationFile={_LOGGING.as_uri()}".strip()
 
 
 def shuffle_less(session: SparkSession) -> None:

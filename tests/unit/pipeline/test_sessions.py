@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from partibus.pipeline.sessions import shuffle_less
+from partibus.pipeline.sessions import log_errors_only, shuffle_less
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,28 @@ def test_steps_have_few_tasks_on_one_machine_unless_it_is_said(master: str, give
     shuffle_less(session)
     assert list(chosen) == (["spark.sql.shuffle.partitions"] if sets else [])
     assert all(0 < int(count) < 200 for count in chosen.values())
+
+
+def test_spark_starts_quietly_with_options_that_are_there() -> None:
+    env = {"SPARK_SUBMIT_OPTS": "-Da=b"}
+    log_errors_only(env)
+    first, second = env["SPARK_SUBMIT_OPTS"].split()
+    file = Path(unquote(urlsplit(second.partition("=")[2]).path))
+    assert first == "-Da=b"
+    assert second.startswith("-Dlog4j2.configurationFile=file:///")
+    assert "rootLogger.level = error" in file.read_text()
+
+
+def test_spark_logs_what_somebody_has_chosen(tmp_path: Path) -> None:
+    for chosen in ("conf/log4j2.properties", "home/conf/log4j2.xml"):
+        (tmp_path / chosen).parent.mkdir(parents=True)
+        (tmp_path / chosen).touch()
+    for env in (
+        {"SPARK_CONF_DIR": str(tmp_path / "conf")},
+        {"SPARK_HOME": str(tmp_path / "home")},
+        {"LOG4J_CONFIGURATION_FILE": "mine.xml"},
+        {"SPARK_SUBMIT_OPTS": "-Dlog4j2.configurationFile=mine.xml"},
+    ):
+        before = dict(env)
+        log_errors_only(env)
+        assert env == before
