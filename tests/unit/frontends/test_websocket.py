@@ -302,7 +302,7 @@ def test_what_comes_with_a_goodbye_is_read_and_its_answer_is_not_sent(pair: Pair
 
 
 def test_inner_protocol_that_ends_on_what_came_with_a_goodbye_says_no_second_one(pair: Pair) -> None:
-    pair.inner.on_data = lambda: pair.inner.transport.close()
+    pair.inner.on_data = pair.inner.transport.close
     pair.client.send_binary(b"last words")
     pair.client.send_close(CloseCode.GOING_AWAY)
     pair.feed(b"".join(pair.client.data_to_send()))
