@@ -104,7 +104,7 @@ class HttpServer:
                 await asyncio.to_thread(import_module, module)
             if self._engine is None:
                 self._engine = self._load()
-        except Exception:
+        except Exception:  # whatever it is: who connects has it tried again
             log.exception(_TROUBLE)
 
 

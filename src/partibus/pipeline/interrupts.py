@@ -19,7 +19,8 @@ def interruption() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield pressed.is_set
         return
-    before = signal.getsignal(signal.SIGINT)
+    # None: of a handler that was not set from Python, and can't be from there.
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
 
     def note(_number: int, _frame: FrameType | None) -> None:
         pressed.set()

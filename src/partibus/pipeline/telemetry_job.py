@@ -56,7 +56,8 @@ def _of_rows(job: Job, want: Want) -> Values:
     try:
         with job.step("add up rows"):
             job.watched(sums.count)
-        _write(job, sums, want)
+        if want.out is not None:
+            _write(job, sums, want.out)
         return _finish(job, SparkQuestions(parts_of(sums)), want)
     finally:
         sums.unpersist()
@@ -68,7 +69,7 @@ def _of_files(job: Job, files: Sequence[str], want: Want) -> Values:
         with job.step("add up rows"):
             parts = job.watched(lambda: add_up_files(job.spark, files, chosen, Path(folder)))
         if want.out is not None:
-            _write(job, _in_spark(job, parts), want)
+            _write(job, _in_spark(job, parts), want.out)
         if sum(part.rows for part in parts) > HELD_MAX:
             return _finish(job, SparkQuestions(parts_of(_in_spark(job, parts))), want)
         tables = [pq.read_table(part.path) for part in parts]
@@ -79,12 +80,10 @@ def _in_spark(job: Job, parts: Sequence[PartFile]) -> DataFrame:
     return job.spark.read.schema(DDL).parquet(*(part.path for part in parts))
 
 
-def _write(job: Job, sums: DataFrame, want: Want) -> None:
-    if want.out is None:
-        return
+def _write(job: Job, sums: DataFrame, out: str) -> None:
     with job.step("write the tables"):
         for name, table in zip(Rollup._fields, roll_up(sums), strict=True):
-            table.write.mode("overwrite").parquet(str(PurePosixPath(stream.tables(want.out), name)))
+            table.write.mode("overwrite").parquet(str(PurePosixPath(stream.tables(out), name)))
 
 
 def follow(job: Job, want: Want, every_seconds: float, once: bool, show: Callable[[Values], None]) -> None:

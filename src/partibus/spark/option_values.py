@@ -5,7 +5,7 @@ import re
 from collections.abc import Container, Mapping
 
 from partibus.spark.errors import OptionError
-from partibus.spark.option_table import BY_LOWER_NAME, OPTIONS
+from partibus.spark.option_table import BY_LOWER_NAME, OPTIONS, Option
 
 _KEY_WORDS = re.compile(r"SharedAccess(Key|Signature)\s*=|SharedAccessSignature\s+s", re.IGNORECASE)
 """What stands before a secret."""
@@ -36,10 +36,15 @@ def refuse_unknown(given: Mapping[str, str]) -> None:
                 f"load({given[name]!r}) gives a path; leave it out and name the queue with "
                 f'.option("entity", {given[name]!r})'
             )
-        close = difflib.get_close_matches(name.lower(), BY_LOWER_NAME, n=1)
-        known = ", ".join(option.name for option in OPTIONS)
-        hint = f"did you mean {BY_LOWER_NAME[close[0]].name!r}?" if close else "remove it."
-        raise OptionError(f"unknown option {name!r}; {hint} Options: {known}")
+        raise OptionError(f"unknown option {name!r}; {hint_at(name, BY_LOWER_NAME)}")
+
+
+def hint_at(name: str, by_lower_name: Mapping[str, Option]) -> str:
+    """For who gave an option ``name`` that is not among these: the one that is near it, and all there are."""
+    close = difflib.get_close_matches(name.lower(), by_lower_name, n=1)
+    hint = f"did you mean {by_lower_name[close[0]].name!r}?" if close else "remove it."
+    # An alias is another key of the same option.
+    return f"{hint} Options: {', '.join(dict.fromkeys(option.name for option in by_lower_name.values()))}"
 
 
 def word_of(values: Mapping[str, str], name: str) -> str | None:

@@ -3,7 +3,6 @@
 How rows are named decides what a second attempt does with them (ADR 0014); `Naming` says the ways.
 """
 
-import difflib
 from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from partibus.client.sinks import PATIENCE_S, REQUEST_BYTES
 from partibus.spark.errors import OptionError
 from partibus.spark.option_places import connection_of, endpoint, entity_of
 from partibus.spark.option_table import OPTIONS, Option
-from partibus.spark.option_values import refuse_misplaced_key
+from partibus.spark.option_values import hint_at, refuse_misplaced_key
 
 
 class Naming(Enum):
@@ -157,10 +156,7 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
                 f"a path is given, {value!r}; leave it out and name the queue with "
                 f'.option("entity", {value!r}), then .save() or .start()'
             )
-        close = difflib.get_close_matches(name.lower(), _BY_LOWER_NAME, n=1)
-        known = ", ".join(option.name for option in SINK_OPTIONS)
-        hint = f"did you mean {_BY_LOWER_NAME[close[0]].name!r}?" if close else "remove it."
-        raise OptionError(f"unknown option {name!r} of a write; {hint} Options: {known}")
+        raise OptionError(f"unknown option {name!r} of a write; {hint_at(name, _BY_LOWER_NAME)}")
 
 
 def _word(values: Mapping[str, str], name: str) -> str:
