@@ -17,10 +17,13 @@ PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 SEED ?= 1
 SECONDS ?= 120
 
+# Rows whose saboteurs `make saboteurs` runs; empty means those that are not proved.
+SABOTAGED ?=
+
 # Rows of flight data that `make demo` replays; empty means all 336,776.
 ROWS ?=
 
-.PHONY: help setup demo test check format bench chaos conformance lock clean
+.PHONY: help setup demo test check format bench chaos conformance saboteurs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +57,9 @@ conformance: setup $(NODE_MODULES) ## every test, then docs/conformance.md from 
 	@status=0; $(PYTEST) --rows-report build/rows.json || status=$$?; \
 	[ $$status -gt 1 ] || $(PY) -m tests.plugins.conformance build/rows.json docs/conformance.md || exit; \
 	exit $$status
+
+saboteurs: setup $(NODE_MODULES) ## take each row's capability away and see its tests fail (SABOTAGED="K6 P3" for some rows)
+	$(PY) -m tests.plugins.saboteurs -n $(WORKERS) $(SABOTAGED)
 
 lock: setup ## choose the pins anew (scripts/lock --upgrade for newer versions)
 	scripts/lock

@@ -463,7 +463,6 @@ def _snapshot(store: Store) -> Snapshot:
 # -- requests of other brokers -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("K6")
 def test_which_requests_were_executed(store: Store) -> None:
     for at_ms, executed in ((100, {"a": [1, 10, 2, 11], "b": [1, 12]}), (200, {"a": [(1 << 47) + 1, 1 << 47]})):
         writes = Writes()

@@ -34,7 +34,8 @@ class Result(TypedDict):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--rows-report`."""
+    """Add `--rows-report` and `--only-row`."""
+    parser.addoption("--only-row", metavar="ROW", help="run only the tests that carry this row")
     parser.addoption(
         "--rows-report", type=Path, metavar="PATH", help="write the outcome of each test that carries rows, as JSON"
     )
@@ -65,6 +66,14 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     if wrong:
         report.outcome, report.longrepr, report.result = "failed", "\n".join(wrong), []
     return report
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep what `--only-row` names; a run that expects failures needs no long time limits."""
+    if row := config.getoption("--only-row"):
+        items[:] = [item for item in items if row in (marked_rows(item) or ())]
+        for item in items:
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "timeout"]
 
 
 def marked_rows(item: pytest.Item) -> list[str] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plugins import conformance, specification
+from tests.plugins import conformance, saboteurs, specification
 from tests.plugins.specification import Row, Specification
 
 if TYPE_CHECKING:
@@ -26,8 +26,9 @@ def result(outcome: Outcome, *rows: str) -> Result:
     return {"rows": list(rows), "outcome": outcome}
 
 
-def row_line(results: dict[str, Result], row: str) -> str:
-    (line,) = [line for line in conformance.page(SPEC, results).splitlines() if line.startswith(f"| {row} |")]
+def row_line(results: dict[str, Result], row: str, *failed_without: str) -> str:
+    page = conformance.page(SPEC, results, {row: frozenset(failed_without)})
+    (line,) = [line for line in page.splitlines() if line.startswith(f"| {row} |")]
     return line
 
 
@@ -67,15 +68,23 @@ def test_skipped_parameter_does_not_hide_the_one_that_passed() -> None:
 
 
 def test_counts_are_per_group_and_in_total() -> None:
-    text = conformance.page(SPEC, {"a.py::x": result("passed", "K1"), "a.py::y": result("failed", "P1")})
-    assert "| K: Keys | 2 | 1 | 0 | 1 |\n" in text
-    assert "| P: Partitions | 1 | 0 | 1 | 0 |\n" in text
-    assert "| **all** | 3 | 1 | 1 | 1 |\n" in text
+    results = {"a.py::x": result("passed", "K1", "K2"), "a.py::y": result("failed", "P1")}
+    text = conformance.page(SPEC, results, {"K2": frozenset({"a.py::x"})})
+    assert "| K: Keys | 2 | 1 | 1 | 0 | 0 |\n" in text
+    assert "| P: Partitions | 1 | 0 | 0 | 1 | 0 |\n" in text
+    assert "| **all** | 3 | 1 | 1 | 1 | 0 |\n" in text
+
+
+def test_row_is_proved_when_each_of_its_tests_failed_without_the_capability() -> None:
+    results = {"tests/a.py::x": result("passed", "P1"), "tests/a.py::y": result("passed", "P1")}
+    assert "| shown |" in row_line(results, "P1", "tests/a.py::x")
+    assert "| proved |" in row_line(results, "P1", "tests/a.py::x", "tests/a.py::y")
+    assert "| open |" in row_line({}, "P1", "tests/a.py::x")
 
 
 def test_page_does_not_depend_on_the_order_of_the_run() -> None:
     results = {"b.py::x": result("passed", "K1"), "a.py::y": result("passed", "K1")}
-    assert conformance.page(SPEC, results) == conformance.page(SPEC, dict(reversed(results.items())))
+    assert conformance.page(SPEC, results, {}) == conformance.page(SPEC, dict(reversed(results.items())), {})
 
 
 def test_text_of_a_row_stays_in_its_cell() -> None:
@@ -85,14 +94,16 @@ def test_text_of_a_row_stays_in_its_cell() -> None:
 
 def test_row_that_the_specification_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match="x carries row K9"):
-        conformance.page(SPEC, {"a.py::x": result("passed", "K9")})
+        conformance.page(SPEC, {"a.py::x": result("passed", "K9")}, {})
 
 
 def test_program_writes_the_page_of_the_project(tmp_path: Path) -> None:
     report, target = tmp_path / "rows.json", tmp_path / "conformance.md"
     report.write_text(json.dumps({"tests/a.py::test_x": result("passed", "K6")}))
     assert conformance.main([str(report), str(target)]) == 0
-    assert target.read_text() == conformance.page(specification.load(), json.loads(report.read_text()))
+    assert target.read_text() == conformance.page(
+        specification.load(), json.loads(report.read_text()), saboteurs.verdicts()
+    )
 
 
 def test_program_without_its_arguments_says_how_to_use_it(capsys: pytest.CaptureFixture[str]) -> None:

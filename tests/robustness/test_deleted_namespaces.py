@@ -107,7 +107,6 @@ def test_its_clients_are_sent_away_and_nothing_of_it_stays(tmp_path: Path) -> No
     assert left_in_stores(broker.data) == dict.fromkeys(TABLES, 0)
 
 
-@pytest.mark.row("K6")
 def test_a_kill_right_after_leaves_it_deleted_and_the_next_start_clears_up(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         with connect(broker.connection_string) as operator:

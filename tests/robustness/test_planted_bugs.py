@@ -102,7 +102,6 @@ def test_what_was_executed_is_denied(tmp_path: Path) -> None:
     assert rules_broken(verdict) <= {"refused but stored", "stored twice", "lost"}, str(verdict)
 
 
-@pytest.mark.row("K6")
 def test_answers_that_are_lost_with_their_owner(tmp_path: Path) -> None:
     """No bug: each commit is done for some time before it is answered, so the next owner is asked about many."""
     verdict = run_with(LATE, tmp_path, [kill_while_answers_are_late] * KILLS)

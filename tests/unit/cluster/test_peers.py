@@ -163,7 +163,6 @@ async def lost_unanswered(a: Broker, b: Broker, *, stored: bool) -> asyncio.Futu
     return answer
 
 
-@pytest.mark.row("K6")
 @pytest.mark.parametrize("taker", ["another", "the one that asks"])
 @pytest.mark.parametrize("stored", [True, False])
 @on_loop

@@ -124,7 +124,6 @@ def settle(request: int, outcome: c.Outcome = c.Outcome.COMPLETE) -> c.Settle:
 SEND, COMPLETE, ABANDON, TRANSACT = c.Enqueue(1, []), settle(2), settle(3, c.Outcome.ABANDON), c.Transact(4, [])
 
 
-@pytest.mark.row("K6")
 def test_what_was_done_is_answered_as_its_owner_would_have() -> None:
     bench = Bench()
     bench.lose(SEND, COMPLETE, ABANDON, TRANSACT)
@@ -143,7 +142,6 @@ def test_the_holder_of_a_session_has_not_what_he_has_given_back() -> None:
     assert [(row, command) for row, command, _ in owner.submitted] == [(ROW, c.Settle(0, 0, c.Outcome.RELEASE, TOKENS))]
 
 
-@pytest.mark.row("K6")
 def test_of_what_was_not_done_settlements_are_asked_again() -> None:
     bench = Bench()
     bench.lose(SEND, COMPLETE, TRANSACT)
