@@ -50,8 +50,16 @@ class AmqpError:
         return f"{self.condition}: {self.description}" if self.description else self.condition
 
 
+_TEXT_MAX = 300
+"""Characters of the text of a `DecodeError`; in UTF-8 they fit the smallest frame, which has 512 bytes."""
+
+
 class DecodeError(ValueError):
     """Bytes that are no AMQP, or no value of the type that belongs there."""
+
+    def __init__(self, text: str) -> None:
+        """Keep the first `_TEXT_MAX` characters: the text may quote a value of the peer, and goes into one frame."""
+        super().__init__(text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…")
 
 
 class EncodeError(ValueError):

@@ -9,7 +9,7 @@ tells kinds apart: 5 is 5.0 for it (JavaScript's library knows doubles only) but
 """
 
 from collections.abc import Iterator
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 from uuid import UUID
 
 from partibus.amqp.codec.types import Timestamp
@@ -34,18 +34,26 @@ SYSTEM_FIELDS: Final = {
 _Names = tuple[tuple[str, ...], tuple[str, ...]]
 """System properties and application properties, in lower case and sorted."""
 
-_THEMSELVES: Final = frozenset({str, int, float, UUID, bytes, type(None)})
-_APART: Final = frozenset({bool, Timestamp, Ticks})
-"""Kinds whose values Python holds equal to numbers."""
+_THEMSELVES: Final = frozenset({str, bytes, bool, type(None)})
+_APART: Final = frozenset({Timestamp, Ticks})
 
 
 def _key(value: object) -> object:
-    """What finds a value in a dictionary: itself, with its type where that would find a number as well. A value of no
-    kind (AMQP allows lists) is equal to nothing."""
+    """Return what finds a value in a dictionary.
+
+    Python seeds the hashes of texts and bytes, and a tenant can choose a thousand numbers or UUIDs with one hash: those
+    are looked up by their digits. A value of no kind (AMQP allows lists) is equal to nothing."""
     kind = type(value)
     if kind in _THEMSELVES:
         return value
-    return (kind, value) if kind in _APART else object()
+    if kind is int:
+        return int, str(value)
+    if kind is float:
+        number = cast("float", value)
+        return (int, str(int(number))) if number.is_integer() else (float, number.hex())
+    if kind is UUID:
+        return cast("UUID", value).bytes, UUID
+    return (kind, str(int(cast("int", value)))) if kind in _APART else object()
 
 
 class CorrelationIndex(Generic[T]):

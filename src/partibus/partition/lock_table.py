@@ -129,9 +129,13 @@ class LockTable:
 def by_lock(tokens: Iterable[tuple[int, int]]) -> list[tuple[int, list[int]]]:
     """Group lock tokens (lock id, position) by their lock; a token that is named twice counts once."""
     groups: dict[int, list[int]] = {}
-    for lock_id, pos in dict.fromkeys(tokens):
+    for lock_id, pos in tokens:
         if lock_id in groups:
             groups[lock_id].append(pos)
         else:
             groups[lock_id] = [pos]
-    return list(groups.items())
+    # Not by pairs: a client that makes tokens up can choose thousands of pairs with one hash, but not of numbers.
+    return [
+        (lock_id, list(dict.fromkeys(positions)) if len(positions) > 1 else positions)
+        for lock_id, positions in groups.items()
+    ]

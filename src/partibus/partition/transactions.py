@@ -52,9 +52,10 @@ def _refusal(state: PartitionState, command: Transact, now_ms: int) -> Transacti
         else:
             lost = lost_tokens(state, part, now_ms)
             lost += [i for i, token in enumerate(part.tokens) if (part.kind, *token) in settled]
-            settled.update((part.kind, *token) for token in part.tokens)
             if lost:
                 because = Settled(part.request, sorted(set(lost)))
+            else:
+                settled.update((part.kind, *token) for token in part.tokens)
         if because is not None:
             return TransactionRefused(command.request, index, because)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ import pytest
 from partibus.amqp.codec.types import Described, Int, Symbol, Timestamp
 from partibus.filters.matcher import FAILURE_REASON, HEADERS_REASON, Matched, Matcher, Subscription
 from partibus.filters.model import (
+    Constant,
     CorrelationFilter,
     FalseFilter,
     Filter,
@@ -20,6 +22,7 @@ from partibus.filters.model import (
     TrueFilter,
     sql_filter,
 )
+from partibus.filters.values import TIMESPAN
 from partibus.message import Message
 from tests.unit.filters.messages import NOW_MS, message, user_of
 
@@ -242,3 +245,17 @@ def test_new_ids_come_from_who_makes_the_matcher() -> None:
     ids = iter([UUID(int=1), UUID(int=2)])
     matcher = Matcher([Subscription(1, [rule(TrueFilter(), "SET id = newid()")])], lambda: next(ids))
     assert [user_of(copy)["id"] for copy in matcher.match([RED, BLUE], NOW_MS).shares[1]] == [UUID(int=1), UUID(int=2)]
+
+
+def test_numbers_that_collide_are_found_by_their_digits() -> None:
+    """2^61 - 1 is the modulus of Python's hashes of numbers."""
+    wanted: list[Constant] = [0, 2.0**61, -1.5, 2**61 - 1, 2**62 - 2, float(2**53), True, timedelta(seconds=1)]
+    rules = [Rule("r", CorrelationFilter(properties={"n": value})) for value in wanted]
+    matcher = Matcher(Subscription(key, [rule]) for key, rule in enumerate(rules))
+    for key, value in enumerate(wanted):
+        sent = Described(TIMESPAN, 10_000_000) if isinstance(value, timedelta) else value
+        assert list(matcher.match([message({"n": sent})], NOW_MS).shares) == [key]
+    assert list(matcher.match([message({"n": 2**53})], NOW_MS).shares) == [wanted.index(float(2**53))]
+    assert list(matcher.match([message({"n": 2**61})], NOW_MS).shares) == [1]
+    for other in (1, 2**53 + 1, math.nan, "0", False, UUID(int=0)):
+        assert not matcher.match([message({"n": other})], NOW_MS).shares

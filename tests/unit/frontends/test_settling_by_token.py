@@ -9,7 +9,9 @@ import pytest
 
 from partibus.amqp import ACCEPTED, Receiver, Source
 from partibus.amqp.codec.types import Array, Int, Symbol, Timestamp
+from partibus.frontends.amqp.operations.arguments import sequence_numbers
 from partibus.frontends.amqp.outcomes import DELAY_KEY
+from partibus.partition.lock_table import by_lock
 from partibus.partition.ports import StoreError
 from tests.unit.frontends.harness import Client, World, message
 from tests.unit.frontends.node_requests import ask, now_ms, peek, refusal, token_of, uuids
@@ -75,14 +77,14 @@ class TestRenewing:
         _, tokens = locked(client, 2)
         settle(client, tokens[:1], "completed")
         found = refusal(client, "q", "renew-lock", {"lock-tokens": uuids(tokens)})
-        assert found[:2] == (410, "com.microsoft:message-lock-lost")
+        assert found[:2][:2] == (410, "com.microsoft:message-lock-lost")
 
     @pytest.mark.parametrize("token", [UUID(int=0), UUID(int=(1 << 128) - 1), UUID(int=77 << 64 | 5)])
     def test_a_token_that_was_never_given_out(self, world: World, token: UUID) -> None:
         client = filled(world)
         body = {"disposition-status": "completed", "lock-tokens": uuids([token])}
         for operation in ("renew-lock", "update-disposition"):
-            assert refusal(client, "q", operation, body)[:2] == (410, "com.microsoft:message-lock-lost")
+            assert refusal(client, "q", operation, body)[:2][:2] == (410, "com.microsoft:message-lock-lost")
 
     def test_a_sessions_messages_are_renewed_with_their_session(self, world: World) -> None:
         world.queue("q", RequiresSession=True)
@@ -167,7 +169,7 @@ class TestSettling:
         client.settle(link, [first], ACCEPTED)
         body = {"disposition-status": "completed", "lock-tokens": uuids([token_of(first), token_of(second)])}
         found = refusal(client, "q", "update-disposition", body)
-        assert found[:2] == (410, "com.microsoft:message-lock-lost")
+        assert found[:2][:2] == (410, "com.microsoft:message-lock-lost")
         assert peek(client, "q") == []
 
     def test_a_store_that_fails_may_be_asked_again(self, world: World) -> None:
@@ -283,3 +285,42 @@ class TestSessions:
         body = {"disposition-status": "completed", "lock-tokens": uuids(found)}
         assert ask(client, "q/$DeadLetterQueue", "renew-lock", body)[0] == 200
         assert ask(client, "q/$DeadLetterQueue", "update-disposition", body) == (200, {})
+
+
+class TestTokensThatCollide:
+    """A client chooses lock tokens and sequence numbers with one hash: they must not be compared with one another."""
+
+    @pytest.mark.parametrize("operation", ["update-disposition", "renew-lock"])
+    def test_lock_tokens(self, world: World, monkeypatch: pytest.MonkeyPatch, operation: str) -> None:
+        client = filled(world)
+        tokens = [UUID(int=(2**61 - 1) * number) for number in range(1, 3_000)]
+        compared: list[None] = []
+        original = UUID.__eq__
+
+        def compare(one: UUID, other: object) -> bool:
+            compared.append(None)
+            return original(one, other)
+
+        monkeypatch.setattr(UUID, "__eq__", compare)
+        body = {"lock-tokens": uuids(tokens), "disposition-status": "completed"}
+        assert refusal(client, "q", operation, body)[:2] == (410, "com.microsoft:message-lock-lost")
+        assert len(compared) < len(tokens)
+
+    def test_pairs_of_lock_and_position_are_not_hashed_together(self) -> None:
+        """A pair's hash mixes both numbers in a way that can be undone; a number's can't be chosen so freely."""
+        hashed: list[object] = []
+
+        class Pair(tuple[int, int]):
+            def __hash__(self) -> int:
+                hashed.append(self)
+                return 1
+
+        tokens = [Pair((number % 3, number)) for number in range(30)] * 2
+        assert by_lock(tokens) == [(lock, list(range(lock, 30, 3))) for lock in range(3)]
+        assert hashed == []
+
+
+def test_sequence_numbers_are_told_apart_by_their_digits() -> None:
+    wide = [-(2**63), 2**64 - 1, 0, -1, 2**61 - 1, 1]
+    body: dict[object, object] = {"sequence-numbers": Array(0x81, wide + wide)}
+    assert sequence_numbers(body) == wide

@@ -18,6 +18,7 @@ from partibus.amqp.codec import encoder
 from partibus.amqp.codec.types import (
     Array,
     Described,
+    Pairs,
     Symbol,
     Timestamp,
     UByte,
@@ -41,10 +42,15 @@ class Kind:
         self.convert = convert
 
 
+def _said(value: object) -> str:
+    """Return how an error text names a value: a compound by its type, which is short and costs nothing to write."""
+    return type(value).__name__ if isinstance(value, list | dict | Pairs | Array | Described) else repr(value)
+
+
 def _of_class(name: str, kinds: type | tuple[type, ...]) -> Kind:
     def read(value: object) -> object:
         if not isinstance(value, kinds):
-            raise DecodeError(f"{value!r} is no {name}")
+            raise DecodeError(f"{_said(value)} is no {name}")
         return value
 
     return Kind(name, read)
@@ -53,7 +59,7 @@ def _of_class(name: str, kinds: type | tuple[type, ...]) -> Kind:
 def _integer(name: str, wrapper: Callable[[int], int], most: int) -> Kind:
     def read(value: object) -> object:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-            raise DecodeError(f"{value!r} is no {name}")
+            raise DecodeError(f"{_said(value)} is no {name}")
         return int(value)
 
     def convert(value: int) -> object:
@@ -67,7 +73,7 @@ def _integer(name: str, wrapper: Callable[[int], int], most: int) -> Kind:
 
 def _read_text(value: object) -> object:
     if not isinstance(value, str):
-        raise DecodeError(f"{value!r} is no string")
+        raise DecodeError(f"{_said(value)} is no string")
     return str(value)
 
 
@@ -170,7 +176,7 @@ def _write(out: bytearray, value: object, depth: int) -> None:
 def build(value: object) -> object:
     """The composite that a decoded `Described` stands for; other described values come back as they are."""
     if not isinstance(value, Described):
-        raise DecodeError(f"{value!r} has no descriptor")
+        raise DecodeError(f"{_said(value)} has no descriptor")
     descriptor = value.descriptor
     if isinstance(descriptor, Symbol):
         cls = _BY_NAME.get(descriptor)
@@ -221,7 +227,7 @@ ERROR_CODE: Final = 0x1D
 
 def _read_error(value: object) -> object:
     if not isinstance(value, Described) or value.descriptor not in (ERROR_CODE, "amqp:error:list"):
-        raise DecodeError(f"{value!r} is no error")
+        raise DecodeError(f"{_said(value)} is no error")
     items = value.value
     if not isinstance(items, list) or not items or not isinstance(items[0], str):
         raise DecodeError("an error has no condition")

@@ -12,7 +12,16 @@ from struct import Struct
 from typing import Final
 
 from partibus.amqp.codec.scalar_readers import SCALAR_READERS, Reader, need
-from partibus.amqp.codec.types import Array, Described
+from partibus.amqp.codec.types import (
+    Array,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Pairs,
+    Symbol,
+)
 from partibus.amqp.errors import DecodeError
 
 # A client library that we serve refuses deeper values; nobody sends more than a handful of levels.
@@ -20,6 +29,11 @@ MAX_NESTING: Final = 64
 # Array elements of no width (null, true, uint 0, empty list) cost no bytes, so bytes do not bound their number.
 # Nobody sends such arrays; nested ones multiply, and 32 keeps a hostile frame of 64 KiB at 10 MB of objects.
 MAX_ZERO_WIDTH_ELEMENTS: Final = 32
+_SEEDED: Final = frozenset({str, Symbol, Char, bytes, Decimal32, Decimal64, Decimal128})
+"""Types of keys whose hashes Python seeds for each process, so that a peer can't choose keys which collide."""
+UNSEEDED_KEYS_MAX: Final = 16
+"""Keys of other types in one `dict`; a map with more becomes `Pairs`. With 16 that all collide, building the `dict`
+takes 120 comparisons, which cost less than decoding the keys."""
 
 _U32 = Struct(">I")
 _U32X2 = Struct(">II")
@@ -97,8 +111,13 @@ def _map(wide: bool) -> Reader:
         elements, after = _elements(buf, pos, end, depth, wide)
         if len(elements) % 2:
             raise DecodeError(f"a map has an odd number of elements: {len(elements)}")
+        keys = elements[0::2]
         try:
-            pairs = dict(zip(elements[0::2], elements[1::2], strict=True))
+            if len(keys) > UNSEEDED_KEYS_MAX and _count_unseeded(keys) > UNSEEDED_KEYS_MAX:
+                for key in keys:
+                    hash(key)
+                return Pairs(zip(keys, elements[1::2], strict=True)), after
+            pairs = dict(zip(keys, elements[1::2], strict=True))
         except TypeError:
             raise DecodeError("a map has a list, map or array as a key: not supported") from None
         if len(pairs) * 2 != len(elements):
@@ -106,6 +125,11 @@ def _map(wide: bool) -> Reader:
         return pairs, after
 
     return read
+
+
+def _count_unseeded(keys: list[object]) -> int:
+    kinds = set(map(type, keys))
+    return 0 if kinds <= _SEEDED else sum(type(key) not in _SEEDED for key in keys)
 
 
 def _described(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:

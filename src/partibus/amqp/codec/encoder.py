@@ -14,7 +14,7 @@ from typing import Final
 
 from partibus.amqp.codec.decoder import MAX_NESTING
 from partibus.amqp.codec.scalar_writers import SCALAR_WRITERS, Writer, ascii_only, octets, utf8, write_wide_ulong
-from partibus.amqp.codec.types import Array, Described
+from partibus.amqp.codec.types import Array, Described, Pairs
 from partibus.amqp.errors import EncodeError
 
 _U32 = Struct(">I")
@@ -102,7 +102,7 @@ def _write_list(out: bytearray, value: object, depth: int) -> None:
 
 
 def _write_map(out: bytearray, value: object, depth: int) -> None:
-    pairs: dict[object, object] = value  # type: ignore[assignment]
+    pairs: dict[object, object] | Pairs = value  # type: ignore[assignment]
     inner = _deeper(depth)
     content = bytearray()
     for key, item in pairs.items():
@@ -187,6 +187,7 @@ _WRITERS: Final[dict[type, Writer]] = SCALAR_WRITERS | {
     list: _write_list,
     tuple: _write_list,
     dict: _write_map,
+    Pairs: _write_map,
     Array: _write_array,
     Described: _write_described,
 }

@@ -4,7 +4,7 @@ Plain Python types stand for the AMQP type that is closest to them; every other 
 wrapper, so that a decoded value is encoded as the type it came with:
 
     null None      boolean bool      long int        double float     string str
-    binary bytes   uuid UUID         list list       map dict         array Array
+    binary bytes   uuid UUID         list list       map dict, Pairs  array Array
     ubyte UByte    ushort UShort     uint UInt       ulong ULong      symbol Symbol
     byte Byte      short Short       int Int         float Float      char Char
     timestamp Timestamp              decimal32/64/128 Decimal32/64/128 (raw bytes)
@@ -16,7 +16,7 @@ is that a map with two keys that Python holds equal (symbol "a" beside string "a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Self
 
 
@@ -159,6 +159,37 @@ class Described:
 
     def __repr__(self) -> str:
         return f"Described({self.descriptor!r}, {self.value!r})"
+
+
+class Pairs:
+    """A map with many keys that are neither text nor bytes, as its pairs in the order of the wire.
+
+    Python seeds the hashes of texts and bytes for each process. The hash of a number, a UUID or a described value is
+    known to the peer, which could send a thousand keys with one hash: a `dict` of them takes quadratic time.
+    """
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs: Iterable[tuple[object, object]]) -> None:
+        self.pairs = list(pairs)
+
+    def items(self) -> list[tuple[object, object]]:
+        """Return the pairs, as `dict.items` does."""
+        return self.pairs
+
+    def __iter__(self) -> Iterator[object]:
+        return (key for key, _ in self.pairs)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __eq__(self, other: object) -> bool:
+        return self.pairs == other.pairs if isinstance(other, Pairs) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Pairs({self.pairs!r})"
 
 
 class Array:

@@ -11,6 +11,8 @@ ITEMS_MAX: Final = 5_000
 """Lock tokens or sequence numbers in one request: as many as a link may hold unsettled."""
 
 _REQUIRED = object()
+_LONG_BYTES: Final = 9
+"""Of the widest number that AMQP has, 2^64 - 1, with its sign."""
 
 
 def body_of(body: object) -> Mapping[object, object]:
@@ -91,12 +93,12 @@ def items(body: Mapping[object, object], name: str, what: str, most: int = ITEMS
 def sequence_numbers(body: Mapping[object, object]) -> list[int]:
     """The ``sequence-numbers`` of a request, each once. Raises `ArgumentError`."""
     name = "sequence-numbers"
-    found: dict[int, None] = {}
+    found: dict[bytes, int] = {}  # by bytes: a client can choose numbers with one hash
     for value in items(body, name, "sequence numbers"):
         if not isinstance(value, int) or isinstance(value, bool):
             raise ArgumentError(name, value, "an array of longs")
-        found[int(value)] = None
-    return list(found)
+        found[int(value).to_bytes(_LONG_BYTES, signed=True)] = int(value)
+    return list(found.values())
 
 
 def lock_tokens(body: Mapping[object, object]) -> list[UUID]:

@@ -68,10 +68,12 @@ def tokens_by_partition(
     entity: Entity, tokens: Iterable[UUID], held: HeldSession | None, lost: PartibusError
 ) -> dict[PartitionHandle, list[LockToken]]:
     """Lock tokens by the partition that they name, each once. Raises ``lost``, before anything is done, for a token
-    that was never given out here, or is not of the session under lock."""
+    that was never given out here, or is not of the session under lock.
+
+    Tokens are told apart by their bytes: a client can choose thousands of UUIDs with one hash."""
     partitions = entity.route.partitions
     found: dict[PartitionHandle, list[LockToken]] = {}
-    for token in dict.fromkeys(tokens):
+    for token in {token.bytes: token for token in tokens}.values():
         partition_id, lock_id, pos = read_token(token)
         if partition_id >= len(partitions):
             raise lost

@@ -8,7 +8,7 @@ from email.utils import format_datetime
 from uuid import UUID
 
 from partibus.amqp.codec.decoder import decode
-from partibus.amqp.codec.types import Timestamp
+from partibus.amqp.codec.types import Pairs, Timestamp
 from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_fields import Property, decode_body, iter_map, properties
 from partibus.amqp.sections import DATA
@@ -118,7 +118,7 @@ def _application_properties(stored: StoredMessage) -> dict[str, str]:
 
 def _nested(value: object) -> object:
     """As JSON can say it; keys of maps, which may be of any type, as text. No deeper than what is decoded."""
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping | Pairs):
         return {str(_plain(key)): _nested(item) for key, item in value.items()}
     return [_nested(item) for item in value] if isinstance(value, list | tuple) else _plain(value)
 

@@ -1,0 +1,108 @@
+"""Maps whose keys were chosen to have one hash: Python's `dict` would compare each of them with all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from partibus.amqp import AmqpError, Closed, Connection
+from partibus.amqp.codec.decoder import UNSEEDED_KEYS_MAX, decode_all
+from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.performatives import Open
+from partibus.amqp.codec.types import Described, Pairs, Symbol, Timestamp, ULong
+from partibus.amqp.errors import DECODE_ERROR, DecodeError
+from partibus.amqp.frames import AMQP_HEADER, frame
+
+MODULUS = 2**61 - 1
+"""Numbers that differ by a multiple of it have one hash."""
+
+
+def colliding_uuids(count: int) -> list[UUID]:
+    return [UUID(int=MODULUS * number) for number in range(1, count + 1)]
+
+
+def a_map(keys: list[object]) -> bytes:
+    """The encoded map of these keys to null."""
+    content = b"".join(encode(key) + b"\x40" for key in keys)
+    return b"\xd1" + (len(content) + 4).to_bytes(4) + (2 * len(keys)).to_bytes(4) + content
+
+
+@pytest.fixture
+def comparisons(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows by one with each comparison of two UUIDs or described values."""
+    found: list[None] = []
+
+    def counting(original: Callable[[Any, object], bool]) -> Callable[[object, object], bool]:
+        def compare(one: Any, other: object) -> bool:
+            found.append(None)
+            return original(one, other)
+
+        return compare
+
+    for kind in (UUID, Described):
+        monkeypatch.setattr(kind, "__eq__", counting(kind.__eq__))
+    return found
+
+
+@pytest.mark.parametrize("count", [100, 1_000, 3_000])
+@pytest.mark.parametrize("wrap", [lambda key: key, lambda key: Described(ULong(1), key)], ids=["uuid", "described"])
+def test_colliding_keys_are_not_compared(comparisons: list[None], count: int, wrap: Callable[[object], object]) -> None:
+    keys = [wrap(key) for key in colliding_uuids(count)]
+    value = decode_all(a_map(keys))
+    assert len(comparisons) < count
+    assert isinstance(value, Pairs)
+    assert [key for key, _ in value.items()] == keys
+
+
+@pytest.mark.parametrize("count", [UNSEEDED_KEYS_MAX, UNSEEDED_KEYS_MAX + 1])
+def test_a_few_keys_of_any_type_make_a_dict(count: int) -> None:
+    value = decode_all(a_map(list(colliding_uuids(count))))
+    assert isinstance(value, dict) is (count <= UNSEEDED_KEYS_MAX)
+    assert len(value) == count  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [f"key-{number}" for number in range(5_000)],
+        [Symbol(f"key-{number}") for number in range(5_000)],
+        [b"tag-%d" % number for number in range(5_000)],
+    ],
+    ids=["string", "symbol", "binary"],
+)
+def test_texts_and_bytes_make_a_dict_of_any_size(keys: list[object]) -> None:
+    assert decode_all(a_map(keys)) == dict.fromkeys(keys)
+
+
+@pytest.mark.parametrize("make", [int, float, Timestamp, lambda n: UUID(int=n)], ids=["int", "float", "time", "uuid"])
+def test_pairs_are_written_as_they_were_read(make: Callable[[int], object]) -> None:
+    value = decode_all(a_map([make(number) for number in range(UNSEEDED_KEYS_MAX + 1)]))
+    assert isinstance(value, Pairs)
+    assert decode_all(encode(value)) == value
+
+
+def test_a_list_among_many_keys_is_refused() -> None:
+    with pytest.raises(DecodeError, match="as a key"):
+        decode_all(a_map([*range(UNSEEDED_KEYS_MAX), [1]]))
+
+
+def test_an_open_with_such_properties_ends_the_connection_with_a_short_reason(comparisons: list[None]) -> None:
+    properties = a_map(list(colliding_uuids(3_000)))
+    whole = bytearray(frame(0, Open(container_id="stranger", properties={"x": None})))
+    start = whole.index(encode({"x": None}))
+    body = whole[8:start] + properties
+    body = body.replace(b"\xc0" + body[4:6], b"\xd0" + (len(body) - 6 + 4).to_bytes(4) + body[5].to_bytes(4), 1)
+    connection = Connection(server=True)
+    ends = [
+        event
+        for event in connection.receive_data(AMQP_HEADER + (len(body) + 8).to_bytes(4) + whole[4:8] + bytes(body))
+        if isinstance(event, Closed)
+    ]
+    assert len(comparisons) < 3_000
+    assert isinstance(ends[0].error, AmqpError)
+    assert ends[0].error.condition == DECODE_ERROR
+    assert "open:list.properties: Pairs is no map" in (ends[0].error.description or "")
+    assert len(connection.data_to_send()) < 512 + 64
