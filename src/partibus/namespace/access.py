@@ -13,7 +13,7 @@ from enum import Flag
 
 from partibus.errors import Unauthorized, shown
 from partibus.namespace.names import SUBSCRIPTIONS
-from partibus.namespace.sas import Path, Token, parse_resource, parse_token, utf8
+from partibus.namespace.sas import Path, Token, check_audience, parse_resource, parse_token, utf8
 
 ROOT_POLICY = "RootManageSharedAccessKey"
 """The policy that every namespace has from its first start, with all rights."""
@@ -97,6 +97,8 @@ class AccessPolicies:
         self._fixed = {policy.name: policy for policy in policies}
         self._added: dict[Path, dict[str, SasPolicy]] = {}
         """By path of the entity, empty for the namespace; no empty ones."""
+        self._depths: set[int] = set()
+        """Lengths of the paths in ``_added``."""
         self._emulator = emulator
         self.version = 0
         """Rises with every change."""
@@ -126,6 +128,7 @@ class AccessPolicies:
             self._added[owner] = new
         else:
             del self._added[owner]
+        self._depths = set(map(len, self._added))
         self.version += 1
         for call in list(self.on_changed):
             call()
@@ -134,6 +137,7 @@ class AccessPolicies:
         """The namespace is deleted: nothing that was shown is good any more."""
         self._fixed = {}
         self._added = {}
+        self._depths = set()
         self._emulator = False
         self.version += 1
 
@@ -179,6 +183,7 @@ class AccessPolicies:
         with one of the policy's keys, has expired (more than ``leeway_s`` ago), is for another namespace, or is for
         something else than the audience or what that lies in.
         """
+        check_audience(audience)
         token = parse_token(text)
         resource = token.resource
         owner, policy, key = self._signer(token, resource.path)
@@ -209,7 +214,9 @@ class AccessPolicies:
 
     def _signer(self, token: Token, path: Path) -> tuple[Path, SasPolicy, str]:
         """The policy that the token is signed with a key of, whose it is, and the key."""
-        owners = [(), *(path[:length] for length in range(1, len(path) + 1) if path[:length] in self._added)]
+        # Not every prefix of the path: nothing is proved yet, and a token has room for thousands of segments.
+        depths = [depth for depth in self._depths if 0 < depth <= len(path)]
+        owners = [(), *(path[:depth] for depth in sorted(depths))]
         known = [
             (owner, policy)
             for owner in owners

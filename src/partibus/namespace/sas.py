@@ -101,6 +101,12 @@ def parse_token(text: str) -> Token:
     return Token(claims["sr"], expiry, _signature_bytes(claims["sig"]), _policy_names(claims["skn"]))
 
 
+def check_audience(text: str) -> None:
+    """Raise Unauthorized for a longer one than any token can name."""
+    if len(text) > _TEXT_MAX:
+        raise Unauthorized(f"The audience has {len(text)} characters, but may have {_TEXT_MAX}. Name one entity.")
+
+
 def make_token(resource: str, key_name: str, key: str, expires_s: int) -> str:
     """A token for a resource such as ``sb://host/queue``, good until ``expires_s`` (Unix seconds)."""
     signed_resource = quote(resource, safe="")

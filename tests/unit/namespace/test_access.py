@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from partibus.errors import Unauthorized, UnusableFile
+from partibus.namespace import access
 from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, AccessPolicies, Grant, Right, SasPolicy
 from partibus.namespace.keys_file import FILE_NAME, load_policies
-from partibus.namespace.sas import make_token
+from partibus.namespace.sas import Path as EntityPath
+from partibus.namespace.sas import Resource, Token, make_token, parse_token
 
 
 def write_keys(directory: Path, document: object, mode: int = 0o600) -> Path:
@@ -55,6 +57,64 @@ def test_another_key_or_name_is_refused(name: str, key: str, reason: str) -> Non
     with pytest.raises(Unauthorized, match=reason) as caught:
         policies.check_key(name, key)
     assert "first" not in str(caught.value)
+
+
+class _Segment(str):
+    """A part of a path that counts how often it is hashed."""
+
+    __slots__ = ()
+    hashed = 0
+
+    def __hash__(self) -> int:
+        _Segment.hashed += 1
+        return super().__hash__()
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_token_of_thousands_of_segments_costs_what_a_short_one_does(
+    monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    """Its signature is not checked yet when its owner is looked for."""
+    policies = AccessPolicies([SasPolicy("p", Right.LISTEN, "key", "")])
+    policies.follow("/".join("a" * depth), [SasPolicy("p", Right.SEND, "other", "")])
+    token = make_token("sb://h/" + "a/" * 2_000, "p", "wrong", 10)
+    path = tuple(map(_Segment, "a" * 2_000))
+    monkeypatch.setattr(access, "parse_token", lambda text: Parsed(parse_token(text), path))
+    _Segment.hashed = 0
+    with pytest.raises(Unauthorized, match="not signed with a key"):
+        policies.check_token(token, "sb://h/a", 0)
+    assert _Segment.hashed <= 10 * depth
+
+
+class Parsed:
+    """A token whose path is another one."""
+
+    def __init__(self, token: Token, path: EntityPath) -> None:
+        self._token = token
+        self.resource = Resource(token.resource.host, path)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._token, name)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_tokens_of_entities_at_any_depth_are_found(depth: int) -> None:
+    policies = AccessPolicies([])
+    for length in range(1, 4):
+        policies.follow("/".join("a" * length), [SasPolicy(f"p{length}", Right.SEND, "key", "")])
+    audience = "sb://h/" + "/".join("a" * depth)
+    assert policies.check_token(make_token(audience, f"p{depth}", "key", 10), audience, 0).owner == ("a",) * depth
+    policies.follow("/".join("a" * depth), [])
+    with pytest.raises(Unauthorized, match="no access policy"):
+        policies.check_token(make_token(audience, f"p{depth}", "key", 10), audience, 0)
+
+
+def test_an_audience_longer_than_any_token_is_refused() -> None:
+    policies = AccessPolicies([SasPolicy("p", Right.LISTEN, "key", "")])
+    token = make_token("sb://h", "p", "key", 10)
+    assert policies.check_token(token, "sb://h/" + "q/" * 4_000, 0).rights == Right.LISTEN
+    with pytest.raises(Unauthorized, match="The audience has 9007 characters, but may have 8192"):
+        policies.check_token(token, "sb://h/" + "q" * 9_000, 0)
 
 
 def test_first_start_makes_an_owner_only_file_with_random_keys(tmp_path: Path) -> None:
