@@ -27,6 +27,9 @@ SHARED_BODY = 1 << (POSITION_BITS - 2)
 """Set in the number of a body that several entries may name: a topic's message, in several subscriptions. It goes with
 the last of them; the schemas' index of such entries says the same bit."""
 
+NUMBERS_END = SHARED_BODY
+"""Positions, sequence counters and lock ids stay below: above are the flags of bodies and the next sub-queue."""
+
 
 class SubqueueKind(IntEnum):
     """The sub-queues of a queue or subscription, as stored in the two kind bits of a key."""

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from partibus.partition.generations import Generation, LeftOff, left_off
+
 
 class EntryState(IntEnum):
     """State column of an entry. A lock is not a state: it is a lock batch that covers the entry until its deadline."""
@@ -171,6 +173,16 @@ class Snapshot(NamedTuple):
     sinks: Mapping[int, int] = {}
     """Sink -> the batch that it committed last."""
     session_locks: Sequence[SessionLockRow] = ()
+    left_off: Sequence[LeftOff] = ()
+    """The numbers that the partition passed over, by generation of its store; of most stores none."""
+
+
+def unwritten_partition(generations: Sequence[Generation]) -> Snapshot | None:
+    """Durable state of a partition that was never written; None in the store's first generation."""
+    if len(generations) == 1:
+        return None
+    first = generations[-1].first
+    return Snapshot(first, first, 0, {}, [], [], {}, {}, left_off=left_off(generations, ()))
 
 
 class RangeFrame(NamedTuple):
@@ -372,12 +384,23 @@ class Store(Protocol):
         """Where a commit is once it is done, for people: "1 copy", "2 copies, synchronous"."""
         ...
 
+    @property
+    def generations(self) -> Sequence[Generation]:
+        """The generations that the store has gone through, one at least, in the order of their numbers."""
+        ...
+
+    def begin_generation(self, above: int = 0) -> Generation:
+        """Begin a generation, durably: every partition goes on with numbers that are above all that were given out, as
+        far as can be known, and above ``above``. Call it of a store that went back in time, after it was opened and
+        before a partition is loaded. Raises `StoreError`."""
+        ...
+
     def commit(self, writes: Writes) -> None:
         """Make all rows durable, or none. Returns after the sync."""
         ...
 
     def load_partition(self, partition_row: int) -> Snapshot | None:
-        """Durable state of a partition; None when it was never written."""
+        """Durable state of a partition; None when it was never written and begins with number 1."""
         ...
 
     def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:

@@ -18,7 +18,7 @@ from threading import Event
 from typing import Any, NamedTuple
 
 from partibus.partition.ports import StoreError
-from partibus.store.sqlite.backup import check_directory, copy_database
+from partibus.store.sqlite.backup import check_directory, copy_database, copy_store
 from partibus.store.sqlite.creation import sync_directory, sync_file
 
 LIST = "backup.json"
@@ -50,7 +50,7 @@ def back_up(
         target.mkdir(mode=0o700)
     except OSError as error:
         raise StoreError(f"{target}: can't be made: {error.strerror}", executed=False) from error
-    sizes = {name: copy_database(path, store_file(directory, name), stop) for name, path in files.items()}
+    sizes = {name: copy_store(path, store_file(directory, name), stop) for name, path in files.items()}
     copy_database(catalog, directory / CATALOG, stop)
     backup = Backup(now_ms, sizes, left_out)
     _write_list(directory, backup)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from partibus.partition.generations import Generation
 from partibus.partition.ports import (
     ENTRY_COLUMNS,
     DueRows,
@@ -160,6 +161,15 @@ class FaultyStore:
     def durability(self) -> str:
         """What the store inside says."""
         return self.inner.durability
+
+    @property
+    def generations(self) -> Sequence[Generation]:
+        """Of the store inside."""
+        return self.inner.generations
+
+    def begin_generation(self, above: int = 0) -> Generation:
+        """See the port."""
+        return self.inner.begin_generation(above)
 
     def commit(self, writes: Writes) -> None:
         """See the port, and the table above."""

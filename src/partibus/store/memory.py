@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from threading import Lock
 
+from partibus.partition.generations import Generation
 from partibus.partition.ports import (
     BODY_COLUMNS,
     ENTRY_COLUMNS,
@@ -22,6 +23,7 @@ from partibus.partition.ports import (
     SubqueueCounts,
     Writes,
 )
+from partibus.store.generations import NoNumbersLeft
 from partibus.store.tables import DuplicateKey, Tables, bounded
 
 
@@ -36,6 +38,16 @@ class MemoryDisk:
         self.highest_ms = 0
         self.torn_tail: Writes | None = None
         """Rows of a commit of which only a part reached the disk: there is no end mark behind them."""
+        self.is_copy = False
+        """Whether nobody has opened it since it was copied: whoever does begins a generation."""
+
+    def backup(self) -> "MemoryDisk":
+        """Copy what is durable, as a backup does."""
+        copy = MemoryDisk()
+        copy.durable = copy.written = self.durable.copy()
+        copy.epoch, copy.highest_ms = self.epoch, self.highest_ms
+        copy.is_copy = True
+        return copy
 
     def write(self, writes: Writes) -> None:
         """Apply a commit without making it durable. Raises `DuplicateKey`; then nothing has changed."""
@@ -69,6 +81,9 @@ class MemoryStore:
         self._name = name
         self._lock = Lock()
         self._closed = False
+        if self.disk.is_copy:
+            self.begin_generation()
+            self.disk.is_copy = False
 
     @property
     def name(self) -> str:
@@ -98,6 +113,23 @@ class MemoryStore:
     def durability(self) -> str:
         """Gone with the process."""
         return "no copy"
+
+    @property
+    def generations(self) -> Sequence[Generation]:
+        """See the port."""
+        return self.disk.written.generations
+
+    def begin_generation(self, above: int = 0) -> Generation:
+        """See the port."""
+        with self._lock:
+            self._check_owner()
+            tables = self.disk.written.copy()
+            try:
+                generation = tables.begin_generation(above)
+            except NoNumbersLeft as error:
+                raise StoreError(f"{self._name}: {error}", executed=False) from error
+            self.disk.durable = self.disk.written = tables
+            return generation
 
     def reopen(self) -> "MemoryStore":
         """Close and open the same disk anew."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Self, TypeVar
 
+from partibus.partition.generations import FIRST_NUMBER, Generation, LeftOff, left_off
 from partibus.partition.keys import (
     KIND_BITS,
     POSITION_BITS,
@@ -37,10 +38,12 @@ from partibus.partition.ports import (
     Writes,
     executed_requests,
     executed_rows,
+    unwritten_partition,
 )
 from partibus.store.duplicate_ids import DuplicateIds
 from partibus.store.entry_index import EntryIndex, StoredEntry
 from partibus.store.frames import pack
+from partibus.store.generations import next_generation
 from partibus.store.sink_ids import SinkIds
 
 K = TypeVar("K")
@@ -76,6 +79,9 @@ class Tables:
         self.sink_ids = SinkIds()
         self.sink_batches: dict[tuple[int, int], int] = {}
         self.session_locks: dict[tuple[int, str], SessionLockRow] = {}
+        self.generations: tuple[Generation, ...] = (Generation(FIRST_NUMBER, 0),)
+        self.left_off: dict[int, tuple[LeftOff, ...]] = {}
+        """By partition row; see `partibus.partition.generations.left_off`."""
         self._index = EntryIndex()
 
     def copy(self) -> Self:
@@ -96,6 +102,8 @@ class Tables:
         twin.sink_ids = self.sink_ids.copy()
         twin.sink_batches = dict(self.sink_batches)
         twin.session_locks = dict(self.session_locks)
+        twin.generations = self.generations
+        twin.left_off = dict(self.left_off)
         twin._index = self._index.copy()
         return twin
 
@@ -164,7 +172,7 @@ class Tables:
         """See `partibus.partition.ports.Store.load_partition`."""
         counters = self.partitions.get(partition_row)
         if counters is None:
-            return None
+            return unwritten_partition(self.generations)
         subqueues = _subqueues(partition_row)
         batches = [
             LockBatchRow(lock_key >> POSITION_BITS, lock_key & POSITION_MAX, first_pos, until_ms, bitmap)
@@ -202,7 +210,19 @@ class Tables:
             retained={key: SubqueueCounts(*self.retained[key]) for key in subqueues if key in self.retained},
             sinks={sink: batch for (row, sink), batch in self.sink_batches.items() if row == partition_row},
             session_locks=tuple(lock for (row, _), lock in sorted(self.session_locks.items()) if row == partition_row),
+            left_off=left_off(self.generations, self.left_off.get(partition_row, ())),
         )
+
+    def begin_generation(self, above: int) -> Generation:
+        """See `partibus.partition.ports.Store.begin_generation`. Raises `NoNumbersLeft`."""
+        highest = max((max(counters[:2]) for counters in self.partitions.values()), default=FIRST_NUMBER)
+        generation = next_generation(max(highest, self.generations[-1].first), above)
+        for row, (next_sequence, next_number, session_state_bytes) in self.partitions.items():
+            passed = LeftOff(next_sequence, next_number, generation.first)
+            self.left_off[row] = (*self.left_off.get(row, ()), passed)
+            self.partitions[row] = (generation.first, generation.first, session_state_bytes)
+        self.generations += (generation,)
+        return generation
 
     def sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
         """See `partibus.partition.ports.Store.load_sizes`."""
@@ -368,6 +388,7 @@ class Tables:
     def _drop_partition(self, partition_row: int) -> None:
         first, following = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0)
         self.partitions.pop(partition_row, None)
+        self.left_off.pop(partition_row, None)
         _delete_range(self.counts, first, following - 1)
         _delete_range(self.lock_batches, entry_key(first, 0), entry_key(following, 0) - 1)
         _delete_range(self.bodies, body_key(partition_row, 0), body_key(partition_row + 1, 0) - 1)

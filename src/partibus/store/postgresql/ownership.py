@@ -8,8 +8,11 @@ out, unless they know that its holder is dead.
 import time
 from typing import NamedTuple
 
+from partibus.partition.generations import Generation
 from partibus.partition.ports import StoreError, StoreFenced
+from partibus.store.generations import NoNumbersLeft
 from partibus.store.owner import Owner
+from partibus.store.postgresql import generations
 from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.connection import Connection, application_name
 from partibus.store.postgresql.creation import install_functions
@@ -55,6 +58,8 @@ class Ownership:
         self.epoch = 0
         self.last_commit = 0
         self.highest_ms = 0
+        self.generations: tuple[Generation, ...] = ()
+        """The generations that the store has gone through; there since `take`."""
         self.held_until_ms = 0.0
         """On `boot_ms`: until then surely nobody else is the owner, unless who took it knew this one dead."""
 
@@ -88,6 +93,11 @@ class Ownership:
             if row is None:
                 raise self.fenced(read_owner(connection))
             install_functions(connection)
+            try:
+                found = generations.go_by_home(connection, row[2])
+            except NoNumbersLeft as error:
+                raise refused(self._address.name, str(error)) from error
+        self.generations = found
         self.epoch, last_commit, self.highest_ms = row
         if last_commit < self.last_commit:
             raise StoreError(
@@ -124,6 +134,19 @@ class Ownership:
         """A commit that was asked for at that time on `boot_ms` is durable, and the lease renewed with it."""
         self.last_commit = number
         self.held_until_ms = asked_ms + self._settings.lease_ms
+
+    def begin_generation(self, connection: Connection, above: int) -> Generation:
+        """Begin a generation; see `partibus.partition.ports.Store.begin_generation`. Raises `psycopg.Error`,
+        `StoreError`."""
+        with connection.transaction():
+            if connection.execute(statement("renew_ownership"), self.key).fetchone() is None:
+                raise self.fenced(read_owner(connection))
+            try:
+                generation = generations.begin_generation(connection, above, self.highest_ms)
+            except NoNumbersLeft as error:
+                raise refused(self._address.name, str(error)) from error
+        self.generations += (generation,)
+        return generation
 
     def release(self, connection: Connection) -> None:
         """Give the lease back: the next broker need not wait for its end."""

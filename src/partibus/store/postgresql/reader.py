@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from partibus.partition.generations import Generation, LeftOff, left_off
 from partibus.partition.keys import (
     KIND_BITS,
     POSITION_BITS,
@@ -24,6 +25,7 @@ from partibus.partition.ports import (
     Snapshot,
     SubqueueCounts,
     executed_requests,
+    unwritten_partition,
 )
 from partibus.store.frames import PackedRows
 from partibus.store.postgresql.bigints import Bigints
@@ -158,12 +160,15 @@ def load_partition(connection: Connection, partition_row: int) -> Snapshot | Non
                 ("retained", keys),
                 ("sinks", {"partition_row": partition_row}),
                 ("session_locks", {"partition_row": partition_row}),
+                ("generations", {}),
+                ("left_off", {"partition_row": partition_row}),
             )
         ]
         partition, counts, batches, locked, first_due, marks, *others = [cursor.fetchall() for cursor in found]
-    cursors, retained, sinks, session_locks = others
+    cursors, retained, sinks, session_locks, generations, passed = others
+    known = tuple(map(Generation._make, generations))
     if not partition:
-        return None
+        return unwritten_partition(known)
     next_sequence, next_number, session_state_bytes = partition[0]
     return Snapshot(
         next_sequence,
@@ -181,6 +186,7 @@ def load_partition(connection: Connection, partition_row: int) -> Snapshot | Non
             SessionLockRow(session.decode(), lock_id, until_ms, holder.decode())
             for session, lock_id, until_ms, holder in session_locks
         ),
+        left_off=left_off(known, list(map(LeftOff._make, passed))),
     )
 
 

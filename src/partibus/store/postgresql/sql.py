@@ -3,7 +3,7 @@
 from functools import cache
 from importlib.resources import files
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 OLDEST_VERSION = 1
 """What `creation.migrate` begins with."""
 

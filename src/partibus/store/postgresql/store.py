@@ -1,6 +1,6 @@
 """One schema of a PostgreSQL database as a messaging store.
 
-Layout: ``ddl/0003.sql``, keys as in `partibus.partition.keys`. The same tables as in SQLite's stores; what differs is
+Layout: ``ddl/0004.sql``, keys as in `partibus.partition.keys`. The same tables as in SQLite's stores; what differs is
 what the database differs in.
 
 Sync points: a commit is one statement and one transaction (``ddl/apply_writes.sql``); when `commit` returns, the server
@@ -19,6 +19,7 @@ from typing import Self, TypeVar
 
 import psycopg
 
+from partibus.partition.generations import Generation
 from partibus.partition.keys import KIND_BITS, POSITION_BITS
 from partibus.partition.ports import (
     DueRows,
@@ -141,6 +142,17 @@ class PostgreSQLStore:
     def last_commit(self) -> int:
         """Number of the last commit that is surely durable."""
         return self._writer.ownership.last_commit
+
+    @property
+    def generations(self) -> tuple[Generation, ...]:
+        """See the port."""
+        return self._writer.ownership.generations
+
+    def begin_generation(self, above: int = 0) -> Generation:
+        """See the port."""
+        with self._commit_lock:
+            self._check_usable()
+            return self._writer.begin_generation(above)
 
     @property
     def lease_left_ms(self) -> float:

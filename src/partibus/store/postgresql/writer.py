@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from partibus.partition.generations import Generation
 from partibus.partition.ports import StoreError, StoreFenced, Writes
 from partibus.store.owner import Owner
 from partibus.store.postgresql.address import Address
@@ -96,6 +97,19 @@ class Writer:
                     raise store_error(error, name, "a commit", executed=False) from error
             else:
                 return
+
+    def begin_generation(self, above: int) -> Generation:
+        """Begin a generation; see `partibus.partition.ports.Store.begin_generation`. Raises `StoreError`; where the
+        connection was lost, the store has to be opened anew."""
+        try:
+            return self.ownership.begin_generation(self.connection, above)
+        except StoreFenced as error:
+            raise self._fenced(error) from error
+        except psycopg.Error as error:
+            failed = store_error(error, self._address.name, "beginning a generation", executed=None)
+            if self.connection.closed:
+                self.refusal = str(failed)
+            raise failed from error
 
     def transact(self, query: bytes, parameters: dict[str, Any]) -> Any:
         """Run a statement of the owner's that may be repeated; the first column of its row. Raises `StoreError`."""

@@ -160,6 +160,7 @@ def _drop_partition(connection: Connection, partition_row: int) -> None:
     """What makes it a partition goes at once; its messages, which may be millions, are noted for `sweep`."""
     first, following = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0)
     connection.execute(statement("delete_partition"), (partition_row,))
+    connection.execute(statement("delete_left_off"), (partition_row,))
     connection.execute(statement("delete_subqueue_range"), (first, following - 1))
     connection.execute(statement("delete_lock_range"), (entry_key(first, 0), entry_key(following, 0) - 1))
     connection.execute(statement("delete_inbound_marks"), (partition_row,))

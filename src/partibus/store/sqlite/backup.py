@@ -18,6 +18,7 @@ from partibus.store.sqlite.connection import PAGE_BYTES, connect
 from partibus.store.sqlite.creation import publish, sync_directory, sync_file
 from partibus.store.sqlite.failure import refused, store_error
 from partibus.store.sqlite.settings import DEFAULTS
+from partibus.store.sqlite.sql import statement
 
 STEP_PAGES = 128
 """2 MiB: what a disk writes in the time of a few commits."""
@@ -29,15 +30,24 @@ class BackupStopped(Exception):
     """Somebody ended it before it was whole."""
 
 
-def copy_database(source: Path, target: Path, stop: Event) -> int:
-    """Copy a database to a name that does not exist yet; blocks. The size of the copy in bytes.
+def copy_store(source: Path, target: Path, stop: Event) -> int:
+    """Copy a store as `copy_database` does. The copy says that it is one, so that it begins a generation when it is
+    opened."""
+    return copy_database(source, target, stop, statement("update_is_copy"), (1,))
+
+
+def copy_database(
+    source: Path, target: Path, stop: Event, change: str | None = None, values: tuple[int, ...] = ()
+) -> int:
+    """Copy a database to a name that does not exist yet; blocks. The size of the copy in bytes. ``change``: a
+    statement that is run in the copy, with ``values``.
 
     Raises `StoreError`, and `BackupStopped` soon after ``stop`` is set; then there is no ``target``.
     """
     part = target.with_name(f"{target.name}.part")
     try:
         part.unlink(missing_ok=True)
-        _copy(source, part, stop)
+        _copy(source, part, stop, change, values)
         size_bytes = part.stat().st_size
         sync_file(part)
         publish(part, target)
@@ -50,7 +60,7 @@ def copy_database(source: Path, target: Path, stop: Event) -> int:
     return size_bytes
 
 
-def _copy(source: Path, part: Path, stop: Event) -> None:
+def _copy(source: Path, part: Path, stop: Event, change: str | None, values: tuple[int, ...]) -> None:
     def step_done(status: int, remaining: int, total: int) -> None:
         if stop.wait(PAUSE_S):
             raise BackupStopped
@@ -70,6 +80,8 @@ def _copy(source: Path, part: Path, stop: Event) -> None:
         ((verdict,),) = writing.execute("PRAGMA quick_check(1)").fetchall()
         if verdict != "ok":
             raise refused(source, f"its copy is damaged, and so is it: {verdict}")
+        if change is not None:
+            writing.execute(change, values)
 
 
 def check_directory(directory: Path) -> None:

@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from partibus.store.generations import first_generation
 from partibus.store.sqlite.connection import PAGE_BYTES
 from partibus.store.sqlite.sql import FORMAT_VERSION, schema, statement
 
@@ -33,6 +34,7 @@ def prepare(path: Path, store_id: str, created_ms: int, empty: bytes) -> Path:
         # Nobody sees the file before it is complete, so nothing needs a journal or a sync until the end.
         connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
         connection.execute(statement("insert_meta"), (FORMAT_VERSION, store_id, created_ms))
+        connection.execute(statement("insert_generation"), (*first_generation(), created_ms))
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
     sync_file(unborn)
     return unborn

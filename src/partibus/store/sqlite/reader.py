@@ -20,7 +20,9 @@ from partibus.partition.ports import (
     Snapshot,
     SubqueueCounts,
     executed_requests,
+    unwritten_partition,
 )
+from partibus.store.sqlite.generations import read_generations, read_left_off
 from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 
 SEARCHED_MAX = 16_384
@@ -211,8 +213,9 @@ def one_view(connection: Connection) -> Iterator[None]:
 
 def _snapshot(connection: Connection, partition_row: int) -> Snapshot | None:
     partition = connection.execute(statement("select_partition"), (partition_row,)).fetchone()
+    generations = read_generations(connection)
     if partition is None:
-        return None
+        return unwritten_partition(generations)
     first, last = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0) - 1
     counts = {
         key: SubqueueCounts(messages, size_bytes)
@@ -249,6 +252,7 @@ def _snapshot(connection: Connection, partition_row: int) -> Snapshot | None:
         retained={key: SubqueueCounts(messages, size_bytes) for key, messages, size_bytes in retained},
         sinks=dict(sinks),
         session_locks=tuple(map(SessionLockRow._make, json.loads(session_locks))),
+        left_off=read_left_off(connection, generations, partition_row),
     )
 
 

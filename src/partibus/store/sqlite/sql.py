@@ -16,7 +16,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 OLDEST_VERSION = 1
 """What `migration` begins with."""
 

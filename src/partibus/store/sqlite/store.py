@@ -1,6 +1,6 @@
 """One SQLite file as a messaging store.
 
-Layout: ``ddl/0004.sql``, keys as in `partibus.partition.keys`. Beside ``store-00.db`` lie SQLite's ``-wal`` and
+Layout: ``ddl/0005.sql``, keys as in `partibus.partition.keys`. Beside ``store-00.db`` lie SQLite's ``-wal`` and
 ``-shm``, ``store-00.lock`` (`owner`) and ``store-00.ballast`` (`ballast`).
 
 Sync points: each commit syncs the write-ahead log before `commit` returns; a checkpoint syncs log and database. So a
@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Self, TypeVar
 
+from partibus.partition.generations import Generation
 from partibus.partition.keys import KIND_BITS, POSITION_BITS
 from partibus.partition.ports import (
     BODY_COLUMNS,
@@ -144,6 +145,16 @@ class SQLiteStore:
     def durability(self) -> str:
         """On this machine's disk."""
         return "1 copy"
+
+    @property
+    def generations(self) -> tuple[Generation, ...]:
+        """See the port."""
+        return self._writer.generations
+
+    def begin_generation(self, above: int = 0) -> Generation:
+        """See the port."""
+        with self._committing():
+            return self._writer.begin_generation(above)
 
     @property
     def checkpoint_error(self) -> str | None:

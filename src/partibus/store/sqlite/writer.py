@@ -3,11 +3,15 @@
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
+from partibus.partition.generations import Generation
 from partibus.partition.ports import StoreFenced
+from partibus.store.generations import NoNumbersLeft
+from partibus.store.sqlite import generations
 from partibus.store.sqlite.connection import connect_writer
 from partibus.store.sqlite.failure import BINDING_ERRORS, refused, store_error
 from partibus.store.sqlite.owner import Owner, Ownership
@@ -36,6 +40,8 @@ class Writer:
         """At the time of the take-over: what `sweep` has still to remove."""
         self.format_version = 0
         """Of the file as it was found; an older one must be migrated before `take_over`."""
+        self.generations: tuple[Generation, ...] = ()
+        """The generations that the store has gone through; there since `take_over`."""
         self.refusal: str | None = None
         """Why nothing may be committed any more: fenced off, or a commit whose outcome nobody knows."""
         try:
@@ -54,9 +60,24 @@ class Writer:
         """Make this run of this broker the owner. Raises `sqlite3.Error`; then the owner is who it was."""
         with self._transaction():
             self._ownership = Ownership(self.connection, owner, self._path)
+            if generations.is_copy(self.connection):
+                self._begin_generation(0, self.connection)
+            self.generations = generations.read_generations(self.connection)
             self.dropped_partitions = [
                 row for (row,) in self.connection.execute(statement("select_dropped_partitions")).fetchall()
             ]
+
+    def begin_generation(self, above: int) -> Generation:
+        """Begin a generation; see `partibus.partition.ports.Store.begin_generation`. Raises `StoreError`."""
+        generation = self.transact(partial(self._begin_generation, above))
+        self.generations += (generation,)
+        return generation
+
+    def _begin_generation(self, above: int, connection: sqlite3.Connection) -> Generation:
+        try:
+            return generations.begin_generation(connection, above, self.ownership.highest_ms)
+        except NoNumbersLeft as error:
+            raise refused(self._path, str(error)) from error
 
     def transact(self, change: Callable[[sqlite3.Connection], T], now_ms: int = 0) -> T:
         """Commit what ``change`` does, unless the store has another owner or its file is gone. ``now_ms``: see

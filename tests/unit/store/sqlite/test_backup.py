@@ -14,10 +14,11 @@ from threading import Event
 
 import pytest
 
+from partibus.partition.generations import LeftOff
 from partibus.partition.keys import SubqueueKind, body_key, entry_key
 from partibus.partition.ports import FINISHED, Fate, StoreError, Writes
 from partibus.store.backup import LIST, Backup, back_up, read_backup, store_file
-from partibus.store.sqlite.backup import BackupStopped, copy_database
+from partibus.store.sqlite.backup import BackupStopped, copy_database, copy_store
 from partibus.store.sqlite.copies import StoreCopy
 from partibus.store.sqlite.store import SQLiteStore
 from tests.contract.stores import PARTITION, QUEUE, enqueue
@@ -94,6 +95,29 @@ def test_a_copy_can_be_served(filled: Path, tmp_path: Path) -> None:
     commit(store, MESSAGES + 1, 1)
     store.close()
     assert positions(tmp_path / "other" / "store-00.db")[-1] == MESSAGES + 1
+
+
+def test_a_copy_of_a_store_begins_a_generation_when_it_is_opened_first(filled: Path, tmp_path: Path) -> None:
+    copies = [tmp_path / name for name in ("one", "two")]
+    for copy in copies:
+        copy.mkdir()
+        copy_store(filled, copy / "store-00.db", Event())
+    store = open_store(filled.parent)
+    (before,) = store.generations
+    store.close()
+    drawn = []
+    for copy in copies:
+        store = open_store(copy)
+        assert store.generations[0] == before
+        drawn.append(store.generations)
+        commit(store, store.generations[1].first, 1)
+        store = store.reopen()
+        assert store.generations == drawn[-1]
+        snapshot = store.load_partition(PARTITION)
+        store.close()
+        assert snapshot is not None
+        assert snapshot.left_off == (LeftOff(2, 0, store.generations[1].first),)
+    assert drawn[0][1].id != drawn[1][1].id
 
 
 def test_who_reads_a_copy_writes_nothing_beside_it(filled: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from partibus.partition.generations import LeftOff
 from partibus.partition.keys import body_key, entry_key
 from partibus.partition.ports import (
     FINISHED,
@@ -89,7 +90,10 @@ def assert_migrated(store: SQLiteStore, messages: int = MESSAGES) -> None:
     assert [row.sequence for row in store.peek(DEAD_LETTERS, 0, 9, 999)] == [77]
     snapshot = store.load_partition(PARTITION)
     assert snapshot is not None
-    assert (snapshot.next_sequence, snapshot.next_number, snapshot.session_state_bytes) == (messages, 3, 0)
+    first = store.generations[-1].first  # it may be a backup of an older partibus: numbers begin anew
+    assert (snapshot.next_sequence, snapshot.next_number, snapshot.session_state_bytes) == (first, first, 0)
+    assert snapshot.left_off == (LeftOff(messages, 3, first),)
+    assert store.generations[0] == (1, 0)
     assert snapshot.counts == {QUEUE: SubqueueCounts(messages, 5 * messages)}
     assert snapshot.lock_batches == [LockBatchRow(QUEUE, 2, 4, 9_000, b"\x01")]
     assert [row.pos for _, row, _ in snapshot.locked_entries] == [4]
@@ -169,7 +173,7 @@ def test_what_is_still_in_the_log_of_a_killed_broker_is_migrated_and_in_the_copy
     store = open_store(tmp_path)
     snapshot = store.load_partition(PARTITION)
     assert snapshot is not None
-    assert snapshot.next_number == 4
+    assert snapshot.left_off[0].next_number == 4
     store.close()
     with closing(sqlite3.connect(copy_path(path))) as connection:
         assert connection.execute("SELECT next_number FROM partition").fetchall() == [(4,)]
@@ -179,9 +183,9 @@ def test_the_copy_is_the_old_store_and_can_be_put_back(tmp_path: Path) -> None:
     path = tmp_path / "store-00.db"
     write_version_1(path)
     open_store(tmp_path).close()
-    kept = tmp_path / "store-00.before-format-4.copy"
+    kept = tmp_path / "store-00.before-format-5.copy"
     assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "store-00.ballast", "store-00.before-format-4.copy", "store-00.db", "store-00.lock",
+        "store-00.ballast", "store-00.before-format-5.copy", "store-00.db", "store-00.lock",
     ]  # fmt: skip
     assert version_of(kept) == 1
     path.unlink()
@@ -213,7 +217,7 @@ def test_a_copy_of_an_earlier_attempt_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "store-00.db"
     write_version_1(path)
     copy_path(path).write_bytes(b"older")
-    copy_path(path).with_name("store-00.before-format-4.copy.new").write_bytes(b"half")
+    copy_path(path).with_name("store-00.before-format-5.copy.new").write_bytes(b"half")
     store = open_store(tmp_path)
     assert_migrated(store)
     store.close()
@@ -227,7 +231,7 @@ def test_without_room_for_a_copy_nothing_changes_and_the_error_says_how_much_it_
     before = path.read_bytes()
     with pytest.raises(StoreError) as caught:
         SQLiteStore.open(path, store_id="store-00", owner=US, settings=SETTINGS, free=lambda _: 1 << 20)
-    for word in (str(path), "format version 1", "store-00.before-format-4.copy", "takes 2 MiB", "1 MiB", "start again"):
+    for word in (str(path), "format version 1", "store-00.before-format-5.copy", "takes 2 MiB", "1 MiB", "start again"):
         assert word in str(caught.value)
     assert caught.value.executed is False
     assert path.read_bytes() == before
@@ -259,7 +263,7 @@ def test_a_disk_that_fails_in_the_change_leaves_the_old_format(tmp_path: Path, m
 
 
 def assert_migration_fails(path: Path) -> None:
-    with pytest.raises(StoreError, match="migration from format version 1 to 4 failed") as caught:
+    with pytest.raises(StoreError, match="migration from format version 1 to 5 failed") as caught:
         open_store(path.parent)
     assert caught.value.executed is False
     assert str(path) in str(caught.value)
@@ -393,4 +397,4 @@ def test_a_process_killed_in_the_migration_leaves_one_format_or_the_other(tmp_pa
     store.close()
     assert version_of(path) == FORMAT_VERSION
     assert version_of(copy_path(path)) == 1
-    assert os.listdir(tmp_path).count("store-00.before-format-4.copy.new") == 0
+    assert os.listdir(tmp_path).count("store-00.before-format-5.copy.new") == 0

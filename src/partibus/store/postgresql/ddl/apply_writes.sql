@@ -240,6 +240,7 @@ BEGIN
     -- What makes it a partition goes at once; its messages, which may be millions, are noted for the sweep.
     IF cardinality(dropped) > 0 THEN
         DELETE FROM partition WHERE partition_row = ANY (dropped);
+        DELETE FROM left_off WHERE partition_row = ANY (dropped);
         DELETE FROM subqueue USING unnest(dropped) AS gone
         WHERE key BETWEEN gone << 2 AND ((gone + 1) << 2) - 1;
         DELETE FROM lock_batch USING unnest(dropped) AS gone

@@ -1,0 +1,42 @@
+"""Draws the generations of stores (`partibus.partition.generations`)."""
+
+import secrets
+
+from partibus.partition.generations import FIRST_NUMBER, ID_BITS, Generation
+from partibus.partition.keys import NUMBERS_END
+
+GAP = 1 << 30
+"""Numbers passed over when a generation begins, at least: more than a partition can have given out since the copy. With
+1,000 messages a second in one partition they last for 12 days."""
+LEAST_LEFT = 1 << 33
+"""Numbers that a new generation has, at least."""
+
+
+class NoNumbersLeft(ValueError):
+    """A store can't begin another generation."""
+
+
+def first_generation() -> Generation:
+    """Draw the generation of a store that is new."""
+    return Generation(FIRST_NUMBER, _draw_id())
+
+
+def next_generation(highest: int, above: int = 0) -> Generation:
+    """Draw a generation above ``highest``, the highest counter of any partition of the store, and above ``above``, a
+    number that is known to have been given out elsewhere. Raises `NoNumbersLeft`.
+
+    The gap is drawn as well: two restores of one copy are unlikely to give out the same numbers to readers that know
+    nothing of generations.
+    """
+    first = max(highest, above + 1, FIRST_NUMBER) + GAP + secrets.randbelow(GAP)
+    if first > NUMBERS_END - LEAST_LEFT:
+        raise NoNumbersLeft(
+            f"a new generation would begin with number {first}, and partitions have numbers up to {NUMBERS_END}; move "
+            "its messages to new entities (partibus restore reads them from a backup), and serve without it"
+        )
+    return Generation(first, _draw_id())
+
+
+def _draw_id() -> int:
+    """Draw an id that no other generation has; never 0."""
+    return 1 + secrets.randbelow((1 << ID_BITS) - 1)

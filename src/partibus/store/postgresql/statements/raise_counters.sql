@@ -1,0 +1,1 @@
+UPDATE partition SET next_sequence = %(first)s, next_number = %(first)s

@@ -1,0 +1,1 @@
+DELETE FROM left_off WHERE partition_row = ?

@@ -1,0 +1,1 @@
+INSERT INTO generation (first, id, from_ms) VALUES (?, ?, ?)

@@ -1,0 +1,1 @@
+SELECT first, id FROM generation ORDER BY first

@@ -1,0 +1,1 @@
+SELECT max(max(next_sequence, next_number)) FROM partition
