@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from partibus.filters.errors import EvaluationError, SqlTextError
-from partibus.filters.like import like, remembered
-from partibus.filters.limits import NESTING_MAX
+from partibus.filters.like import Pattern, compiled, remembered
+from partibus.filters.limits import CHARS_PER_UNIT, NESTING_MAX
 from partibus.filters.syntax import (
     And,
     Arithmetic,
@@ -46,6 +46,8 @@ class Compiler:
     def __init__(self, parameters: Mapping[str, object]) -> None:
         self._parameters = {name.lower(): plain(value) for name, value in parameters.items()}
         self._depth = 0
+        self.counts = False
+        """Something of what was compiled counts its work (`View.spend`)."""
 
     # Predicates
 
@@ -128,15 +130,12 @@ class Compiler:
             if pattern.value is None or (node.escape and escape.value is None):
                 return lambda view: None
             try:
-                matches = like(pattern.value, escape.value)
+                fixed = compiled(pattern.value, escape.value)
             except EvaluationError as error:
                 raise SqlTextError(None, str(error).rstrip(".")) from None
 
-            def is_like(view: View) -> Truth:
-                value = read(view)
-                return matches(value) if type(value) is str else None
-
-            return is_like
+            return self._like_fixed(read, fixed)
+        self.counts = True
         read_pattern = self.value(node.pattern)
         read_escape = self.value(node.escape) if node.escape else None
 
@@ -147,9 +146,33 @@ class Compiler:
                 return None
             if read_escape is not None and type(character) is not str:
                 return None
-            return remembered(wanted, cast("str | None", character))(value)
+            view.spend(len(wanted))
+            computed = remembered(wanted, cast("str | None", character))
+            view.spend(computed.work(value))
+            return computed.matches(value)
 
         return is_like_computed
+
+    def _like_fixed(self, read: Value, pattern: Pattern) -> Test:
+        matches, work, free_chars = pattern.matches, pattern.work, pattern.free_chars
+        if free_chars is None:
+
+            def is_like(view: View) -> Truth:
+                value = read(view)
+                return matches(value) if type(value) is str else None
+
+            return is_like
+        self.counts = True
+
+        def is_like_counted(view: View) -> Truth:
+            value = read(view)
+            if type(value) is not str:
+                return None
+            if len(value) > free_chars:
+                view.spend(work(value))
+            return matches(value)
+
+        return is_like_counted
 
     def _exists(self, subject: Property) -> Test:
         match subject:
@@ -160,6 +183,18 @@ class Compiler:
                 return lambda view: _computed_name(read_name(view)) in view.user
             case SystemProperty(name):
                 return lambda view: view.system(name) is not None
+
+    def rule(self, node: Predicate) -> Test:
+        """Return the function of a whole filter, which has a budget of its own if it counts its work."""
+        test = self.test(node)
+        if not self.counts:
+            return test
+
+        def counted(view: View) -> Truth:
+            view.next_rule()
+            return test(view)
+
+        return counted
 
     # Values
 
@@ -183,6 +218,7 @@ class Compiler:
                     of, apply = self.value(operand), negative if sign == "-" else positive
                     return lambda view: apply(of(view))
                 case Arithmetic(first, rest):
+                    self.counts = True
                     return _chain(self.value(first), [(operator, self.value(operand)) for operator, operand in rest])
         finally:
             self._depth -= 1
@@ -280,6 +316,8 @@ def _chain(first: Value, rest: list[tuple[str, Value]]) -> Value:
         value = first(view)
         for operator, operand in rest:
             value = calculate(operator, value, operand(view))
+            if type(value) is str:
+                view.spend(1 + len(value) // CHARS_PER_UNIT)
         return value
 
     return run

@@ -15,14 +15,13 @@ from partibus.amqp.section_fields import Property, iter_map, raw_property
 from partibus.errors import shown
 from partibus.filters.conversion import as_existing, as_text
 from partibus.filters.errors import EvaluationError, HeadersTooLarge
-from partibus.filters.limits import KEY_CHARS_MAX, PROPERTIES_BYTES_MAX
+from partibus.filters.limits import COPY_BYTES_PER_UNIT, COPY_UNITS, KEY_CHARS_MAX, PROPERTIES_BYTES_MAX
 from partibus.filters.values import TICKS_PER_MS, TIMESPAN, Ticks, kind_name, plain
 from partibus.filters.view import (
     VIA_PARTITION_KEY,
     MessageView,
     View,
     annotations_section,
-    application_properties,
     no_system_property,
 )
 from partibus.message import TTL_MAX_MS, Message, StoredMessage, lifetime_ms
@@ -61,13 +60,17 @@ class Draft(View):
     def __init__(self, view: MessageView) -> None:
         super().__init__(view.new_id)
         self._view = view
-        self._raw = application_properties(view.stored.application_properties)
+        self._raw = dict(view.raw)
         self._names: dict[str, str] = {}
         for name in self._raw:
             self._names.setdefault(name.lower(), name)
         self.user = dict(view.user)
         self._system: dict[str, object] = {}
         """What has been set, by name in lower case."""
+
+    def spend(self, units: int) -> None:
+        """See `View.spend`: the budget is the message's."""
+        self._view.spend(units)
 
     def system(self, name: str) -> object:
         name = _SAME.get(name, name)
@@ -92,6 +95,7 @@ class Draft(View):
     def message(self, rule_name: str) -> Message:
         """The changed copy, with the rule's name. Raises `EvaluationError` when it can't be written."""
         original, data = self._view.message, self._view.message.data
+        self.spend(COPY_UNITS * len(self._raw) + len(data) // COPY_BYTES_PER_UNIT)
         stored = StoredMessage(data)
         raw = self._raw | {RULE_NAME: rule_name}
         try:

@@ -4,13 +4,18 @@ A pattern is runs of characters between ``%``. The first run has to stand at the
 and those between are looked for one behind the other, each as early as it can be: an earlier place never spoils what
 follows. So nothing is tried twice, and a pattern of a thousand ``%`` costs no more than one of few. A run with ``_``
 in it is looked for with one bit per character of the run (shift-and), which reads the text once.
+
+A pattern knows what a text costs it in units of work (`limits.RULE_WORK_MAX`): reading on in Python costs one for each
+character, and a search in C a fraction of that, which grows with the run that is searched for.
 """
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Final, NamedTuple
 
 from partibus.errors import shown
 from partibus.filters.errors import EvaluationError
+from partibus.filters.limits import LIKE_CHARS_MAX
 
 Matches = Callable[[str], bool]
 
@@ -21,11 +26,55 @@ Run = list[object]
 
 REMEMBERED_MAX = 256
 """Patterns that come out of messages."""
+_IN_C: Final = 64
+"""Steps of a search in C that take as long as one in Python."""
+FREE_CHARS: Final = 256
+"""Characters of a text that a search in C is not charged for."""
+_NEEDLE_MAX: Final = 100
+"""A search for a longer text takes linear time, one for a shorter text may try again at each place."""
+_BITS: Final = 256
+"""Bits of a state that are shifted in the time of one step."""
+
+
+class Pattern(NamedTuple):
+    """A pattern ready for use."""
+
+    matches: Matches
+    units: int
+    """Units of work of any text."""
+    units_per_chars: int
+    """Units of work of each `_IN_C` characters of a text."""
+
+    free_chars: int | None
+    """Texts up to this length take less than counting does; None: texts of any length do."""
+
+    def work(self, text: str) -> int:
+        """Return the units of work that `matches` takes for a text, at most."""
+        return self.units + len(text) * self.units_per_chars // _IN_C
 
 
 def like(pattern: str, escape: str | None = None) -> Matches:
-    """The test for a pattern. Raises `EvaluationError` for a pattern or an escape character that is none."""
+    """Return the test for a pattern. Raises as `compiled` does."""
+    return compiled(pattern, escape).matches
+
+
+def compiled(pattern: str, escape: str | None = None) -> Pattern:
+    """Compile a pattern. Raises `EvaluationError` for a pattern or an escape character that is none, and for a pattern
+    of more than `LIKE_CHARS_MAX` characters."""
     runs = _runs(pattern, escape)
+    free_chars: int | None = FREE_CHARS
+    if any(_ANY in run for run in runs):
+        free_chars = 0
+    elif len(runs) <= 2:  # the text, its start or its end
+        free_chars = None
+    return Pattern(_matches(runs), 1 + len(pattern), max(map(_units_per_chars, runs)), free_chars)
+
+
+def _units_per_chars(run: Run) -> int:
+    return _IN_C * (1 + len(run) // _BITS) if _ANY in run else min(len(run), _NEEDLE_MAX) or 1
+
+
+def _matches(runs: list[Run]) -> Matches:
     if len(runs) == 1:
         return _whole(runs[0])
     first, *between, last = runs
@@ -39,14 +88,18 @@ def like(pattern: str, escape: str | None = None) -> Matches:
     return _several(first, between, last)
 
 
-remembered = lru_cache(REMEMBERED_MAX)(like)
-"""`like` for patterns that are known only with the message."""
+remembered = lru_cache(REMEMBERED_MAX)(compiled)
+"""`compiled` for patterns that are known only with the message."""
 
 
 def _runs(pattern: str, escape: str | None) -> list[Run]:
     """What stands between the ``%`` of a pattern; neighbours count as one."""
     if escape is not None and len(escape) != 1:
         raise EvaluationError(f"The escape character of LIKE is {shown(escape)}, but must be one character.")
+    if len(pattern) > LIKE_CHARS_MAX:
+        raise EvaluationError(
+            f"The pattern {shown(pattern)} of LIKE has {len(pattern)} characters, but may have {LIKE_CHARS_MAX}."
+        )
     runs: list[Run] = [[]]
     characters = iter(pattern)
     for character in characters:
@@ -125,12 +178,14 @@ def _finder(run: Run) -> Callable[[str, int, int], int]:
             return found if found < 0 else found + length
 
         return find
-    anything = sum(1 << offset for offset, element in enumerate(run) if element is _ANY)
-    masks = {
-        element: anything | sum(1 << offset for offset, other in enumerate(run) if other == element)
-        for element in run
-        if element is not _ANY
-    }
+    anything = 0
+    places: dict[object, int] = {}
+    for offset, element in enumerate(run):
+        if element is _ANY:
+            anything |= 1 << offset
+        else:
+            places[element] = places.get(element, 0) | 1 << offset
+    masks = {element: anything | bits for element, bits in places.items()}
     found_bit = 1 << (length - 1)
 
     def find_with_any(subject: str, start: int, end: int) -> int:

@@ -185,6 +185,7 @@ class Matcher:
             else:
                 share.append(message)
         for acting in sorted(chain.from_iterable(hit.acting for hit in hits), key=_POSITION):
+            view.next_rule()
             try:
                 copy = acting.action(view, acting.rule)
             except EvaluationError as error:

@@ -81,7 +81,7 @@ def _filter(expression: str, parameters: _Parameters) -> CompiledFilter:
     from partibus.filters.parser import parse_filter
 
     node = parse_filter(expression)
-    test = Compiler({name: value for name, _, value in parameters}).test(node)
+    test = Compiler({name: value for name, _, value in parameters}).rule(node)
     return CompiledFilter(test, _constant(node, test))
 
 

@@ -16,6 +16,7 @@ from partibus.amqp.codec.types import Timestamp
 from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_fields import Property, map_value, properties
 from partibus.filters.errors import EvaluationError
+from partibus.filters.limits import MESSAGE_WORK_MAX, RULE_WORK_MAX
 from partibus.filters.values import TICKS_PER_MS, Ticks, plain, text_of
 from partibus.message import Message, StoredMessage, is_durable
 
@@ -35,12 +36,35 @@ class View:
     """``user``: application properties by name in lower case, as `values.plain` makes them; no key: missing. Of two
     names that differ in case only, the first counts."""
 
-    __slots__ = ("new_id", "user")
+    __slots__ = ("_floor", "_left", "new_id", "user")
 
     user: dict[str, object]
 
     def __init__(self, new_id: Callable[[], UUID] = uuid4) -> None:
         self.new_id = new_id
+        self._left = MESSAGE_WORK_MAX
+        """Units of work that the rules may still do on this message."""
+        self._floor = MESSAGE_WORK_MAX - RULE_WORK_MAX
+        """What the rule that is evaluated now must leave."""
+
+    def next_rule(self) -> None:
+        """Begin the budget of another rule."""
+        self._floor = max(0, self._left - RULE_WORK_MAX)
+
+    def spend(self, units: int) -> None:
+        """Count work before it is done. Raises `EvaluationError` when the rule, or all rules together, did enough.
+
+        The units are those of `limits.RULE_WORK_MAX`. What is refused is not counted: the next rule has its own budget.
+        """
+        if self._left - units < self._floor:
+            raise EvaluationError(
+                f"It would take more than {RULE_WORK_MAX} units of work on this message. Compare shorter texts, or use "
+                "fewer LIKE with an underscore."
+                if self._floor
+                else f"The rules of this topic would take more than {MESSAGE_WORK_MAX} units of work on this message. "
+                "Compare shorter texts, or have fewer rules with LIKE or an action."
+            )
+        self._left -= units
 
     def system(self, name: str) -> object:
         """A system property by its name in lower case; None: unknown. Raises `EvaluationError` when there is none of
@@ -60,16 +84,21 @@ def by_name(pairs: dict[str, object]) -> dict[str, object]:
 class MessageView(View):
     """Of a message that is being published at ``now_ms``."""
 
-    __slots__ = ("fields", "message", "now_ms", "stored")
+    __slots__ = ("fields", "message", "now_ms", "raw", "stored", "via_partition_key")
 
     stored: StoredMessage
     fields: list[object]
     """The thirteen fields of the properties section."""
+    raw: dict[str, object]
+    """Application properties as they came."""
+    via_partition_key: object
 
     def __init__(self, message: Message, now_ms: int, new_id: Callable[[], UUID] = uuid4) -> None:
         self.message = message
         self.now_ms = now_ms
         self.new_id = new_id
+        self._left = MESSAGE_WORK_MAX
+        self._floor = MESSAGE_WORK_MAX - RULE_WORK_MAX
 
     def __getattr__(self, name: str) -> object:
         """Comes here for a slot that is still empty; what is damaged reads as if it were not there."""
@@ -80,6 +109,12 @@ class MessageView(View):
             value = [None] * len(Property)
             with suppress(DecodeError):
                 value = properties(self.stored.properties)
+        elif name == "raw":
+            value = application_properties(self.stored.application_properties)
+        elif name == "via_partition_key":
+            value = None
+            with suppress(DecodeError):
+                value = plain(map_value(bytes(annotations_section(self.stored)), VIA_PARTITION_KEY))
         elif name == "stored":
             value = StoredMessage(self.message.data)
         else:
@@ -164,15 +199,6 @@ def _field(which: Property) -> Callable[[MessageView], object]:
     return read
 
 
-def _annotation(key: str) -> Callable[[MessageView], object]:
-    def read(view: MessageView) -> object:
-        with suppress(DecodeError):
-            return plain(map_value(bytes(annotations_section(view.stored)), key))
-        return None
-
-    return read
-
-
 def _constant(value: object) -> Callable[[MessageView], object]:
     return lambda view: value
 
@@ -217,7 +243,7 @@ SYSTEM_PROPERTIES: Final[dict[str, Callable[[MessageView], object]]] = {
     "subject": _field(Property.SUBJECT),
     "timetolive": _ttl,
     "to": _field(Property.TO),
-    "viapartitionkey": _annotation(VIA_PARTITION_KEY),
+    "viapartitionkey": lambda view: view.via_partition_key,
 }
 """By name in lower case. Subject is what newer SDKs call Label."""
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
 import pytest
 
-from partibus.filters.like import like
+from partibus.filters.errors import EvaluationError
+from partibus.filters.like import compiled, like
+from partibus.filters.limits import LIKE_CHARS_MAX
 
 
 @pytest.mark.parametrize(
@@ -68,3 +75,54 @@ def test_the_worst_patterns_read_a_long_text_about_once(pattern: str) -> None:
     matches = like(pattern)
     assert not matches("a" * 32_768)
     assert matches("a" * 32_000 + "b") or not pattern.endswith(("b", "b%"))
+
+
+class TestWork:
+    """What a pattern says that it costs."""
+
+    @pytest.mark.parametrize("pattern", ["", "abc", "abc%", "%abc", "%"])
+    def test_what_needs_no_search_is_free(self, pattern: str) -> None:
+        assert compiled(pattern).free_chars is None
+
+    @pytest.mark.parametrize(
+        ("pattern", "units"),
+        [("%abc%", 32_000 * 3 // 64), ("%a%b%", 32_000 // 64), ("%a_c%", 32_000), ("%" + "a_" * 500 + "%", 32_000 * 4)],
+    )
+    def test_a_search_costs_by_the_text_and_the_longest_run(self, pattern: str, units: int) -> None:
+        work = compiled(pattern).work("x" * 32_000)
+        assert units <= work <= units + 1 + len(pattern)
+
+    def test_a_long_pattern_is_refused(self) -> None:
+        assert compiled("a" * LIKE_CHARS_MAX)
+        with pytest.raises(EvaluationError, match="has 1025 characters, but may have 1024"):
+            compiled("%" * (LIKE_CHARS_MAX + 1))
+
+    @pytest.mark.parametrize("alphabet", ["a_", "_" + "".join(map(chr, range(200, 1_000)))])
+    def test_compiling_takes_a_few_steps_for_each_character(self, alphabet: str) -> None:
+        """One mask for each different character, in one pass."""
+
+        def steps(length: int) -> int:
+            pattern = "%" + (alphabet * LIKE_CHARS_MAX)[: length - 2] + "%"
+            return executed(lambda: compiled(pattern))
+
+        few, many = steps(256), steps(1_024)
+        assert many <= 4.5 * few
+
+
+def executed(run: Callable[[], object]) -> int:
+    """How many lines and comprehension steps of Python a call executes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        count += 1
+        frame.f_trace_opcodes = True
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return count

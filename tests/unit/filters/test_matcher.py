@@ -9,7 +9,10 @@ from uuid import UUID
 
 import pytest
 
+from partibus.amqp import section_fields
 from partibus.amqp.codec.types import Described, Int, Symbol, Timestamp
+from partibus.filters import view
+from partibus.filters.limits import MESSAGE_WORK_MAX
 from partibus.filters.matcher import FAILURE_REASON, HEADERS_REASON, Matched, Matcher, Subscription
 from partibus.filters.model import (
     Constant,
@@ -259,3 +262,68 @@ def test_numbers_that_collide_are_found_by_their_digits() -> None:
     assert list(matcher.match([message({"n": 2**61})], NOW_MS).shares) == [1]
     for other in (1, 2**53 + 1, math.nan, "0", False, UUID(int=0)):
         assert not matcher.match([message({"n": other})], NOW_MS).shares
+
+
+class TestBudget:
+    """Work of rules that a message makes dear: what is too much fails, as a filter that can't be evaluated does."""
+
+    DEAR = "p LIKE '%a_a_a_ab%'"
+    TEXT = "a" * 20_000
+
+    def test_a_rule_that_takes_too_much_dead_letters_the_message_with_the_reason(self) -> None:
+        published = message({"p": self.TEXT})
+        rules = {1: [rule(" OR ".join([self.DEAR] * 6), name="dear")], 2: [rule("p LIKE 'a%'")]}
+        found = matched(rules, published)
+        assert list(found.shares) == [2]
+        ((key, dead, reason, text),) = found.failures
+        assert (key, dead, reason) == (1, published, FAILURE_REASON)
+        assert text.startswith("The filter of rule 'dear' failed. It would take more than 100000 units of work")
+        assert not matched(rules, published, dead_letters_failures=False).failures
+
+    def test_another_rule_has_a_budget_of_its_own(self) -> None:
+        dear = [rule(f"{self.DEAR} OR {self.DEAR} OR n = {number}") for number in range(8)]
+        found = matched({key: [one] for key, one in enumerate(dear)}, message({"p": self.TEXT, "n": 1}))
+        assert not found.failures
+        assert list(found.shares) == [1]
+
+    def test_all_rules_together_have_one_too(self) -> None:
+        dear = [rule(f"{self.DEAR} OR {self.DEAR} OR n = {number}") for number in range(20)]
+        rules = {key: [one] for key, one in enumerate(dear)} | {99: [rule("n = 1")]}
+        found = matched(rules, message({"p": self.TEXT, "n": 1}))
+        assert set(found.shares) == {1, 99}
+        assert 20 - len(found.failures) == MESSAGE_WORK_MAX // (2 * len(self.TEXT) + 100)
+        assert "The rules of this topic would take more than 400000 units" in found.failures[0].description
+
+    def test_patterns_that_come_out_of_messages_are_bounded(self) -> None:
+        for size in (1_024, 1_025, 5_000):
+            found = matched({1: [rule("p LIKE q")]}, message({"p": self.TEXT, "q": "%" + "a_" * (size // 2)}))
+            assert [failure.reason for failure in found.failures] == [FAILURE_REASON] * bool(size // 2 * 2 + 1 > 1_024)
+
+    def test_copies_cost_by_their_properties(self) -> None:
+        published = message({f"p{number}": None for number in range(2_000)})
+        found = matched({key: [rule(TrueFilter(), f"SET a = {key}")] for key in range(30)}, published)
+        copies = MESSAGE_WORK_MAX // (2_000 * 10)
+        assert copies - 2 <= len(found.shares) <= copies
+        assert len(found.failures) == 30 - len(found.shares)
+        assert {failure.reason for failure in found.failures} == {FAILURE_REASON}
+
+    def test_joining_texts_costs_by_their_length(self) -> None:
+        joins = "+".join(["p"] * 3)
+        published = message({"p": "x" * 10_000})
+        assert matched({1: [rule(f"p IN ({', '.join([joins] * 100)})")]}, published).failures == []
+        action = "; ".join(["SET p = p", *[f"SET q = {joins}"] * 30])
+        assert not matched({1: [rule(TrueFilter(), action)]}, published).failures
+
+    def test_annotations_are_read_once_for_all_rules(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        reads: list[None] = []
+        original = section_fields.map_value
+
+        def counting(section: bytes, key: str) -> object:
+            reads.append(None)
+            return original(section, key)
+
+        monkeypatch.setattr(view, "map_value", counting)
+        text = " OR ".join(["sys.ViaPartitionKey = 'x'"] * 30)
+        published = message(annotations={f"x-{number}": 1 for number in range(100)})
+        matched({1: [rule(text)], 2: [rule(f"NOT ({text})")]}, published)
+        assert len(reads) == 1
