@@ -26,6 +26,10 @@ class PartitionLimits(Struct, frozen=True):
     """Bodies up to this size stay in memory while their message is locked; larger ones are read again when needed."""
     peek_bytes: int = 256 * KIB
     """One peek answers no more than this (row A8)."""
+    scan_ids: int = 5_000
+    """Message ids that one load brings when the filter for duplicates is filled."""
+    scan_sessions: int = 256
+    """Names of sessions that one load brings."""
 
 
 class StoreLimits(Struct, frozen=True):

@@ -46,6 +46,8 @@ limits = st.builds(
     page_entries=st.just(3),
     page_bytes=st.sampled_from([100, 1_000]),
     locked_body_max=st.sampled_from([0, 60]),
+    scan_ids=st.sampled_from([1, 2, 5_000]),
+    scan_sessions=st.sampled_from([1, 256]),
 )
 
 

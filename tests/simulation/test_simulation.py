@@ -180,6 +180,15 @@ def forgotten_at_once(duplicates: DuplicateIds, ids: list[bytes | None], now_ms:
     return ACCEPT(duplicates, ids, now_ms)
 
 
+def goes_on_with_the_scan(duplicates: DuplicateIds, window_ms: int) -> None:
+    """The scan that is under way does not begin anew when the window changes."""
+    CHANGE_WINDOW(duplicates, window_ms)
+    duplicates.is_stale = False
+
+
+CHANGE_WINDOW = DuplicateIds.change_window
+
+
 def run_all(seeds: Iterable[int]) -> None:
     for seed in seeds:
         Simulation(seed).run(STEPS)
@@ -205,6 +214,12 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
     "forgets message ids": (commits, "record", forgets("duplicate_ids"), "was kept at"),
     "sees no duplicates": (DuplicateIds, "accept", forgotten_at_once, "was kept at"),
     "sees too many duplicates": (DuplicateIds, "accept", known_for_ever, "acknowledged and are gone"),
+    "forgets ids when the window changes": (
+        DuplicateIds,
+        "change_window",
+        goes_on_with_the_scan,
+        "was kept at",
+    ),
     "does transactions in part": (
         transactions,
         "_refusal",
@@ -212,7 +227,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         "seen in part|its client was told|confirmed as completed|came after it was finished",
     ),
     "does not defer": (settlement, "_defer", returned_instead, "without being asked for"),
-    "does not cancel": (sweeps, "_cancel", only_said, "cancelled"),
+    "does not cancel": (sweeps, "_cancel", only_said, "cancelled|came after it was finished"),
 }
 
 

@@ -33,7 +33,6 @@ GROWTH = 4
 """What is in the filter stays in every copy of it until it is out of the window, so few large steps beat many small."""
 GENERATIONS = 251
 """Eighths of a window are numbered modulo this, and one is added: 0 is a cell that nobody used."""
-SCAN_IDS = 5_000
 TRIM_IDS = 2_000
 TRIM_PAUSE_MS = 20
 
@@ -64,6 +63,7 @@ class DuplicateIds:
         "_window_ms",
         "answered",
         "is_known",
+        "is_stale",
         "loading",
         "scanning",
         "waiting",
@@ -84,11 +84,14 @@ class DuplicateIds:
         """Ids in the store whose bucket is out of the window."""
         self._trim_ms: int | None = None
         self._longest_ms = 0
-        """What the longest buckets that there may be cover."""
+        """The longest time between the begin of a bucket and an id in it. A bucket may be older than the window of now:
+        only a scan knows."""
         self._follow(window_ms)
         self.is_known = is_known
         """The filter knows every id in the store."""
         self.scanning = False
+        self.is_stale = False
+        """The window has changed since the scan began: ids that it has read are in no filter."""
         self.waiting: deque[Waiting] = deque()
         """Commands in their order; the first perhaps waits for the store."""
         self.loading = False
@@ -101,15 +104,30 @@ class DuplicateIds:
         self._longest_ms = max(self._longest_ms, self._generation_ms)
 
     def change_window(self, window_ms: int) -> None:
-        """The entity was updated: what the filter's cells say means other times, so it is made anew."""
+        """Empty the filter after an update of the entity: its cells count eighths of another window. A scan of all ids
+        fills it again; one that is under way begins anew."""
         if window_ms != self._window_ms:
             self._follow(window_ms)
             self._cells = bytearray(len(self._cells))
             self.is_known = False
+            self.is_stale = self.scanning
+
+    def begin_scan(self) -> None:
+        """Note that all ids in the store are going to be read."""
+        self.scanning = True
+        self.is_stale = False
+        self._counts.clear()
+        self._stored = 0
+
+    def end_scan(self) -> None:
+        """Note that all ids in the store have been read."""
+        self.scanning = False
+        self.is_known = True
+        self._trim_ms = self._out_of_window_ms(min(self._counts)) if self._counts else None
 
     def first_bucket(self, now_ms: int) -> int:
         """No bucket before this one has ids inside of the window."""
-        return max(0, now_ms - self._window_ms - self._longest_ms)
+        return max(0, now_ms - self._window_ms - self._longest_ms) if self.is_known else 0
 
     def unknown(self, ids: Iterable[bytes | None], now_ms: int) -> list[bytes]:
         """Those of which only the store can say whether they were accepted."""
@@ -170,6 +188,8 @@ class DuplicateIds:
         """Ids that were accepted before: (bucket, id, accepted ms)."""
         for bucket, message_id, accepted_ms in rows:
             self._count(bucket, 1)
+            if accepted_ms - bucket >= self._longest_ms:
+                self._longest_ms = accepted_ms - bucket + 1
             if now_ms - accepted_ms < self._window_ms:
                 self._mark([message_id], accepted_ms, now_ms)
 
@@ -212,12 +232,12 @@ class DuplicateIds:
     # -- removing what is out of the window --------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """When `trim` has something to do."""
-        return self._trim_ms
+        """When `trim` has something to do: not before it is known what the store has."""
+        return self._trim_ms if self.is_known else None
 
     def trim(self, now_ms: int, step: Step) -> None:
         """Have some of the ids removed that are out of the window."""
-        if self._trim_ms is None or now_ms < self._trim_ms:
+        if self._trim_ms is None or now_ms < self._trim_ms or not self.is_known:
             return
         first = self.first_bucket(now_ms)
         for bucket in [bucket for bucket in self._counts if bucket < first]:

@@ -5,7 +5,7 @@ from itertools import islice
 
 from partibus.message import Message
 from partibus.partition.commands import CommitSink, Enqueue, TakeNumbers, Transact
-from partibus.partition.duplicates import SCAN_IDS, DuplicateIds, Waiting, id_of
+from partibus.partition.duplicates import DuplicateIds, Waiting, id_of
 from partibus.partition.entry import Entry
 from partibus.partition.events import Enqueued, IdsRemembered, NumbersTaken
 from partibus.partition.inbound import new_ones
@@ -198,8 +198,7 @@ def screen(state: PartitionState, command: Enqueue | Transact, now_ms: int, step
     ids = [id_of(message) for send in sends if isinstance(send, Enqueue) for message in send.messages]
     duplicates.waiting.append(Waiting(command, ids))
     if not duplicates.is_known and not duplicates.scanning:
-        duplicates.scanning = True
-        step.loads.append(DuplicateScan((-1, b""), SCAN_IDS))
+        _scan(state, duplicates, step)
 
 
 def next_screened(state: PartitionState, now_ms: int, step: Step) -> Waiting | None:
@@ -232,13 +231,20 @@ def duplicates_found(state: PartitionState, load: DuplicateLoad, found: dict[byt
 def duplicates_scanned(state: PartitionState, rows: list[tuple[int, bytes, int]], now_ms: int, step: Step) -> None:
     """Ids from before the partition was loaded; the scan goes on until it has seen all."""
     duplicates = _duplicates(state)
+    if duplicates.is_stale:
+        _scan(state, duplicates, step)
+        return
     duplicates.take_scanned(rows, now_ms)
     if rows:
         bucket, last_id, _ = rows[-1]
-        step.loads.append(DuplicateScan((bucket, last_id), SCAN_IDS))
+        step.loads.append(DuplicateScan((bucket, last_id), state.options.limits.scan_ids))
     else:
-        duplicates.scanning = False
-        duplicates.is_known = True
+        duplicates.end_scan()
+
+
+def _scan(state: PartitionState, duplicates: DuplicateIds, step: Step) -> None:
+    duplicates.begin_scan()
+    step.loads.append(DuplicateScan((-1, b""), state.options.limits.scan_ids))
 
 
 def _without_duplicates(

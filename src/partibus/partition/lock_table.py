@@ -6,8 +6,8 @@ settlement can't touch a later delivery of the same message: that one has anothe
 """
 
 from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
 
+from partibus.partition.deadlines import DeadlineHeap
 from partibus.partition.entry import Entry
 
 
@@ -58,7 +58,8 @@ class LockTable:
 
     def __init__(self) -> None:
         self._batches: dict[int, LockBatch] = {}
-        self._deadlines: list[tuple[int, int]] = []
+        self._deadlines = DeadlineHeap()
+        """Of each batch a time before which none of its locks ends."""
 
     def __len__(self) -> int:
         return sum(len(batch.entries) for batch in self._batches.values())
@@ -72,7 +73,7 @@ class LockTable:
     def add(self, batch: LockBatch) -> None:
         """Lock the entries of a batch."""
         self._batches[batch.lock_id] = batch
-        heappush(self._deadlines, (batch.until_ms, batch.lock_id))
+        self._deadlines.set(batch.lock_id, batch.until_ms)
 
     def find(self, lock_id: int) -> LockBatch | None:
         """The batch of that lock id; whether its locks still hold is `LockBatch.held`."""
@@ -83,9 +84,12 @@ class LockTable:
         if len(batch.entries) == 1:
             batch.until_ms = until_ms
             batch.renewed.clear()
+            self._deadlines.set(batch.lock_id, until_ms)
         else:
             batch.renewed.update((pos, until_ms) for pos in positions)
-        heappush(self._deadlines, (until_ms, batch.lock_id))
+            earliest_ms = self._deadlines.of(batch.lock_id)
+            if earliest_ms is None or until_ms < earliest_ms:  # the entity's lock duration has become shorter
+                self._deadlines.set(batch.lock_id, until_ms)
 
     def unlock(self, lock_id: int, positions: Iterable[int]) -> bool:
         """Take positions out of a batch; True when that was the last of it."""
@@ -99,31 +103,23 @@ class LockTable:
         if entries:
             return False
         del self._batches[lock_id]
+        self._deadlines.discard(lock_id)
         return True
 
     def next_deadline_ms(self) -> int | None:
         """A time before which no lock ends."""
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][1] not in self._batches:
-            heappop(deadlines)
-        return deadlines[0][0] if deadlines else None
+        return self._deadlines.earliest_ms()
 
     def expired(self, now_ms: int) -> list[LockBatch]:
         """The batches with locks whose deadline has passed, earliest first; they stay until `unlock`."""
-        over: dict[int, LockBatch] = {}
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= now_ms:
-            lock_id = heappop(deadlines)[1]
-            batch = self._batches.get(lock_id)
-            if batch is None or lock_id in over:
-                continue
+        over = [self._batches[lock_id] for _, lock_id in self._deadlines.take_due(now_ms)]
+        for batch in over:
             if len(batch.entries) > len(batch.over(now_ms)):  # the rest has another deadline
-                later = min(
+                later_ms = min(
                     until_ms for pos in batch.entries if (until_ms := batch.renewed.get(pos, batch.until_ms)) > now_ms
                 )
-                heappush(deadlines, (later, lock_id))
-            over[lock_id] = batch
-        return list(over.values())
+                self._deadlines.set(batch.lock_id, later_ms)
+        return over
 
 
 def by_lock(tokens: Iterable[tuple[int, int]]) -> list[tuple[int, list[int]]]:

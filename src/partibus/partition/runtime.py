@@ -273,6 +273,7 @@ class StoreRuntime:
         if len(self._dropped) > _DROPPED_MAX:
             del self._dropped[next(iter(self._dropped))]
         slot = self._slots.pop(row, None)
+        self._deadlines.discard(row)
         # Before a topic that waited for it goes on with what was planned when it was there.
         self._topics.dropped(row)
         if slot is not None:

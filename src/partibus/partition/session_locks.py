@@ -39,7 +39,7 @@ from partibus.partition.replies import (
     SessionState,
 )
 from partibus.partition.session_resume import holder_of, look_again, resume_session, take_up
-from partibus.partition.sessions import SCANNED_MAX, Session, Sessions
+from partibus.partition.sessions import Session, Sessions
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 
@@ -169,7 +169,7 @@ def offer(state: PartitionState, step: Step) -> bool:
     if sessions.waiting and not sessions.scanning:
         if sessions.may_have_more:
             sessions.scanning = True
-            step.loads.append(SessionScan(sessions.scanned_to, SCANNED_MAX))
+            step.loads.append(SessionScan(sessions.scanned_to, state.options.limits.scan_sessions))
         else:
             for asked in [asked for asked in sessions.waiting if not asked.wait]:
                 sessions.waiting.remove(asked)

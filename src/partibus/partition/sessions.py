@@ -13,10 +13,10 @@ is gone, or the lock runs out.
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from heapq import heappop, heappush
 
 from partibus.limits import PartitionLimits
 from partibus.partition.commands import AcceptSession, Settle, Transact
+from partibus.partition.deadlines import DeadlineHeap
 from partibus.partition.entry import Entry
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
@@ -26,9 +26,6 @@ from partibus.partition.step import Step
 
 CANDIDATES_MAX = 4_096
 CHANGED_MAX = 4_096
-SCANNED_MAX = 256
-"""Names that one scan of the store brings."""
-
 
 AWAY_MS = 20_000
 """So long the holder of a session that is away has to come: longer than he tries to. That he was given it may be news
@@ -145,7 +142,8 @@ class Sessions:
         """By name; those that are probed among them."""
         self.by_lock: dict[int, Session] = {}
         self._receivers: dict[int, Session] = {}
-        self._deadlines: list[tuple[int, int]] = []
+        self._deadlines = DeadlineHeap()
+        """By lock id."""
         self.candidates: OrderedDict[str, None] = OrderedDict()
         """In order of their becoming one."""
         self.waiting: deque[AcceptSession] = deque()
@@ -174,7 +172,7 @@ class Sessions:
         for lock_id in self.resuming:
             session = self.by_lock[lock_id]
             session.away_until_ms = now_ms + AWAY_MS
-            heappush(self._deadlines, (session.away_until_ms, lock_id))
+            self._deadlines.set(lock_id, min(session.until_ms, session.away_until_ms))
 
     def must_wait(self, command: Settle | Transact) -> bool:
         """A settlement came before it is known what the holder of a session has: it is taken up then."""
@@ -278,6 +276,7 @@ class Sessions:
             del self._receivers[session.receiver]
         session.receiver = receiver
         self._receivers[receiver] = session
+        self._deadlines.set(session.lock_id, session.until_ms)
 
     def away(self) -> list[tuple[int, str]]:
         """(lock id, run of the holder's broker) of the sessions that are."""
@@ -287,30 +286,20 @@ class Sessions:
     def hold(self, session: Session, until_ms: int) -> None:
         """Set the end of a session's lock."""
         session.hold_until(until_ms)
-        heappush(self._deadlines, (until_ms, session.lock_id))
+        self._deadlines.set(session.lock_id, until_ms)
 
     def close(self, session: Session) -> None:
         """Nobody holds the session any more."""
         del self.held[session.name]
         del self.by_lock[session.lock_id]
+        self._deadlines.discard(session.lock_id)
         if self._receivers.get(session.receiver) is session:
             del self._receivers[session.receiver]
 
     def next_deadline_ms(self) -> int | None:
         """When the first lock ends."""
-        deadlines = self._deadlines
-        while deadlines:
-            until_ms, lock_id = deadlines[0]
-            session = self.by_lock.get(lock_id)
-            if session is not None and until_ms in (session.until_ms, session.away_until_ms):
-                return until_ms
-            heappop(deadlines)
-        return None
+        return self._deadlines.earliest_ms()
 
     def expired(self, now_ms: int) -> list[Session]:
         """The sessions whose lock has ended."""
-        over: dict[int, Session] = {}  # one that was renewed within a millisecond has its deadline twice
-        while (deadline_ms := self.next_deadline_ms()) is not None and deadline_ms <= now_ms:
-            lock_id = heappop(self._deadlines)[1]
-            over[lock_id] = self.by_lock[lock_id]
-        return list(over.values())
+        return [self.by_lock[lock_id] for _, lock_id in self._deadlines.take_due(now_ms)]

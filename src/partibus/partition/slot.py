@@ -8,6 +8,9 @@ from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
 from partibus.partition.subscriptions import Subscriptions
 
+_ENDS_MAX = 3
+"""The pending commit, the one under way, and the last that is durable."""
+
 
 class Slot:
     """One partition in use."""
@@ -82,6 +85,10 @@ class Slot:
         assert self.machine is not None, "loaded"
         self.written = commit
         if self.machine.state.express is None:
-            self.ends[commit] = self.machine.counters[0]
+            ends = self.ends
+            ends[commit] = self.machine.counters[0]
+            if len(ends) > _ENDS_MAX:  # one commit is under way at most, so those before it are durable
+                for number in list(ends)[:-_ENDS_MAX]:
+                    del ends[number]
         if waited_for:
             self.waited = commit

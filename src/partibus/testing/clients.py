@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from partibus.partition import commands as c
 from partibus.partition import replies as r
 from partibus.partition.entry import Entry
@@ -20,6 +22,28 @@ OUTCOMES = (
     None, None,
 )  # fmt: skip
 """None: the consumer forgets the message and its lock runs out."""
+
+
+class Administrator:
+    """Changes the duplicate window of a partition between half of the options' and the whole of it, at any time."""
+
+    def __init__(self, world: Simulation, row: int) -> None:
+        self._world = world
+        self._row = row
+        self._longest_ms = world.options[row].duplicate_window_ms or 0
+        world.oracle.windows_ms[row] = (self._longest_ms // 2, self._longest_ms)
+        self._later()
+
+    def _later(self) -> None:
+        world = self._world
+        world.timeline.call_later(world.random.choice((3, 300)) * world.random.random(), self._change)
+
+    def _change(self) -> None:
+        world = self._world
+        window_ms = world.random.choice((self._longest_ms, self._longest_ms // 2))
+        world.options[self._row] = replace(world.options[self._row], duplicate_window_ms=window_ms)
+        if not world.stopping:
+            self._later()
 
 
 class Client:

@@ -93,6 +93,8 @@ class Oracle:
     sessions: SessionOracle = field(default_factory=SessionOracle)
     by_number: int = 0
     """Deferred messages that were handed out."""
+    windows_ms: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Partition row -> shortest and longest window of duplicate detection, where it changes."""
     lost: set[int] = field(default_factory=set)
     """At the end: acknowledged, gone, never seen, and rightly so: `lost_young`."""
     dropped: set[int] = field(default_factory=set)
@@ -334,12 +336,16 @@ class Oracle:
                 groups.setdefault((known.row, known.message.key, known.message.message_id), []).append(name)
         return groups
 
+    def _windows_ms(self, row: int) -> tuple[int, int]:
+        window_ms = self.options[row].duplicate_window_ms
+        assert window_ms is not None, "it detects duplicates"
+        return self.windows_ms.get(row, (window_ms, window_ms))
+
     def _possible_duplicates(self, seen: set[int]) -> set[int]:
         """Messages that may rightly have been dropped: another with their id may have been accepted in the window."""
         dropped = set()
         for (row, _, _), names in self._same_id().items():
-            window_ms = self.options[row].duplicate_window_ms
-            assert window_ms is not None
+            _, window_ms = self._windows_ms(row)
             for name in names:
                 mine = self.sent[name]
                 for other in names:
@@ -356,8 +362,7 @@ class Oracle:
 
     def _check_no_duplicate_was_kept(self, seen: set[int]) -> None:
         for (row, _, _), names in self._same_id().items():
-            window_ms = self.options[row].duplicate_window_ms
-            assert window_ms is not None
+            window_ms, _ = self._windows_ms(row)
             kept = [name for name in names if name in seen and self.sent[name].answered_ms is not None]
             for first in kept:
                 first_ms = self.sent[first].answered_ms

@@ -25,6 +25,8 @@ class SessionOracle:
     """What the state can be: several where the outcome of a write is not known."""
     writing: dict[Session, int] = field(default_factory=dict)
     """Writes that were not answered yet."""
+    overlapped: set[Session] = field(default_factory=set)
+    """Sessions with several writes under way, or answered since there were none."""
     accepted_times: int = 0
     read_times: int = 0
 
@@ -68,6 +70,8 @@ class SessionOracle:
         """A holder sets the state."""
         self.possible(session).add(state)
         self.writing[session] = self.writing.get(session, 0) + 1
+        if self.writing[session] > 1:
+            self.overlapped.add(session)
 
     def written(self, session: Session, state: bytes | None, *, done: bool | None, now: set[bytes | None]) -> None:
         """The write was answered. ``now`` is what the state could be when it was sent."""
@@ -76,8 +80,9 @@ class SessionOracle:
             return
         if done:
             self.states[session] = {state}
-        elif done is False:
+        elif done is False and session not in self.overlapped:  # else another write may have been done since
             self.states[session] = now
+        self.overlapped.discard(session)
 
     def unanswered(self, session: Session) -> None:
         """A write will not be answered any more."""

@@ -21,7 +21,7 @@ from partibus.partition.ports import Store, StoreError
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.testing.clients import Client, Consumer, Producer, Purger
+from partibus.testing.clients import Administrator, Client, Consumer, Producer, Purger
 from partibus.testing.invariants import BrokenPromise, body_of
 from partibus.testing.oracle import Oracle, name_of
 from partibus.testing.session_clients import SESSIONS, SessionConsumer, TransactionalConsumer
@@ -81,6 +81,7 @@ class Simulation:
         self.clients += [Consumer(self, row, 1) for row in (SESSION, TRANSACTED)]
         if self.random.random() < 0.5:
             self.clients.append(Purger(self, PLAIN))
+        Administrator(self, UNIQUE)
 
     def _draw_options(self) -> dict[int, PartitionOptions]:
         """By partition row."""
@@ -98,6 +99,8 @@ class Simulation:
                 page_entries=random.choice((3, 20)),
                 page_bytes=random.choice((200, 100_000)),
                 locked_body_max=random.choice((0, 60, 4_096)),
+                scan_ids=random.choice((1, 5_000)),
+                scan_sessions=random.choice((1, 256)),
             ),
         )
         special: dict[int, dict[str, Any]] = {
@@ -108,7 +111,7 @@ class Simulation:
                 "redelivery_delay_ms": random.choice((0, 20)),
                 "redelivery_delay_max_ms": 100,
             },
-            UNIQUE: {"duplicate_window_ms": random.choice((100, 1_000))},
+            UNIQUE: {"duplicate_window_ms": random.choice((200, 1_000, 5_000))},
         }
         return {row: replace(everywhere, **special.get(row, {})) for row in ROWS}
 

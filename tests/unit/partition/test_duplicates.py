@@ -7,12 +7,18 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from partibus.message import Message
+from partibus.limits import PartitionLimits
+from partibus.message import Message, pack
+from partibus.partition import commands as c
 from partibus.partition import duplicates
 from partibus.partition.duplicates import BUCKET_IDS, GENERATIONS_PER_WINDOW, TRIM_IDS, DuplicateIds, id_of
 from partibus.partition.events import IdsForgotten
+from partibus.partition.keys import SubqueueKind
+from partibus.partition.options import PartitionOptions
 from partibus.partition.step import Step
+from tests.unit.partition.one_partition import OnePartition
 
 WINDOW_MS = 20_000
 
@@ -94,6 +100,75 @@ def test_after_a_restart_the_store_is_asked_until_every_id_was_seen() -> None:
     ids.take_scanned([(44_000, name(1), 45_000)], 50_000)
     ids.is_known = True
     assert ids.unknown([name(1), None, name(2)], 50_000) == [name(1)]
+
+
+def send(partition: OnePartition, *numbers: int) -> None:
+    data = pack(rest=b"body")
+    partition.give(c.Enqueue(1, [Message(data, message_id=str(number)) for number in numbers]))
+
+
+def stored(partition: OnePartition) -> int:
+    return partition.machine.state.subqueues[SubqueueKind.ACTIVE].messages
+
+
+def follow(partition: OnePartition, window_ms: int) -> None:
+    partition.options = replace(partition.options, duplicate_window_ms=window_ms)
+    partition.machine.follow(partition.options)
+
+
+@pytest.mark.row("K9")
+@pytest.mark.parametrize("slices", [1, 3, 7])
+def test_a_window_that_changes_during_the_scan_loses_no_id(slices: int) -> None:
+    options = PartitionOptions(duplicate_window_ms=WINDOW_MS, limits=PartitionLimits(scan_ids=100))
+    partition = OnePartition(options)
+    send(partition, *range(1_000))
+    partition.settle_down()
+    partition.load()
+    send(partition, 1_000)
+    while not partition.run_load():
+        partition.commit()
+    for _ in range(slices):
+        partition.run_load()
+    follow(partition, 2 * WINDOW_MS)
+    partition.settle_down()
+    assert stored(partition) == 1_001
+    send(partition, *range(1_001))
+    partition.settle_down()
+    assert stored(partition) == 1_001
+
+
+@pytest.mark.row("K9")
+def test_ids_of_a_longer_window_are_found_after_a_restart() -> None:
+    """A bucket of the longer window is older than the shorter window when the partition is loaded again."""
+    partition = OnePartition(PartitionOptions(duplicate_window_ms=80 * WINDOW_MS))
+    send(partition, 0)
+    partition.now_ms += 9 * WINDOW_MS
+    send(partition, *range(1, 10))
+    partition.settle_down()
+    partition.now_ms += 10
+    follow(partition, WINDOW_MS)
+    partition.load()
+    send(partition, 1, 2)
+    partition.settle_down()
+    send(partition, *range(3, 10))
+    partition.settle_down()
+    partition.now_ms += WINDOW_MS // 2
+    partition.give(c.Tick())
+    send(partition, *range(1, 10))
+    partition.settle_down()
+    assert stored(partition) == 10
+
+
+def test_ids_are_counted_once_however_often_the_window_changes() -> None:
+    partition = OnePartition(PartitionOptions(duplicate_window_ms=WINDOW_MS))
+    send(partition, *range(1_000))
+    for window_ms in (2 * WINDOW_MS, WINDOW_MS, 2 * WINDOW_MS):
+        partition.settle_down()
+        follow(partition, window_ms)
+        send(partition, 1)
+    partition.settle_down()
+    assert partition.machine.state.duplicates is not None
+    assert partition.machine.state.duplicates._stored == 1_000
 
 
 def test_ids_out_of_the_window_are_removed_in_slices() -> None:

@@ -90,3 +90,38 @@ def test_settled_renewal_is_forgotten() -> None:
     table.renew(found, [5], 200)
     assert not table.unlock(1, [5])
     assert found.parts() == [(100, [6])]
+
+
+def test_one_lock_that_is_held_for_long_keeps_no_deadline_of_those_that_ended() -> None:
+    table = LockTable()
+    table.add(batch(0, 1_000, 0))
+    for lock_id in range(1, 20_001):
+        table.add(batch(lock_id, 2_000 + lock_id, lock_id))
+        table.unlock(lock_id, [lock_id])
+    assert len(table._deadlines) < 100
+    assert [b.lock_id for b in table.expired(1_000)] == [0]
+
+
+def test_one_lock_that_is_renewed_again_and_again_has_few_deadlines() -> None:
+    table = LockTable()
+    table.add(batch(0, 1_000, 0))
+    table.add(batch(1, 2_000, 1, 2))
+    single, pair = table.find(0), table.find(1)
+    assert single is not None
+    assert pair is not None
+    for until_ms in range(3_000, 23_000):
+        table.renew(single, [0], until_ms)
+        table.renew(pair, [1], until_ms)
+    assert len(table._deadlines) < 100
+    assert table.next_deadline_ms() == 2_000
+
+
+def test_a_renewal_for_a_shorter_time_ends_in_time() -> None:
+    """The lock duration of the entity has become shorter."""
+    table = LockTable()
+    table.add(batch(1, 5_000, 5, 6))
+    found = table.find(1)
+    assert found is not None
+    table.renew(found, [5], 100)
+    assert table.next_deadline_ms() == 100
+    assert [e.pos for b in table.expired(100) for e in b.over(100)] == [5]

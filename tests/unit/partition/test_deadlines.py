@@ -1,0 +1,77 @@
+"""Deadlines in order, in a heap that does not grow with what has ended."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partibus.partition.commands import AcceptSession
+from partibus.partition.deadlines import DeadlineHeap, Deadlines
+from partibus.partition.machine import Partition
+from partibus.partition.options import PartitionOptions
+from partibus.partition.sessions import Session, Sessions
+from partibus.partition.slot import Slot
+from partibus.testing.simulated_host import SimulatedHost, Timeline
+
+MANY = 20_000
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 50), st.integers(0, 50)), max_size=80))
+def test_it_is_a_dictionary_in_order_of_its_values(steps: list[tuple[int, int | None, int]]) -> None:
+    heap, plain = DeadlineHeap(), dict[int, int]()
+    for key, deadline_ms, now_ms in steps:
+        if deadline_ms is None:
+            heap.discard(key)
+            plain.pop(key, None)
+        else:
+            heap.set(key, deadline_ms)
+            plain[key] = deadline_ms
+        assert heap.earliest_ms() == min(plain.values(), default=None)
+        if now_ms < 10:
+            due = sorted((deadline, key) for key, deadline in plain.items() if deadline <= now_ms)
+            assert heap.take_due(now_ms) == due
+            for _, over in due:
+                del plain[over]
+
+
+def test_rows_are_at_most_twice_the_deadlines() -> None:
+    heap, random = DeadlineHeap(), Random(3)
+    for key in range(500):
+        heap.set(key, 1_000_000 + key)
+    for _ in range(MANY):
+        heap.set(random.randrange(500), random.randrange(2_000_000))
+    assert len(heap) <= 2 * 500 + 64
+
+
+def test_a_session_that_is_held_for_long_keeps_no_deadline_of_others() -> None:
+    sessions = Sessions(may_have_more=False)
+    first = Session("first", 1, 0, AcceptSession(1, 1, "first"), edited=False)
+    other = Session("other", 2, 0, AcceptSession(2, 2, "other"), edited=False)
+    for session in (first, other):
+        sessions.open(session)
+    sessions.hold(first, 1_000)
+    for until_ms in range(2_000, 2_000 + MANY):
+        sessions.hold(other, until_ms)
+    assert len(sessions._deadlines) < 100
+    assert sessions.expired(1_000) == [first]
+
+
+def test_a_partition_whose_deadline_comes_nearer_has_one() -> None:
+    host = SimulatedHost(Timeline(), Random(1))
+    due: list[int] = []
+    deadlines = Deadlines(host, lambda: due.append(1))
+    for by_ms in range(MANY):
+        deadlines.add(1_000_000 - by_ms, 7, 0)
+    assert len(deadlines._heap) < 100
+    assert deadlines.due(1_000_000) == [(1_000_000 - MANY + 1, 7)]
+
+
+def test_a_slot_remembers_the_ends_of_the_last_commits_only() -> None:
+    """A queue whose receivers keep up never reads a page."""
+    slot = Slot(7, PartitionOptions())
+    slot.machine = Partition(7, PartitionOptions())
+    for commit in range(1, MANY):
+        slot.wrote(commit, waited_for=True)
+    assert list(slot.ends) == [MANY - 3, MANY - 2, MANY - 1]
