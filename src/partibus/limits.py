@@ -71,8 +71,13 @@ class ConnectionLimits(Struct, frozen=True):
     idle_timeout_ms: int = 240_000
     handshake_timeout_s: float = 20.0
     unclaimed_s: float = 120.0
-    """A connection goes that has shown no valid claim for so long, looked at every 15 s; the
+    """Time without a valid claim after which the broker closes a connection, looked at every 15 s; the
     service waits for 20 s. It takes no place among the connections of its namespace."""
+    unclaimed_bytes: int = 64 * KIB
+    """Bytes of incomplete deliveries, of waiting requests and of unsent answers that the broker holds for a connection
+    without a claim, each. Such a connection can use `$cbs` alone, whose messages have half of it."""
+    unclaimed_links: int = 64
+    """Links, and sessions, of a connection without a claim. Clients attach two links to `$cbs` in one session."""
     websocket_frame_bytes_max: int = 4 * MIB
     """Of one frame of a websocket, which is held until all of it is here. Clients make one of each AMQP frame, or of
     what they write at once."""

@@ -85,7 +85,7 @@ def test_its_clients_are_sent_away_and_nothing_of_it_stays(tmp_path: Path) -> No
         for other in (client, *others):
             with pytest.raises(ClientError, match=r"was deleted|closed the connection|in this namespace"):
                 other.sender("plain").send([OutgoingMessage(body=b"too late")])
-        with pytest.raises(ClientError, match="not signed with a key"), connect(string) as late:
+        with pytest.raises(ClientError, match="not signed"), connect(string) as late:
             late.sender("plain")
         assert [one.name for one in Namespaces(operator).list()] == ["default"]
         eventually("nothing is left to drop", lambda: catalog_rows(broker.data)["dropped_partition"] == 0)

@@ -132,6 +132,13 @@ class Connection:
         session.write_begin()
         return session
 
+    def change_limits(self, limits: Limits) -> None:
+        """Hold the peer to other bounds from now on, on the sessions that there are, too. What the peer was told of
+        frames, channels and handles stays."""
+        self.limits = limits
+        for session in self._sessions_out.values():
+            session.limits = limits
+
     def close(self, error: AmqpError | None = None) -> None:
         """End the connection and all that is on it; `Closed` follows when the peer has answered."""
         if self.state in ENDING:
@@ -333,7 +340,9 @@ class Connection:
     # -- ends ------------------------------------------------------------------------------------------
 
     def _new_session(self) -> Session:
-        if len(self._sessions_out) > self.limits.channel_max:
+        limits = self.limits
+        most = limits.channel_max + 1 if limits.sessions_max is None else limits.sessions_max
+        if len(self._sessions_out) >= most:
             raise _connection_error(
                 RESOURCE_LIMIT_EXCEEDED, f"there are {len(self._sessions_out)} sessions, the most: end one first"
             )

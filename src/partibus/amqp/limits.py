@@ -18,6 +18,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Advertised for input, and the most that we put into one frame ourselves."""
     channel_max: int = 4_999
     """Highest channel advertised; one more than this many sessions may exist at a time."""
+    sessions_max: int | None = None
+    """Sessions that may exist at a time where fewer are taken than advertised; None: as advertised."""
     handle_max: int = 255
     """Highest handle advertised. Clients do not check it, so only `links_max` is enforced."""
     links_max: int = 1_024

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from partibus.amqp import ACCEPTED, Plain, Source, Target
+from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
+from tests.robustness.raw import transfer
 from tests.unit.frontends.harness import Client, World, body_of, message
 
 
@@ -98,10 +100,6 @@ class TestClaims:
         client = world.client(login=None)
         for link in (client.sender("q"), client.receiver("q"), client.receiver("q/$DeadLetterQueue")):
             assert client.refusal(link).condition == "amqp:unauthorized-access"
-        reply = client.request("q/$management", "com.microsoft:peek-message", {"message-count": 1})
-        assert reply.application_properties["statusCode"] == 401
-        reply = client.request("$management", "partibus:list-entities", {})
-        assert reply.application_properties["statusCode"] == 401
 
     def test_a_client_without_claims_does_not_learn_which_entities_exist(self, world: World) -> None:
         client = world.client(login=None)
@@ -205,3 +203,144 @@ class TestClaims:
         client.peer.tick(0.0)
         assert client.send(sender, message()) == [ACCEPTED]
         assert body_of(client.receive(client.receiver("q"), 1)[0]) == b"body"
+
+
+@pytest.mark.parametrize("login", [None, "token-for-another-entity"])
+@pytest.mark.parametrize("sending", [True, False])
+def test_a_stranger_is_told_the_same_of_a_node_that_exists_and_one_that_does_not(
+    world: World, login: str | None, *, sending: bool
+) -> None:
+    world.queue("here")
+    world.queue("other")
+    client = world.client(login=None)
+    if login is not None:
+        assert client.put_token("root", "sb://localhost/other") == 202
+    texts = []
+    for name in ("here", "gone", "here/Subscriptions/s", "here/$DeadLetterQueue"):
+        address = f"{name}/$management"
+        link = client.sender(address) if sending else client.receiver(address)
+        error = client.refusal(link)
+        assert error.condition == "amqp:unauthorized-access"
+        texts.append(str(error.description).lower().replace(name.lower(), "NAME"))
+    assert len(set(texts)) == 1
+
+
+@pytest.mark.parametrize("sending", [True, False])
+def test_the_namespaces_node_is_not_for_strangers(world: World, *, sending: bool) -> None:
+    client = world.client(login=None)
+    link = client.sender("$management") if sending else client.receiver("$management")
+    assert client.refusal(link).condition == "amqp:unauthorized-access"
+
+
+def test_a_claim_on_the_entity_opens_its_node_and_only_that(world: World) -> None:
+    world.queue("q")
+    client = world.client(login=None)
+    assert client.put_token("listener", "sb://localhost/q/$management") == 202
+    assert client.sender("q/$management").is_open
+    assert client.receiver("q/$management").is_open
+    assert client.refusal(client.sender("$management")).condition == "amqp:unauthorized-access"
+
+
+def test_whoever_may_manage_the_namespace_learns_that_an_entity_is_missing(world: World) -> None:
+    client = world.client(login=None)
+    assert client.put_token("root", "sb://localhost/") == 202
+    assert client.refusal(client.sender("gone/$management")).condition == "amqp:not-found"
+
+
+def test_a_connection_without_a_claim_brings_half_an_unclaimed_bound_at_a_time(world: World) -> None:
+    client = world.client(login=None)
+    link = client.sender("$cbs")
+    assert link.is_open
+    unclaimed = world.limits.connection.unclaimed_bytes
+    assert link.remote_max_message_size is not None
+    assert 2 * link.remote_max_message_size <= unclaimed
+    for number in range(3):
+        part = client.sender("$cbs")
+        assert client.closed is None
+        data = transfer(bytes(30_000), number, part.session.local_channel, handle=part.handle, more=True, settled=True)
+        client.peer.receive_data(data)
+        world.wait()
+    assert client.closed is not None
+    assert client.closed.error is not None
+    assert client.closed.error.condition == "amqp:resource-limit-exceeded"
+
+
+def test_a_connection_has_few_links_and_sessions_until_it_shows_a_claim(world: World) -> None:
+    most = world.limits.connection.unclaimed_links
+    client = world.client(login=None)
+    session = client.session()
+    links = [client.sender("$cbs", session) for _ in range(most + 1)]
+    assert links[-2].is_open
+    assert client.refusal(links[-1]).condition == "amqp:resource-limit-exceeded"
+    links[0].detach()
+    world.wait()
+    sessions = [client.session() for _ in range(most)]
+    world.wait()
+    assert client.closed is not None, "one session too many"
+    assert sessions
+
+    world.queue("q")
+    known = world.client()
+    assert all(known.sender("q").is_open for _ in range(most + 1)), "each in a session of its own"
+
+
+def test_replies_that_a_stranger_does_not_read_are_not_kept(world: World) -> None:
+    client = world.client(login=None)
+    session = client.session()
+    client.receiver("$cbs", session)
+    sender = client.sender("$cbs", session)
+    request = encode_properties(message_id="x" * 20_000) + encode_application_properties({"operation": "put-token"})
+    for _ in range(50):
+        client.send_raw(sender, request + encode_value("no token"), settled=True)
+        world.wait(1)
+    world.wait()
+    assert client.peer._replies._bytes_waiting <= world.limits.connection.unclaimed_bytes
+
+
+def test_a_link_ends_with_its_token_and_not_at_the_next_look(world: World) -> None:
+    world.queue("q")
+    client = world.client(login=None)
+    assert client.put_token("sender", "sb://localhost/q", expires_in_s=5) == 202
+    link = client.sender("q")
+    world.wall_clock.advance(4_000)
+    world.wait(4_000)
+    assert link.is_open
+    world.wall_clock.advance(1_000)
+    world.wait(1_500)
+    assert client.refusal(link).condition == "amqp:unauthorized-access"
+
+
+def test_a_renewed_token_keeps_its_link(world: World) -> None:
+    world.queue("q")
+    client = world.client(login=None)
+    assert client.put_token("sender", "sb://localhost/q", expires_in_s=5) == 202
+    link = client.sender("q")
+    assert client.put_token("sender", "sb://localhost/q", expires_in_s=60) == 202
+    world.wall_clock.advance(30_000)
+    world.wait(30_000)
+    assert link.is_open
+    world.wall_clock.advance(30_000)
+    world.wait(31_000)
+    assert client.is_detached(link)
+
+
+def test_a_connection_that_ends_leaves_no_timer_for_its_token(world: World) -> None:
+    client = world.client(login=None)
+    assert client.put_token("sender", "sb://localhost/q", expires_in_s=3_600) == 202
+    assert client.peer._claims_end is not None
+    client.lose()
+    assert client.peer._claims_end.call is None  # type: ignore[attr-defined]
+
+
+def test_a_connection_whose_last_claim_has_ended_goes_after_a_while(world: World) -> None:
+    client = world.client(login=None)
+    assert client.put_token("sender", "sb://localhost/q", expires_in_s=60) == 202
+    waits_s = world.limits.connection.unclaimed_s
+    client.peer.tick(0.0)
+    world.wall_clock.advance(60_000)
+    world.wait(60_500)
+    client.peer.tick(waits_s - 1)
+    assert client.closed is None
+    client.peer.tick(waits_s)
+    world.wait()
+    assert client.closed is not None

@@ -100,7 +100,14 @@ class FakeLoop:
 class Connected:
     def __init__(self, folder: Path) -> None:
         limits = Limits()
-        connection = replace(limits.connection, handshake_timeout_s=7.0, outgoing_bytes=1_000, unsent_bytes_max=2_000)
+        connection = replace(
+            limits.connection,
+            handshake_timeout_s=7.0,
+            outgoing_bytes=1_000,
+            unsent_bytes_max=2_000,
+            unclaimed_bytes=32_000,
+            unclaimed_links=5_000,
+        )
         self.world = World(folder, replace(limits, connection=connection))
         self.loop = FakeLoop()
         server = AmqpServer(self.world.namespaces, self.loop)  # type: ignore[arg-type]

@@ -52,16 +52,21 @@ def test_what_waits_is_done_in_pieces_and_in_order(connected: Connected) -> None
     assert len(data) < PIECE_BYTES
 
 
-def test_a_connection_that_waits_is_not_read_from_when_enough_of_it_is_here(connected: Connected) -> None:
-    enough = EMPTY_FRAME * (WAITING_BYTES_MAX // len(EMPTY_FRAME))
-    connected.protocol.data_received(enough[: WAITING_BYTES_MAX // 2])
+@pytest.mark.parametrize(("claimed", "bytes_max"), [(True, WAITING_BYTES_MAX), (False, 32_000)])
+def test_a_connection_that_waits_is_not_read_from_when_enough_of_it_is_here(
+    connected: Connected, *, claimed: bool, bytes_max: int
+) -> None:
+    if claimed:
+        connected.protocol.peer._claims.log_in("root", "root-key")
+    enough = EMPTY_FRAME * (bytes_max // len(EMPTY_FRAME))
+    connected.protocol.data_received(enough[: bytes_max // 2])
     reading = [connected.transport.reading]
-    connected.protocol.data_received(enough[: WAITING_BYTES_MAX // 2])
+    connected.protocol.data_received(enough[: bytes_max // 2])
     reading.append(connected.transport.reading)
     held_bytes = connected.protocol.held_bytes
     connected.loop.run()
     assert [*reading, connected.transport.reading] == [True, False, True]
-    assert connected.protocol.held_bytes < WAITING_BYTES_MAX <= held_bytes
+    assert connected.protocol.held_bytes < bytes_max <= held_bytes
 
 
 def test_what_came_before_the_end_of_a_connection_is_done(connected: Connected) -> None:

@@ -208,3 +208,15 @@ def test_another_form_is_refused_and_left_as_it_was(tmp_path: Path, document: ob
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnusableFile, match=r"nowhere/keys\.json: can't be used \(No such file"):
         load_policies(tmp_path / "nowhere")
+
+
+def test_a_stranger_does_not_learn_from_a_refusal_that_an_entity_has_a_policy() -> None:
+    policies = AccessPolicies([SasPolicy("root", Right.MANAGE, "key", "")])
+    policies.follow("here", [SasPolicy("p", Right.SEND, "other", "")])
+    texts = set()
+    for entity in ("here", "gone"):
+        audience = f"sb://h/{entity}"
+        with pytest.raises(Unauthorized) as caught:
+            policies.check_token(make_token(audience, "p", "wrong", 10), audience, 0)
+        texts.add(str(caught.value))
+    assert len(texts) == 1

@@ -9,7 +9,7 @@ from partibus.frontends.amqp.handing_out import HandingOut
 from partibus.frontends.amqp.incoming import TRANSFER_DESTINATION, IncomingLink
 from partibus.frontends.amqp.links import Links
 from partibus.frontends.amqp.management import EntityManagement, NamespaceManagement
-from partibus.frontends.amqp.node import REQUEST_ROOM_BYTES, Node, ReplyLinks, RequestLink
+from partibus.frontends.amqp.node import Node, ReplyLinks, RequestLink
 from partibus.frontends.amqp.operations.request import ConnectionState
 from partibus.frontends.amqp.outgoing import OutgoingLink
 from partibus.frontends.amqp.session_filter import check_session_filter, session_filter_of
@@ -67,6 +67,7 @@ class Attaching:
     def _attach_incoming(self, link: Receiver) -> None:
         """The client sends: to an entity or to a node."""
         if isinstance(link.target, Coordinator):
+            # One client library declares its first transaction before it puts a token to $cbs.
             check_has(self._broker.namespace.bounds.tier, Feature.TRANSACTIONS)
             self._links.incoming[link] = CoordinatorLink(link, self._state.transactions, self._flush)
             return
@@ -75,7 +76,7 @@ class Attaching:
         text = _text(link.target.address if link.target else None)
         node = self._node(text)
         if node is not None:
-            link.accept(max_message_size=node.carried_bytes_max + REQUEST_ROOM_BYTES)
+            link.accept(max_message_size=node.request_bytes_max)
             self._links.incoming[link] = RequestLink(
                 link, text.lower(), node, self._replies, self._flush, self._state.call_later
             )
@@ -145,15 +146,18 @@ class Attaching:
             )
 
     def _node(self, text: str) -> Node | None:
-        """The request/response node of that address; None for an entity's own."""
+        """Return the request/response node of that address; None for an entity's own. Raises `Unauthorized` for every
+        node but `$cbs` without a claim that covers it, whether it exists or not."""
         folded = text.strip("/").lower()
         if folded == CBS:
             return CbsNode(self._state.claims)
         if folded == MANAGEMENT:
+            self._state.claims.require_some((MANAGEMENT,))
             return NamespaceManagement(self._namespaces, self._broker, self._state.claims, self._state.client)
         address = parse_address(text)
         if not address.management:
             return None
+        self._state.claims.require_some(address.segments)
         return EntityManagement(self._entity(address), address.subqueue, address.segments, self._state)
 
     def _authorized(self, right: Right, address: Address) -> Entity:

@@ -11,6 +11,10 @@ from partibus.namespace.access import AccessPolicies, Grant, Right
 from partibus.namespace.sas import Path
 
 PUT_TOKEN = "put-token"
+TOKEN_REQUEST_BYTES = 32 << 10
+"""Of a put-token: the largest token that is read has half of it."""
+NO_RIGHT = Right(0)
+"""Every grant has it."""
 GRANTS_MAX = 1_000
 """Tokens that one connection can show; a renewed token takes the place of the former one."""
 
@@ -18,11 +22,18 @@ GRANTS_MAX = 1_000
 class Claims:
     """The grants of one connection."""
 
-    def __init__(self, policies: AccessPolicies, clock: Clock, admit: Callable[[], None] = lambda: None) -> None:
-        """``admit``: called before each grant; what it raises refuses that."""
+    def __init__(
+        self,
+        policies: AccessPolicies,
+        clock: Clock,
+        admit: Callable[[], None] = lambda: None,
+        on_added: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``admit`` is called before each grant; what it raises refuses that. ``on_added`` is called behind it."""
         self._policies = policies
         self._clock = clock
         self._admit = admit
+        self._on_added = on_added
         self._grants: dict[tuple[str, Path, Path], Grant] = {}
         self._version = policies.version
         """Of the policies that the grants go by."""
@@ -36,15 +47,45 @@ class Claims:
         self._add(self._policies.check_token(token, audience, self._now_s()))
 
     def require(self, right: Right, path: Path) -> None:
-        """Raises `Unauthorized` when no grant allows ``right`` on ``path`` now."""
-        if self._version != self._policies.version:
-            self._renew()
-        now_s = self._now_s()
-        if not any(grant.allows(path, right, now_s) for grant in self._grants.values()):
+        """Raise `Unauthorized` when no grant allows ``right`` on ``path`` now."""
+        if not self._allow(right, path):
             raise Unauthorized(
                 f"The connection has no valid claim with the right {(right.name or '').capitalize()} on "
                 f"'{'/'.join(path) or 'the namespace'}'. Use a policy that has it, and a token that has not expired."
             )
+
+    def require_some(self, path: Path) -> None:
+        """Raise `Unauthorized` when no grant covers ``path`` now, whatever its right. The text is the same whether
+        ``path`` exists or not."""
+        if not self._allow(NO_RIGHT, path):
+            raise Unauthorized(
+                f"The connection has no valid claim on '{'/'.join(path)}'. "
+                "Put a token to $cbs first that is good for it and has not expired."
+            )
+
+    @property
+    def ends_s(self) -> int | None:
+        """When the first of the grants ends, in Unix seconds; None when all last as long as the connection."""
+        return min((grant.expires_s for grant in self._grants.values() if grant.expires_s is not None), default=None)
+
+    def drop_expired(self) -> None:
+        """Forget the grants that have ended."""
+        now_s = self._now_s()
+        self._grants = {
+            key: grant for key, grant in self._grants.items() if grant.expires_s is None or now_s < grant.expires_s
+        }
+
+    @property
+    def hold(self) -> bool:
+        """Whether a grant is valid now."""
+        now_s = self._now_s()
+        return any(grant.expires_s is None or now_s < grant.expires_s for grant in self._grants.values())
+
+    def _allow(self, right: Right, path: Path) -> bool:
+        if self._version != self._policies.version:
+            self._renew()
+        now_s = self._now_s()
+        return any(grant.allows(path, right, now_s) for grant in self._grants.values())
 
     def _renew(self) -> None:
         """Policies have changed, and with them what was shown under them."""
@@ -58,6 +99,7 @@ class Claims:
             raise Unauthorized(f"The connection has shown {GRANTS_MAX} tokens already, the most. Use fewer audiences.")
         self._admit()
         self._grants[key] = grant
+        self._on_added()
 
     def _now_s(self) -> float:
         return self._clock.now_ms() / 1000
@@ -70,8 +112,8 @@ class CbsNode:
         self._claims = claims
 
     @property
-    def carried_bytes_max(self) -> int:
-        return 0
+    def request_bytes_max(self) -> int:
+        return TOKEN_REQUEST_BYTES
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Answer 202, or the status of what is wrong."""

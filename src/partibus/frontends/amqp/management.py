@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from partibus.errors import EntityNotFound, InvalidOperation, PartibusError, Unsupported
 from partibus.frontends.amqp.claims import Claims
-from partibus.frontends.amqp.node import Reply, Request, Respond
+from partibus.frontends.amqp.node import REQUEST_ROOM_BYTES, Reply, Request, Respond
 from partibus.frontends.amqp.operations import (
     backup,
     batch_delete,
@@ -135,8 +135,9 @@ class EntityManagement:
         self._connection = connection
 
     @property
-    def carried_bytes_max(self) -> int:
-        return max(self._entity.queue.message_size_max_bytes, sink.REQUEST_BYTES_MAX)
+    def request_bytes_max(self) -> int:
+        """The largest message or session state that a request carries, with room for the rest."""
+        return max(self._entity.queue.message_size_max_bytes, sink.REQUEST_BYTES_MAX) + REQUEST_ROOM_BYTES
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Run the operation that the request names."""
@@ -181,8 +182,8 @@ class NamespaceManagement:
         self._claims = claims
 
     @property
-    def carried_bytes_max(self) -> int:
-        return 0
+    def request_bytes_max(self) -> int:
+        return REQUEST_ROOM_BYTES
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Run the operation that the request names."""

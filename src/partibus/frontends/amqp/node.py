@@ -42,7 +42,7 @@ REQUESTS_MAX = 1_000
 """Requests that wait for their turn; past it nothing is read from the client."""
 REPLIES_MAX = 1_000
 REPLY_BYTES_MAX = 16 << 20
-"""Replies that wait for the client's credit, and their bytes; a client that reads none loses the oldest."""
+"""Replies that wait for the client's credit, and their bytes; the oldest are lost of a client that reads none."""
 
 
 class Request(Struct):
@@ -80,8 +80,8 @@ class Node(Protocol):
     """What answers requests."""
 
     @property
-    def carried_bytes_max(self) -> int:
-        """The largest message or session state that a request may carry."""
+    def request_bytes_max(self) -> int:
+        """The largest request that the node takes."""
         ...
 
     def handle(self, request: Request, respond: Respond) -> None:
@@ -94,6 +94,7 @@ class ReplyLinks(Struct):
 
     congested: Callable[[], bool]
     """Too much is unsent on the connection."""
+    bytes_max: int = REPLY_BYTES_MAX
     _links: dict[tuple[Session, str], Sender] = field(default_factory=dict)
     _waiting: dict[Sender, deque[bytes]] = field(default_factory=dict)
     _bytes_waiting: int = 0
@@ -121,7 +122,7 @@ class ReplyLinks(Struct):
             waiting.append(payload)
             self._bytes_waiting += len(payload)
             self.on_credit(link)
-            while len(waiting) > REPLIES_MAX or (waiting and self._bytes_waiting > REPLY_BYTES_MAX):
+            while len(waiting) > REPLIES_MAX or (waiting and self._bytes_waiting > self.bytes_max):
                 self._bytes_waiting -= len(waiting.popleft())
 
     def resume(self) -> None:
@@ -158,6 +159,8 @@ class RequestLink:
         self._flush = flush
         self._call_later = call_later
         self._waiting: deque[Request] = deque()
+        self._waiting_bytes = 0
+        self._waiting_bytes_max = 2 * node.request_bytes_max
         self._under_way = 0
         self._working = False
         self._begun = 0
@@ -169,7 +172,7 @@ class RequestLink:
     @property
     def overloaded(self) -> bool:
         """More requests wait than ever should."""
-        return len(self._waiting) > REQUESTS_MAX
+        return len(self._waiting) > REQUESTS_MAX or self._waiting_bytes > self._waiting_bytes_max
 
     def when_relieved(self, call: Callable[[], None]) -> None:
         """Call once, when this is `overloaded` no more."""
@@ -185,6 +188,7 @@ class RequestLink:
                 continue
             self._link.settle_many([delivery], ACCEPTED)
             self._waiting.append(request)
+            self._waiting_bytes += request.size_bytes
         self._work()
 
     def _work(self) -> None:
@@ -198,6 +202,7 @@ class RequestLink:
             elif self._begun == AT_ONCE_MAX or self._begun_bytes >= AT_ONCE_BYTES:
                 break
             request = self._waiting.popleft()
+            self._waiting_bytes -= request.size_bytes
             self._begun += 1
             self._begun_bytes += request.size_bytes
             self._under_way += 1
@@ -232,6 +237,7 @@ class RequestLink:
     def on_detached(self) -> None:
         """What waits is not begun; replies under way still go to the reply link."""
         self._waiting.clear()
+        self._waiting_bytes = 0
         self._tell_relieved()
 
 

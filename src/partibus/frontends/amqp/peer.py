@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from partibus.amqp import (
     AmqpError,
     Attached,
@@ -34,19 +36,24 @@ from partibus.frontends.amqp.handing_out import HandingOut
 from partibus.frontends.amqp.held_back import HeldBack
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.links import Links
-from partibus.frontends.amqp.node import ReplyLinks
+from partibus.frontends.amqp.node import REPLY_BYTES_MAX, ReplyLinks
 from partibus.frontends.amqp.operations.request import CallLater, ConnectionState
 from partibus.frontends.amqp.session_link import Holds
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
+from partibus.partition.host import Timer
 from partibus.routing.transactions import Transactions
 
 log = logging.getLogger(__name__)
 
 CONTAINER_ID = "partibus"
+_WATCH_MS_MAX = 24 * 3_600_000
+"""Longest delay of a timer; a claim that lasts longer is looked at again then."""
 PERFORMATIVES_AT_ONCE = 64
 """Attaches and the like that one connection may have done before others have their turn: the costliest, an attach that
 takes a session, is half a millisecond, and thousands of them fit into what one read of a socket brings."""
+UNCLAIMED_TRANSACTIONS = 16
+"""Open transactions of a connection without a claim: one client library declares before it shows one."""
 
 
 class Peer:
@@ -62,54 +69,65 @@ class Peer:
         flush: Callable[[], None],
         congested: Callable[[], bool],
         call_later: CallLater,
+        on_claimed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Until the client's open names another one it is a connection to the default namespace."""
+        """Until the client's open names another one it is a connection to the default namespace. ``on_claimed`` is
+        called when the connection has shown its first claim."""
         self._namespaces = namespaces
         self._login: PlainLogin | None = None
         self.called: str | None = None
         """What the client calls the server below AMQP: by TLS, or in the request for a websocket."""
+        self._is_lost = False
         self._counted: Broker | None = None
         """The namespace that this connection is counted in, once it has shown a claim there: who has none takes no
         place of a tenant's."""
         self.account = namespaces.default.account
         """Who pays for what is done on this connection: likewise, or whoever knows a namespace's name could use up its
         messaging units."""
-        self._ticked_s: float | None = None
-        """When the first tick was."""
+        self._on_claimed = on_claimed
+        self._claimed_s: float | None = None
+        """When a tick found a valid claim last, or the first tick."""
+        self._claims_end: Timer | None = None
+        """Runs out with the first of the claims."""
+        self._claims_end_s: int | None = None
         self._ingress = ingress
         self._flush = flush
         self._held_back = HeldBack(congested)
         self._call_later = call_later
         self._sessions = Holds()
-        self._replies = ReplyLinks(congested)
-        self._serve(namespaces.default)
         broker = namespaces.default
         limits = broker.limits.connection
-        self.connection = Connection(
-            server=True,
-            limits=EngineLimits(
-                max_frame_size=limits.frame_bytes_max,
-                channel_max=limits.channel_max,
-                handle_max=limits.handle_max,
-                links_max=limits.links_max,
-                max_message_size=broker.limits.message_bytes_max,
-                partial_bytes_max=limits.incoming_bytes,
-                pending_bytes_max=limits.outgoing_bytes,
-                idle_timeout_ms=limits.idle_timeout_ms,
-                performatives_at_once=PERFORMATIVES_AT_ONCE,
-            ),
+        self._replies = ReplyLinks(congested, limits.unclaimed_bytes)
+        self._serve(broker)
+        self._limits = EngineLimits(
+            max_frame_size=limits.frame_bytes_max,
+            channel_max=limits.channel_max,
+            handle_max=limits.handle_max,
+            links_max=limits.links_max,
+            max_message_size=broker.limits.message_bytes_max,
+            partial_bytes_max=limits.incoming_bytes,
+            pending_bytes_max=limits.outgoing_bytes,
+            idle_timeout_ms=limits.idle_timeout_ms,
+            performatives_at_once=PERFORMATIVES_AT_ONCE,
         )
+        unclaimed = replace(
+            self._limits,
+            sessions_max=limits.unclaimed_links,
+            links_max=limits.unclaimed_links,
+            partial_bytes_max=limits.unclaimed_bytes,
+        )
+        self.connection = Connection(server=True, limits=unclaimed)
 
     def _serve(self, broker: Broker) -> None:
         """Nothing was asked of another namespace yet."""
         self.broker = broker
         self._completions = Completions(broker.numbers)
-        self._claims = Claims(broker.access, broker.wall_clock, self._count)
+        self._claims = Claims(broker.access, broker.wall_clock, self._count, self._watch_claims)
         self._links = Links(broker, self._claims, self._replies)
         bounds = broker.namespace.bounds
         self._transactions = Transactions(
             broker.clock,
-            broker.limits.transaction,
+            replace(broker.limits.transaction, open_max=UNCLAIMED_TRANSACTIONS),
             lambda: bytes.fromhex(self._ingress.new_message_id()),
             lambda: bounds.limits.transaction_messages,
         )
@@ -147,8 +165,13 @@ class Peer:
         self._links.tick()
 
     def check_claims(self) -> None:
-        """Links go whose claim is good no more."""
+        """Detach links whose claim has ended."""
         self._links.check_claims()
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the connection has shown a claim."""
+        return self._counted is not None
 
     @property
     def links(self) -> int:
@@ -181,6 +204,9 @@ class Peer:
 
     def on_lost(self) -> None:
         """The connection is gone, with all that was on it."""
+        if self._claims_end is not None:
+            self._claims_end.cancel()
+        self._is_lost = True
         if self._counted is not None:
             self._counted.clients.disconnect()
             self._counted = None
@@ -256,19 +282,43 @@ class Peer:
             raise
         self._counted = self.broker
         self.account = self.broker.account
+        self.connection.change_limits(self._limits)
+        self._transactions.limits = self.broker.limits.transaction
+        self._replies.bytes_max = REPLY_BYTES_MAX
+        self._on_claimed()
 
     def _refuse(self, error: AmqpError) -> None:
         self.close(error)
         self._flush()
 
     def _check_claimed(self, now_s: float) -> None:
-        """Who has shown no claim for long goes (section 1.9)."""
-        if self._ticked_s is None:
-            self._ticked_s = now_s
-        unclaimed_s = now_s - self._ticked_s
-        if self._counted is None and unclaimed_s >= self.broker.limits.connection.unclaimed_s:
+        """Close a connection that has had no valid claim for long (section 1.9)."""
+        if self._claimed_s is None or self._claims.hold:
+            self._claimed_s = now_s
+        unclaimed_s = now_s - self._claimed_s
+        if unclaimed_s >= self.broker.limits.connection.unclaimed_s:
             text = f"The connection has shown no valid claim for {unclaimed_s:.0f} seconds. Put a token to $cbs."
             self.close(AmqpError(CONNECTION_FORCED, text))
+
+    def _watch_claims(self) -> None:
+        """Look at the links again when the first claim ends."""
+        ends_s = self._claims.ends_s
+        if ends_s == self._claims_end_s or self._is_lost:
+            return
+        if self._claims_end is not None:
+            self._claims_end.cancel()
+            self._claims_end = None
+        self._claims_end_s = ends_s
+        if ends_s is not None:
+            delay_ms = min(max(0, ends_s * 1000 - self.broker.wall_clock.now_ms()) + 1, _WATCH_MS_MAX)
+            self._claims_end = self._call_later(delay_ms, self._end_claims)
+
+    def _end_claims(self) -> None:
+        self._claims_end_s = None
+        self._claims.drop_expired()
+        self._links.check_claims()
+        self._watch_claims()
+        self._flush()
 
 
 def _refusal_of(broker: Broker, login: PlainLogin) -> PartibusError | None:

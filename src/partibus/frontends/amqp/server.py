@@ -7,6 +7,8 @@ from secrets import token_hex
 from time import perf_counter_ns
 from typing import cast
 
+from msgspec.structs import replace
+
 from partibus.amqp import AmqpError
 from partibus.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR
 from partibus.frontends.amqp.ingress import Ingress
@@ -24,6 +26,8 @@ CALLED = "partibus.called"
 WAITING_BYTES_MAX = 256 * 1024
 """Of one connection that waits for its turn, past which nothing more is read: what the loop reads at once, so twice as
 much at most, far below `ConnectionLimits.incoming_bytes`."""
+_HEADER_BYTES = 64
+"""Room for the protocol headers that a client writes in one piece with its first frame."""
 WRITE_BYTES = 256
 """As many bytes as a read or write of few of them costs (`partibus.units.account.Account.moved`)."""
 
@@ -39,7 +43,13 @@ class PeerProtocol(asyncio.Protocol):
     def __init__(self, server: "AmqpServer") -> None:
         self._server = server
         self._loop = server.loop
-        self.peer = Peer(server.namespaces, server.ingress, self._flush_soon, self._is_congested, self._call_later)
+        self.peer = Peer(
+            server.namespaces, server.ingress, self._flush_soon, self._is_congested, self._call_later, self._on_claimed
+        )
+        self._limits = server.unclaimed_limits
+        self._waiting_bytes_max = min(WAITING_BYTES_MAX, self._limits.unclaimed_bytes)
+        self.when_claimed: Callable[[], None] = lambda: None
+        """Called when the client has shown its first claim."""
         self._transport: asyncio.Transport | None = None
         self._flushing = False
         self._congested = False
@@ -60,10 +70,18 @@ class PeerProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
         self.peer.called = transport.get_extra_info(CALLED) or _server_name(transport)
-        limits = self._server.limits
+        limits = self._limits
         self._transport.set_write_buffer_limits(high=limits.outgoing_bytes)
         self._server.protocols.add(self)
         self._tick_after(limits.handshake_timeout_s, self._check_handshake)
+
+    def _on_claimed(self) -> None:
+        """Take and send as much as a client may that has shown a claim."""
+        self._limits = self._server.limits
+        self._waiting_bytes_max = WAITING_BYTES_MAX
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=self._limits.outgoing_bytes)
+        self.when_claimed()
 
     def data_received(self, data: bytes) -> None:
         account = self.peer.account
@@ -168,8 +186,7 @@ class PeerProtocol(asyncio.Protocol):
 
     def _is_congested(self) -> bool:
         """Too much is unsent: by the transport, or by us in this turn of the loop."""
-        limits = self._server.limits
-        if self._congested or self.peer.connection.bytes_buffered > limits.outgoing_bytes:
+        if self._congested or self.peer.connection.bytes_buffered > self._limits.outgoing_bytes:
             self._held_back = True
             return True
         return False
@@ -194,7 +211,7 @@ class PeerProtocol(asyncio.Protocol):
             self._flush_soon()
         if not self.peer.connection.is_closed:
             # Who reads and has taken the answers is looked at when more comes.
-            if not self._reading or self._transport.get_write_buffer_size() > self._server.limits.unsent_bytes_max:
+            if not self._reading or self._transport.get_write_buffer_size() > self._limits.unsent_bytes_max:
                 self._balance_reading()
         elif not self._transport.is_closing():
             self._transport.close()
@@ -211,9 +228,9 @@ class PeerProtocol(asyncio.Protocol):
         if overloaded and not self._awaiting_relief:
             self._awaiting_relief = True
             self.peer.when_relieved(self._on_relieved)
-        unsent_max = self._server.limits.unsent_bytes_max
+        unsent_max = self._limits.unsent_bytes_max
         unsent = self._transport.get_write_buffer_size()
-        more = self.peer.connection.more_to_read or len(self._later) >= WAITING_BYTES_MAX
+        more = self.peer.connection.more_to_read or len(self._later) >= self._waiting_bytes_max
         reading = not overloaded and not more and unsent <= unsent_max
         if reading is self._reading:
             return
@@ -268,7 +285,13 @@ class AmqpServer:
     def __init__(self, namespaces: Namespaces, loop: asyncio.AbstractEventLoop, turns: Turns | None = None) -> None:
         """``turns``: of the namespaces, shared with other front ends on the loop."""
         self.namespaces = namespaces
-        self.limits = namespaces.default.limits.connection
+        self.limits = limits = namespaces.default.limits.connection
+        self.unclaimed_limits = replace(
+            limits,
+            outgoing_bytes=min(limits.outgoing_bytes, limits.unclaimed_bytes),
+            unsent_bytes_max=min(limits.unsent_bytes_max, limits.unclaimed_bytes),
+        )
+        """Of connections that have shown no claim."""
         self.loop = loop
         self.ingress = Ingress(_message_ids())
         self.protocols: set[PeerProtocol] = set()
@@ -296,7 +319,11 @@ class AmqpServer:
         from partibus.frontends.amqp.websocket import Websocket
 
         limits = self.limits
-        return Websocket(self.make_protocol(), limits.websocket_frame_bytes_max, limits.handshake_timeout_s)
+        inner = self.make_protocol()
+        frame_bytes_max = min(limits.websocket_frame_bytes_max, limits.unclaimed_bytes + _HEADER_BYTES)
+        websocket = Websocket(inner, frame_bytes_max, limits.handshake_timeout_s)
+        inner.when_claimed = lambda: websocket.take_frames_of(limits.websocket_frame_bytes_max)
+        return websocket
 
     def _watch(self, broker: Broker) -> None:
         if broker not in self._watched:

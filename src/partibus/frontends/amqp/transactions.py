@@ -41,6 +41,8 @@ from partibus.routing.transactions import Transaction, Transactions
 CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
 """What a coordinator can do [4.5.4]."""
 CREDIT = 100
+REQUEST_BYTES_MAX = 4 << 10
+"""Of a declare or discharge: an id of 32 bytes at most, with whatever sections a client puts beside it."""
 
 
 class CoordinatorLink:
@@ -55,7 +57,7 @@ class CoordinatorLink:
         self._link = link
         self._transactions = transactions
         self._flush = flush
-        link.accept(target=Coordinator(CAPABILITIES))
+        link.accept(target=Coordinator(CAPABILITIES), max_message_size=REQUEST_BYTES_MAX)
         link.grant(CREDIT)
 
     def when_relieved(self, call: Callable[[], None]) -> None:

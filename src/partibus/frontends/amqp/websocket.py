@@ -68,6 +68,10 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
         self._turn: asyncio.Handle | None = None
         self._end: asyncio.TimerHandle | None = None
 
+    def take_frames_of(self, bytes_max: int) -> None:
+        """Take frames of so many bytes from now on."""
+        self._framing.max_fragment_size = bytes_max
+
     # -- the transport's calls ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
