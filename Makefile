@@ -23,7 +23,7 @@ SABOTAGED ?=
 # Rows of flight data that `make demo` replays; empty means all 336,776.
 ROWS ?=
 
-.PHONY: help setup demo test check format bench chaos conformance saboteurs lock clean
+.PHONY: help setup demo test check format bench chaos conformance saboteurs docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ conformance: setup $(NODE_MODULES) ## every test, then docs/conformance.md from 
 saboteurs: setup $(NODE_MODULES) ## take each row's capability away and see its tests fail (SABOTAGED="K6 P3" for some rows)
 	$(PY) -m tests.plugins.saboteurs -n $(WORKERS) $(SABOTAGED)
 
+docs: setup .venv/.docs ## build the documentation into build/docs, and check every link
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+	@echo "docs: open build/docs/index.html"
+
 lock: setup ## choose the pins anew (scripts/lock --upgrade for newer versions)
 	scripts/lock
 
@@ -70,6 +74,10 @@ clean: ## remove what the commands above made, .venv and node_modules included
 
 .venv/.setup: requirements/main.lock requirements/proton.lock requirements/node.lock scripts/setup
 	@PYTHON='$(PYTHON)' scripts/setup
+
+.venv/.docs: requirements/docs.lock .venv/.setup
+	$(PY) -m pip install --quiet --require-hashes --no-deps -r requirements/docs.lock
+	@touch $@
 
 $(NODE_MODULES): tests/conformance/js/package-lock.json | setup
 	$(PY) -m tests.conformance.js.node install

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,16 +10,14 @@ from pyspark.sql import SparkSession
 from partibus.spark.options import Options
 from partibus.spark.sink_options import SinkOptions
 from partibus.testing.broker_process import BrokerProcess
+from tests.plugins import snippets
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
-NOT_HERE = ("pip install", "partibus serve", "export ")
-"""Lines of the shell that prepare a machine: the test's broker and environment stand in for them."""
 
 
 def blocks() -> list[tuple[str, str]]:
-    """(language, text) of each in order; a cluster has tests of its own."""
-    tutorial, _, _ = PAGE.read_text(encoding="utf-8").partition("\n# On a cluster")
-    return re.findall(r"^```(python|sh)\n(.*?)^```", tutorial, re.MULTILINE | re.DOTALL)
+    """Find the blocks before the section on clusters, which has tests of its own: (language, text)."""
+    return snippets.blocks(PAGE.read_text(encoding="utf-8").partition("\n# On a cluster")[0])
 
 
 @pytest.mark.timeout(240)
@@ -38,9 +32,9 @@ def test_blocks_work_when_they_are_pasted(
         pasted: dict[str, object] = {}
         for language, text in blocks():
             if language == "python":
-                exec(compile(text.replace('"data/', f'"{data}/'), str(PAGE), "exec"), pasted)
+                snippets.run_python(text.replace('"data/', f'"{data}/'), PAGE, pasted)
             else:
-                paste_into_shell(text)
+                snippets.run_shell(text)
         assert pasted["spark"] is spark
         printed = capsys.readouterr().out.replace(" ", "")
         assert "|1|Ada|1|" in printed
@@ -57,16 +51,24 @@ def test_blocks_work_when_they_are_pasted(
             assert {row.application_properties["carrier"] for row in rows} == {"UA", "AA"}
 
 
-def paste_into_shell(text: str) -> None:
-    """Run the lines that are the tutorial's own."""
-    lines = [line for line in text.splitlines() if not line.startswith(NOT_HERE)]
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    subprocess.run(["sh", "-ec", "\n".join(lines)], env={**os.environ, "PATH": path}, check=True, timeout=60)
-
-
 def test_connection_that_is_shown_can_be_used() -> None:
     """The line that exports it is not run above."""
     (line,) = (one for _, text in blocks() for one in text.splitlines() if one.startswith("export PARTIBUS_CONNECTION"))
     connection = line.partition("=")[2].strip('"')
     for options in (Options, SinkOptions):
         assert "sb://localhost" in repr(options.parse({"connection": connection, "entity": "orders"}))
+
+
+def test_the_readmes_program_works(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = PAGE.parents[1] / "README.md"
+    (program,) = [text for _, text in snippets.blocks(readme.read_text(encoding="utf-8")) if "make_session" in text]
+    for folder in ("orders", "checkpoint"):  # Java's working directory is not ours
+        program = program.replace(f', "{folder}")', f', "{tmp_path / folder}")')
+    with BrokerProcess(tmp_path) as broker:
+        monkeypatch.setenv("PARTIBUS_CONNECTION", broker.connection_string)
+        snippets.run_shell("partibus entity create queue orders --partitioned\npartibus send orders 1")
+        snippets.run_python(program, readme, {"connection_string": broker.connection_string})
+        (query,) = spark.streams.active
+        query.processAllAvailable()
+        query.stop()
+    assert spark.read.parquet(str(tmp_path / "orders")).count() == 1

@@ -1,0 +1,38 @@
+"""Code blocks of documentation pages, run as a reader would paste them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PREPARATION = ("make ", "pip install", "partibus serve", "export ")
+"""Lines of the shell that prepare a machine: the test's broker and environment stand in for them."""
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Find the blocks of a page in order: (language, text)."""
+    return re.findall(r"^```(python|sh)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def run_python(text: str, page: Path, names: dict[str, object]) -> None:
+    """Run a block among the names that the blocks before it have left."""
+    exec(compile(text, str(page), "exec"), names)
+
+
+def run_shell(text: str) -> str:
+    """Run the lines of a block that do not prepare a machine; returns what they print."""
+    lines = [line for line in text.splitlines() if not line.startswith(PREPARATION)]
+    path = os.pathsep.join([str(_scripts()), os.environ["PATH"]])
+    command = ["sh", "-ec", "\n".join(lines)]
+    ran = subprocess.run(command, env={**os.environ, "PATH": path}, check=True, timeout=60, stdout=subprocess.PIPE)
+    return ran.stdout.decode()
+
+
+def _scripts() -> str:
+    return os.path.dirname(sys.executable)
