@@ -1,1 +1,1 @@
-"""Traces that messages carry go on through the broker (docs/tracing.md)."""
+"""Spans of the broker in the traces that messages carry (docs/tracing.md)."""

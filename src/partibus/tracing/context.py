@@ -1,5 +1,7 @@
-"""The trace that a message belongs to: its property ``traceparent``, or ``Diagnostic-Id``, which is the same (W3C Trace
-Context, version 00)."""
+"""The trace that a message belongs to: its property ``traceparent``, or ``Diagnostic-Id``.
+
+Both have the form of W3C Trace Context, version 00.
+"""
 
 import re
 from typing import Final, NamedTuple
@@ -8,21 +10,21 @@ from partibus.message import StoredMessage
 
 _NAMES: Final = (b"traceparent", b"Diagnostic-Id")
 _VALUE: Final = re.compile(
-    # Names and values as strings, symbols or binary: some libraries write the latter.
+    # Names and values are strings, symbols or binary; some libraries write binary.
     rb"(?:traceparent|Diagnostic-Id)[\xa0\xa1\xa3]\x3700-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})"
 )
 _SAMPLED: Final = 1
 
 
 class Parent(NamedTuple):
-    """The span of a client that a span of the broker belongs to."""
+    """The client's span that is the parent of a broker's span."""
 
     trace_id: int
     span_id: int
 
 
 def parent_of(data: bytes) -> Parent | None:
-    """Of a message in its stored form; None: it has none, or its trace is not sampled."""
+    """Return the sampled trace of a stored message; None without one."""
     if not any(name in data for name in _NAMES):
         return None
     try:

@@ -1,7 +1,8 @@
-"""Spans to an OpenTelemetry collector, over HTTP, from a thread of the SDK's: only this module knows OpenTelemetry.
+"""Export of spans to an OpenTelemetry collector over HTTP, on a thread of the SDK.
 
-Everything that is not said here is said by the standard variables ``OTEL_*`` (headers, certificates, batch sizes, the
-service's name).
+Only this module knows OpenTelemetry. The standard variables ``OTEL_*`` set the rest: headers, certificates, batch
+sizes,
+the name of the service.
 """
 
 from typing import Final
@@ -23,7 +24,7 @@ from opentelemetry.trace import (
 from partibus.tracing.tracer import Span, Step
 
 TIMEOUT_S: Final = 5
-"""For one export: a graceful stop waits for the last one."""
+"""Time-out of one export. A graceful stop waits for the last one."""
 TRACES_PATH: Final = "/v1/traces"
 _KINDS: Final = {
     Step.SEND: SpanKind.SERVER,
@@ -35,15 +36,15 @@ _OPERATIONS: Final = {Step.SEND: "send", Step.DELIVER: "receive", Step.SETTLE: "
 
 
 class Exporter:
-    """Of one broker process."""
+    """The exporter of one broker process."""
 
     def __init__(self, endpoint: str, broker: str) -> None:
-        """``endpoint``: of the collector, without the path; empty: what the variables say."""
+        """Export to the collector at ``endpoint``, a URL without the path; empty: as the variables say."""
         sent_to = (
             OTLPSpanExporter(endpoint.rstrip("/") + TRACES_PATH, timeout=TIMEOUT_S) if endpoint else OTLPSpanExporter()
         )
         named = Resource.create({"service.name": "partibus"}).merge(Resource({"service.instance.id": broker}))
-        # What the environment calls the service comes first.
+        # A service name from the environment takes precedence.
         from_environment = Resource.create()
         if not str(from_environment.attributes.get("service.name", "")).startswith("unknown_service"):
             named = named.merge(from_environment)
@@ -52,7 +53,7 @@ class Exporter:
         self._tracer = self._provider.get_tracer("partibus")
 
     def keep(self, span: Span) -> None:
-        """Have a span exported, soon; when too many wait, the SDK drops it."""
+        """Queue a span for export. The SDK drops it when too many wait."""
         parent = SpanContext(span.parent.trace_id, span.parent.span_id, is_remote=True, trace_flags=TraceFlags(1))
         attributes: dict[str, str | int] = {
             "messaging.system": "servicebus",

@@ -1,13 +1,13 @@
-"""Spans of what the broker does with messages whose trace is sampled.
+"""Spans of the broker's work on messages whose trace is sampled.
 
 ```text
  the client's span ◀── send      from the receipt to the durable answer
-                   ◀── deliver   from enqueuing to the hand-over to a receiver
-                   ◀── settle    from the receiver's word to the durable answer
+                   ◀── deliver   from the enqueuing to the delivery
+                   ◀── settle    from the receiver's outcome to the durable answer
                    ◀── forward   to another entity, from the attempt to the durable answer
 ```
 
-Where traces are off there is no tracer, and whoever could use one looks at that, once per batch.
+Without tracing there is no tracer; callers check that once per batch.
 """
 
 from collections import OrderedDict
@@ -20,13 +20,13 @@ from partibus.errors import PartibusError
 from partibus.tracing.context import Parent, parent_of
 
 SPANS_MAX: Final = 100
-"""Of one batch: a batch whose messages all have traces is no reason to hold others up."""
+"""The most spans of one batch: traces of all its messages must not delay other work."""
 HELD_MAX: Final = 10_000
-"""Deliveries whose settlement would be a span, of one link, or of a namespace's clients that settle by lock tokens."""
+"""The most deliveries whose settlement is traced, per link, or per namespace for lock tokens."""
 
 
 class Step(StrEnum):
-    """What is done; the name of a span begins with it."""
+    """The traced steps. The name of a span begins with the value."""
 
     SEND = "send"
     DELIVER = "deliver"
@@ -35,7 +35,7 @@ class Step(StrEnum):
 
 
 class Span(NamedTuple):
-    """One that has ended. Times in ns since 1970."""
+    """A span that has ended. Times are in ns since 1970."""
 
     step: Step
     parent: Parent
@@ -45,18 +45,18 @@ class Span(NamedTuple):
     until_ns: int
     details: tuple[tuple[str, str | int], ...]
     error: str | None
-    """The kind of error that it ended with."""
+    """The kind of error that ended it."""
 
 
 Keep = Callable[[Span], None]
 OnSent = Callable[[list[PartibusError | None] | None], None]
 OnEnded = Callable[[PartibusError | None], None]
 _Parents = OrderedDict[tuple[int, int, int], Parent]
-"""By partition row, lock id and position, in the order in which they were delivered."""
+"""Parents by partition row, lock id and position, in the order of delivery."""
 
 
 class Tracer:
-    """Of one namespace."""
+    """The tracer of one namespace."""
 
     def __init__(self, namespace: str, keep: Keep, now_ns: Callable[[], int] = time_ns) -> None:
         self._namespace = namespace
@@ -65,7 +65,7 @@ class Tracer:
         self.now_ns = now_ns
 
     def parents(self, messages: Iterable[bytes | None]) -> list[Parent]:
-        """Of the messages, in stored form, that have a sampled trace; of the first `SPANS_MAX`."""
+        """Return the parents of stored messages with a sampled trace, `SPANS_MAX` at most."""
         found: list[Parent] = []
         for data in messages:
             parent = None if data is None else parent_of(data)
@@ -84,13 +84,13 @@ class Tracer:
         details: tuple[tuple[str, str | int], ...] = (),
         error: PartibusError | None = None,
     ) -> None:
-        """A step has ended now."""
+        """Record a step that has ended now."""
         until_ns = max(since_ns, self.now_ns())
         kind = None if error is None else type(error).__name__
         self._keep(Span(step, parent, self._namespace, entity, since_ns, until_ns, details, kind))
 
     def sending(self, entity: str, batches: Sequence[Iterable[bytes]], on_sent: OnSent) -> OnSent:
-        """Have spans end when the answer to a send is known: an error or None for each batch, None for all."""
+        """Wrap ``on_sent`` so that spans end with the answer to a send: an error or None per batch, or None for all."""
         parents = [(index, parent) for index, batch in enumerate(batches) for parent in self.parents(batch)]
         if not parents:
             return on_sent
@@ -105,8 +105,7 @@ class Tracer:
         return sent
 
     def beginning(self, step: Step, entity: str, messages: Iterable[bytes]) -> OnEnded | None:
-        """A step begins for these messages, in stored form. What to call when it has ended; None: no trace has to
-        know."""
+        """Begin a step for stored messages. Returns the call that ends it, or None if no trace is sampled."""
         parents = self.parents(messages)
         if not parents:
             return None
@@ -119,15 +118,15 @@ class Tracer:
         return ended
 
     def held(self, entity: str) -> "Held":
-        """Of deliveries that came on no link, and are settled by their lock tokens."""
+        """Return the traces of deliveries without a link, which clients settle by lock token."""
         return Held(self, entity, self._by_token)
 
 
 class Held:
-    """The traces of deliveries that clients hold: a settlement names no message."""
+    """Traces of deliveries that clients hold. A settlement does not name its message."""
 
     def __init__(self, tracer: Tracer, entity: str, parents: _Parents | None = None) -> None:
-        """``parents``: where they are noted; None: here alone, as for one link."""
+        """Note parents in ``parents``; None: in a table of its own, as for one link."""
         self._tracer = tracer
         self._entity = entity
         self._parents: _Parents = OrderedDict() if parents is None else parents
@@ -135,8 +134,11 @@ class Held:
     def delivered(
         self, row: int, lock_id: int, entries: Iterable[tuple[int, bytes | None, int, int]], *, settles: bool
     ) -> None:
-        """``entries``: position, stored form, when it was enqueued (ms), deliveries until now. ``settles``: the client
-        will say what becomes of them."""
+        """Note a delivery.
+
+        ``entries`` are position, stored form, enqueued time (ms) and deliveries so far. ``settles``: the client will
+        settle them.
+        """
         for count, (pos, data, enqueued_ms, deliveries) in enumerate(entries):
             if count == SPANS_MAX:
                 return
@@ -155,7 +157,10 @@ class Held:
             self._parents.popitem(last=False)
 
     def settling(self, row: int, tokens: Iterable[tuple[int, int]], outcome: str) -> OnEnded | None:
-        """What to call when the answer is known; None: no trace has to know. ``tokens``: lock id and position."""
+        """Return the call for the answer to a settlement, or None if no trace is sampled.
+
+        ``tokens`` are lock ids and positions.
+        """
         if not self._parents:
             return None
         keys = [(row, *token) for token in tokens]

@@ -1,1 +1,1 @@
-"""Who gets how much of a broker process: turns, messaging units, load, and how many units there should be."""
+"""Sharing of a broker process among namespaces: fair scheduling, messaging units, load and scaling."""

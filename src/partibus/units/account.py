@@ -1,46 +1,50 @@
-"""What one namespace uses of one broker process (R11): processor time, counted as it is used."""
+"""The processor time that one namespace uses of one broker process, counted while it is used (row R11)."""
 
 from collections import deque
 from typing import Final, Protocol
 
 CLAIMED: Final = "partibus.claimed"
-"""In the scope of a request over HTTP: what to call when it has shown a claim in the namespace that its host names."""
+"""Key in the scope of an HTTP request. Its value is a callable for a request that has shown a claim in its host's
+namespace.
+"""
 
 
 class Reader(Protocol):
-    """Somebody whose input waits for a turn."""
+    """A connection or request whose input waits for the scheduler."""
 
     @property
     def account(self) -> "Account":
-        """Whose input it is; may be another namespace's after each piece (an AMQP connection is a namespace's once it
-        has shown a claim)."""
+        """The account of the namespace that the input belongs to.
+
+        It can change after each piece: an AMQP connection belongs to a namespace from its first claim on.
+        """
         ...
 
     def read_piece(self) -> bool:
-        """Do what the next piece asks for; whether more waits."""
+        """Process the next piece of input; returns whether more input waits."""
         ...
 
 
 class Bill:
-    """What was done for a request, until it is known who pays for it."""
+    """The cost of a request whose namespace is not known yet."""
 
     __slots__ = ("_payer", "_size_bytes", "_spent_ns")
 
     def __init__(self, size_bytes: int) -> None:
-        """``size_bytes``: see `Account.moved`."""
+        """Begin with the ``size_bytes`` of the request (`Account.moved`)."""
         self._payer: Account | None = None
         self._spent_ns = 0
         self._size_bytes = size_bytes
 
     def spend(self, nanoseconds: int) -> None:
-        """So much of the loop's time was taken."""
+        """Add processor time of the loop."""
         if self._payer is None:
             self._spent_ns += nanoseconds
         else:
             self._payer.spend(nanoseconds)
 
     def charge(self, account: "Account") -> None:
-        """To this one, with what is still to come; to nobody else afterwards."""
+        """Charge the cost so far, and all later cost, to ``account``."""
         if self._payer is None:
             self._payer = account
             account.spend(self._spent_ns)
@@ -48,7 +52,7 @@ class Bill:
 
 
 class Account:
-    """One namespace's."""
+    """The account of one namespace in one broker process."""
 
     __slots__ = (
         "added_ns",
@@ -70,36 +74,40 @@ class Account:
 
     def __init__(self) -> None:
         self.units: float | None = None
-        """Its own in this process; None: it shares what is left (`partibus.units.shares`)."""
+        """Messaging units of its own in this process; None: it shares what other namespaces leave
+        (`partibus.units.shares`).
+        """
         self.credit_ns = 0
-        """What it may use before the others have their turn; negative: it has used more."""
+        """Processor time that it may use in this round; negative after it has used more than its quantum."""
         self.readers: deque[Reader] = deque()
         self.is_listed = False
-        """It has input that waits for a turn."""
+        """Whether some of its input waits."""
         self.left_ns = 0
-        """Since when it is not, by the clock of `partibus.units.turns.Turns`."""
+        """When it was last listed, by the clock of `partibus.units.turns.Turns`."""
         self.lately_ns = 0.0
-        """Used: what was used before ``added_ns`` counts for less."""
+        """Processor time used lately; time before ``added_ns`` has decayed."""
         self.added_ns = 0
         self.busy_ns = 0
-        """Used while its requests were done, since `partibus.units.meter` has looked last."""
+        """Processor time spent on its requests since the last look of `partibus.units.meter`."""
         self.closed_ns = 0
-        """Used while its requests were refused, since then."""
+        """Processor time spent on refusing its requests since that look."""
         self.moved = 0
-        """Bytes read and written since then, with something for each time: by this the work is dealt out of which
-        nobody knows for whom it was."""
+        """Bytes read and written since that look, with a fixed charge for each read or write.
+
+        The meter divides processor time that it can't attribute in proportion to these bytes.
+        """
         self.closed = False
-        """Its units have more to do than they can: its requests are refused."""
+        """Whether its requests are refused because its units have too much to do."""
         self.cpu_s = 0.0
-        """Ever."""
+        """Processor time since the start."""
         self.held_bytes = 0
-        """Memory that it takes, as `partibus.units.meter` has seen it last."""
+        """Bytes of memory that it held at the last look of `partibus.units.meter`."""
 
         self.cpu_load = self.memory_load = 0.0
-        """Of its units in all brokers, where it has some of its own: 1 is all (`partibus.units.load`)."""
+        """Load of its units over all brokers; 1 is full (`partibus.units.load`)."""
 
     def spend(self, nanoseconds: int) -> None:
-        """So much of the loop's time was its."""
+        """Charge processor time to the namespace."""
         self.credit_ns -= nanoseconds
         self.lately_ns += nanoseconds
         if self.closed:

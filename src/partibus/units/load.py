@@ -1,8 +1,8 @@
-"""How loaded the units of one premium namespace are, and whether it is served (row R11). Pure.
+"""The load of the units of one premium namespace, and the decision to refuse its requests (row R11). Pure.
 
-The load is what was used in the last second, of processor time and of memory, over what its units have; the larger of
-the two counts. At `CLOSE_AT` requests are refused, before anything is done for them, until it is below `OPEN_BELOW`.
-Time spent on refusals is not in it: else who is refused could keep himself out.
+The load is the processor time and the memory used in the last second, each divided by what the units have; the larger
+quotient counts. At `CLOSE_AT` the namespace's requests are refused before any work is done for them, until the load is
+below `OPEN_BELOW`. Time spent on refusals does not count: a client that is refused must not keep itself out.
 """
 
 from collections import deque
@@ -12,39 +12,43 @@ from typing import Final
 CLOSE_AT: Final = 1.0
 OPEN_BELOW: Final = 0.8
 LOOKS: Final = 10
-"""In the sliding second."""
+"""Looks in the sliding second."""
 
 
 class Resource(StrEnum):
-    """What units have a part of; the values are what clients are told."""
+    """The resources that units have a share of. Clients see the values."""
 
     CPU = "processor time"
     MEMORY = "memory"
 
 
 class Load:
-    """Of one namespace over all brokers, as this one knows it."""
+    """The load of one namespace over all brokers, as this broker knows it."""
 
     def __init__(self) -> None:
         self._busy: deque[float] = deque([0.0] * LOOKS, LOOKS)
         self._all: deque[float] = deque([0.0] * LOOKS, LOOKS)
         self.elsewhere = (0.0, 0.0, 0)
-        """`here` of the other brokers, summed."""
+        """The sum of `here` over the other brokers."""
         self.held_bytes = 0
         self.cpu = 0.0
-        """Of its processor time, refusals included: 1 is all."""
+        """Used share of its processor time, refusals included; 1 is all."""
         self.memory = 0.0
         self.exhausted: Resource | None = None
-        """Why its requests are refused; None: they are not."""
+        """The resource because of which requests are refused; None: they are served."""
 
     @property
     def here(self) -> tuple[float, float, int]:
-        """In this process: seconds in the last second for what was done, seconds with refusals, bytes held."""
+        """Use of this process: seconds of the last second spent on requests, seconds with refusals, bytes held."""
         return sum(self._busy), sum(self._all), self.held_bytes
 
     def look(self, busy_s: float, all_s: float, held_bytes: int, cpu_share_s: float, memory_share: int) -> None:
-        """A tenth of a second is over. ``busy_s`` and ``all_s`` were used here in it, without and with refusals.
-        ``cpu_share_s``: seconds per second that it has in all brokers together; ``memory_share``: bytes."""
+        """Record a tenth of a second and decide whether requests are refused.
+
+        ``busy_s`` and ``all_s`` are the seconds used here, without and with refusals. ``cpu_share_s`` is the seconds
+        per second
+        that the namespace has in all brokers together, ``memory_share`` its bytes.
+        """
         self._busy.append(busy_s)
         self._all.append(all_s)
         self.held_bytes = held_bytes

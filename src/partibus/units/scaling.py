@@ -1,12 +1,12 @@
-"""How many messaging units a namespace should have, by its load (row R12). Pure; time is an argument.
+"""The number of messaging units that a namespace should have, by its load (row R12). Pure; time is an argument.
 
 ```text
  mean of UP_MS   above 70 %  ─▶ the next larger number, within the range
  mean of DOWN_MS below 20 %  ─▶ the next smaller one
 ```
 
-Half as many units are twice as loaded: from below 20 % to below 40 %, far from 70 %. After a change nothing follows
-before the load has been seen with the new number for as long: so it does not swing.
+Halving the units doubles the load: from below 20 % to below 40 %, far from 70 %. After a change, the number stays until
+the load has been seen with it for as long as the rule asks. So it does not oscillate.
 """
 
 from collections import deque
@@ -19,13 +19,13 @@ DOWN_BELOW: Final = 0.2
 UP_MS: Final = 15_000
 """Longer than a burst, shorter than a client's patience with refusals."""
 DOWN_MS: Final = 120_000
-"""A namespace that is idle for a moment keeps what it will need again; moving stores costs more than an idle unit."""
+"""Long, since moving stores costs more than an idle unit."""
 SEEN_MIN: Final = 5
-"""A mean of fewer looks says nothing, however far they are apart."""
+"""The least number of looks that make a mean, however far apart they are."""
 
 
 class Scaling:
-    """Of one namespace, from the first look or the last change on."""
+    """The scaling decisions of one namespace since the first look or the last change."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, float]] = deque()
@@ -33,7 +33,10 @@ class Scaling:
         self._since_ms = 0
 
     def look(self, now_ms: int, cpu: float, units: int, least: int, most: int) -> int:
-        """The number that there should be now, with ``cpu`` (1 is all) the load of ``units``."""
+        """Record a look and return the number of units that the namespace should have now.
+
+        ``cpu`` is the load of ``units``; 1 is all.
+        """
         if units != self._units:
             self._units = units
             self._seen.clear()
@@ -51,7 +54,7 @@ class Scaling:
         return units
 
     def _mean(self, now_ms: int, period_ms: int, above: float | None) -> bool:
-        """The mean load of the period is above that, or, without, below `DOWN_BELOW`."""
+        """Tell whether the mean load of the period is above ``above``; with None, whether it is below `DOWN_BELOW`."""
         if now_ms - self._since_ms < period_ms:
             return False
         of_period = [cpu for at_ms, cpu in self._seen if at_ms >= now_ms - period_ms]

@@ -1,19 +1,22 @@
-"""Deficit round robin over the namespaces of a broker process, before anything of what they send is decoded (row R9).
+"""Deficit round robin over the namespaces of a broker process, before any of their input is decoded (row R9).
 
 ```text
- read ─┬─▶ nobody else has sent anything lately: done at once, its time noted
-       └─▶ waits at its connection ─▶ namespaces in turns, each for its quantum ─▶ its connections in turns, by pieces
+ read ─┬─▶ no other namespace has sent lately: processed at once, its time noted
+       └─▶ waits at its connection ─▶ namespaces in turn, a quantum each ─▶ their connections in turn, piece by piece
 ```
 
-A namespace whose input comes after a while without any is served before those that always have some, while anything of
-its quantum is left, and of several such the one that has used least lately: so who asks for little waits for the end of
-a piece and not for a round. What it used beyond its quantum it has to make up for, as far as its part of the time since
-then does not make up for it.
-Costs are measured: the time of each piece, and later what else was done for the namespace (`partibus.node.unit_watch`).
+A namespace whose input comes after a pause is served before those that always have some, while any of its quantum is
+left.
+Among several such the one that has used least lately goes first. So a namespace that asks for little waits for the end
+of
+a piece and not for a round. It makes up for use beyond its quantum, less its share of the time since then. Costs are
+measured: the time of each piece, and later the other work for the namespace (`partibus.node.unit_watch`).
 
-A request that has had its turn has yet to go to a store and its answer to a client, a few calls on the loop each time.
-A slice in front of each of them is what makes it slow, so a slice ends with those that came anew and ask for little;
-what is called by `Turns.soon` comes before the next one.
+A request that has had its turn still has to go to a store, and its answer to a client: a few calls on the loop each
+time.
+A slice in front of each of them adds latency. So a slice ends after newly arrived readers that ask for little, and
+calls
+of `Turns.soon` run before the next slice.
 """
 
 from collections import OrderedDict, deque
@@ -29,20 +32,24 @@ SLICE_NS: Final = 1_000_000
 """Turns are taken for so long, then the loop looks what else there is: commits that ended, new input. Looking takes
 about 50 us."""
 APART_NS: Final = 1_000_000_000
-"""Two namespaces that send within this time of one another share the loop."""
+"""Two namespaces that send within this time of each other share the loop."""
 PIECE_BYTES: Final = 16 * 1024
-"""One connection's at a time: 80 messages of 200 bytes, which take one to two milliseconds. What comes in one piece is
-one command to a partition: with half as much a message costs a third more than without pieces, with this a sixth, with
-twice as much nothing; but then whoever comes waits for twice as long (measured, ADR 0020)."""
+"""Bytes of one connection that are processed at a time: 80 messages of 200 bytes, one to two milliseconds.
+
+Input of one piece is one command to a partition. With half as many bytes a message costs a third more than without
+pieces, with this number a sixth, with twice as many nothing; but a newcomer then waits twice as long (ADR 0020).
+"""
 LATELY_NS: Final = 50_000_000
-"""What was used so long ago counts half: among those that come anew, who asks for little has to be told from who stops
-for a moment because he has to wait for answers."""
+"""Half-life of recent use. Among newcomers it distinguishes a namespace that asks for little from one that only pauses
+for
+answers.
+"""
 DEBT_ROUNDS: Final = 20
-"""No more than so many rounds are passed over: it would be a punishment for what nobody else wanted."""
+"""The most rounds that a namespace is passed over. More would punish use that no other namespace wanted."""
 
 
 class Turns:
-    """One broker process's. All on the loop."""
+    """The fair scheduler of one broker process. All calls are on the loop."""
 
     __slots__ = (
         "_before",
@@ -65,34 +72,34 @@ class Turns:
         self._call_soon = call_soon
         self._now = now_ns
         self._new: list[tuple[float, int, Account]] = []
-        """Those that come anew, a heap: by what they have used lately, then as they came."""
+        """Newly arrived accounts, a heap by recent use, then by arrival."""
         self._count = 0
         self._known: OrderedDict[Account, None] = OrderedDict()
-        """In their order."""
+        """Accounts that have had a turn, in the order of their next one."""
         self._before: deque[Callable[[], None]] = deque()
-        """What is called before the next slice."""
+        """Calls that run before the next slice."""
         self._is_set = False
-        """A slice will come, or goes on."""
+        """Whether a slice is scheduled or running."""
         self._last: Account | None = None
         self._last_ns = 0
         self._shared_until_ns = 0
         self._began_ns = 0
         self._sharing = 0
-        """Namespaces without units of their own whose input waits."""
+        """The number of waiting namespaces without units of their own."""
         self.left = 1.0
-        """The weight of them all together, in units."""
+        """The weight of all namespaces without units of their own together, in units."""
         self.all = 1.0
-        """Theirs and that of the namespaces with units of their own."""
+        """The weight of all namespaces, in units."""
 
     @property
     def waiting(self) -> int:
-        """Connections whose input waits."""
+        """The number of connections whose input waits."""
         return sum(len(account.readers) for account in (*self._known, *(account for _, _, account in self._new)))
 
     # -- at once -----------------------------------------------------------------------------------------------------
 
     def begin(self, account: Account) -> bool:
-        """Whether its input may be done at once: then do it, and say `end`."""
+        """Tell whether the account's input may be processed at once. If so, the caller processes it and calls `end`."""
         now_ns = self._now()
         if account is not self._last:
             if self._last is not None and now_ns - self._last_ns < APART_NS:
@@ -105,21 +112,21 @@ class Turns:
         return True
 
     def end(self, account: Account, size_bytes: int) -> None:
-        """What was begun is done."""
+        """Note the cost of input that `begin` admitted."""
         account.spend(self._now() - self._began_ns)
         account.moved += size_bytes
 
     # -- in turns ----------------------------------------------------------------------------------------------------
 
     def soon(self, call: Callable[[], None]) -> None:
-        """As the loop's ``call_soon``, but before a slice that waits already."""
+        """Call as the loop's ``call_soon`` does, but before a slice that is scheduled already."""
         if self._is_set:
             self._before.append(call)
         else:
             self._call_soon(call)
 
     def add(self, reader: Reader) -> None:
-        """Have its input done when its turn comes. Not twice before that."""
+        """Queue a reader for its turn. A reader must not be queued twice."""
         account = reader.account
         if not account.is_listed:
             account.is_listed = True
@@ -133,7 +140,7 @@ class Turns:
                 account.credit_ns = quantum
                 self._add_new(account)
         elif not account.readers and account.credit_ns > 0 and account in self._known:
-            # What is left of its quantum it may use when it likes.
+            # It may use the rest of its quantum when it likes.
             del self._known[account]
             self._add_new(account)
         account.readers.append(reader)
@@ -152,7 +159,7 @@ class Turns:
         self._call_soon(self._run)
 
     def _run(self) -> None:
-        """One slice."""
+        """Run one slice."""
         before, new, known = self._before, self._new, self._known
         try:
             while before:
@@ -171,13 +178,13 @@ class Turns:
                 else:
                     break
         finally:
-            # Behind what was called soon in the slice.
+            # Behind the calls that were scheduled in the slice.
             self._is_set = False
             if new or known or before:
                 self._set()
 
     def _serve(self, account: Account, began_ns: int) -> int:
-        """A piece of its input; when that was done."""
+        """Process one piece of the account's input; returns the time at its end."""
         reader = account.readers.popleft()
         more = reader.read_piece()
         now_ns = self._now()
@@ -201,7 +208,10 @@ class Turns:
                 self._refill(account)
 
     def _next_known(self) -> Account | None:
-        """Whose turn it is. Those that have used up their quantum get another and go to the end."""
+        """Return the account whose turn it is.
+
+        Accounts that have used up their quantum get another one and go to the end.
+        """
         known = self._known
         while known:
             account = next(iter(known))
@@ -226,7 +236,7 @@ class Turns:
         return int(QUANTUM_NS * (self.left / max(1, self._sharing) if units is None else units))
 
     def follow(self, account: Account, units: float | None) -> None:
-        """A namespace has other ``units`` in this process; None: none of its own."""
+        """Set the units of a namespace in this process; None: none of its own."""
         if account.is_listed:
             self._sharing += (units is None) - (account.units is None)
         account.units = units
