@@ -63,6 +63,8 @@ class Connection:
         """Largest message that a link of this connection may bring, of those that we have accepted."""
         self.more_to_read = False
         """Bytes that came are not read yet (`Limits.performatives_at_once`): call `receive_data` again, with none."""
+        self.ids_looked_at = 0
+        """Deliveries that were looked at for the dispositions of this call of `receive_data`."""
         self._handshake = ServerHandshake() if server else ClientHandshake(login)
         self._channels = NumberPool()
         self._sessions_in: dict[int, Session] = {}
@@ -236,7 +238,11 @@ class Connection:
         sessions = self._sessions_in
         is_open = State.OPEN  # a member is looked up in ten times the time of a variable
         left = self.limits.performatives_at_once
-        while available - pos >= HEADER_BYTES:
+        ids_max = self.limits.ids_at_once
+        self.ids_looked_at = 0
+        for _ in range(self.limits.frames_at_once):
+            if available - pos < HEADER_BYTES:
+                break
             size, offset, kind, channel = unpack(data, pos)
             body = pos + offset * 4
             end = pos + size
@@ -256,6 +262,9 @@ class Connection:
                         continue
                     if code == _DISPOSITION:
                         session.on_disposition(data, body + 3, end, events)
+                        if ids_max is not None and self.ids_looked_at > ids_max:
+                            self.more_to_read = pos < available
+                            break
                         continue
                 performative, _after = decode_performative(data, body, end, self.limits.nesting_max)
                 self._on_performative(channel, session, performative, events)
@@ -271,6 +280,8 @@ class Connection:
                 if left <= 0:
                     self.more_to_read = pos < available
                     break
+        else:
+            self.more_to_read = pos < available
         return pos
 
     def _on_performative(self, channel: int, session: Session | None, performative: Any, events: list[Event]) -> None:

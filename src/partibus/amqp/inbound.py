@@ -241,6 +241,10 @@ class Inbound:
         self, first: int, last: int, settled: bool, state: DeliveryState | None, events: list[Event]
     ) -> None:
         """The sending peer tells what became of deliveries that we hold (it settles second, or withdraws)."""
+        if state is None and not settled:
+            return
+        if first != last:
+            self._session.connection.ids_looked_at += len(self.unsettled)
         for delivery_id in ids_in_range(first, last, self.unsettled):
             delivery = self.unsettled.get(delivery_id)
             if delivery is None:

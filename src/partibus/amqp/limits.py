@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from msgspec import Struct
 
 from partibus.amqp.codec.decoder import MAX_NESTING
@@ -42,5 +44,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     performatives_at_once: int | None = None
     """Frames other than transfers and dispositions that one call of `Connection.receive_data` reads; what is behind
     them waits for the next call (`Connection.more_to_read`). None: all."""
+    frames_at_once: int = sys.maxsize
+    """Frames of any kind that one call of `Connection.receive_data` reads; the rest waits likewise."""
+    ids_at_once: int | None = None
+    """Deliveries that the dispositions of one call of `Connection.receive_data` may name, or have to be looked among;
+    the rest waits likewise. None: any number."""
     idle_timeout_ms: int = 240_000
     """Advertised; a connection that is silent for longer is closed. 0: never."""

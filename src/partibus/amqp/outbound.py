@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from partibus.amqp import serial
 from partibus.amqp.codec.fast import DispositionWriter, TransferWriter, transfer_head
-from partibus.amqp.codec.states import DeliveryState
+from partibus.amqp.codec.states import DeliveryState, Received
 from partibus.amqp.endpoint import ENDING
 from partibus.amqp.errors import UsageError
 from partibus.amqp.events import Event, WindowOpened
@@ -71,6 +71,7 @@ class Outbound:
         "bytes_waiting",
         "next_delivery_id",
         "next_transfer_id",
+        "stated",
         "unsettled",
         "window",
     )
@@ -82,6 +83,10 @@ class Outbound:
         self.next_transfer_id = 0
         self.next_delivery_id = 0
         self.unsettled: dict[int, tuple[Sender, object]] = {}
+        """Deliveries of which the peer has not stated an outcome."""
+        self.stated: dict[int, tuple[Sender, object]] = {}
+        """Deliveries whose outcome the peer has stated and we have not settled. A peer that states it again and again
+        is not listened to: each time would cost what the first one did."""
         self._waiting: deque[_Waiting] = deque()
         self.bytes_waiting = 0
         self._drained_later: list[Sender] = []
@@ -200,7 +205,8 @@ class Outbound:
 
     def unsettled_of(self, link: Sender) -> list[object]:
         """The contexts of a link's deliveries that are not settled, and of those that have not begun to leave."""
-        sent = [context for sender, context in self.unsettled.values() if sender is link]
+        held = (*self.unsettled.values(), *self.stated.values())
+        sent = [context for sender, context in held if sender is link]
         waiting = [one for one in self._waiting if one.link is link and one.delivery_id is None and not one.settled]
         return sent + [one.context for one in waiting]
 
@@ -217,31 +223,57 @@ class Outbound:
     def on_disposition(
         self, first: int, last: int, settled: bool, state: DeliveryState | None, events: list[Event]
     ) -> None:
-        """The receiving peer tells the state of deliveries; ids that are settled already are passed over."""
-        unsettled = self.unsettled
-        if first == last:
-            entry = unsettled.pop(first, None) if settled else unsettled.get(first)
-            if entry is not None:
-                add_disposed(events, entry[0], entry[1], first, state, settled)
+        """Note what the receiving peer says of deliveries; pass over ids that are settled already."""
+        if state is None and not settled:
             return
+        unsettled = self.unsettled
+        final = settled or type(state) is not Received
+        if first == last:
+            entry = unsettled.pop(first, None) if final else unsettled.get(first)
+            if entry is None:
+                if not settled or (entry := self.stated.pop(first, None)) is None:
+                    return
+            elif final and not settled:
+                self.stated[first] = entry
+            add_disposed(events, entry[0], entry[1], first, state, settled)
+            return
+        connection = self._session.connection
+        if settled and self.stated:
+            self._settle_stated(first, last, state, events)
+        connection.ids_looked_at += len(unsettled)
         for delivery_id in ids_in_range(first, last, unsettled):  # type: ignore[arg-type]
-            entry = unsettled.pop(delivery_id, None) if settled else unsettled.get(delivery_id)
+            entry = unsettled.pop(delivery_id, None) if final else unsettled.get(delivery_id)
             if entry is not None:
+                if final and not settled:
+                    self.stated[delivery_id] = entry
                 add_disposed(events, entry[0], entry[1], delivery_id, state, settled)
+
+    def _settle_stated(self, first: int, last: int, state: DeliveryState | None, events: list[Event]) -> None:
+        stated = self.stated
+        self._session.connection.ids_looked_at += len(stated)
+        for delivery_id in ids_in_range(first, last, stated):  # type: ignore[arg-type]
+            entry = stated.pop(delivery_id, None)
+            if entry is not None:
+                add_disposed(events, entry[0], entry[1], delivery_id, state, True)
 
     def settle(self, delivery_ids: Iterable[int], state: DeliveryState | None, retain: bool) -> int:
         """Tell the peer the final state, one frame per run of ids; returns how many are settled by that."""
         session = self._session
         if session.state in ENDING:
             return 0
-        unsettled_before = len(self.unsettled)
+        unsettled, stated = self.unsettled, self.stated
+        before = len(unsettled) + len(stated)
         writer = DispositionWriter(session.local_channel, _SENDER_ROLE, True, state)
         first = last = -1
         for delivery_id in delivery_ids:
-            if delivery_id not in self.unsettled:
-                continue
-            if not retain:
-                del self.unsettled[delivery_id]
+            entry = stated.pop(delivery_id, None)
+            if entry is None:
+                if delivery_id not in unsettled:
+                    continue
+                if not retain:
+                    del unsettled[delivery_id]
+            elif retain:  # the peer may state another outcome
+                unsettled[delivery_id] = entry
             if first >= 0:
                 if delivery_id == (last + 1) & serial.MASK:
                     last = delivery_id
@@ -250,7 +282,7 @@ class Outbound:
             first = last = delivery_id
         if first >= 0:
             session.output.write(writer.frame(first, last))
-        return unsettled_before - len(self.unsettled)
+        return before - len(unsettled) - len(stated)
 
     def drained_after_waiting(self, link: Sender) -> bool:
         """True if deliveries of `link` still wait here: `link.drained` will be called when they have left."""
@@ -267,6 +299,7 @@ class Outbound:
             self.bytes_waiting = sum(len(waiting.payload) for waiting in self._waiting)
         if link in self._drained_later:
             self._drained_later.remove(link)
-        gone = [delivery_id for delivery_id, entry in self.unsettled.items() if entry[0] is link]
-        for delivery_id in gone:
-            del self.unsettled[delivery_id]
+        for held in (self.unsettled, self.stated):
+            gone = [delivery_id for delivery_id, entry in held.items() if entry[0] is link]
+            for delivery_id in gone:
+                del held[delivery_id]

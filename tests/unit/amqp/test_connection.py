@@ -19,7 +19,7 @@ from partibus.amqp.codec.performatives import Begin, Close, End, Flow, Open, Sas
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.errors import DecodeError
 from partibus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_FRAME, frame
-from tests.unit.amqp.peers import Joined, Scripted, of_type, read_frames
+from tests.unit.amqp.peers import Joined, Scripted, deliveries, of_type, read_frames, transfer
 
 BEGIN = Begin(next_outgoing_id=0, incoming_window=10, outgoing_window=10)
 FLOW = Flow(incoming_window=1, next_outgoing_id=0, outgoing_window=1)
@@ -246,3 +246,15 @@ def test_frames_behind_the_first_few_wait_for_the_next_call() -> None:
         events = scripted.connection.receive_data(data)
         opened.append((len(of_type(SessionOpened, events)), scripted.connection.more_to_read))
     assert opened == [(2, True), (2, True), (1, False), (1, False)]
+
+
+def test_frames_of_any_kind_take_turns() -> None:
+    scripted = Scripted(limits=Limits(frames_at_once=4))
+    link = scripted.with_receiver()
+    sent = b"".join(transfer(delivery_id=n) for n in range(10))
+    found = [deliveries(scripted.connection.receive_data(sent + EMPTY_FRAME[:-1]))]
+    while scripted.connection.more_to_read:
+        found.append(deliveries(scripted.connection.receive_data(b"")))
+    assert [len(each) for each in found] == [4, 4, 2]
+    assert all(delivery.link is link for each in found for delivery in each)
+    assert scripted.connection.receive_data(EMPTY_FRAME[-1:]) == []

@@ -12,6 +12,7 @@ from partibus.amqp import (
     Disposed,
     Limits,
     Modified,
+    Received,
     Rejected,
     Sender,
     TransactionalState,
@@ -19,8 +20,8 @@ from partibus.amqp import (
     WindowOpened,
 )
 from partibus.amqp.codec.performatives import Detach, Disposition, End, Flow, Transfer
-from partibus.amqp.frames import EMPTY_FRAME
-from tests.unit.amqp.peers import Frame, Joined, Scripted, deliveries, of_type
+from partibus.amqp.frames import EMPTY_FRAME, frame
+from tests.unit.amqp.peers import Frame, Joined, Scripted, deliveries, of_type, transfer
 
 
 def items(count: int, size: int = 10, first: int = 0) -> list[tuple[bytes, bytes, object]]:
@@ -439,3 +440,60 @@ def test_sending_on_an_ended_session_is_not_taken() -> None:
     assert link.send_many(items(1)) == 0
     link.settle_many([0], ACCEPTED)
     assert scripted.heard() == []
+
+
+def test_an_outcome_counts_once_however_often_it_is_stated() -> None:
+    """What is stated costs the owner a command; a frame of 30 bytes can state it for thousands of deliveries."""
+    scripted = Scripted()
+    link = scripted.with_sender()
+    link.send_many(items(5))
+    everything = Disposition(role=True, first=0, last=0x7FFFFFFF, settled=False, state=Modified(True))
+    assert scripted.say(everything) == [Disposed(link, contexts(0, 1, 2, 3, 4), [0, 1, 2, 3, 4], Modified(True), False)]
+    for again in (everything, Disposition(role=True, first=3, settled=False, state=ACCEPTED)):
+        assert scripted.say(again) == []
+    assert link.settle_many([1], RELEASED, retain=True) == 0
+    assert scripted.say(everything) == [Disposed(link, contexts(1), [1], Modified(True), False)]
+    assert link.settle_many([0, 1], RELEASED) == 2
+    assert scripted.say(Disposition(role=True, first=2, settled=True)) == [Disposed(link, contexts(2), [2], None, True)]
+    assert scripted.say(Disposition(role=True, first=0, last=9, settled=True)) == [
+        Disposed(link, contexts(3, 4), [3, 4], None, True)
+    ]
+    assert link.settle_many([0, 1, 2, 3, 4], RELEASED) == 0
+
+
+def test_deliveries_with_a_stated_outcome_go_with_their_link() -> None:
+    scripted = Scripted()
+    link = scripted.with_sender()
+    link.send_many(items(3))
+    scripted.say(Disposition(role=True, first=1, settled=False, state=ACCEPTED))
+    outbound = link.session.outbound
+    assert sorted(map(str, outbound.unsettled_of(link))) == contexts(0, 1, 2)
+    scripted.say(Detach(handle=0, closed=True))
+    assert not outbound.unsettled
+    assert not outbound.stated
+
+
+@pytest.mark.parametrize("role", [True, False])
+def test_dispositions_that_look_at_many_deliveries_take_turns(role: bool) -> None:
+    scripted = Scripted(limits=Limits(ids_at_once=25))
+    if role:
+        link = scripted.with_sender()
+        link.send_many(items(10))
+    else:
+        receiver = scripted.with_receiver()
+        scripted.connection.receive_data(b"".join(transfer(delivery_id=n) for n in range(10)))
+        assert len(receiver.session.inbound.unsettled) == 10
+    begun = Received(section_number=1, section_offset=2)
+    one = frame(0, Disposition(role=role, first=0, last=0x7FFFFFFF, settled=False, state=begun))
+    turns = [scripted.connection.receive_data(one * 7)]
+    while scripted.connection.more_to_read:
+        turns.append(scripted.connection.receive_data(b""))
+    assert [sum(len(event.delivery_ids) for event in of_type(Disposed, events)) for events in turns] == [30, 30, 10]
+
+
+def test_a_disposition_without_state_says_nothing() -> None:
+    scripted = Scripted()
+    link = scripted.with_sender()
+    link.send_many(items(3))
+    assert scripted.say(Disposition(role=True, first=0, last=2, settled=False)) == []
+    assert len(link.session.outbound.unsettled) == 3

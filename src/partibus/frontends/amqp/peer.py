@@ -54,6 +54,10 @@ PERFORMATIVES_AT_ONCE = 64
 takes a session, is half a millisecond, and thousands of them fit into what one read of a socket brings."""
 UNCLAIMED_TRANSACTIONS = 16
 """Open transactions of a connection without a claim: one client library declares before it shows one."""
+FRAMES_AT_ONCE = 2_048
+"""Frames of any kind: a message of no bytes takes some fifteen microseconds. Of larger ones fewer come in a read."""
+IDS_AT_ONCE = 4_096
+"""Deliveries that dispositions name, likewise: to settle one takes some five microseconds."""
 
 
 class Peer:
@@ -109,6 +113,8 @@ class Peer:
             pending_bytes_max=limits.outgoing_bytes,
             idle_timeout_ms=limits.idle_timeout_ms,
             performatives_at_once=PERFORMATIVES_AT_ONCE,
+            frames_at_once=FRAMES_AT_ONCE,
+            ids_at_once=IDS_AT_ONCE,
         )
         unclaimed = replace(
             self._limits,
