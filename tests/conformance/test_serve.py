@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import stat
@@ -14,9 +15,10 @@ from urllib.request import urlopen
 
 import pytest
 
+from partibus.client import OutgoingMessage, connect
 from partibus.namespace.access import EMULATOR_KEY
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.patience import PATIENCE_S, eventually
 from tests.conformance.clients.interface import ClientTrouble, Outgoing, Trouble, receive_all
 from tests.conformance.conftest import LIBRARIES
 
@@ -181,3 +183,21 @@ def test_garbage_on_the_port_ends_its_own_connection_only(shared: BrokerProcess,
                 pass
         client.send(queue, Outgoing(b"y"))
     assert shared.describe(queue).messages == 2
+
+
+@pytest.mark.parametrize("brokers", ["1", "2"])
+def test_no_other_user_can_read_what_a_broker_writes(tmp_path: Path, brokers: str) -> None:
+    """Although its directory was there before, and other programs of this user write files that all can read."""
+    data = tmp_path / "data"
+    before = os.umask(0o022)
+    try:
+        data.mkdir()
+        arguments = ("--telemetry", "full", "--telemetry-roll", "100ms", "--brokers", brokers)
+        with BrokerProcess(tmp_path, arguments=arguments) as broker:
+            broker.create_queue("q")
+            with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
+                client.sender("q").send([OutgoingMessage(body=b"x")])
+            eventually("telemetry is written", lambda: any((data / "telemetry").glob("*.parquet")))
+            assert [path for path in data.rglob("*") if not path.is_socket() and path.stat().st_mode & 0o077] == []
+    finally:
+        os.umask(before)

@@ -18,7 +18,8 @@ def backup(directory: Path, stores: tuple[str, ...], connection: str, as_json: b
     """Copy the stores and the catalog of a running broker to DIRECTORY.
 
     DIRECTORY must be new or empty, and is on the broker's machine. Each store is copied as it is at one moment, while
-    the broker goes on. Keys are not copied. Stores in PostgreSQL are left out: use its own tools.
+    the broker goes on. Keys are not copied, neither the operator's nor those of policies of namespaces and entities.
+    Stores in PostgreSQL are left out: use its own tools.
     """
     with open_client(connection) as client:
         made = back_up(client, directory.absolute(), stores)

@@ -21,6 +21,9 @@ ROOT_POLICY = "RootManageSharedAccessKey"
 EMULATOR_KEY = "SAS_KEY_VALUE"
 """The key that Microsoft's emulator takes and every example shows: no secret, so only good when asked for."""
 
+KEY_CHARS_MIN = 16
+"""Of a new key. 16 random letters and digits are 95 bits; keys that the broker makes have 44 characters of base64."""
+
 
 class Right(Flag):
     """What a policy allows. Manage implies the others."""

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from partibus.errors import UnusableFile
-from partibus.namespace.access import EMULATOR_KEY, RIGHTS, ROOT_POLICY, AccessPolicies, SasPolicy, rights_of
+from partibus.namespace.access import (
+    EMULATOR_KEY,
+    KEY_CHARS_MIN,
+    RIGHTS,
+    ROOT_POLICY,
+    AccessPolicies,
+    SasPolicy,
+    rights_of,
+)
 
 FILE_NAME = "keys.json"
 VERSION = 1
@@ -124,6 +132,9 @@ def _policy(entry: Any, index: int, refuse: Callable[[str], UnusableFile]) -> Sa
         raise refuse(f"{place}.rights must be an array of {', '.join(RIGHTS)}")
     if not isinstance(primary, str) or not isinstance(secondary, str) or not (primary or secondary):
         raise refuse(f"{place} must have a primaryKey or a secondaryKey, in text")
+    short = min(len(key) for key in (primary, secondary) if key)
+    if short < KEY_CHARS_MIN and EMULATOR_KEY not in (primary, secondary):
+        raise refuse(f"{place} has a key of {short} characters, but needs {KEY_CHARS_MIN}, so that it can't be guessed")
     if EMULATOR_KEY in (primary, secondary):
         raise refuse(f"{place} has the emulator's key, which everybody knows; serve with --emulator to accept it")
     return SasPolicy(name, rights_of(rights), primary, secondary)

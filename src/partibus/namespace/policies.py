@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from partibus.errors import ArgumentError, EntityExists, EntityNotFound
-from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, Right, SasPolicy
+from partibus.namespace.access import EMULATOR_KEY, KEY_CHARS_MIN, ROOT_POLICY, Right, SasPolicy
 from partibus.namespace.keys_file import new_key
 
 TEXT_MAX = 256
@@ -81,11 +81,19 @@ def _completed(policy: SasPolicy, known: SasPolicy | None, now_ms: int, make_key
         Right.MANAGE,
     ):
         raise ArgumentError("Rights", str(policy.rights), "Send, Listen, both, or Manage, which implies both")
+    kept = () if known is None else known.keys
     for field, key in (("PrimaryKey", policy.primary_key), ("SecondaryKey", policy.secondary_key)):
         if len(key) > TEXT_MAX:
             raise ArgumentError(field, f"{len(key)} characters", f"at most {TEXT_MAX} characters long")
         if key == EMULATOR_KEY:
             raise ArgumentError(field, "the emulator's", "a key that not everybody knows", "Leave it out: one is made.")
+        if 0 < len(key) < KEY_CHARS_MIN and key not in kept:
+            raise ArgumentError(
+                field,
+                f"{len(key)} characters",
+                f"at least {KEY_CHARS_MIN} characters long, so that it can't be guessed",
+                "Leave it out: one is made.",
+            )
     primary = policy.primary_key or make_key()
     secondary = policy.secondary_key or make_key()
     if known is not None and (known.rights, *known.keys) == (policy.rights, primary, secondary):

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -34,6 +35,8 @@ def serve(settings: Settings) -> int:
 
     Who calls may have disabled the collection of garbage before it imported this: it is enabled when the broker is
     ready."""
+    # Messages, keys and telemetry are in files. The processes that this one starts inherit it.
+    os.umask(0o077)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             return runner.run(_serve(settings))

@@ -19,7 +19,11 @@ def first_keys(catalog: Catalog) -> Keys:
     found: dict[str, SasPolicy | None] = {}
     for record in catalog.list_namespaces():
         if record.namespace_id != DEFAULT_ID:
-            able = [one for one in catalog.of(record.namespace_id).namespace_policies() if one.rights is Right.MANAGE]
+            able = [
+                one
+                for one in catalog.of(record.namespace_id).namespace_policies()
+                if one.rights is Right.MANAGE and one.keys
+            ]
             found[record.name] = min(able, key=lambda one: one.name != ROOT_POLICY, default=None)
     return found
 

@@ -2,7 +2,7 @@
 
 ```text
  BACKUP/stores/store-00.db ...   each the state of one store at one moment
- BACKUP/catalog.db               copied last
+ BACKUP/catalog.db               copied last, without the keys of access policies
  BACKUP/backup.json              the list; without it the directory is no backup
 ```
 
@@ -18,13 +18,15 @@ from threading import Event
 from typing import Any, NamedTuple
 
 from partibus.partition.ports import StoreError
-from partibus.store.sqlite.backup import check_directory, copy_database, copy_store
+from partibus.store.sqlite.backup import check_directory, copy_changed, copy_store
 from partibus.store.sqlite.creation import sync_directory, sync_file
 
 LIST = "backup.json"
 CATALOG = "catalog.db"
 STORES = "stores"
 FORMAT = 1
+_REMOVE_KEYS = "UPDATE policy SET primary_key = '', secondary_key = ''"
+"""A policy with empty keys opens nothing until it is given new ones."""
 
 
 class Backup(NamedTuple):
@@ -51,7 +53,7 @@ def back_up(
     except OSError as error:
         raise StoreError(f"{target}: can't be made: {error.strerror}", executed=False) from error
     sizes = {name: copy_store(path, store_file(directory, name), stop) for name, path in files.items()}
-    copy_database(catalog, directory / CATALOG, stop)
+    copy_changed(catalog, directory / CATALOG, stop, _REMOVE_KEYS)
     backup = Backup(now_ms, sizes, left_out)
     _write_list(directory, backup)
     return backup

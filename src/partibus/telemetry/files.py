@@ -31,7 +31,7 @@ class Files:
         self._name = name
         self._max_bytes = max_bytes
         self._written = 0
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._clean_up()
 
     def write(self, table: pa.Table) -> Path:
@@ -42,6 +42,7 @@ class Files:
         unfinished = self._folder / f".{name}{_UNFINISHED}"
         path = self._folder / name
         try:
+            unfinished.touch(mode=0o600)
             with unfinished.open("wb") as file:
                 pq.write_table(
                     table, file, compression="zstd", compression_level=1, use_dictionary=_TEXTS,

@@ -21,6 +21,7 @@ from tests.unit.frontends.node_requests import refusal, token_of, uuids
 HOSTS = {"acme-1": "acme-1.localhost", "bravo-1": "bravo-1.plant.example", "default": "localhost"}
 UNAUTHORIZED = "amqp:unauthorized-access"
 THROUGH = "com.microsoft:transfer-destination-address"
+Q_KEY = "a-key-of-16-characters"
 
 
 class Tenants(World):
@@ -174,18 +175,18 @@ class TestTokens:
 
     def test_of_one_are_refused_in_another_though_the_keys_are_alike(self, world: Tenants) -> None:
         for broker in world.namespaces:
-            broker.policies.set("", SasPolicy("same", Right.MANAGE, "the-same-key", "the-other"))
+            broker.policies.set("", SasPolicy("same", Right.MANAGE, "the-same-key-of-both", "the-other-key-of-both"))
         for host in HOSTS.values():
             client = world.enter(None, host)
             for other in HOSTS.values():
-                status = client.put_token("same", f"sb://{other}/q", key="the-same-key")
+                status = client.put_token("same", f"sb://{other}/q", key="the-same-key-of-both")
                 assert status == (202 if other == host else 401)
 
     def test_of_an_entitys_policy_open_none_of_that_name_elsewhere(self, world: Tenants) -> None:
-        world.namespaces.named("acme-1").policies.set("q", SasPolicy("of-q", Right.SEND, "q-key", "r-key"))
-        assert world.enter(None, HOSTS["acme-1"]).put_token("of-q", "sb://acme-1.localhost/q", key="q-key") == 202
-        assert world.enter(None, HOSTS["bravo-1"]).put_token("of-q", "sb://acme-1.localhost/q", key="q-key") == 401
-        assert world.enter(None, HOSTS["bravo-1"]).put_token("of-q", "sb://bravo-1.localhost/q", key="q-key") == 401
+        world.namespaces.named("acme-1").policies.set("q", SasPolicy("of-q", Right.SEND, Q_KEY, "r" * 16))
+        assert world.enter(None, HOSTS["acme-1"]).put_token("of-q", "sb://acme-1.localhost/q", key=Q_KEY) == 202
+        assert world.enter(None, HOSTS["bravo-1"]).put_token("of-q", "sb://acme-1.localhost/q", key=Q_KEY) == 401
+        assert world.enter(None, HOSTS["bravo-1"]).put_token("of-q", "sb://bravo-1.localhost/q", key=Q_KEY) == 401
 
 
 class TestWaysOut:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from partibus.amqp import Plain
 from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation
 from partibus.filters.model import CorrelationFilter, Rule, SqlFilter
 from partibus.namespace.access import Right, SasPolicy
@@ -12,6 +13,7 @@ from partibus.partition.ports import StoreError
 from tests.unit.frontends.harness import Client, World, body_of, message
 
 PATH = "t/Subscriptions/s"
+KEY = "mine-key-of-16-characters"
 
 
 @pytest.fixture
@@ -132,16 +134,17 @@ def test_an_update_changes_what_it_names_or_all(world: World) -> None:
 @pytest.mark.parametrize("change", ["key", "rights", "deleted", "unrelated"])
 def test_links_end_with_what_they_live_by(world: World, change: str) -> None:
     topology(world, partitioned=False)
-    policy = SasPolicy("mine", Right.LISTEN, "mine-key", "other-key")
+    policy = SasPolicy("mine", Right.LISTEN, KEY, "other-key-of-16-chars")
     world.broker.policies.set("t", policy)
-    client = world.client(login="mine")
+    client = Client(world, Plain("mine", KEY))
+    client.open()
     link = client.receiver(PATH)
     client.receive(link, 1)
     match change:
         case "key":
             world.broker.policies.regenerate_key("t", "mine")
         case "rights":
-            world.broker.policies.set("t", SasPolicy("mine", Right.SEND, "mine-key", "other-key"))
+            world.broker.policies.set("t", SasPolicy("mine", Right.SEND, KEY, "other-key-of-16-chars"))
         case "deleted":
             world.broker.policies.delete("t", "mine")
         case "unrelated":

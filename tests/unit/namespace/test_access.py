@@ -23,7 +23,7 @@ def write_keys(directory: Path, document: object, mode: int = 0o600) -> Path:
 
 
 def policy(**changes: object) -> dict[str, object]:
-    return {"version": 1, "policies": [{"name": "p", "rights": ["Send"], "primaryKey": "k"} | changes]}
+    return {"version": 1, "policies": [{"name": "p", "rights": ["Send"], "primaryKey": "k" * 16} | changes]}
 
 
 def test_manage_implies_send_and_listen() -> None:
@@ -171,9 +171,9 @@ def test_the_emulators_key_is_no_key_of_other_policies(tmp_path: Path) -> None:
 
 
 def test_an_edited_file_is_read(tmp_path: Path) -> None:
-    write_keys(tmp_path, policy(rights=["Send", "Listen"], secondaryKey="ключ"))
+    write_keys(tmp_path, policy(rights=["Send", "Listen"], secondaryKey="ключ-из-16-знаков"))
     (read,) = load_policies(tmp_path)
-    assert read == SasPolicy("p", Right.SEND | Right.LISTEN, "k", "ключ")
+    assert read == SasPolicy("p", Right.SEND | Right.LISTEN, "k" * 16, "ключ-из-16-знаков")
 
 
 @pytest.mark.parametrize(
@@ -192,6 +192,8 @@ def test_an_edited_file_is_read(tmp_path: Path) -> None:
         (policy(rights=[["Send"]]), "must be an array of Send, Listen, Manage"),
         (policy(primaryKey=""), "must have a primaryKey or a secondaryKey"),
         (policy(primaryKey=7), "must have a primaryKey or a secondaryKey"),
+        (policy(primaryKey="k" * 15), r"policies\[0\] has a key of 15 characters, but needs 16"),
+        (policy(secondaryKey="x"), r"policies\[0\] has a key of 1 characters, but needs 16"),
         (policy(secondaryKey=EMULATOR_KEY), "the emulator's key, .* --emulator"),
         ({"version": 1, "policies": policy()["policies"] * 2}, "names a policy twice"),  # type: ignore[operator]
     ],

@@ -152,7 +152,7 @@ def test_what_is_exported_makes_the_same_again(namespace: Namespace, tmp_path: P
 
 
 def test_what_the_file_can_not_say_is_told(namespace: Namespace) -> None:
-    policy = SasPolicy("p", Right.SEND, "secret-1", "secret-2")
+    policy = SasPolicy("p", Right.SEND, "secret-1-of-16-chars", "secret-2-of-16-chars")
     namespace.make(EntityDescription("T", kind=EntityKind.TOPIC), policies=[policy])
     namespace.change_policies(lambda _: [policy])
     parameters = Rule("parameters", SqlFilter("a = @b", {"@b": 1}))

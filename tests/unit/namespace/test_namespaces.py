@@ -165,10 +165,10 @@ class TestKeys:
     def test_a_token_for_one_is_none_for_another_though_both_have_the_key(self, namespaces: Namespaces) -> None:
         acme, bravo = namespaces.create("acme-1", STANDARD), namespaces.create("bravo-1", STANDARD)
         for broker in (acme, bravo, namespaces.default):
-            broker.policies.set("", SasPolicy("same", Right.SEND, "the-same-key", "the-other-key"))
+            broker.policies.set("", SasPolicy("same", Right.SEND, "the-same-key-of-both", "the-other-key-of-both"))
         for host, good in (("acme-1.localhost", acme), ("bravo-1", bravo), ("localhost", namespaces.default)):
             resource = f"sb://{host}/q"
-            token = make_token(resource, "same", "the-same-key", LATER_S)
+            token = make_token(resource, "same", "the-same-key-of-both", LATER_S)
             for broker in namespaces:
                 if broker is good:
                     assert broker.access.check_token(token, resource, NOW_MS / 1000).rights is Right.SEND
@@ -256,7 +256,7 @@ class TestDeleting:
         acme = member.namespaces.create("acme-1", replace(STANDARD, limits={"entities": 1}))
         key = acme.access.keys(ROOT_POLICY)[0]
         old = acme.create_queue("q", {}).queue
-        acme.policies.set("q", SasPolicy("of-q", Right.SEND, "k" * 10, "l" * 10))
+        acme.policies.set("q", SasPolicy("of-q", Right.SEND, "k" * 16, "l" * 16))
         member.namespaces.delete("acme-1")
         new = member.namespaces.create("acme-1", STANDARD)
         assert (len(new.namespace), new.namespace.record.options) == (0, STANDARD)
@@ -343,7 +343,7 @@ class TestSeveralBrokers:
         stays = first.namespaces.named("stays-1")
         stays.delete("old")
         stays.create_queue("new", {})
-        stays.policies.set("", SasPolicy("more", Right.SEND, "a-key", "b-key"))
+        stays.policies.set("", SasPolicy("more", Right.SEND, "a-key-of-16-characters", "b-key-of-16-characters"))
         first.namespaces.update("stays-1", lambda old: replace(old, limits={"entities": 5}))
         first.namespaces.delete("goes-1")
         first.namespaces.create("comes-1", STANDARD).create_queue("q", {})

@@ -185,8 +185,10 @@ def test_twelve_are_the_most(world: World) -> None:
         (SasPolicy("x" * 257, Right.SEND, "k", "l"), "KeyName"),
         (SasPolicy("a\nb", Right.SEND, "k", "l"), "KeyName"),
         (SasPolicy("p", Right(0), "k", "l"), "Rights"),
-        (SasPolicy("p", Right.SEND, "secret" * 100, "l"), "PrimaryKey"),
-        (SasPolicy("p", Right.SEND, "k", EMULATOR_KEY), "SecondaryKey"),
+        (SasPolicy("p", Right.SEND, "secret" * 100, "l" * 16), "PrimaryKey"),
+        (SasPolicy("p", Right.SEND, "k" * 16, EMULATOR_KEY), "SecondaryKey"),
+        (SasPolicy("p", Right.SEND, "secret", ""), "PrimaryKey"),
+        (SasPolicy("p", Right.SEND, "", "secret-of-15-ch"), "SecondaryKey"),
     ],
 )
 def test_what_can_be_no_policy_is_refused_without_its_keys(policy: SasPolicy, field: str) -> None:
@@ -195,6 +197,14 @@ def test_what_can_be_no_policy_is_refused_without_its_keys(policy: SasPolicy, fi
     assert caught.value.field == field
     assert "secret" not in str(caught.value)
     assert EMULATOR_KEY not in str(caught.value)
+
+
+def test_a_short_key_of_an_earlier_version_stays_until_it_is_changed() -> None:
+    known = [SasPolicy("p", Right.SEND, "short", "l" * 16, 1, 1)]
+    more = SasPolicy("q", Right.SEND, "", "")
+    assert completed([*known, more], known, 2)[0] is known[0]
+    with pytest.raises(ArgumentError, match="at least 16 characters"):
+        completed([SasPolicy("p", Right.SEND, "shorter", "l" * 16)], known, 2)
 
 
 def test_a_name_is_given_once_in_a_list() -> None:

@@ -84,6 +84,45 @@ def _copy(source: Path, part: Path, stop: Event, change: str | None, values: tup
             writing.execute(change, values)
 
 
+def copy_changed(source: Path, target: Path, stop: Event, change: str) -> int:
+    """Copy a database as `copy_database` does, with ``change`` made to the copy before anything of it is written: what
+    the statement removes never is on the disk that the copy is for. The whole database is in memory meanwhile, or in a
+    file of SQLite's own that has no name."""
+    part = target.with_name(f"{target.name}.part")
+
+    def step_done(status: int, remaining: int, total: int) -> None:
+        if stop.wait(PAUSE_S):
+            raise BackupStopped
+
+    try:
+        part.unlink(missing_ok=True)
+        with (
+            closing(connect(source, _CACHE_BYTES, DEFAULTS, pragmas="PRAGMA query_only = ON;")) as reading,
+            closing(sqlite3.connect("", isolation_level=None)) as changing,
+        ):
+            reading.execute("BEGIN")
+            reading.execute("SELECT count(*) FROM sqlite_master").fetchall()
+            reading.backup(changing, pages=STEP_PAGES, progress=step_done)
+            reading.execute("ROLLBACK")
+            changing.execute(change)
+            ((verdict,),) = changing.execute("PRAGMA quick_check(1)").fetchall()
+            if verdict != "ok":
+                raise refused(source, f"its copy is damaged, and so is it: {verdict}")
+            part.touch(mode=0o600, exist_ok=False)
+            # Unlike a copy of pages this leaves out what rows held that are deleted or changed.
+            changing.execute("VACUUM INTO ?", (str(part),))
+        size_bytes = part.stat().st_size
+        sync_file(part)
+        publish(part, target)
+        sync_directory(target.parent)
+    except (sqlite3.Error, OSError) as error:
+        raise store_error(error, source, f"copying it to {target}", executed=False) from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+    return size_bytes
+
+
 def check_directory(directory: Path) -> None:
     """Make a directory for copies. Raises `StoreError` unless it is new or empty: copies of different times in one
     directory would belong to nothing."""

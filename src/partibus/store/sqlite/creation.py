@@ -29,6 +29,7 @@ def prepare(path: Path, store_id: str, created_ms: int, empty: bytes) -> Path:
     for left in ("", "-wal", "-shm"):
         # By a process that was killed here: SQLite would take what a log says for later than what is in the file.
         unborn.with_name(f"{unborn.name}{left}").unlink(missing_ok=True)
+    unborn.touch(mode=0o600)  # SQLite gives the files that it puts beside a database the mode of the database
     unborn.write_bytes(empty)
     with closing(sqlite3.connect(unborn, isolation_level=None)) as connection:
         # Nobody sees the file before it is complete, so nothing needs a journal or a sync until the end.

@@ -1,8 +1,10 @@
 """The stores of one data directory: ``DATA/stores/store-00.db`` and so on, with ``DATA/lock`` for all of it."""
 
 import sqlite3
+import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from partibus.partition.ports import StoreError
@@ -66,6 +68,7 @@ def make_stores(data_dir: Path, *, created_ms: int, count: int = STORES_DEFAULT)
     directory = data_dir / "stores"
     _make_directory(data_dir)
     _make_directory(directory)
+    _close_to_others(directory)
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
         return _make_missing(directory, count, created_ms, pool)
 
@@ -128,6 +131,15 @@ def _make_missing(directory: Path, count: int, created_ms: int, pool: ThreadPool
     except (sqlite3.Error, OSError) as error:
         raise store_error(error, directory, "making the stores", executed=False) from error
     return paths
+
+
+def _close_to_others(directory: Path) -> None:
+    """Take away what an earlier version let other users of the machine do with store files."""
+    for path in (directory, *directory.glob("store-*")):
+        with suppress(FileNotFoundError, PermissionError):  # gone meanwhile, or another user's
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & 0o077:
+                path.chmod(mode & ~0o077)
 
 
 def _make_directory(directory: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from partibus.partition.generations import LeftOff
 from partibus.partition.keys import SubqueueKind, body_key, entry_key
 from partibus.partition.ports import FINISHED, Fate, StoreError, Writes
-from partibus.store.backup import LIST, Backup, back_up, read_backup, store_file
+from partibus.store.backup import CATALOG, LIST, Backup, back_up, read_backup, store_file
 from partibus.store.sqlite.backup import BackupStopped, copy_database, copy_store
 from partibus.store.sqlite.copies import StoreCopy
 from partibus.store.sqlite.store import SQLiteStore
@@ -180,12 +180,22 @@ def test_a_copy_of_another_format_is_refused(filled: Path) -> None:
 def catalog(tmp_path: Path) -> Path:
     path = tmp_path / "catalog.db"
     with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA secure_delete = OFF")
         connection.execute("CREATE TABLE entity (name TEXT)")
+        connection.execute("CREATE TABLE policy (name TEXT, primary_key TEXT, secondary_key TEXT)")
+        # One that is deleted, and leaves its bytes in pages that are free:
+        connection.execute("INSERT INTO policy VALUES ('old', ?, ?)", ("secret-old" * 1_000, "secret-too" * 1_000))
+        connection.commit()
+        connection.execute("DELETE FROM policy")
+        connection.execute("INSERT INTO policy VALUES ('p', 'secret-first', 'secret-second')")
     return path
 
 
 def make(filled: Path, catalog: Path, directory: Path, stop: Event | None = None) -> Backup:
-    files = {"store-00": filled, "store-01": filled}
+    return make_of({"store-00": filled, "store-01": filled}, catalog, directory, stop)
+
+
+def make_of(files: dict[str, Path], catalog: Path, directory: Path, stop: Event | None) -> Backup:
     return back_up(files, catalog, directory, ["store-02"], 1_000, stop or Event())
 
 
@@ -196,6 +206,26 @@ def test_a_backup_says_what_is_in_it(filled: Path, catalog: Path, tmp_path: Path
     assert (backup.began_ms, backup.left_out, list(backup.stores)) == (1_000, ["store-02"], ["store-00", "store-01"])
     assert positions(store_file(directory, "store-00")) == list(range(1, MESSAGES + 1))
     assert directory.stat().st_mode & 0o077 == 0
+
+
+def test_a_backup_holds_no_key(filled: Path, catalog: Path, tmp_path: Path) -> None:
+    assert b"secret-first" in catalog.read_bytes()
+    assert b"secret-old" in catalog.read_bytes()
+    directory = tmp_path / "backup"
+    make(filled, catalog, directory)
+    for path in directory.rglob("*"):
+        assert path.is_dir() or b"secret" not in path.read_bytes()
+    with closing(sqlite3.connect(directory / CATALOG)) as connection:
+        assert connection.execute("SELECT * FROM policy").fetchall() == [("p", "", "")]
+    assert (directory / CATALOG).stat().st_mode & 0o077 == 0
+
+
+def test_a_backup_that_is_stopped_while_it_copies_the_catalog_is_none(catalog: Path, tmp_path: Path) -> None:
+    stop = Event()
+    stop.set()
+    with pytest.raises(BackupStopped):
+        make_of({}, catalog, tmp_path / "backup", stop)
+    assert not (tmp_path / "backup" / CATALOG).exists()
 
 
 def test_a_directory_with_something_in_it_is_refused(filled: Path, catalog: Path, tmp_path: Path) -> None:

@@ -190,3 +190,19 @@ def test_a_second_process_on_one_directory_is_refused_and_told_who_has_it(tmp_pa
     again = lock_data_directory(tmp_path, Owner("other", "run"))
     close_stores(opened(tmp_path))
     again.release()
+
+
+def test_files_of_stores_are_for_their_owner_only_and_become_so_when_they_were_not(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        close_stores(opened(tmp_path))
+        directory = tmp_path / "stores"
+        assert {path.stat().st_mode & 0o077 for path in directory.iterdir()} == {0}
+        directory.chmod(0o755)
+        for path in directory.iterdir():
+            path.chmod(0o644)
+        stores = opened(tmp_path)
+        assert {path.stat().st_mode & 0o077 for path in (directory, *directory.iterdir())} == {0}
+        close_stores(stores)
+    finally:
+        os.umask(before)
