@@ -1,1 +1,1 @@
-"""Messages of a backup, sent to another queue through the client library."""
+"""Restoring of messages from a backup into a queue, through the client library."""

@@ -1,7 +1,8 @@
-"""How far a restore has come: a small file, replaced whole after each run of messages that the broker has stored.
+"""The progress of a restore: a small file, replaced as a whole after each run of messages that the broker has stored.
 
-A restore that was cut short goes on there. What was sent and not answered when it ended is sent again, one run of one
-sub-queue at most.
+An interrupted restore goes on from there. It repeats the messages that were sent but not answered: at most one run of
+one
+sub-queue.
 """
 
 import json
@@ -15,27 +16,34 @@ class Progress:
     """Next positions by partition and sub-queue, of one restore."""
 
     def __init__(self, path: Path, restore: dict[str, str]) -> None:
-        """``restore`` says of what and to where it is. Raises `InvalidOperation` when the file is that of another one,
-        or none."""
+        """Read the file at ``path``, if it exists.
+
+        ``restore`` names the source and the destination. Raises `InvalidOperation` when the file belongs to another
+        restore or is
+        no progress file.
+        """
         self._path = path
         self._document: dict[str, object] = dict(restore)
         self._next: dict[str, int] = {}
         self.sent = 0
-        """Messages, those of former runs included."""
+        """Messages sent, in earlier runs too."""
         if path.exists():
             self._read(restore)
 
     @property
     def begun(self) -> bool:
-        """A former run has sent something."""
+        """Whether an earlier run has sent something."""
         return bool(self._next)
 
     def next_pos(self, partition_id: int, kind: int) -> int:
-        """Where to go on."""
+        """Return the position to go on from."""
         return self._next.get(f"{partition_id}/{kind}", 0)
 
     def note(self, partition_id: int, kind: int, next_pos: int, sent: int) -> None:
-        """Everything below a position is stored in its new place; ``sent`` messages more than before."""
+        """Record that everything below ``next_pos`` is stored in its new place.
+
+        ``sent`` messages more than before were sent.
+        """
         self._next[f"{partition_id}/{kind}"] = next_pos
         self.sent += sent
         part = self._path.with_name(f"{self._path.name}.part")

@@ -1,7 +1,7 @@
-"""Restoring: an entity's messages out of a backup into a queue of a running broker.
+"""Restoring of an entity's messages from a backup into a queue of a running broker.
 
-Partition by partition, first the messages of the queue, then its dead letters, each in order of arrival; so the order
-within a key or session is kept. Nothing is served from the backup and nothing in it is changed.
+Partition by partition, first the messages of the queue, then its dead letters, each in order of arrival. So the order
+within a key or session is kept. Nothing in the backup is served or changed.
 """
 
 import shutil
@@ -28,17 +28,17 @@ from partibus.store.backup import CATALOG, read_backup, store_file
 from partibus.store.sqlite.copies import StoreCopy
 
 RUN = 200
-"""Messages that are sent before their answers are waited for and the progress is written down."""
+"""Messages sent before the restore waits for their answers and records its progress."""
 _COUNTER_BITS = 48
 _STORES_MAX = 10_000
-"""The catalog wants to know how many stores there are only to deal partitions."""
+"""A bound that the catalog never reaches here: it needs the number of stores only to place partitions."""
 _NAMED_MAX = 10
 DEAD_LETTER = "/$DeadLetterQueue"
 KINDS = {"active": (SubqueueKind.ACTIVE,), "dead-letter": (SubqueueKind.DEAD_LETTER,)}
-"""Which sub-queues; all for anything else."""
+"""Sub-queues by option; all of them otherwise."""
 
 OnSent = Callable[[int], None]
-"""Gets the number of messages sent until now."""
+"""Gets the number of messages sent so far."""
 
 
 class Source(NamedTuple):
@@ -50,12 +50,15 @@ class Source(NamedTuple):
 
 
 def find(backup: Path, name: str, namespace: str = DEFAULT_NAME) -> Source:
-    """Look an entity up. Raises `EntityNotFound`, for the namespace as well; `partibus.partition.ports.StoreError` when
-    the directory is none; and `InvalidOperation` for a topic, and when a store that has messages of the entity is not
-    in the backup."""
+    """Look up an entity in a backup.
+
+    Raises `EntityNotFound` for an unknown entity or namespace, `partibus.partition.ports.StoreError` when the directory
+    is no
+    backup, and `InvalidOperation` for a topic, or when the backup lacks a store with messages of the entity.
+    """
     stores = read_backup(backup).stores
     with TemporaryDirectory() as folder:
-        # A catalog is opened to be written: of a copy, the backup may be on a medium that can't be.
+        # A catalog is opened for writing. The copy allows for a backup on a read-only medium.
         shutil.copyfile(backup / CATALOG, Path(folder) / CATALOG)
         catalog = Catalog(Path(folder), _STORES_MAX)
         try:
@@ -76,7 +79,7 @@ def find(backup: Path, name: str, namespace: str = DEFAULT_NAME) -> Source:
 
 
 def _nothing_in(topic: EntityRecord, subscriptions: Sequence[EntityRecord]) -> InvalidOperation:
-    """What was published is in the subscriptions; only what is scheduled is still the topic's."""
+    """Explain that the messages of a topic are in its subscriptions; only scheduled ones are still the topic's."""
     paths = [f"'{record.description.name}'" for record in subscriptions]
     named = ", ".join(paths[:_NAMED_MAX]) + (f" and {len(paths) - _NAMED_MAX} more" if len(paths) > _NAMED_MAX else "")
     what = f"Restore one of its subscriptions: {named}." if paths else "It has no subscriptions."
@@ -84,11 +87,13 @@ def _nothing_in(topic: EntityRecord, subscriptions: Sequence[EntityRecord]) -> I
 
 
 def make_side_entity(client: Client, source: Source, into: str) -> bool:
-    """Make the queue that messages are restored into, like the one in the backup; False when it is there already.
+    """Create the queue that messages are restored into, like the one in the backup; returns False when it exists.
 
-    What would take messages away again is left out of it: times to live, deletion when idle, forwarding; and duplicate
-    detection, since messages that were apart then may have the same id. Raises `InvalidOperation` when it is there and
-    requires sessions where the one in the backup does not.
+    It lacks what would take messages away again: times to live, deletion when idle, and forwarding. It also lacks
+    duplicate
+    detection, since old messages far apart may have the same id. Raises `InvalidOperation` when the existing queue
+    requires
+    sessions and the one in the backup does not.
     """
     entities = Entities(client)
     options = source.record.description.options
@@ -114,8 +119,10 @@ def make_side_entity(client: Client, source: Source, into: str) -> bool:
 
 
 def restore(source: Source, sender: Sender, progress: Progress, which: str, on_sent: OnSent) -> int:
-    """Send what is not sent yet; how many messages that were. Raises `SendFailed` and other kinds of `ClientError`,
-    then another run goes on where this one was."""
+    """Send the messages that are not sent yet; returns their number.
+
+    Raises `SendFailed` and other kinds of `ClientError`; another run then goes on from there.
+    """
     before = progress.sent
     name = source.record.description.name
     for place in source.record.placements:

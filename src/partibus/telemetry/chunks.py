@@ -1,7 +1,7 @@
-"""At the writer: chunks of records become columns of rows; batches wait for their commits (`layout`).
+"""The writer's side of chunks: records become columns of rows, and batches wait for their commits (`layout`).
 
-Of a message that is delivered or settled the broker has no key at hand, except a session. The writer remembers the keys
-of the messages that it has seen sent, so many as fit `KEYS_MAX`: rows of older ones have none.
+The broker has no key at hand for a message that is delivered or settled, except a session id. The writer remembers the
+keys of sent messages, `KEYS_MAX` at most; rows of older messages have no key.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,14 +29,14 @@ from partibus.telemetry.layout import (
 from partibus.telemetry.schema import KEY_MAX, NAMESPACE
 
 KEYS_MAX = 1 << 18
-"""Keys of messages that are remembered, twice: some 60 MB if all differ."""
+"""The most remembered keys, twice: some 60 MB if all differ."""
 COMMIT_FAILED, COMMIT_UNKNOWN = 3, 4
-"""Outcomes beside those of `partibus.partition.notes`."""
+"""Outcomes beyond those of `partibus.partition.notes`."""
 NO_LATENCY = -1
 
 
 class Place(NamedTuple):
-    """See `partibus.telemetry.recorder.Place`."""
+    """The place of a partition row (`partibus.telemetry.recorder.Place`)."""
 
     entity: str
     partition: int
@@ -45,18 +45,18 @@ class Place(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Messages with which the same was done at once."""
+    """Messages that went through the same operation together."""
 
     operation: int
     kind: int
     outcome: int
     row: int
     size: int
-    """Messages."""
+    """The number of messages."""
     now_ms: int
     taken_us: int
     columns: Any
-    """One array of 64-bit numbers, column behind column."""
+    """One array of 64-bit numbers, column after column."""
     keys: bytes
 
 
@@ -84,19 +84,19 @@ class Used(NamedTuple):
 
 
 class Rows:
-    """What is ready to be written."""
+    """Rows that are ready to be written."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         self.latencies_us: list[int] = []
-        """Of each batch."""
+        """The latency of each batch."""
         self.outcomes: list[int] = []
         self.commits: list[Committed] = []
         self.uses: list[Used] = []
         self.count = 0
 
     def add(self, batch: Batch, latency_us: int, outcome: int) -> None:
-        """A batch that waits for nothing any more."""
+        """Add a batch that waits for nothing."""
         self.batches.append(batch)
         self.latencies_us.append(latency_us)
         self.outcomes.append(outcome)
@@ -104,16 +104,16 @@ class Rows:
 
 
 class Reader:
-    """Reads chunks; `rows` is what they have come to."""
+    """Reads chunks and gathers their `rows`."""
 
     def __init__(self) -> None:
         self.rows = Rows()
         self.places: dict[int, Place] = {}
         self._waiting: dict[int, dict[int, list[Batch]]] = {}
-        """By runtime and commit."""
+        """Waiting batches by runtime and commit."""
 
     def read(self, chunk: bytes) -> None:
-        """Take a whole chunk."""
+        """Read a whole chunk."""
         at, end = 0, len(chunk)
         while at < end:
             kind = chunk[at]
@@ -143,13 +143,13 @@ class Reader:
                 self._give_up(self._waiting.pop(runtime, {}), COMMIT_FAILED)
 
     def end(self) -> None:
-        """Nothing more comes: what waits for its commit will not hear of it."""
+        """End: batches that wait for their commit will not hear of it."""
         for waiting in self._waiting.values():
             self._give_up(waiting, COMMIT_UNKNOWN)
         self._waiting.clear()
 
     def take(self) -> Rows:
-        """What is ready."""
+        """Take the rows that are ready."""
         rows, self.rows = self.rows, Rows()
         return rows
 
@@ -184,8 +184,10 @@ class Reader:
 
 
 class Keys:
-    """Remembers keys of messages: by partition row and sequence counter. In two halves: when the younger one is full,
-    the older one is forgotten."""
+    """Remembers keys of messages by partition row and sequence counter.
+
+    The memory has two halves. When the younger one is full, the older one is dropped.
+    """
 
     def __init__(self, most: int = KEYS_MAX) -> None:
         self._most = most
@@ -194,7 +196,7 @@ class Keys:
         self._slots: dict[str, int] = {}
 
     def of(self, batch: Batch, sequences: Iterable[int]) -> Iterator[str | None]:
-        """The key of each message of a batch."""
+        """Return the key of each message of a batch."""
         base = batch.row << 40
         if batch.keys:
             keys = batch.keys.decode("utf-8", "surrogatepass").split("\0")
@@ -209,7 +211,7 @@ class Keys:
         return (younger(base | number) or older(base | number) for number in sequences)
 
     def slot(self, key: str) -> int:
-        """As `slot_for_key`; each key is hashed once."""
+        """Return the slot of a key as `slot_for_key` does; each key is hashed once."""
         slot: int | None = self._slots.get(key)
         if slot is None:
             if len(self._slots) > self._most:
@@ -219,5 +221,5 @@ class Keys:
 
 
 def shown(text: str, most: int = KEY_MAX) -> str:
-    """A text as a file can have it; at most so many characters of it."""
+    """Make a text that a file can hold, of ``most`` characters at most."""
     return text[:most].encode("utf-8", "replace").decode() if not text.isascii() else text[:most]

@@ -1,8 +1,8 @@
-"""From a broker to the process that writes its telemetry. The broker never waits for it.
+"""Transport from a broker to the process that writes its telemetry. The broker never waits for it.
 
-What was packed goes into a socket every `FLUSH_S`, or when there is a chunk. What the socket does not take waits here,
-within a bound; beyond that, chunks are dropped and counted. A writer that has ended is started again, later each time
-that it does not last. Its reports say how many rows have got into files, so what is lost with it is counted, too.
+Packed bytes go into a socket every `FLUSH_S`, or when a chunk is full. Bytes that the socket does not take wait here
+within a bound; beyond it the feed drops chunks and counts them. A writer that has ended is started again, with a longer
+pause each time that it does not last. Its reports say how many rows are in files, so rows lost with it are counted too.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ SOCKET_BYTES = 1 << 20
 RESTART_S = 1.0
 RESTART_MAX_S = 30.0
 STABLE_S = 60.0
-"""A writer that has lasted so long is started again as if it were the first."""
+"""The lifetime after which a writer counts as stable; the next start then has no pause."""
 
 
 class Feed:
-    """One broker's writer."""
+    """The feed of one broker's writer."""
 
     def __init__(
         self, settings: TelemetrySettings, data: Path, broker: str, run: str, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """``run``: of the broker; its files have both in their names."""
+        """Prepare a feed. ``run`` identifies the broker's run; the names of the files have both."""
         sample = settings.sample if settings.mode == SAMPLED else None
         self.recorder = PackedRecorder(sample)
         self.folder = settings.folder or data / FOLDER
@@ -53,15 +53,15 @@ class Feed:
         )
         self._loop = loop
         self._waiting: deque[tuple[bytes, int]] = deque()
-        """Chunks, and how many rows they have."""
+        """Waiting chunks, with the number of their rows."""
         self._waiting_bytes = 0
         self._sent_bytes = 0
-        """Of the first of them."""
+        """Bytes of the first chunk that are sent."""
         self._child: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._is_blocked = False
         self._sent_rows = 0
-        """To the present writer."""
+        """Rows sent to the current writer."""
         self._reported = (0, 0)
         self._report = b""
         self._started_s = 0.0
@@ -75,7 +75,7 @@ class Feed:
 
     @property
     def pid(self) -> int | None:
-        """Of the writer, while there is one."""
+        """The process id of the writer while it runs."""
         return None if self._child is None else self._child.pid
 
     def start(self) -> None:
@@ -107,7 +107,7 @@ class Feed:
         self._send()
 
     def flush(self) -> None:
-        """Hand over what was packed, or drop it when too much waits already."""
+        """Hand over the packed bytes, or drop them when too much waits."""
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
@@ -121,7 +121,7 @@ class Feed:
             self._send()
 
     def close(self) -> None:
-        """Hand over what is left and wait until the writer has written it, for some seconds at most. Blocks."""
+        """Hand over the rest and wait until the writer has written it, for some seconds at most. Blocks."""
         if self._closed:
             return
         self.flush()
@@ -153,7 +153,7 @@ class Feed:
         end.close()
 
     def _begin(self) -> None:
-        """There is something to be flushed, soon."""
+        """Schedule a flush."""
         if self._flushing is None and not self._closed:
             self._flushing = self._loop.call_later(FLUSH_S, self._flush_on_time)
 
@@ -208,8 +208,11 @@ class Feed:
             self._reported = (written, lost)
 
     def _gone(self) -> None:
-        """The writer has ended. The next one is told the names anew, so chunks that wait are of use to it, but for one
-        that this one has had a part of."""
+        """Start over after the writer has ended.
+
+        The next writer is told the names again. So it can use the waiting chunks, except one that this writer has had a
+        part of.
+        """
         end, child = self._socket, self._child
         assert end is not None, "it was there"
         assert child is not None, "it was there"

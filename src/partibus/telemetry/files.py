@@ -1,7 +1,7 @@
-"""Rolling Parquet files in a folder, which brokers share.
+"""Rolling Parquet files in a folder that brokers share.
 
-A file gets its name when it is complete, so whoever lists the folder, Spark for one, sees whole files only. Names begin
-with the time: the oldest file comes first. What a writer that was killed has left is hidden, and removed by the next.
+A file gets its name when it is complete, so readers that list the folder see whole files only. A name begins with the
+time: the oldest file comes first. Files that a killed writer has left are hidden, and the next writer removes them.
 """
 
 import os
@@ -16,17 +16,17 @@ SUFFIX: Final = ".parquet"
 _UNFINISHED: Final = ".writing"
 _ABANDONED: Final = timedelta(hours=1)
 _TEXTS: Final = ["op", "namespace", "entity", "broker", "key", "outcome", "partition_id", "store"]
-"""Columns in which values come again and again."""
+"""Columns with few distinct values."""
 _NEIGHBOURLY: Final = ("time", "position", "sequence_number", "size_bytes", "dwell_ms")
 _DELTAS: Final = dict.fromkeys(_NEIGHBOURLY, "DELTA_BINARY_PACKED")
-"""Columns in which neighbours are alike."""
+"""Columns in which neighbours are similar."""
 
 
 class Files:
-    """What one writer writes, and all that is in the folder."""
+    """The files of one writer, and the bound on all files in the folder."""
 
     def __init__(self, folder: Path, name: str, max_bytes: int) -> None:
-        """``name`` is in the names of the files, and no other writer's. Raises OSError."""
+        """Prepare the folder. ``name`` is unique to the writer and part of its files' names. Raises OSError."""
         self._folder = folder
         self._name = name
         self._max_bytes = max_bytes
@@ -58,7 +58,7 @@ class Files:
         return path
 
     def make_room(self, size_bytes: int = 0) -> None:
-        """Remove the oldest files until so many bytes more are within the bound."""
+        """Remove the oldest files until ``size_bytes`` more are within the bound."""
         sizes = {}
         for path in sorted(self._folder.glob(f"[!.]*{SUFFIX}")):
             try:
@@ -73,7 +73,7 @@ class Files:
             total -= size
 
     def _clean_up(self) -> None:
-        """Another writer may be about to finish what is not old yet."""
+        """Remove hidden files; young ones may belong to a writer that is about to finish them."""
         broker = self._name.rpartition("-")[0].rpartition("-")[0]
         before = datetime.now(UTC) - _ABANDONED
         for path in self._folder.glob(f".*{_UNFINISHED}"):

@@ -1,4 +1,4 @@
-"""What goes from a broker to its writer: chunks of records, packed (little-endian).
+"""The format between a broker and its writer: chunks of records, packed (little-endian).
 
 ```text
  chunk    length (4 bytes), records
@@ -10,10 +10,10 @@
             none; nothing when all have none
  commit   type, runtime, row, commit, now ms, durable at us, took us, operations, bytes
  use      type, length of JSON, JSON {when in ms, [[namespace, entity, client, asked for, requests, units, rules], ...]}
- failed   type, runtime: what of that runtime waits for a commit will never be durable
+ failed   type, runtime: batches of that runtime that wait for a commit will never be durable
 ```
 
-A batch waits at the writer for the commit that makes it durable, so that the broker keeps nothing.
+A batch waits at the writer for the commit that makes it durable, so the broker keeps nothing.
 """
 
 from struct import Struct
@@ -32,12 +32,12 @@ COMMIT_HEAD: Final = Struct("<BIIqqqqqq")
 FAILED_HEAD: Final = Struct("<BI")
 USE_HEAD: Final = Struct("<BI")
 REPORT: Final = Struct("<qq")
-"""From the writer: rows that are in files, and rows that could not be written, both since it began."""
+"""The writer's report: rows that are in files, and rows that could not be written, both since it began."""
 
 NO_POSITION: Final = -1
-"""Of a message that was refused: it got none."""
+"""The position of a refused message, which got none."""
 NOT_DURABLE: Final = 0
-"""In place of a commit: there is nothing to be made durable."""
+"""In place of a commit: nothing has to become durable."""
 
 COLUMN_BYTES: Final = 8
 SEND_COLUMNS: Final = 2
@@ -45,5 +45,5 @@ OTHER_COLUMNS: Final = 4
 
 
 def columns_of(operation: int, kind: int, send: int) -> int:
-    """How many columns a batch has. ``send``: the number of that operation."""
+    """Return the number of columns of a batch. ``send`` is the number of that operation."""
     return (SEND_COLUMNS if operation == send else OTHER_COLUMNS) + (kind != 0)

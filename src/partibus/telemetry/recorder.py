@@ -1,7 +1,7 @@
-"""Packs what the runtimes of a process do into bytes, batch by batch (D28).
+"""Packing of what the runtimes of a process do into bytes, batch by batch (D28).
 
 This runs within every command, so it makes no object per message: each column of a batch is one pass over its entries.
-Sampling is by message: a hash of the sequence counter and the partition, which is the same for every operation on it.
+Sampling is by message: it uses a hash of the sequence counter and the partition, the same for every operation on it.
 """
 
 from array import array
@@ -33,47 +33,47 @@ from partibus.telemetry.layout import (
 from partibus.telemetry.schema import NAMESPACE
 
 CHUNK_BYTES = 256 << 10
-"""So much goes to the writer at once; what is less waits for the feed's timer."""
+"""Size at which a chunk goes to the writer; the feed's timer takes smaller ones."""
 _CLASSES = 1 << 16
 """Messages are sampled by the lowest bits of their counters: so many classes, of which some are chosen."""
 _MASK = _CLASSES - 1
 _GOLDEN = 40503
-"""Fibonacci hashing: of neighbouring counters evenly many are chosen, and in no period that senders would have, too."""
+"""Fibonacci hashing chooses evenly among neighbouring counters, without a period that a sender might have too."""
 _ROW_SALT = 25_173
-"""Partitions choose other classes, lest the same few messages of every small queue are."""
+"""Other classes for each partition, lest the same few messages of every small queue are sampled."""
 
 
 def chosen_classes(sample: float) -> bytes:
-    """For each class 1 if it is chosen: the share ``sample`` of them, and one at least."""
+    """Mark the chosen classes with 1: the share ``sample`` of them, and one at least."""
     most = max(1, round(sample * _CLASSES))
     return bytes([number * _GOLDEN & _MASK < most for number in range(_CLASSES)])
 
 
 class Place(NamedTuple):
-    """Of a partition row."""
+    """The entity and store of a partition row."""
 
     entity: str
-    """Path; empty when it is not known any more."""
+    """The path; empty when it is no longer known."""
     partition: int
     store: int
     namespace: str = NAMESPACE
 
 
 class PackedRecorder:
-    """See `partibus.partition.notes.Recorder`. The feed takes what it has packed."""
+    """A `partibus.partition.notes.Recorder` that packs. The feed takes what it has packed."""
 
     def __init__(self, sample: float | None) -> None:
-        """``sample``: the share of messages that is recorded; None: all."""
+        """Record the share ``sample`` of messages; None: all."""
         self.rows = 0
         self.dropped = 0
         self.place_of: Callable[[int], Place] = lambda row: Place("", 0, 0)
-        """Where a partition row belongs."""
+        """Finds the place of a partition row."""
         self.on_begun: Callable[[], None] = lambda: None
-        """Called when there is something to take after there was nothing."""
+        """Called when the first bytes were packed after a take."""
         self.on_full: Callable[[], None] = lambda: None
-        """Called when there is a chunk."""
+        """Called when a chunk is full."""
         self.classes = None if sample is None else chosen_classes(sample)
-        """See `chosen_classes`; None: all are."""
+        """The chosen classes; None: all."""
         self.weight = 1.0 if self.classes is None else _CLASSES / sum(self.classes)
         """How many messages each recorded one stands for."""
         self.buffer = bytearray()
@@ -83,24 +83,24 @@ class PackedRecorder:
         self._runtimes = 0
 
     def of_store(self) -> "PackedStoreRecorder":
-        """See `partibus.partition.notes.Recorder`."""
+        """Make the recorder of one store (`partibus.partition.notes.Recorder`)."""
         self._runtimes += 1
         return PackedStoreRecorder(self, self._runtimes)
 
     def take(self) -> tuple[bytes, int]:
-        """What was packed since this was called last, as a chunk, and how many rows it has."""
+        """Take the bytes packed since the last call, as a chunk, with the number of their rows."""
         chunk = LENGTH.pack(len(self.buffer)) + self.buffer
         rows, self.buffered_rows = self.buffered_rows, 0
         self.buffer.clear()
         return chunk, rows
 
     def names(self) -> bytes:
-        """A chunk for a writer that knows nothing yet."""
+        """Make a chunk of all names, for a new writer."""
         told = b"".join(self.named.values())
         return LENGTH.pack(len(told)) + told
 
     def put(self, record: bytes, rows: int) -> None:
-        """Add a record, or several."""
+        """Add one or several records."""
         buffer = self.buffer
         if not buffer:
             self.on_begun()
@@ -111,20 +111,23 @@ class PackedRecorder:
             self.on_full()
 
     def put_uses(self, since_ms: int, uses: Sequence[Sequence[str | int]]) -> None:
-        """What clients asked for in the second that begins then: namespace, entity, client, what was asked for (of
-        `partibus.telemetry.schema.USES`), requests, units, rules."""
+        """Add the uses of the second that begins at ``since_ms``.
+
+        A use is: namespace, entity, client, what was asked for (`partibus.telemetry.schema.USES`), requests, units,
+        rules.
+        """
         document = msgspec.json.encode([since_ms, uses])
         self.put(USE_HEAD.pack(USE, len(document)) + document, len(uses))
 
     def name(self, row: int) -> None:
-        """Tell the writer where a row belongs."""
+        """Tell the writer the place of a row."""
         document = msgspec.json.encode(self.place_of(row))
         record = self.named[row] = NAME_HEAD.pack(NAME, row, len(document)) + document
         self.put(record, 0)
 
 
 class PackedStoreRecorder:
-    """See `partibus.partition.notes.StoreRecorder`."""
+    """A `partibus.partition.notes.StoreRecorder` that packs."""
 
     __slots__ = ("_all", "_classes", "_refused", "_runtime")
 
@@ -133,10 +136,10 @@ class PackedStoreRecorder:
         self._runtime = runtime
         self._classes = recorder.classes
         self._refused = 0
-        """Sends that were refused so far: such a message has no number."""
+        """Sends refused so far: such a message has no number."""
 
     def noted(self, row: int, notes: list[Note], now_ms: int, commit: int) -> None:
-        """See `partibus.partition.notes.StoreRecorder`."""
+        """Pack the notes of a step (`partibus.partition.notes.StoreRecorder`)."""
         classes = self._classes
         salt = row * _ROW_SALT
         for operation, kind, entries, messages in notes:
@@ -172,7 +175,7 @@ class PackedStoreRecorder:
             self._put(row, operation, kind, DONE, len(chosen), columns, keys, now_ms, commit)
 
     def refused(self, row: int, refusals: list[Refusal], now_ms: int) -> None:
-        """See `partibus.partition.notes.StoreRecorder`."""
+        """Pack refusals (`partibus.partition.notes.StoreRecorder`)."""
         classes = self._classes
         for operation, kind, outcome, what in refusals:
             positions: list[int] = []
@@ -198,7 +201,7 @@ class PackedStoreRecorder:
                 self._put(row, operation, kind, outcome, len(positions), columns, _joined(keys), now_ms, NOT_DURABLE)
 
     def committed(self, row: int, commit: int, operations: int, size_bytes: int, seconds: float, now_ms: int) -> None:
-        """See `partibus.partition.notes.StoreRecorder`."""
+        """Pack a commit (`partibus.partition.notes.StoreRecorder`)."""
         recorder = self._all
         if row and row not in recorder.named:
             recorder.name(row)
@@ -211,13 +214,13 @@ class PackedStoreRecorder:
         )  # fmt: skip
 
     def failed(self) -> None:
-        """See `partibus.partition.notes.StoreRecorder`."""
+        """Pack the failure of the store (`partibus.partition.notes.StoreRecorder`)."""
         self._all.put(FAILED_HEAD.pack(FAILED, self._runtime), 0)
 
     def _published(
         self, row: int, numbers: range, messages: Sequence[Message | None], now_ms: int, commit: int
     ) -> None:
-        """At a topic there are no entries. None stands for a duplicate."""
+        """Pack messages of a topic, which makes no entries. None stands for a duplicate."""
         classes = self._classes
         salt = row * _ROW_SALT
         chosen = [
@@ -257,7 +260,7 @@ def _key_of(message: Message) -> str:
 
 
 def _keys_of(entries: list[Entry], messages: Sequence[Message | None]) -> bytes:
-    """Of the messages that entries were made of."""
+    """Return the keys of the messages that became the entries."""
     if _are_alike(entries, messages):
         return _joined([m.session_id or m.partition_key or "" for m in messages])  # type: ignore[union-attr]
     by_data = {id(message.data): _key_of(message) for message in messages if message is not None}
@@ -265,7 +268,7 @@ def _keys_of(entries: list[Entry], messages: Sequence[Message | None]) -> bytes:
 
 
 def _are_alike(entries: list[Entry], messages: Sequence[Message | None]) -> bool:
-    """Each message has become an entry, in the same order: those that are scheduled come after all others."""
+    """Tell whether each message became an entry in the same order. Scheduled ones come after all others."""
     return len(entries) == len(messages) and entries[-1].state != EntryState.SCHEDULED
 
 

@@ -1,7 +1,8 @@
-"""The columns of the telemetry files: what a broker writes and what jobs read (D28, docs/telemetry.md).
+"""The columns of the telemetry files: what a broker writes and jobs read (D28, docs/telemetry.md).
 
-One row per operation on one message, and one per commit. Sampling is by message: of a message that was chosen every row
-is there, and each stands for ``weight`` of its kind.
+One row per operation on one message, and one per commit. Sampling is by message: every row of a chosen message is
+there,
+and stands for ``weight`` of its kind.
 """
 
 from typing import Final, NamedTuple
@@ -18,22 +19,22 @@ class TelemetryColumn(NamedTuple):
 
 
 COMMIT: Final = "commit"
-"""Not about a message: a commit."""
+"""A commit, not an operation on a message."""
 USE: Final = "use"
-"""What a client asked for in one second, summed up: of requests, not of messages."""
+"""The sum of a client's requests in one second."""
 OPS: Final = (*OPERATIONS, COMMIT, USE)
 """The values of ``op``; those about messages in the order of their numbers between broker and writer."""
 USES: Final = ("send", "filter", "receive", "peek", "management")
 """The values of ``asked_for``."""
 OK: Final = "ok"
 FAILED: Final = "com.microsoft:server-busy"
-"""Outcome of what a commit that failed took back: its clients were told to try again."""
+"""Outcome of operations that a failed commit took back: clients were told to try again."""
 UNKNOWN: Final = "unknown"
-"""Outcome of what was decided when the broker ended before it heard of the commit."""
+"""Outcome of operations whose commit the broker did not learn of before it ended."""
 NAMESPACE: Final = "default"
 """The namespace that every server has."""
 KEY_MAX: Final = 128
-"""Characters of a key that are written. Its slot is the whole key's."""
+"""Characters of a key that are written. Its slot is that of the whole key."""
 
 COLUMNS: Final = (
     TelemetryColumn("time", "timestamp", "when it was decided, in ms, by the broker's clock (UTC)"),
@@ -65,4 +66,4 @@ COLUMNS: Final = (
 )
 
 DDL: Final = ", ".join(f"{column.name} {column.type}" for column in COLUMNS)
-"""As Spark's readers take it."""
+"""The columns for Spark's readers."""

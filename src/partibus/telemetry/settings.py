@@ -1,4 +1,4 @@
-"""What `partibus serve` is told about telemetry."""
+"""Settings of telemetry, from the options of `partibus serve`."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,11 +11,11 @@ SAMPLED: Final = "sampled"
 FULL: Final = "full"
 MODES: Final = (OFF, SAMPLED, FULL)
 BYTES_MIN: Final = 1 << 20
-"""Below this there is no room for a few files of some thousand rows."""
+"""The smallest bound: room for a few files of some thousand rows."""
 FOLDER: Final = "telemetry"
-"""In the data directory, if no other is named."""
+"""The default folder, in the data directory."""
 CLOSE_S: Final = 10.0
-"""What a graceful stop waits for the writer, twice: to take what is left, and to write it."""
+"""The wait of a graceful stop for the writer, twice: to take the rest, and to write it."""
 
 
 class TelemetrySettings(NamedTuple):
@@ -23,21 +23,21 @@ class TelemetrySettings(NamedTuple):
 
     mode: str = OFF
     sample: float = 0.01
-    """The share of messages whose operations leave rows, if ``mode`` is sampled."""
+    """The share of messages whose operations leave rows in the mode sampled."""
     folder: Path | None = None
-    """None: `FOLDER` in the data directory."""
+    """The folder; None: `FOLDER` in the data directory."""
     max_bytes: int = 1 << 30
-    """All files in the folder; the oldest go when there is more."""
+    """The bound of all files in the folder; the oldest are removed beyond it."""
     roll_s: float = 10.0
-    """A file has what was recorded in so long, or less."""
+    """The longest time that a file covers."""
 
 
 class TelemetryError(PartibusError):
-    """There can be no telemetry; the text says why and what to do."""
+    """Telemetry is impossible; the text says why and what to do."""
 
 
 def check(settings: TelemetrySettings) -> None:
-    """Raise `TelemetryError` when the libraries that write files are not there."""
+    """Raise `TelemetryError` when the libraries that write files are missing."""
     if settings.mode == OFF:
         return
     missing = [name for name in ("pyarrow", "numpy") if find_spec(name) is None]

@@ -1,4 +1,4 @@
-"""Rows of telemetry as an Arrow table with the columns of `schema`."""
+"""Arrow tables of telemetry rows with the columns of `schema`."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -13,7 +13,7 @@ from partibus.telemetry.layout import NO_POSITION
 from partibus.telemetry.schema import COLUMNS, COMMIT, FAILED, NAMESPACE, OK, UNKNOWN, USE
 
 SUBQUEUES: Final = ("", "/$DeadLetterQueue", "/$Transfer/$DeadLetterQueue", "/$Transfer")
-"""Behind the entity's path, by kind of sub-queue; the last is of messages that are sent through the entity."""
+"""Suffixes of the entity's path by kind of sub-queue; the last one is for messages sent through the entity."""
 OUTCOMES: Final = {
     DONE: OK,
     FULL: "amqp:resource-limit-exceeded",
@@ -39,13 +39,13 @@ class Tables:
     """Makes tables of one broker's rows."""
 
     def __init__(self, broker: str, weight: float) -> None:
-        """``weight``: of each row but those of commits, all of which are recorded."""
+        """Prepare tables. ``weight`` is that of each row except commits, all of which are recorded."""
         self._broker = broker
         self._weight = weight
         self._keys = Keys()
 
     def make(self, rows: Rows, places: Mapping[int, Place]) -> pa.Table:
-        """All rows, batch by batch, then the commits."""
+        """Make a table of all rows, batch by batch, then the commits."""
         words, keys = _Words(), _Words()
         columns = self._of_batches(rows, places, words, keys)
         parts = [columns]
@@ -175,8 +175,10 @@ class Tables:
 
 
 class _Words:
-    """Texts and their numbers in a dictionary of a table. Keys have one of their own: a file has the whole dictionary
-    with each column that uses it."""
+    """Texts and their numbers in a dictionary of a table.
+
+    Keys have a dictionary of their own: a file stores the whole dictionary with each column that uses it.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -194,7 +196,7 @@ def _joined(columns: list[Any]) -> Any:
 
 
 def _array(values: Any, kind: pa.DataType, words: _Words) -> pa.Array:
-    """No number here is below 0, so that `_NULL` can stand for none."""
+    """Make an array. No value is below 0, so `_NULL` can stand for none."""
     if pa.types.is_floating(kind):
         return pa.array(values, kind)
     mask = values == _NULL

@@ -1,6 +1,6 @@
-"""The process that writes a broker's telemetry: reads chunks from a socket until it ends, then writes what is left.
+"""The process that writes a broker's telemetry: it reads chunks from a socket until that ends, then writes the rest.
 
-Signals do not end it, so that a broker that is stopped, or killed, leaves whole files: the end of the socket does.
+Signals do not end it, so that a stopped or killed broker leaves whole files; the end of the socket does.
 """
 
 import json
@@ -21,20 +21,20 @@ from partibus.telemetry.layout import LENGTH, REPORT
 from partibus.telemetry.table import Tables
 
 ROWS_MAX = 1 << 19
-"""In a file: some 20 MB, of which a Spark task reads one or two; 100 MB here while they gather."""
+"""Rows of a file: some 20 MB, of which a Spark task reads one or two; 100 MB here while they gather."""
 ROWS_MIN = 1 << 12
 _ROW_BYTES = 40
-"""Of a file: what a row takes, keys of some length included. A file has an eighth of the bound at most."""
+"""Bytes of a row in a file, keys of some length included. A file has an eighth of the bound at most."""
 _READ_BYTES = 1 << 18
 _NICENESS = 10
-"""The broker goes first."""
+"""The broker has precedence."""
 
 
 class Writer:
     """Gathers rows and writes them, file by file."""
 
     def __init__(self, told: dict[str, Any], run: str, end: socket.socket) -> None:
-        """``run``: of this process; ``end``: where to report."""
+        """Begin a ``run`` of the writer that reports to ``end``."""
         self._reader = Reader()
         self._tables = Tables(told["broker"], told["weight"])
         self._roll_s = told["roll_s"]
@@ -42,17 +42,17 @@ class Writer:
         self._files = Files(Path(told["folder"]), run, told["max_bytes"])
         self._end = end
         self._since_s: float | None = None
-        """When the first row came that is not in a file."""
+        """When the oldest row came that is not in a file."""
         self._written = self._lost = 0
         self._failure = ""
 
     @property
     def wait_s(self) -> float | None:
-        """Until the next file is due; None: there is nothing to write."""
+        """Seconds until the next file is due; None: no row waits."""
         return None if self._since_s is None else max(0.0, self._since_s + self._roll_s - monotonic())
 
     def take(self, chunk: bytes) -> None:
-        """Read a chunk; write a file if one is full."""
+        """Read a chunk, and write a file if one is full."""
         self._reader.read(chunk)
         if self._since_s is None and self._reader.rows.count:
             self._since_s = monotonic()
@@ -60,7 +60,7 @@ class Writer:
             self.write()
 
     def write(self) -> None:
-        """Write what is ready, if anything is, and report."""
+        """Write the rows that are ready, if any, and report."""
         self._since_s = None
         rows = self._reader.take()
         if not rows.count:
@@ -79,13 +79,13 @@ class Writer:
             self._end.sendall(REPORT.pack(self._written, self._lost))
 
     def finish(self) -> None:
-        """Write everything."""
+        """Write all rows."""
         self._reader.end()
         self.write()
 
 
 def run(end: socket.socket, told: dict[str, Any], name: str) -> None:
-    """Until the socket ends."""
+    """Read and write until the socket ends."""
     writer = Writer(told, name, end)
     buffer = bytearray()
     while True:
@@ -116,7 +116,7 @@ def run(end: socket.socket, told: dict[str, Any], name: str) -> None:
 
 
 def main() -> None:
-    """Arguments: the number of a file descriptor, what the feed has to tell as JSON, which start of the run it is."""
+    """Run as a process: a file descriptor, the feed's settings as JSON, and the number of the start are the arguments."""
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, signal.SIG_IGN)
     os.nice(_NICENESS)

@@ -1,1 +1,1 @@
-"""Credits: how much each namespace may do per period, who counts it, and what happens to what is over (D23)."""
+"""Credits: the budget of each namespace per period, its accounting, and the treatment of overuse (D23)."""

@@ -1,18 +1,18 @@
-"""What one broker may do for a namespace in the present period, and what waits for more credits (D23).
+"""The credits of one broker for one namespace in the current period, and the requests that wait for more (D23).
 
 ```text
  admit ─┬─▶ enough at hand: paid for at once
-        ├─▶ nothing is left in this period: refused at once, until the next begins
-        └─▶ waits ─▶ Ask ─▶ allocator, here or at another broker ─▶ Grant ─▶ what waits, in order
+        ├─▶ the namespace has spent its period: refused at once, until the next one begins
+        └─▶ waits ─▶ Ask ─▶ allocator, here or at another broker ─▶ Grant ─▶ waiting requests, in order
 ```
 
-Requests are served in the order in which they came: one that is small does not overtake one that waits, so messages of
-one sender keep their order. Who gets no answer is refused after `PATIENCE_MS`, and nothing was done for it.
+The account serves requests in the order of arrival. A small one does not overtake one that waits, so the messages of
+one
+sender keep their order. A request without an answer is refused after `PATIENCE_MS`; nothing was done for it.
 
-Credits at hand beyond what was asked for are *spare*: at most as many as were used in this period, and a hundredth of
-the period's. So a broker that does little holds nearly nothing back from those that do much: of a period's credits all
-but a hundredth for each other broker can be used by one, however uneven the work is spread. A broker that is alone has
-nobody to leave some for and takes them all.
+Credits at hand beyond those asked for are *spare*: at most as many as were used in this period, and a hundredth of the
+period's. So a broker with little work holds almost nothing back from busy ones: one broker can use all of a period's
+credits but a hundredth for each other broker. A broker that is alone takes them all.
 """
 
 from collections import deque
@@ -24,23 +24,25 @@ from partibus.throttling.allocator import Ask, Grant
 from partibus.throttling.settings import ThrottlingSettings
 
 PATIENCE_MS = 300
-"""How long requests wait since the allocator was asked for them. An answer takes about a millisecond."""
+"""The longest wait of requests after the allocator was asked. An answer takes about a millisecond."""
 RETRY_MS = 50
-"""Until the allocator is asked again, when nobody could be asked."""
+"""The pause before the account asks again when no allocator could be asked."""
 SPARE_PART = 100
 
 OnAdmitted = Callable[[int], None]
-"""Gets how many of the requests are admitted, the first ones; the others are refused."""
+"""Gets the number of admitted requests, the first ones; the others are refused."""
 
 
 class Timer(Protocol):
-    """Something that will be called."""
+    """A scheduled call."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """Don't make the call."""
+        ...
 
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
-"""Has something called after so many ms of real time."""
+"""Schedules a call after so many ms of real time."""
 
 
 class Bank(Protocol):
@@ -48,11 +50,14 @@ class Bank(Protocol):
 
     @property
     def alone(self) -> bool:
-        """No other broker has an account."""
+        """Whether no other broker has an account."""
         ...
 
     def ask(self, ask: Ask, on_grant: Callable[[Grant | None], None]) -> None:
-        """Put a question; ``on_grant`` may be called before this returns, or never. None: nobody can be asked now."""
+        """Ask the allocator.
+
+        ``on_grant`` is called before this returns, later, or never; with None if no allocator can be asked.
+        """
         ...
 
 
@@ -64,19 +69,19 @@ class _Waiting:
     def __init__(self, costs: Sequence[int]) -> None:
         self.costs = costs
         self.then: OnAdmitted | None = None
-        """Once they wait for longer than the call that brought them."""
+        """The callback of requests that wait beyond the call that brought them."""
         self.admitted = 0
         self.is_over = False
 
     def end(self) -> None:
-        """What is not admitted is refused."""
+        """Refuse the requests that are not admitted."""
         self.is_over = True
         if self.then is not None:
             self.then(self.admitted)
 
 
 class Account:
-    """One broker's account of one namespace. All on the loop."""
+    """One broker's account of one namespace. All calls are on the loop."""
 
     __slots__ = (
         "_asked",
@@ -108,8 +113,12 @@ class Account:
         call_later: CallLater | None = None,
         on_exhausted: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_exhausted`` is called when nothing is left for the rest of the period, perhaps more than once. Without
-        ``call_later`` the bank has to answer at once."""
+        """Open an account.
+
+        ``on_exhausted`` is called when nothing is left for the rest of the period, perhaps more than once. Without
+        ``call_later``
+        the bank has to answer at once.
+        """
         self._settings = settings
         self._clock = clock
         self._bank = bank
@@ -117,47 +126,49 @@ class Account:
         self._on_exhausted = on_exhausted
         self._period = -1
         self._ends_ms = 0
-        """Of the period; before, everything at hand is good."""
+        """The end of the period. Credits at hand are valid until then."""
         self._spent = False
         self._used = 0
-        """In this period."""
+        """Credits used in this period."""
         self._owed = 0
-        """Done, and not told to the allocator."""
+        """Credits for finished work that the allocator has not been told of."""
         self._debt = (0, 0)
-        """Period, and what the namespace owed at its end when this was told."""
+        """A period, and the debt of the namespace at its end as told by the allocator."""
         self._waiting: deque[_Waiting] = deque()
         self._serving = False
         self._asked: Ask | None = None
-        """The question that is under way."""
+        """The pending question."""
         self._patience: Timer | None = None
-        """Until the answer to it has taken too long."""
+        """Time-out of the pending question."""
         self._retry: Timer | None = None
         self.credits = 0
-        """At hand."""
+        """Credits at hand."""
         self.granted = 0
-        """Ever, but for those that were given back."""
+        """Credits granted since the start, less those given back."""
         self._past_periods = 0
 
     @property
     def exhausted(self) -> bool:
-        """Nothing is left in this period, for nobody."""
+        """Whether no broker has credits left in this period."""
         self._look()
         return self._spent and not self.credits
 
     @property
     def ends_ms(self) -> int:
-        """When the period ends, by the clock."""
+        """The end of the period, by the clock."""
         self._look()
         return self._ends_ms
 
     @property
     def periods(self) -> int:
-        """In how many periods something was paid for."""
+        """The number of periods in which credits were used."""
         return self._past_periods + (self._used > 0)
 
     def admit(self, costs: Sequence[int], then: OnAdmitted) -> int | None:
-        """How many of these requests may be done, the first ones, which are paid for. None: that is not known yet, and
-        ``then`` gets it."""
+        """Admit requests, the first ones, and pay for them; returns their number.
+
+        None: the number is not known yet, and ``then`` gets it.
+        """
         if self.pays(sum(costs)):
             return len(costs)
         if not self._waiting and self._spent and not self.credits:
@@ -171,8 +182,10 @@ class Account:
         return None
 
     def pays(self, cost: int) -> bool:
-        """So much is paid for with what is at hand, as nearly always; else nothing is. For each message that passes
-        alone."""
+        """Pay from the credits at hand; returns False, and pays nothing, when they don't suffice.
+
+        This is called for each message that comes alone, and nearly always succeeds.
+        """
         now_ms = self._clock.now_ms()
         if now_ms >= self._ends_ms:
             self._begin(now_ms // self._settings.period_ms)
@@ -186,7 +199,7 @@ class Account:
         return True
 
     def charge(self, cost: int) -> None:
-        """Pay for what was done already: from what is at hand, or from later periods."""
+        """Pay for finished work from the credits at hand, or from later periods."""
         self._look()
         if cost <= self.credits:
             self._pay(cost)
@@ -197,7 +210,7 @@ class Account:
         self._serve()
 
     def change(self, settings: ThrottlingSettings) -> None:
-        """The namespace has other settings: what is at hand was counted by the old ones."""
+        """Apply other settings. Credits at hand were counted by the old ones and are dropped."""
         self._settings = settings
         self.credits = 0
         self._asked = None
@@ -207,7 +220,7 @@ class Account:
         self._serve()
 
     def tell_debt(self) -> None:
-        """Another broker has the allocator now, and perhaps nobody else knows what the namespace owes."""
+        """Tell a new allocator, at another broker, what the namespace owes."""
         self._look()
         if self._debt[1] or self._asked is not None:
             self._ask()
@@ -215,7 +228,7 @@ class Account:
     # -- periods -----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Begin the period that it is now: what is left of an earlier one is no good."""
+        """Begin the current period; credits of an earlier one are void."""
         now_ms = self._clock.now_ms()
         if now_ms >= self._ends_ms:
             self._begin(now_ms // self._settings.period_ms)
@@ -226,7 +239,7 @@ class Account:
         self._ends_ms = (period + 1) * self._settings.period_ms
         self.credits = self._used = 0
         since, debt = self._debt
-        # What is owed for longer than one period leaves nothing: nobody needs to ask.
+        # A debt of more than one period leaves no credits, so asking is pointless.
         self._spent = debt > 0 and debt >= (period - since) * self._settings.period_credits
 
     def _pay(self, cost: int) -> None:
@@ -238,7 +251,7 @@ class Account:
     # -- what waits --------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Go on with what waits, as far as there are credits; ask for more."""
+        """Serve waiting requests with the credits at hand, and ask for more."""
         if self._serving:
             return  # somebody that was answered has come back: the loop below goes on with it
         self._serving = True
@@ -258,7 +271,7 @@ class Account:
             self._serving = False
 
     def _pay_for(self, waiting: _Waiting) -> None:
-        """As many of them as there are credits for."""
+        """Admit as many of the requests as there are credits for."""
         costs = waiting.costs
         cost = 0
         while waiting.admitted < len(costs) and cost + costs[waiting.admitted] <= self.credits:
@@ -267,7 +280,7 @@ class Account:
         self._pay(cost)
 
     def _give_up(self) -> None:
-        """No answer has come: whoever waits is refused. Credits that still come are good for others."""
+        """Refuse the waiting requests after a time-out. Credits that still arrive serve others."""
         self._patience = None
         self._asked = None
         waiting, self._waiting = self._waiting, deque()

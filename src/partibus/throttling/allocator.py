@@ -1,22 +1,25 @@
-"""Who hands out the credits of one namespace: one ledger, of which the brokers' accounts ask for parts (D23).
+"""The ledger of one namespace's credits, of which the brokers' accounts ask for parts (D23).
 
 ```text
- account of a broker ── Ask ──▶ Allocator    first     what the request in front costs, all or nothing
-                                             waiting   what those behind it cost, as far as there is
-                                             spare     what may come next, so that not each request asks
+ account of a broker ── Ask ──▶ Allocator    first     the cost of the request in front, all or nothing
+                                             waiting   the cost of those behind it, as far as there are credits
+                                             spare     a reserve, so that not each request asks
                      ◀── Grant ──
 ```
 
-The ledger begins each period with the period's credits; what is left is not saved, what is owed is repaid. While its
-balance is positive the request in front gets all that it costs, so the balance alone goes below zero, by one request.
-What an account has left comes back with its next question, so that a request is refused only when nothing is left
-*here and there*; what other accounts hold meanwhile is their `spare`, which is small (`partibus.throttling.account`).
+The ledger begins each period with the period's credits. It does not save a rest, and it repays debts. While its balance
+is
+positive, the request in front gets its whole cost, so the balance goes below zero by at most one request. An account
+returns its rest with its next question, so a request is refused only when nothing is left *here and there*; other
+accounts
+hold their `spare` meanwhile, which is small (`partibus.throttling.account`).
 
-Grants say of which period they are and are good for that only. Hence for any k periods: the credits of all grants are
-at most k periods' worth and what one request costs more, however late grants arrive, or never.
+A grant names its period and is valid for that period only. Hence, for any k periods, the credits of all grants are at
+most
+those of k periods and the cost of one request, however late grants arrive, or never.
 
-An allocator that takes over from another knows nothing of its grants: it begins with the next period that is surely not
-the other's any more. Debts are told by who has made them.
+An allocator that takes over from another knows nothing of its grants. It begins with the next period that surely is not
+the other's. The accounts tell it the debts.
 
 Pure: time is an argument.
 """
@@ -26,36 +29,38 @@ from typing import NamedTuple
 from partibus.throttling.settings import ThrottlingSettings
 
 SKEW_MS = 250
-"""How far ahead of this broker's clock another's may be: its next period begins that much earlier here."""
+"""The largest lead of another broker's clock over this one's; its next period begins that much earlier here."""
 
 
 class Ask(NamedTuple):
-    """What an account asks for. All in credits, but periods, which are numbers (`partibus.throttling.settings`)."""
+    """The question of an account.
+
+    All fields are credits, except periods, which are numbers (`partibus.throttling.settings`).
+    """
 
     period: int
-    """By the clock of who asks."""
+    """The period by the account's clock."""
     first: int = 0
     waiting: int = 0
     spare: int = 0
     back: int = 0
-    """What is left of the grants of this period; it is not the account's any more."""
+    """The rest of this period's grants, which the account returns."""
     owed: int = 0
-    """What was done already and has to be paid for, whether there is something or not."""
+    """The cost of finished work, to be paid in any case."""
     debt_period: int = 0
     debt: int = 0
-    """What the namespace owed at the end of that period, as far as this account was told: for an allocator that was not
-    there then."""
+    """The debt of the namespace at the end of ``debt_period``, as told to the account: news for a later allocator."""
 
 
 class Grant(NamedTuple):
-    """An answer."""
+    """The answer of the allocator."""
 
     period: int
     credits: int
     spent: bool
-    """Nothing is left for anybody in this period."""
+    """Whether nothing is left for any account in this period."""
     debt: int = 0
-    """What the namespace owes after this grant."""
+    """The debt of the namespace after this grant."""
 
 
 class Allocator:
@@ -64,7 +69,10 @@ class Allocator:
     __slots__ = ("_balance", "_first_period", "_inherited", "_period", "_settings")
 
     def __init__(self, settings: ThrottlingSettings, since_ms: int | None = None) -> None:
-        """``since_ms``: when this broker became the one to ask, after perhaps another one; None: nobody else was."""
+        """Open the ledger.
+
+        ``since_ms``: when this broker became the allocator, perhaps after another one; None: there was none.
+        """
         self._settings = settings
         self._first_period = 0 if since_ms is None else (since_ms + 2 * SKEW_MS) // settings.period_ms + 1
         self._period = self._first_period - 1
@@ -72,7 +80,7 @@ class Allocator:
         self._inherited = 0
 
     def grant(self, ask: Ask, now_ms: int) -> Grant:
-        """The answer to an account."""
+        """Answer an account's question."""
         length = self._settings.period_ms
         period = max(now_ms // length, min(ask.period, (now_ms + SKEW_MS) // length))
         if ask.debt:
@@ -92,7 +100,7 @@ class Allocator:
         return Grant(self._period, credits, self._balance <= 0, max(0, -self._balance))
 
     def change(self, settings: ThrottlingSettings, now_ms: int) -> None:
-        """The namespace has other settings. With periods of another length, it begins with the next of those."""
+        """Apply other settings. A change of the period's length takes effect with the next period."""
         old, self._settings = self._settings, settings
         if settings.period_ms != old.period_ms:
             self._first_period = now_ms // settings.period_ms + 1
@@ -107,7 +115,7 @@ class Allocator:
             self._period = period
 
     def _inherit(self, period: int, debt: int) -> None:
-        """Take over what was owed at the end of a period of the allocator before; once, whoever tells of it."""
+        """Take over the debt at the end of a period of the previous allocator, once, whichever account reports it."""
         if period < self._first_period:
             repaid = (self._first_period - period - 1) * self._settings.period_credits
             deficit = debt - repaid

@@ -1,40 +1,42 @@
-"""What a broker has counted of one namespace's credits: for metrics, tests and whoever wants to know what it costs.
+"""Counters of one namespace's credits in one broker, for metrics and tests.
 
-Bounded: a number per kind of operation, whatever names clients use.
+They are bounded: one number per kind of operation, whatever names clients use.
 """
 
 from enum import IntEnum
 
 
 class Operation(IntEnum):
-    """What credits are paid for; the values are places in the lists of `Counters`."""
+    """Operations that cost credits. The values are indexes into the lists of `Counters`."""
 
     SEND = 0
-    """A message that is sent or scheduled."""
+    """A message sent or scheduled."""
     FILTER = 1
-    """A rule that a message to a topic was compared with."""
+    """A rule evaluated on a message to a topic."""
     RECEIVE = 2
-    """A message that was delivered."""
+    """A message delivered."""
     PEEK = 3
-    """A message that was shown and stays."""
+    """A message peeked at."""
     MANAGEMENT = 4
     """A request about entities, rules or policies."""
 
 
 OPERATIONS = tuple(operation.name.lower() for operation in Operation)
-"""As labels."""
+"""Their names as labels."""
 
 
 class Counters:
-    """Since this broker knows the namespace; they only rise."""
+    """Counters since this broker knows the namespace. They only rise."""
 
     __slots__ = ("throttled", "used", "would_throttle")
 
     def __init__(self) -> None:
         self.used = [0] * len(OPERATIONS)
-        """Credits, by `Operation`. Under the policy observe also those of what would have been refused."""
+        """Credits used, by `Operation`. Under the policy observe they include requests that would have been refused."""
         self.throttled = [0] * len(OPERATIONS)
-        """Requests that were refused, and receivers that were made to wait for the next period, by `Operation`. What is
-        sent to a topic counts as `Operation.SEND`."""
+        """Refused requests, and receivers made to wait for the next period, by `Operation`.
+
+        A send to a topic counts as `Operation.SEND`.
+        """
         self.would_throttle = [0] * len(OPERATIONS)
-        """As above, under the policy observe: what was done all the same."""
+        """Requests served under the policy observe that enforce would have refused."""

@@ -1,9 +1,9 @@
-"""What a namespace may do per period and what each operation costs: data that its options hold (rows R1-R5, D23).
+"""The budget of a namespace per period and the cost of each operation: options of the namespace (rows R1-R5, D23).
 
-A namespace gets ``credits_per_s`` credits per second, handed out at the start of each period. Periods are aligned with
-the clock: period n of a namespace goes from n * ``period_ms`` to (n + 1) * ``period_ms`` of the broker's time, so that
-every broker names them alike and a manual clock moves them. The defaults are those of the standard tier (seed 1,
-`docs/dialect.md` 7.4).
+A namespace gets ``credits_per_s`` credits per second, granted at the start of each period. Periods are aligned with the
+clock: period n goes from n * ``period_ms`` to (n + 1) * ``period_ms`` of the broker's time. So every broker numbers
+them
+alike, and a manual clock moves them. The defaults are those of the standard tier (seed 1, `docs/dialect.md` 7.4).
 """
 
 from enum import StrEnum
@@ -14,9 +14,9 @@ from msgspec.structs import force_setattr
 from partibus.errors import ArgumentError
 
 CREDITS_PER_S_MAX = 1_000_000_000
-"""What a broker could never reach; a bound so that sums stay small integers."""
+"""More than a broker could ever use; it keeps sums small integers."""
 PERIOD_MIN_MS = 100
-"""Shorter ones would be gone before a grant has come from another broker."""
+"""A shorter period would be over before a grant from another broker arrives."""
 PERIOD_MAX_MS = 60_000
 COST_MAX = 1_000_000
 
@@ -24,18 +24,18 @@ _COSTS = ("send_credits", "receive_credits", "peek_credits", "management_credits
 
 
 class ThrottlingPolicy(StrEnum):
-    """What is done about a namespace that is out of credits."""
+    """The treatment of a namespace without credits."""
 
     OFF = "off"
-    """Nothing is counted."""
+    """The broker counts nothing."""
     OBSERVE = "observe"
-    """Everything is counted and nothing refused; what would have been refused is counted, too."""
+    """The broker counts everything and refuses nothing; it also counts what it would have refused."""
     ENFORCE = "enforce"
-    """Requests are refused and deliveries withheld until there are credits again."""
+    """The broker refuses requests and withholds deliveries until there are credits again."""
 
 
 class ThrottlingSettings(Struct, frozen=True):
-    """How one namespace is throttled.
+    """The throttling of one namespace.
 
     Raises ArgumentError, which names the field, its value and what is allowed.
     """
@@ -44,15 +44,15 @@ class ThrottlingSettings(Struct, frozen=True):
     credits_per_s: int = 1_000
     period_ms: int = 1_000
     send_credits: int = 1
-    """Per message; a batch costs what its messages cost."""
+    """Per message; a batch costs the sum of its messages."""
     receive_credits: int = 1
     """Per message delivered: by a link, by number or over HTTP."""
     peek_credits: int = 1
     """Per message shown, by a peek or as part of a range."""
     management_credits: int = 10
-    """Per creation, read, update or removal of entities, rules and access policies."""
+    """Per creation, read, update or deletion of entities, rules and access policies."""
     filter_credits: int = 1
-    """Per message sent to a topic and rule of its subscriptions, besides the cost of the send."""
+    """Per message sent to a topic and rule of its subscriptions, in addition to the send."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "policy", _policy(self.policy))  # may be given as its text
@@ -70,12 +70,12 @@ class ThrottlingSettings(Struct, frozen=True):
 
     @property
     def period_credits(self) -> int:
-        """What each period begins with; at least one."""
+        """The credits that each period begins with; at least one."""
         return self.credits_per_s * self.period_ms // 1_000
 
 
 def setting_names() -> tuple[str, ...]:
-    """Every field of `ThrottlingSettings`, in their order."""
+    """Return every field of `ThrottlingSettings`, in order."""
     return ThrottlingSettings.__struct_fields__
 
 
@@ -87,6 +87,6 @@ def _policy(text: object) -> ThrottlingPolicy:
 
 
 def _check(name: str, value: object, least: int, most: int) -> None:
-    # A bool is an int to Python and a mistake here.
+    # To Python a bool is an int; here it is a mistake.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ArgumentError(name, value, f"a whole number from {least} to {most}")

@@ -1,4 +1,4 @@
-"""What front ends ask before they do something for a client, one for each namespace and broker (rows R1-R6, R15).
+"""Admission of requests by credits, one object per namespace and broker (rows R1-R6, R15).
 
 ```text
                        policy off          observe                     enforce
@@ -7,12 +7,13 @@
  withholds             not asked           False                       True: ask for no messages now; called back
 ```
 
-``active`` is False under the policy off: whoever asks looks at that first, and that is all that it costs.
+``active`` is False under the policy off. Callers check that first, and it is the only cost.
 
-A premium namespace has the policy off, and is told by `overload` when its messaging units have too much to do (row
-R11): until they have less, everything is refused or withheld as if there were no credits.
+A premium namespace has the policy off. `overload` tells when its messaging units have too much to do (row R11): until
+they
+have less, everything is refused or withheld as if there were no credits.
 
-Nothing has been done for what is refused. A receiver is never told: its messages stay where they are until there are
+Nothing was done for a refused request. A receiver gets no refusal: its messages stay where they are until there are
 credits (`withholds`).
 """
 
@@ -30,7 +31,7 @@ from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.throttling.uses import Uses
 
 RETRY_AFTER_S = 2
-"""What clients are told to wait (seed 1)."""
+"""Seconds that clients are told to wait (seed 1)."""
 THROTTLED = (
     "The request was terminated because the entity is being throttled. Error code: 50009. "
     f"Please wait {RETRY_AFTER_S} seconds and try again."
@@ -40,23 +41,23 @@ THROTTLED = (
 RESUMED_AT_ONCE = 256
 """Receivers that ask for messages in one turn of the loop."""
 _STILL_MS = 100
-"""How often to look for the next period when the clock has not gone there with the time."""
+"""The pause between looks for the next period when a manual clock has not reached it."""
 
 _SEND, _FILTER = int(Operation.SEND), int(Operation.FILTER)
-"""For what is counted for each message that passes alone."""
+"""Plain integers, for the path of each message that comes alone."""
 
 OnKnown = Callable[[bool], None]
 
 
 class Withheld(Protocol):
-    """A receiver."""
+    """A receiver that waits for credits."""
 
     def on_credits(self) -> None:
-        """There are credits again."""
+        """Ask for messages: there are credits again."""
         ...
 
     def on_exhausted(self) -> None:
-        """There are none any more: take back what was asked for."""
+        """Take back the demand: no credits are left."""
         ...
 
 
@@ -70,16 +71,16 @@ class LocalBank:
         self._clock = clock
 
     def ask(self, ask: Ask, on_grant: Callable[[Grant | None], None]) -> None:
-        """See `Bank`."""
+        """Answer the question (`Bank`)."""
         on_grant(self._allocator.grant(ask, self._clock.now_ms()))
 
     def change(self, settings: ThrottlingSettings) -> None:
-        """The namespace has other settings."""
+        """Apply other settings of the namespace."""
         self._allocator.change(settings, self._clock.now_ms())
 
 
 class Throttle:
-    """One namespace as this broker counts it. All on the loop."""
+    """The throttling of one namespace in this broker. All calls are on the loop."""
 
     def __init__(
         self,
@@ -88,21 +89,25 @@ class Throttle:
         call_later: CallLater | None = None,
         bank: Bank | None = None,
     ) -> None:
-        """``bank``: the way to the allocator; None: this broker is alone. Without ``call_later`` nobody is called when
-        a period begins but through `look`."""
+        """Begin with ``settings``.
+
+        ``bank`` is the way to the allocator; None: this broker is alone. Without ``call_later`` receivers are called
+        back by
+        `look` only.
+        """
         self.counters = Counters()
         self.uses: Uses | None = None
-        """Who keeps what clients ask for, whatever the policy is (row D9)."""
+        """The record of client requests, kept under every policy (row D9); None: not kept."""
         self._clock = clock
         self._call_later = call_later
         self._bank: Bank = bank or LocalBank(settings, clock)
         self._withheld: dict[Withheld, None] = {}
-        """Receivers that are called with the next period."""
+        """Receivers to be called with the next period."""
         self._receivers: dict[Withheld, None] = {}
         self._resuming: dict[Withheld, None] = {}
-        """Receivers whose turn comes."""
+        """Receivers to be called next."""
         self._timer: Timer | None = None
-        """Until the next period."""
+        """Timer until the next period."""
         self._turn: Timer | None = None
         self._overload: str | None = None
         self._set(settings)
@@ -117,13 +122,13 @@ class Throttle:
             settings.peek_credits,
             settings.management_credits,
         )
-        """By `Operation`."""
+        """Costs by `Operation`."""
         overloaded = self._overload is not None
         self.active = overloaded or settings.policy is not ThrottlingPolicy.OFF
         self.enforces = overloaded or settings.policy is ThrottlingPolicy.ENFORCE
 
     def change(self, settings: ThrottlingSettings) -> None:
-        """The namespace has other settings, with effect from now on."""
+        """Apply other settings from now on."""
         if settings == self.settings:
             return
         self._set(settings)
@@ -133,7 +138,7 @@ class Throttle:
         self._resume()
 
     def overload(self, resource: str | None) -> None:
-        """Refuse everything because the namespace has used up its part of a resource, by name; None: no longer."""
+        """Refuse everything because the namespace has used up its share of ``resource``; None: stop refusing."""
         if resource == self._overload:
             return
         self._overload = resource
@@ -144,7 +149,7 @@ class Throttle:
             self._exhausted()
 
     def refusal(self) -> ServerBusy:
-        """Nothing was executed, and why."""
+        """Return the error for a refused request. It says why, and that nothing was executed."""
         if self._overload is None:
             return ServerBusy(THROTTLED)
         return ServerBusy(
@@ -154,32 +159,34 @@ class Throttle:
 
     @property
     def granted(self) -> int:
-        """Credits that this broker was given, ever."""
+        """Credits granted to this broker since the start."""
         return self._account.granted
 
     @property
     def periods(self) -> int:
-        """In how many periods something was paid for."""
+        """The number of periods in which credits were used."""
         return self._account.periods
 
     def tell_debt(self) -> None:
-        """Another broker has the allocator now."""
+        """Tell the new allocator, at another broker, what the namespace owes."""
         self._account.tell_debt()
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
     @property
     def exhausted(self) -> bool:
-        """Whatever costs something is refused until the next period."""
+        """Whether everything that costs credits is refused until the next period."""
         return self._overload is not None or (self.enforces and self._account.exhausted)
 
     def refuses(self, operation: Operation) -> bool:
-        """Whatever is of that kind is refused until the next period: no need to look at it."""
+        """Tell whether every request of that kind is refused until the next period, unseen."""
         return self._overload is not None or (self.enforces and self._prices[operation] > 0 and self._account.exhausted)
 
     def admit_sends(self, messages: Sequence[int], rules: int, then: OnAdmitted) -> int | None:
-        """How many of these sends may be done, the first ones; each is so many ``messages``, every one of which is
-        compared with ``rules`` of a topic's subscriptions. None: ``then`` gets it in a moment."""
+        """Admit sends, the first ones; returns their number, or None if ``then`` gets it in a moment.
+
+        Each send has so many ``messages``, and each message is compared with ``rules`` of a topic's subscriptions.
+        """
         if not self.enforces:
             self.observe_sends(messages, rules)
             return len(messages)
@@ -199,7 +206,7 @@ class Throttle:
         return None if count is None else known(count)
 
     def observe_sends(self, messages: Sequence[int], rules: int) -> None:
-        """As `admit_sends`, while nothing ``enforces``: all are admitted."""
+        """Count sends as `admit_sends` does while nothing is enforced: all are admitted."""
         total = sum(messages)
         used, prices = self.counters.used, self._prices
         cost = total * prices[_SEND]
@@ -213,8 +220,10 @@ class Throttle:
             self._observe(Operation.SEND, [each * count for count in messages])
 
     def admit(self, operation: Operation, count: int, then: OnKnown) -> bool | None:
-        """Whether one request of ``count`` units (messages; 1 for management) may be done, all or nothing. None:
-        ``then`` gets it in a moment."""
+        """Admit one request of ``count`` units (messages; 1 for management), all or nothing.
+
+        None: ``then`` gets the answer in a moment.
+        """
         if not self.enforces:
             self.charge(operation, count)
             return True
@@ -226,12 +235,12 @@ class Throttle:
         return None if admitted is None else self._known(operation, cost, admitted == 1)
 
     def admit_send(self, count: int, rules: int, then: OnKnown) -> bool | None:
-        """As `admit`, of one send of so many messages (`admit_sends`)."""
+        """Admit one send of ``count`` messages (`admit_sends`)."""
         admitted = self.admit_sends((count,), rules, lambda admitted: then(admitted == 1))
         return None if admitted is None else admitted == 1
 
     def charge(self, operation: Operation, count: int) -> None:
-        """``count`` units were done already."""
+        """Charge ``count`` units of finished work."""
         if self._overload is not None:
             return  # nobody counts credits
         cost = count * self._prices[operation]
@@ -242,14 +251,16 @@ class Throttle:
             self._observe(operation, (cost,))
 
     def charge_sends(self, count: int, rules: int) -> None:
-        """So many messages were sent already, and compared with so many rules each. Of who can't wait for credits from
-        elsewhere, and has seen that nothing `refuses` it: later periods pay."""
+        """Charge sends that are done to later periods.
+
+        For callers that can't wait for credits from elsewhere, and have asked `refuses` before.
+        """
         self.charge(Operation.SEND, count)
         if rules:
             self.charge(Operation.FILTER, count * rules)
 
     def refused(self, operation: Operation, count: int = 1) -> None:
-        """So many requests were refused because of `refuses`."""
+        """Count requests that were refused because of `refuses`."""
         self.counters.throttled[operation] += count
 
     def _known(self, operation: Operation, cost: int, admitted: bool) -> bool:
@@ -266,7 +277,7 @@ class Throttle:
             self.counters.used[Operation.FILTER] += total * rules * self.settings.filter_credits
 
     def _observe(self, operation: Operation, costs: Sequence[int]) -> None:
-        """Only see whether they would have been admitted, of what is not paid for at once."""
+        """Count what would be refused, without refusing it."""
         admitted = self._account.admit(costs, partial(self._observed, operation, len(costs)))
         if admitted is not None and admitted < len(costs):
             self._observed(operation, len(costs), admitted)
@@ -277,17 +288,20 @@ class Throttle:
     # -- receivers ---------------------------------------------------------------------------------------------------
 
     def join(self, receiver: Withheld) -> None:
-        """Tell a receiver when nothing is left: of one whose messages are gone once they are granted."""
+        """Call a receiver when no credits are left.
+
+        Its messages are gone once granted, so it must take back its demand.
+        """
         self._receivers[receiver] = None
 
     def leave(self, receiver: Withheld) -> None:
-        """Idempotent."""
+        """Forget a receiver. Idempotent."""
         self._receivers.pop(receiver, None)
         self._withheld.pop(receiver, None)
         self._resuming.pop(receiver, None)
 
     def withholds(self, receiver: Withheld) -> bool:
-        """Nothing is to be asked for now; the receiver is called when there are credits again."""
+        """Tell whether a receiver must ask for nothing now. If so, it is called when there are credits again."""
         if not self.refuses(Operation.RECEIVE):
             return False
         if receiver not in self._withheld:
@@ -302,11 +316,11 @@ class Throttle:
 
     @property
     def room(self) -> int:
-        """Messages that a receiver may ask for: as many as a period pays for."""
+        """The messages that a receiver may ask for: as many as a period pays for."""
         return self.settings.period_credits // max(1, self.settings.receive_credits) or 1
 
     def look(self) -> None:
-        """The clock may have been moved: a period may have begun."""
+        """Look at the clock, which may have been moved into another period."""
         if self._withheld and not self.refuses(Operation.RECEIVE):
             self._resume()
 
@@ -320,7 +334,7 @@ class Throttle:
             self._resume_some()
 
     def _resume_some(self) -> None:
-        """In turns: the loop has others to serve."""
+        """Call some receivers, and the rest later: the loop has other work."""
         self._turn = None
         at_once = RESUMED_AT_ONCE if self._call_later is not None else None
         for receiver in list(islice(self._resuming, at_once)):
@@ -331,7 +345,7 @@ class Throttle:
         if not self._resuming:
             return
         if self.refuses(Operation.RECEIVE):
-            # They are the first when there are credits again.
+            # They come first when there are credits again.
             self._withheld = self._resuming | self._withheld
             self._resuming = {}
             self._await_period()

@@ -1,7 +1,7 @@
-"""What clients have asked for, in sums of a second: enough to say later what it would have cost (row D9).
+"""Sums per second of what clients asked for, enough to compute its price later (row D9).
 
-A sum is of one namespace, entity, client and kind of operation. It is there whatever the policy is, if somebody keeps
-it: without, `partibus.throttling.throttle.Throttle.uses` is None, and whoever has something to count looks at that.
+A sum is of one namespace, entity, client and kind of operation. It is kept under every policy, if a consumer exists:
+without one `partibus.throttling.throttle.Throttle.uses` is None, and callers check that.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from partibus.clock import Clock
 from partibus.throttling.counters import Operation
 
 SUM_MS: Final = 1_000
-"""Aligned with the clock, as periods of credits are."""
+"""Length of a sum; aligned with the clock, as periods are."""
 SUMS_MAX: Final = 5_000
-"""So many sums of one namespace in one second tell of clients; past that they are of nobody by name."""
+"""The most sums of one namespace per second that name their client; later ones name none."""
 CLIENT_MAX: Final = 64
 """Characters of a client's name that are kept."""
 OTHERS: Final = "(others)"
@@ -24,26 +24,28 @@ class Use(NamedTuple):
 
     namespace: str
     entity: str
-    """Empty: it was about the namespace."""
+    """The path of the entity; empty for requests about the namespace."""
     client: str
     operation: Operation
     requests: int
     units: int
-    """Messages; of `Operation.FILTER` messages times rules; of `Operation.MANAGEMENT` requests."""
+    """Messages; for `Operation.FILTER` messages times rules; for `Operation.MANAGEMENT` requests."""
 
 
 Keep = Callable[[int, list[Use]], None]
-"""Gets the sums of the second that begins at those ms."""
+"""Gets the sums of the second that begins at that time in ms."""
 
 
 class CallLater(Protocol):
-    """Has something called after so many ms."""
+    """Schedules a call after so many ms."""
 
-    def __call__(self, delay_ms: float, call: Callable[[], None], /) -> object: ...
+    def __call__(self, delay_ms: float, call: Callable[[], None], /) -> object:
+        """Schedule ``call``."""
+        ...
 
 
 class Uses:
-    """Of one namespace at one broker."""
+    """The sums of one namespace in one broker."""
 
     __slots__ = ("_call_later", "_clock", "_ends_ms", "_keep", "_namespace", "_sums")
 
@@ -56,7 +58,7 @@ class Uses:
         self._ends_ms = 0
 
     def add(self, entity: str, client: str, operation: Operation, requests: int, units: int) -> None:
-        """So many requests about an entity were for so many units."""
+        """Add requests about an entity."""
         now_ms = self._clock.now_ms()
         if now_ms >= self._ends_ms:
             self.flush()
@@ -72,7 +74,7 @@ class Uses:
         found[1] += units
 
     def flush(self) -> None:
-        """Hand over what there is."""
+        """Hand over the sums."""
         sums, self._sums = self._sums, {}
         if sums:
             uses = [Use(self._namespace, *key, *counts) for key, counts in sums.items()]
@@ -84,5 +86,5 @@ class Uses:
 
 
 def client_name(container_id: str | None) -> str:
-    """As it is kept."""
+    """Normalize a container id for usage records."""
     return (container_id or "")[:CLIENT_MAX]
