@@ -1,5 +1,6 @@
-"""The option ``bodySchema``, checked as text: it is read where there is no JVM, and Spark would only say that some
-place in the whole table's schema is wrong.
+"""The syntax check of the option ``bodySchema``.
+
+It is read where there is no JVM; Spark would only say that some place in the whole table's schema is wrong.
 
 ```text
  fields = field {"," field}
@@ -24,7 +25,7 @@ _NESTING_MAX = 32
 
 
 def check_body_schema(text: str) -> None:
-    """Raises `OptionError`, naming the place and what may stand there."""
+    """Check a schema. Raises `OptionError`, naming the place and what may stand there."""
     _Parser(text).whole()
 
 

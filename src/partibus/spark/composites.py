@@ -1,11 +1,11 @@
-"""Lists and maps of a message's sections, decoded in line where they are spelled as usual.
+"""Inline decoding of the lists and maps of a message's sections.
 
-A queue is read by the million, and most of that is decoding three small composites per message. What clients write
-there takes a handful of constructors: these are read here without a call per value. Any other constructor, and
-anything malformed, goes to the general decoder, with its result or its error: the tests hold both side by side, values
-and types.
+A queue is read by the million, and most of that is decoding three small composites per message. Clients use a handful
+of
+constructors there; these are read here without a call per value. Any other constructor, and anything malformed, goes to
+the general decoder, with its result or its error. The tests compare both, values and types.
 
-Each function reads between two places of a longer buffer, so that nothing is cut out of a frame to be read.
+Each function reads between two places of a longer buffer, so a frame is never cut into pieces to be read.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from partibus.amqp.codec.types import Int, Short, Symbol, Timestamp, UByte, UInt
 from partibus.amqp.errors import DecodeError
 
 VALUE_START = 3
-"""Of a section: behind its descriptor, which `split_sections` writes in three bytes."""
+"""Start of a section's value, behind the descriptor that `split_sections` writes in three bytes."""
 _SYMBOLS_KEPT = 1024
 """Distinct symbols remembered; a sender may make up any number."""
 
@@ -29,7 +29,7 @@ _I32 = Struct(">i").unpack_from
 _I64 = Struct(">q").unpack_from
 _F64 = Struct(">d").unpack_from
 _new: Any = int.__new__
-"""Makes a bounded integer without the check that the width of its encoding has already kept."""
+"""Makes a bounded integer without the check that the width of its encoding has already made."""
 
 
 @lru_cache(_SYMBOLS_KEPT)
@@ -38,7 +38,7 @@ def _symbol(raw: bytes) -> Symbol:
 
 
 def read_composite(buf: bytes, start: int = 0, end: int | None = None) -> list[Any] | None:
-    """The elements of a list or map section, keys and values in turn; None where it takes the general decoder."""
+    """Read the elements of a list or map section, keys and values in turn; None where the general decoder must."""
     end = len(buf) if end is None else end
     pos = start + VALUE_START
     try:
@@ -55,7 +55,7 @@ def read_composite(buf: bytes, start: int = 0, end: int | None = None) -> list[A
 
 
 def read_elements(buf: bytes, pos: int, end: int, count: int) -> list[Any] | None:
-    """``count`` values that fill the bytes from ``pos`` to ``end``; None where it takes the general decoder."""
+    """Read ``count`` values that fill the bytes from ``pos`` to ``end``; None where the general decoder must."""
     return None if count > end - pos else read_between(buf, pos, end, repeat(_NOTHING, count))
 
 
@@ -63,8 +63,10 @@ _NOTHING = b"", 0
 
 
 def read_between(buf: bytes, pos: int, end: int, before: Iterable[tuple[bytes, int]]) -> list[Any] | None:
-    """Values, in front of each of which are these bytes (with their number), up to ``end``. None where there are
-    others, or where it takes the general decoder."""
+    """Read the values up to ``end``, each behind known bytes (with their number).
+
+    None where other bytes stand, or where the general decoder must read.
+    """
     values: list[Any] = []
     append = values.append
     starts_with = buf.startswith
@@ -130,7 +132,7 @@ def read_between(buf: bytes, pos: int, end: int, before: Iterable[tuple[bytes, i
 
 
 def read_list(buf: bytes, start: int = 0, end: int | None = None) -> list[Any]:
-    """The fields of a list section; of a missing one none. Raises `DecodeError`."""
+    """Read the fields of a list section; a missing section has none. Raises `DecodeError`."""
     end = len(buf) if end is None else end
     if start == end:
         return []
@@ -144,7 +146,7 @@ def read_list(buf: bytes, start: int = 0, end: int | None = None) -> list[Any]:
 
 
 def read_map(buf: bytes, start: int = 0, end: int | None = None) -> dict[Any, Any]:
-    """The pairs of a map section; of a missing one none. Raises `DecodeError`."""
+    """Read the pairs of a map section; a missing section has none. Raises `DecodeError`."""
     end = len(buf) if end is None else end
     if start == end:
         return {}

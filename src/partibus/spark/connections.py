@@ -1,7 +1,8 @@
-"""Connections kept from task to task. Spark reuses its Python workers, so what a module holds survives a task.
+"""Connections kept from task to task. Spark reuses its Python workers, so module state survives a task.
 
-A client is out of the cache while it is used, and comes back only from a use that ended well: nobody shares one, and
-what failed or was left half read is closed.
+A client is out of the cache while it is used, and returns only after a use that ended well. So no two uses share one,
+and
+a connection that failed or was left half read is closed.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ _idle: dict[tuple[OpenClient, str, str], RangeReader] = {}
 
 @contextmanager
 def borrowed_client(options: Options, open_client: OpenClient, *, fresh: bool = False) -> Iterator[RangeReader]:
-    """An open client for one use; ``fresh`` passes over the cache, after a kept connection turned out to be dead."""
+    """Lend an open client for one use. ``fresh`` passes over the cache, after a kept connection turned out to be dead."""
     key = (open_client, options.connection, options.entity)
     kept = _idle.pop(key, None)
     if kept is not None and fresh:

@@ -1,12 +1,18 @@
-"""What Spark's Python processes are forked from on this machine: PySpark's daemon, with everything imported.
+"""The process that Spark's Python processes are forked from on this machine:
 
-PySpark's own imports nothing before it forks, so that each process that plans, and each new worker, begins with a fifth
-to half a second of imports. It does so lest there be threads at a fork, of which a child would have the locks and not
-the threads. So they are looked at: where an import has started one, this program becomes PySpark's own daemon.
-Processes also look for garbage behind each task: what is imported here is left out of that.
+PySpark's daemon, with everything imported.
 
-Frames of megabytes come and go in a worker, and the C library hands the memory of each back to the system, which has to
-clear it anew for the next: a fifth of what a read took of a worker beside decoding. So processes keep some.
+PySpark's own daemon imports nothing before it forks, so each planning process and each new worker begins with a fifth
+to
+half a second of imports. It avoids threads at a fork, of which a child would have the locks and not the threads. So
+this
+program looks for threads: where an import has started one, it becomes PySpark's own daemon. Processes also collect
+garbage
+after each task; objects imported here are frozen out of that.
+
+Frames of megabytes come and go in a worker. The C library returns the memory of each to the system, which has to clear
+it
+again for the next: a fifth of a worker's time beside decoding. So processes keep some memory.
 """
 
 import ctypes
@@ -33,21 +39,23 @@ IMPORTED = (
     "partibus.spark.stream",
     "partibus.spark.writer",
 )
-"""What the processes of a read, a stream and a sink need."""
+"""Modules that a read, a stream and a sink need."""
 _OWN = "pyspark.daemon"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Of mallopt(3)."""
+"""Parameters of mallopt(3)."""
 _KEPT_BYTES = 32 << 20
-"""Free memory that a process keeps: some copies of a frame, which has 4 MiB unless a reader says otherwise. Also the
-size from which on memory is handed back at once in any case: no more can be set."""
+"""Free memory that a process keeps: some copies of a frame, which has 4 MiB unless a reader asks for another size.
+
+It is also the size from which memory is always returned at once, the largest that can be set.
+"""
 _TASKS = Path("/proc/self/task")
 _SAFE = {"jemalloc_bg_thd"}
-"""Of Arrow's allocator, which stops it before a fork and knows of it in the child."""
+"""A thread of Arrow's allocator, which stops it before a fork and handles its absence in the child."""
 
 
 def main() -> None:
     """Serve until Spark ends; the arguments are those of PySpark's daemon."""
-    # Else numpy would start a thread per core; workers with more than the one that Spark gives them have it set.
+    # Otherwise numpy starts a thread per core; workers to which Spark gives several set it themselves.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if not (_TASKS.is_dir() and _imported() and not other_threads()):
         os.execv(sys.executable, [sys.executable, "-m", _OWN, *sys.argv[1:]])
@@ -57,7 +65,7 @@ def main() -> None:
 
 
 def keep_memory() -> bool:
-    """For this process and its children. False where the C library is not GNU's."""
+    """Keep freed memory in this process and its children. Returns False where the C library is not GNU's."""
     try:
         set_option = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -66,13 +74,13 @@ def keep_memory() -> bool:
 
 
 def other_threads() -> list[str]:
-    """The names of threads of this process that a fork would be wrong beside."""
+    """Return the names of threads of this process that make a fork unsafe."""
     names = [(task / "comm").read_text().strip() for task in _TASKS.iterdir() if task.name != str(os.getpid())]
     return [name for name in names if name not in _SAFE]
 
 
 def _imported() -> bool:
-    """False where something is missing: the process that needs it will say so, as ever."""
+    """Import everything; returns False where something is missing. The process that needs it reports it."""
     try:
         for name in IMPORTED:
             import_module(name)

@@ -1,9 +1,10 @@
-"""Messages of a frame to Arrow columns.
+"""Conversion of the messages of a frame into Arrow columns.
 
-Nothing runs once per message where messages are written alike, as nearly all are. Numbers, bodies and what is always
-the same are whole arrays from the start; the sender's annotations, properties and application properties are walked
-through value by value, all messages at once (`partibus.spark.sections`), each only if a column of it is asked for
-(`includeProperties`, or fewer columns in ``.schema``).
+Where messages are written alike, as nearly all are, no code runs once per message. Numbers, bodies and constants are
+whole
+arrays from the start. Annotations, properties and application properties are walked through value by value, for all
+messages at once (`partibus.spark.sections`), each only if a column of it is asked for (`includeProperties`, or fewer
+columns in ``.schema``).
 """
 
 import gc
@@ -29,15 +30,15 @@ from partibus.spark.schema import BODY_VALUE, STATES
 from partibus.spark.sections import Fields, NamedColumns, ReadOne
 from partibus.spark.stored import Rows
 
-# Spark's timestamps are microseconds within the years 1 to 9999; times outside are cut to that.
+# Spark's timestamps are microseconds within the years 1 to 9999; times outside are clamped.
 _MILLISECONDS_MIN = -62_135_596_800_000
 _MICROSECONDS_MAX = 253_402_300_799_999_999
 _TIME = pa.timestamp("us", tz="UTC")
 _BODY_TYPES = {DATA: "data", SEQUENCE: "sequence", VALUE: "value"}
 _SHORT_DATA, _LONG_DATA = (int.from_bytes(b"\x00\x53\x75" + code, "little") for code in (b"\xa0", b"\xb0"))
-"""How a data section begins: descriptor and constructor."""
+"""The beginnings of a data section: descriptor and constructor."""
 _SHORT_HEAD, _LONG_HEAD = 5, 8
-"""Before the data: these and the size."""
+"""Bytes before the data: these and the size."""
 
 
 class Origin(NamedTuple):
@@ -50,7 +51,7 @@ class Origin(NamedTuple):
 
 
 def decode_columns(rows: Rows, origin: Origin, schema: pa.Schema) -> pa.RecordBatch:
-    """A record batch with exactly the columns of ``schema``. Raises `DecodeError` naming the position."""
+    """Make a record batch with exactly the columns of ``schema``. Raises `DecodeError` naming the position."""
     with _no_collection():
         page = Page(rows, origin)
         arrays = [
@@ -62,8 +63,12 @@ def decode_columns(rows: Rows, origin: Origin, schema: pa.Schema) -> pa.RecordBa
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """A batch may make some 200,000 objects, none of them garbage before its end: collections would find nothing, and
-    were a third of the time."""
+    """Suspend garbage collection.
+
+    A batch may make some 200,000 objects, none of them garbage before its end. Collections found nothing and took a
+    third of
+    the time.
+    """
     if not gc.isenabled():
         yield
         return
@@ -75,7 +80,7 @@ def _no_collection() -> Iterator[None]:
 
 
 class Page:
-    """Rows of one partition; sections are decoded on first use, missing ones are empty."""
+    """Rows of one partition. Sections are decoded on first use; missing ones are empty."""
 
     def __init__(self, rows: Rows, origin: Origin) -> None:
         self.rows = rows
@@ -85,8 +90,9 @@ class Page:
 
     @cached_property
     def _simple_bodies(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Which bodies are one data section and nothing else, as nearly all are; where each one's data begins and
-        ends."""
+        """Find the bodies that are one data section and nothing else, as nearly all are, and where each one's data
+        begins and ends.
+        """
         rows, encoded = self.rows, self._encoded
         lengths = rows.ends - rows.body_starts
         sizes = rows.body_starts + 4
@@ -101,7 +107,7 @@ class Page:
 
     @cached_property
     def _odd_bodies(self) -> dict[int, tuple[bytes, str | None]]:
-        """Of every other body, by its place: the bytes and the type."""
+        """Decode every other body, by its place: the bytes and the type."""
         rows, found = self.rows, {}
         for place in np.flatnonzero(~self._simple_bodies[0]):
             section = bytes(rows.data[rows.body_starts[place] : rows.ends[place]])
@@ -113,6 +119,7 @@ class Page:
 
     @cached_property
     def bodies(self) -> pa.Array:
+        """The body of each message as binary."""
         _, starts, ends = self._simple_bodies
         found = self._encoded.cut(starts, ends)
         if not self._odd_bodies:
@@ -124,6 +131,7 @@ class Page:
 
     @cached_property
     def body_types(self) -> pa.Array:
+        """The type of each body, as the column ``body_type`` shows it."""
         if not self._odd_bodies:
             return self.constant("data", pa.string())
         return pa.array(
@@ -135,6 +143,7 @@ class Page:
 
     @cached_property
     def annotations(self) -> NamedColumns:
+        """The annotations that senders wrote, by name."""
         rows = self.rows
         starts, ends, counts = rows.annotation_starts, rows.property_starts, rows.prefixes["annotation_count"]
         read = NamedValues().pairs
@@ -148,11 +157,13 @@ class Page:
 
     @cached_property
     def properties(self) -> Fields:
+        """The fields of the properties sections."""
         starts, ends = self.rows.property_starts, self.rows.application_starts
         return Fields(self._encoded, starts, ends, self._reader(starts, ends, lambda section, _: read_list(section)))
 
     @cached_property
     def application_properties(self) -> NamedColumns:
+        """The application properties, by name."""
         starts, ends = self.rows.application_starts, self.rows.body_starts
         read = NamedValues().section
         return NamedColumns(
@@ -164,7 +175,7 @@ class Page:
         return Encoded(self.rows.data)
 
     def _reader(self, starts: Numbers, ends: Numbers, read: Callable[[bytes, int], Any]) -> ReadOne:
-        """Reads one message's section; an error gets the message's position."""
+        """Return a reader of one message's section whose errors name the message's position."""
 
         def read_one(place: int) -> Any:
             try:
@@ -176,6 +187,7 @@ class Page:
 
     @cached_property
     def ttls_ms(self) -> pa.Array:
+        """The time to live of each message in ms."""
         prefixes = self.rows.prefixes
         ttls = prefixes["ttl_ms"].astype(np.int64)
         open_end = np.flatnonzero(ttls == TTL_MAX_MS)
@@ -189,10 +201,11 @@ class Page:
     # -- columns ---------------------------------------------------------------------------------------
 
     def constant(self, value: object, type_: pa.DataType) -> pa.Array:
+        """Repeat a value for each message."""
         return pa.repeat(pa.scalar(value, type_), len(self.rows))
 
     def texts(self, name: str, of: NamedColumns) -> pa.Array:
-        """The values of this name as text."""
+        """Return the values of this name as text."""
         found = of.texts(name)
         return pa.nulls(len(self.rows), pa.string()) if found is None else found
 
@@ -201,7 +214,7 @@ class Page:
 
 
 def _body(sections: bytes) -> tuple[bytes, str | None]:
-    """Data joined; of other bodies the encoded values, one after the other. And which of them it is."""
+    """Join data sections, or the encoded values of another body; returns the bytes and the body's type."""
     split = split_sections(sections)
     kind = _BODY_TYPES.get(split.body_code)
     if split.body_code == DATA:
@@ -215,7 +228,7 @@ def _body(sections: bytes) -> tuple[bytes, str | None]:
 
 
 def _number(value: object) -> int | None:
-    """An integer of any width; anything else counts as absent, since senders may annotate as they like."""
+    """Return an integer of any width. Anything else counts as absent, since senders may annotate as they like."""
     return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -238,14 +251,14 @@ def _scheduled(page: Page) -> pa.Array:
 
 
 def _enqueued_sequence_number(page: Page) -> pa.Array:
-    """0 unless a message was forwarded."""
+    """Return the sequence numbers at the first entity; 0 unless a message was forwarded."""
     was_forwarded = page.rows.prefixes["flags"] & HOPS != 0
     found = page.annotations.integers("x-opt-enqueue-sequence-number") if was_forwarded.any() else None
     return page.constant(0, pa.int64()) if found is None else pa.array(found[0])
 
 
 def _dead_letter_source(page: Page) -> pa.Array:
-    """What the message brings along, else the entity whose dead-letter queue this is."""
+    """Return the source that a message names, or the entity whose dead-letter queue this is."""
     brought = page.rows.prefixes["flags"] & WAS_DEAD_LETTER != 0
     here = page.constant(page.origin.dead_letter_source, pa.string())
     if not brought.any():
@@ -259,7 +272,7 @@ def _expiry(page: Page) -> pa.Array:
 
 
 def _long_ttl_ms(properties: Sequence[object]) -> int:
-    """Time to live past a header's range: the span that the sender wrote into the properties."""
+    """Return a time to live beyond the header's range: the span that the sender wrote into the properties."""
     created, expires = (
         _number(properties[place] if place < len(properties) else None)
         for place in (Property.CREATION_TIME, Property.ABSOLUTE_EXPIRY_TIME)

@@ -1,8 +1,9 @@
-"""Encoded values of many messages at once: steps over them, compares them, reads numbers, cuts pieces out.
+"""Operations on encoded values of many messages at once: stepping over, comparing, reading numbers, cutting pieces.
 
-A *place* is the number of a byte of a frame. Each function takes an array of places, one for each of some messages, and
-does with numpy what would otherwise be some calls of Python for each. Nothing here knows where a message ends: what is
-read at or behind the frame's end is its last bytes, and it is for the caller to see that a walk ended where it had to.
+A *place* is the index of a byte of a frame. Each function takes an array of places, one for each message, and does with
+numpy what would otherwise take some calls of Python for each. Nothing here knows where a message ends: a read at or
+behind
+the frame's end returns its last bytes, and the caller checks that a walk ended where it had to.
 """
 
 from functools import cached_property
@@ -17,7 +18,7 @@ Numbers = np.ndarray[Any, Any]
 _DESCRIBED = 0x00
 _SMALL_SIZE, _SIZE = -1, -4
 _WIDTHS = np.array([0, 0, 0, 0, 0, 1, 2, 4, 8, 16, _SMALL_SIZE, _SIZE, _SMALL_SIZE, _SIZE, _SMALL_SIZE, _SIZE])
-"""Bytes behind a constructor, by its upper half [1.2]; negative: of a size that stands there."""
+"""Bytes behind a constructor, by its upper half [1.2]; negative: a size follows."""
 _PIECES = {8: "<u8", 4: "<u4", 2: "<u2", 1: "u1"}
 
 
@@ -30,12 +31,12 @@ class Encoded:
         self._windows: dict[str, Numbers] = {}
 
     def codes(self, places: Numbers) -> Numbers:
-        """The byte at each place."""
+        """Return the byte at each place."""
         found: Numbers = self.raw.take(places, mode="clip")
         return found
 
     def numbers(self, places: Numbers, type_: str) -> Numbers:
-        """The number of a numpy type that begins at each place, in the byte order of this machine."""
+        """Return the number of a numpy type that begins at each place, in the byte order of this machine."""
         windows = self._windows.get(type_)
         if windows is None:
             windows = self._windows[type_] = self._made_windows(np.dtype(type_))
@@ -43,15 +44,17 @@ class Encoded:
         return found.astype(found.dtype.newbyteorder("="), copy=False)
 
     def _made_windows(self, type_: np.dtype[Any]) -> Numbers:
-        """Every run of so many bytes, as an array that has them where they are."""
+        """Return every run of so many bytes, as an array view."""
         size = type_.itemsize
         if len(self.raw) < size:
             return np.zeros(1, type_)
         return np.ndarray((len(self.raw) - size + 1,), type_, self.data, 0, (1,))
 
     def equal(self, places: Numbers, expected: bytes) -> Numbers:
-        """Whether these bytes stand there: one at least. Eight at a time; the last eight may be some of those before
-        them once more."""
+        """Tell whether ``expected``, one byte at least, stands at each place.
+
+        It compares eight bytes at a time; the last eight may overlap those before.
+        """
         size = next(size for size in _PIECES if size <= len(expected))
         steps = [*range(0, len(expected) - size, size), len(expected) - size]
         same: Numbers = np.ones(len(places), np.bool_)
@@ -61,8 +64,10 @@ class Encoded:
         return same
 
     def behind(self, places: Numbers, codes: Numbers) -> Numbers:
-        """Where the value ends that begins at each place, with this constructor. What its bytes mean is not looked at:
-        an undefined constructor is stepped over, too."""
+        """Return the end of the value that begins at each place with this constructor.
+
+        The bytes are not interpreted: an undefined constructor is stepped over too.
+        """
         if len(codes) and (codes == codes[0]).all():
             return self._behind(places, int(codes[0]))
         ends: Numbers = np.empty_like(places)
@@ -72,7 +77,7 @@ class Encoded:
         return ends
 
     def _behind(self, places: Numbers, code: int) -> Numbers:
-        """Behind values with this constructor."""
+        """Return the ends of values with this constructor."""
         ends: Numbers
         if code == _DESCRIBED:
             return self._behind_described(places)
@@ -86,8 +91,10 @@ class Encoded:
         return ends
 
     def _behind_described(self, places: Numbers) -> Numbers:
-        """Behind a descriptor and a value, neither of which is described itself: no client makes such ones, and a walk
-        that ends in the wrong place is noticed."""
+        """Return the ends of described values whose descriptor and value are not described themselves.
+
+        No client makes nested ones, and the caller notices a walk that ends in the wrong place.
+        """
         for step in (1, 0):
             codes = self.codes(places + step)
             widths = _WIDTHS[codes >> 4]
@@ -97,9 +104,10 @@ class Encoded:
         return places
 
     def cut(self, starts: Numbers, ends: Numbers) -> pa.Array:
-        """A binary array of what is between places, where each piece begins behind the end of the one before. Arrow
-        copies them: an array of pieces and what is between them costs nothing, and every second value of it is
-        taken."""
+        """Make a binary array of the bytes between places, where each piece begins behind the end of the one before.
+
+        Arrow copies them: an array of the pieces and the gaps costs nothing, and every second value of it is taken.
+        """
         bounds = np.empty(2 * len(starts), np.int32)
         bounds[0::2], bounds[1::2] = starts, ends
         if not len(bounds):

@@ -1,5 +1,8 @@
-"""What may go wrong in the data source. Spark shows the text of an error inside a traceback of its own, so each text
-stands alone: the option or range, the broker's words, the way out."""
+"""Errors of the data source.
+
+Spark shows the text of an error inside a traceback of its own, so each text stands alone: the option or range, the
+broker's words, the next step.
+"""
 
 from partibus.errors import PartibusError
 
@@ -9,11 +12,11 @@ class SparkSourceError(PartibusError):
 
 
 class OptionError(SparkSourceError):
-    """An option is missing, unknown or out of bounds, or the asked-for schema has a column that there is not."""
+    """An option is missing, unknown or out of bounds, or the schema asked for has an unknown column."""
 
 
 class PlanError(SparkSourceError):
-    """The broker did not answer what the entity holds: raised on the driver, before any task starts."""
+    """The broker did not tell what the entity holds: raised on the driver, before any task starts."""
 
 
 class OffsetError(PlanError):
@@ -21,7 +24,7 @@ class OffsetError(PlanError):
 
 
 class DataLossError(SparkSourceError):
-    """Messages are gone that the query should have read."""
+    """Messages that the query should have read are gone."""
 
 
 class ReadError(SparkSourceError):
@@ -29,7 +32,7 @@ class ReadError(SparkSourceError):
 
 
 class JavaNotFound(SparkSourceError):
-    """No usable Java runtime."""
+    """No usable Java runtime was found."""
 
 
 class WriteError(SparkSourceError):

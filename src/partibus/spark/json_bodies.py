@@ -1,8 +1,9 @@
 """Bodies that are JSON documents, as a struct column: the option ``bodyFormat=json``.
 
-Arrow's reader parses a whole batch. When it refuses one, the batch is halved until the documents that are to blame
-stand alone; they become null, as Spark's `from_json` does it. A document that lacks a field, or has null for it, has
-null there; fields that the schema does not name are passed over.
+Arrow's reader parses a whole batch. When it refuses one, the batch is halved until the offending documents stand alone;
+they become null, as with Spark's `from_json`. A field that a document lacks, or that is null in it, is null. Fields
+that
+the schema does not name are ignored.
 """
 
 import io
@@ -16,11 +17,11 @@ from partibus.spark.schema import BODY_VALUE
 
 _READ = pa.json.ReadOptions(use_threads=False, block_size=1 << 30)
 _NEWLINES = bytes.maketrans(b"\r\n", b"  ")
-"""Between values they mean nothing, and within one they may not be."""
+"""Line ends mean nothing between values and may not occur within one."""
 
 
 def check_value(schema: pa.Schema) -> None:
-    """Raises `OptionError` when the column of the documents has a type that JSON is not read as."""
+    """Check the type of the documents' column. Raises `OptionError` for one that JSON is not read as."""
     if BODY_VALUE not in schema.names:
         return
     kind = schema.field(BODY_VALUE).type
@@ -38,7 +39,7 @@ def check_value(schema: pa.Schema) -> None:
 
 
 def _odd_type(kind: pa.DataType) -> str | None:
-    """The name of the first type in it that would be read as something else than Spark's `from_json` makes of it."""
+    """Return the name of the first type in it that Spark's `from_json` reads differently."""
     if pa.types.is_date(kind):
         return "a date"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -48,7 +49,7 @@ def _odd_type(kind: pa.DataType) -> str | None:
 
 
 def decode_json(bodies: pa.Array, type_: pa.StructType) -> pa.Array:
-    """A struct for each body; null where it is no JSON document of that shape."""
+    """Decode each body into a struct; null where it is no JSON document of that shape."""
     documents = [body.translate(_NEWLINES).strip() for body in bodies.to_pylist()]
     return pa.concat_arrays(_parsed(documents, type_)).cast(type_) if documents else pa.array([], type_)
 
@@ -64,9 +65,9 @@ def _parsed(documents: list[bytes], type_: pa.StructType) -> list[pa.Array]:
 
 
 def _parse(documents: list[bytes], type_: Any) -> pa.Array:
-    """Raises `ArrowInvalid` unless each is one document."""
+    """Parse documents. Raises `ArrowInvalid` unless each is one document."""
     options = pa.json.ParseOptions(explicit_schema=pa.schema(list(type_)), unexpected_field_behavior="ignore")
-    # Arrow skips empty lines and reads two documents in one: that all are one shows in their number.
+    # Arrow skips empty lines and reads two documents in one; the number of rows shows whether each was one.
     if not all(document.startswith(b"{") for document in documents):
         raise pa.ArrowInvalid("not an object")
     table = pa.json.read_json(io.BytesIO(b"\n".join(documents)), _READ, options)

@@ -116,7 +116,7 @@ def run(end: socket.socket, told: dict[str, Any], name: str) -> None:
 
 
 def main() -> None:
-    """Run as a process: a file descriptor, the feed's settings as JSON, and the number of the start are the arguments."""
+    """Run as a process. Arguments: a file descriptor, the feed's settings as JSON, the number of the start."""
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, signal.SIG_IGN)
     os.nice(_NICENESS)
