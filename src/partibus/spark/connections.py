@@ -19,7 +19,7 @@ _idle: dict[tuple[OpenClient, str, str], RangeReader] = {}
 
 @contextmanager
 def borrowed_client(options: Options, open_client: OpenClient, *, fresh: bool = False) -> Iterator[RangeReader]:
-    """Lend an open client for one use. ``fresh`` passes over the cache, after a kept connection turned out to be dead."""
+    """Lend an open client for one use. ``fresh`` passes over the cache, after a kept connection failed."""
     key = (open_client, options.connection, options.entity)
     kept = _idle.pop(key, None)
     if kept is not None and fresh:

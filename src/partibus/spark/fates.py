@@ -92,7 +92,7 @@ class FatesPlanner:
         return [Task(split, end.entity_id.removeprefix(_MARK)) for split in splits if split.first_pos < split.end_pos]
 
     def commit(self, end_json: Json) -> None:
-        """Advance the cursor: the sink has everything below. Raises nothing; the next commit makes up for a failed one."""
+        """Advance the cursor: the sink has everything below. Raises nothing; the next commit repairs a failed one."""
         try:
             self._advance(Offset.from_json(end_json), Patience(_COMMIT_PATIENCE_MS))
         except Exception as error:  # noqa: BLE001 (whatever it is: the query goes on)

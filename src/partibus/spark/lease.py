@@ -1,7 +1,8 @@
 """The exclusive reader of an entity (mode ``consume``): a lease that a thread of Spark's planner renews.
 
-Spark kills its planner without a word when a query stops, so a lease ends by running out: nobody else gets messages for
-`leaseMs` after that, unless the query is started again, which takes over its own lease.
+Spark kills its planner without notice when a query stops, so the lease then expires. Other receivers get no messages
+for
+`leaseMs`, unless the query is started again; it takes over its own lease.
 """
 
 import logging
@@ -18,13 +19,13 @@ from partibus.spark.ports import OpenClient, RangeReader
 
 _log = logging.getLogger(__name__)
 _RENEWALS = 3
-"""Per lease: two may fail."""
+"""Renewals per lease: two may fail."""
 _BUSY_PAUSE_S = 0.25
 _FAILED_PAUSE_S = 1.0
 
 
 class Lease:
-    """Held from `take` until the process ends, or until it is lost to somebody else."""
+    """A lease, held from `take` until the process ends or another reader takes it."""
 
     def __init__(self, options: Options, open_client: OpenClient) -> None:
         assert options.cursor is not None, "mode consume has a cursor"
@@ -38,7 +39,7 @@ class Lease:
 
     @property
     def epochs(self) -> Mapping[int, int]:
-        """By partition id. Raises why it is lost."""
+        """Epochs by partition id. Raises the reason when the lease is lost."""
         if self._failure is not None:
             raise self._failure
         return self._epochs
@@ -52,7 +53,7 @@ class Lease:
         return states
 
     def end(self) -> None:
-        """Stop renewing, and give it back if that is done quickly. Raises nothing."""
+        """Stop renewing, and release the lease if that is quick. Raises nothing."""
         self._over.set()
         if self._thread is None or self._failure is not None:
             return
@@ -67,7 +68,7 @@ class Lease:
 
     def _granted(self, client: RangeReader, start: Mapping[int, int]) -> Mapping[int, CursorState]:
         is_told = False
-        # Nothing is kept of what leaves: while the lease holds that is what was committed, or has expired.
+        # While the lease holds, messages leave only by commits and expiry, so nothing is kept of them.
         while True:
             try:
                 states = client.open_cursor(
@@ -87,7 +88,7 @@ class Lease:
             return states
 
     def _keep(self) -> None:
-        """On a thread and a connection of its own: the planner may be waiting for an answer on the other one."""
+        """Renew on a thread and a connection of its own: the planner may be waiting for an answer on the other one."""
         client: RangeReader | None = None
         pause_s = self._options.lease_ms / 1000 / _RENEWALS
         while not self._over.wait(pause_s):
@@ -126,7 +127,7 @@ class Lease:
             self._granted(client, {})
 
     def _is_taken(self, client: RangeReader) -> bool:
-        """A later grant than ours has been made under our name."""
+        """Tell whether a later grant than ours was made under our name."""
         return any(
             one.epoch > self._epochs.get(one.partition_id, 0)
             for cursor in client.cursors()

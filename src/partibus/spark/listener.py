@@ -1,5 +1,6 @@
-"""Keeps cursors up with queries that run, also when nothing new comes: Spark tells a listener of every micro-batch that
-is done, and the source only of the one before.
+"""A listener that advances cursors with running queries, also when nothing new arrives.
+
+Spark tells a listener of every finished micro-batch, and the source only of the one before.
 
 ```python
 listener = CommitListener({"connection": CONNECTION, "entity": "orders", "cursor": "report", "mode": "consume"})
@@ -33,10 +34,10 @@ _log = logging.getLogger(__name__)
 
 
 class CommitListener(StreamingQueryListener):
-    """For one cursor. A failure is logged and made up for with the next micro-batch: the query never notices."""
+    """Advances one cursor. It logs a failure and makes up for it with the next micro-batch; the query never notices."""
 
     def __init__(self, options: Mapping[str, str], *, open_client: OpenClient = open_ranges) -> None:
-        """``options``: those of the source. Raises `OptionError`."""
+        """Prepare for the source's ``options``. Raises `OptionError`."""
         self._options = Options.parse(options)
         if self._options.cursor is None:
             raise OptionError("there is nothing to commit without a cursor; give the 'cursor' that the query has")
@@ -45,20 +46,25 @@ class CommitListener(StreamingQueryListener):
         self._entity_id = ""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 (PySpark's names)
-        """Nothing is committed yet."""
+        """Do nothing: no micro-batch is committed yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Advance the cursor to the end of the micro-batch."""
         for source in event.progress.sources:
             self.committed(source.endOffset)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """What was done is committed already."""
+        """Do nothing: the last micro-batch is committed already."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Close the connection."""
         self.close()
 
     def committed(self, end_offset: str) -> None:
-        """A micro-batch is done up to here; of other sources and entities it is passed over. Raises nothing."""
+        """Advance the cursor to the end of a finished micro-batch. Raises nothing.
+
+        Offsets of other sources and entities are ignored.
+        """
         try:
             offset = Offset.from_json(json.loads(end_offset))
         except (OffsetError, TypeError, json.JSONDecodeError):
@@ -74,7 +80,7 @@ class CommitListener(StreamingQueryListener):
             _log.warning("cursor %s of %s stays behind for now: %s", self._options.cursor, self._options.where, error)
 
     def close(self) -> None:
-        """Idempotent; the next micro-batch connects again."""
+        """Close the connection. Idempotent; the next micro-batch connects again."""
         client, self._client = self._client, None
         if client is not None:
             client.close()

@@ -1,8 +1,10 @@
-"""Maps of many messages whose names are mostly the same: application properties, annotations.
+"""Decoding of maps whose names are mostly the same from message to message: application properties, annotations.
 
-Who sends a million messages gives them properties of the same names in the same order. So what was in front of each
-value in the message before is looked for first, byte for byte, and only the values are decoded: with five properties
-that takes a third of the time.
+A sender of a million messages gives them properties of the same names in the same order. So the reader first compares
+the
+bytes in front of each value with those of the message before, and then decodes only the values. With five properties
+that
+takes a third of the time.
 """
 
 from typing import Any, NamedTuple
@@ -20,24 +22,24 @@ class Shape(NamedTuple):
 
     names: tuple[str, ...]
     encoded: tuple[tuple[bytes, int], ...] = ()
-    """Each name as it is encoded, and the bytes of that."""
+    """Each encoded name with its length."""
 
 
 Named = tuple[Shape, list[Any]]
-"""The values of one message, and what they are called."""
+"""The values of one message with their names."""
 
 NOTHING: Named = (Shape(()), [])
 
 
 class NamedValues:
-    """Reads the maps of messages that come one behind the other."""
+    """Reads the maps of consecutive messages."""
 
     def __init__(self) -> None:
         self._last = NOTHING[0]
         self._known: dict[tuple[Any, ...], Shape] = {}
 
     def section(self, buf: bytes, start: int, end: int) -> Named:
-        """A map with descriptor and header, or nothing. Raises `DecodeError`."""
+        """Read a map with descriptor and header, or nothing. Raises `DecodeError`."""
         if start == end:
             return NOTHING
         pos = start + VALUE_START
@@ -53,7 +55,7 @@ class NamedValues:
         return found or self._checked(read_map(buf, start, end))
 
     def pairs(self, buf: bytes, start: int, end: int, count: int) -> Named:
-        """So many names and values without a header. Raises `DecodeError`."""
+        """Read ``count`` names and values without a header. Raises `DecodeError`."""
         if start == end:
             return NOTHING
         found = self._usual(buf, start, end, 2 * count)
@@ -69,7 +71,7 @@ class NamedValues:
         return self._checked(pairs)
 
     def _usual(self, buf: bytes, pos: int, end: int, count: int) -> Named | None:
-        """None where it takes the general decoder."""
+        """Read a map with the names of the one before; None where the general decoder must."""
         shape = self._last
         if count == 2 * len(shape.encoded):
             values = read_between(buf, pos, end, shape.encoded)
@@ -91,7 +93,7 @@ class NamedValues:
         return known, values[1::2]
 
     def _learned(self, buf: bytes, pos: int, end: int, names: tuple[Any, ...]) -> Shape | None:
-        """None for names that are no texts, or that come twice."""
+        """Remember a list of names; None for names that are not text, or that repeat."""
         if len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
             return None
         encoded: list[tuple[bytes, int]] = []

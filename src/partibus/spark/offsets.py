@@ -1,11 +1,12 @@
-"""Stream offsets: what a checkpoint says of how far a query has read.
+"""Stream offsets: the positions in a query's checkpoint.
 
 ```json
 {"entity": "...", "mapVersion": 1, "positions": {"00000": 17, "00001": 0}}
 ```
 
-Spark compares offsets as text, so that keys come in one order, and partition ids are padded to be sorted alike by
-whoever sorts text. A position is the first one that is not read yet.
+Spark compares offsets as text. So keys have one order, and partition ids are padded, so that text order is their order.
+A
+position is the first unread one.
 """
 
 from collections.abc import Mapping
@@ -18,20 +19,20 @@ _ENTITY, _MAP_VERSION, _POSITIONS = "entity", "mapVersion", "positions"
 
 
 class Offset(NamedTuple):
-    """How far each partition is read."""
+    """The position of each partition."""
 
     entity_id: str
     map_version: int
     positions: Mapping[int, int]
 
     def to_json(self) -> dict[str, Any]:
-        """For Spark, which writes the keys as they come."""
+        """Return the offset for Spark, which writes the keys in their order."""
         positions = {f"{partition_id:05}": self.positions[partition_id] for partition_id in sorted(self.positions)}
         return {_ENTITY: self.entity_id, _MAP_VERSION: self.map_version, _POSITIONS: positions}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> "Offset":
-        """Raises `OffsetError` for what this source has not written."""
+        """Read an offset. Raises `OffsetError` for one that this source has not written."""
         try:
             positions = {int(partition): int(position) for partition, position in given[_POSITIONS].items()}
             return cls(str(given[_ENTITY]), int(given[_MAP_VERSION]), positions)
@@ -42,7 +43,7 @@ class Offset(NamedTuple):
             ) from None
 
     def check_entity(self, found: PartitionMap, where: str) -> None:
-        """Raises `OffsetError` when the positions are of another entity than the one that is read now."""
+        """Check that the positions belong to the entity that is read now. Raises `OffsetError`."""
         if self.entity_id != found.entity_id:
             raise OffsetError(
                 f"the checkpoint belongs to the entity {self.entity_id}, but {where} is {found.entity_id}: another "

@@ -1,4 +1,4 @@
-"""Which broker and which entity options name, each of which can be said in several ways."""
+"""The broker and the entity that options name, each of which can be given in several ways."""
 
 from collections.abc import Mapping
 
@@ -16,12 +16,12 @@ _EXAMPLE = {
 
 
 def endpoint(connection: str) -> str:
-    """The `sb://host:port` of a valid connection string: what may be shown of it."""
+    """Return the `sb://host:port` of a valid connection string, the part of it that may be shown."""
     return endpoint_of(parse_connection_string(connection)).namespace.rstrip("/")
 
 
 def connection_of(values: Mapping[str, str]) -> str:
-    """The connection string that options give, as one or in parts. Raises `OptionError`."""
+    """Return the connection string that options give, as one or in parts. Raises `OptionError`."""
     text = values.get("connection", "").strip()
     parts = [name for name in ("endpoint", "keyName", "key", "token") if values.get(name, "").strip()]
     if text and parts:
@@ -40,7 +40,7 @@ def connection_of(values: Mapping[str, str]) -> str:
 
 
 def _joined(values: Mapping[str, str]) -> str:
-    """The connection string that these parts are of."""
+    """Join the parts of a connection string."""
     key_name, key, token = (values.get(name, "").strip() for name in ("keyName", "key", "token"))
     if bool(token) == bool(key_name or key) or bool(key_name) != bool(key):
         raise OptionError("option 'endpoint' goes with 'keyName' and 'key', or with 'token' alone")
@@ -49,7 +49,7 @@ def _joined(values: Mapping[str, str]) -> str:
             raise OptionError(f"option {name!r} has a semicolon, which is no part of one; give it alone")
     text = values["endpoint"].strip()
     try:
-        # Only the address of it counts:
+        # Only its address counts:
         where = parse_connection_string(f"Endpoint={text if '://' in text else 'sb://' + text};SharedAccessSignature=x")
     except ArgumentError as error:
         raise OptionError(f"option 'endpoint': {error}") from None
@@ -57,8 +57,10 @@ def _joined(values: Mapping[str, str]) -> str:
 
 
 def entity_of(values: Mapping[str, str], connection: str) -> str:
-    """As the option says it, else as the connection string does. Raises `OptionError` when they say different
-    things: a key of one entity is of no use for another."""
+    """Return the entity that the option or the connection string names. Raises `OptionError` when they differ.
+
+    A key of one entity is useless for another.
+    """
     text = values.get("entity", "").strip().strip("/")
     named = parse_connection_string(connection).entity_path.strip("/")
     if named and text and not f"{text}/".lower().startswith(f"{named}/".lower()):
@@ -69,7 +71,7 @@ def entity_of(values: Mapping[str, str], connection: str) -> str:
 
 
 def source_of(values: Mapping[str, str], connection: str) -> str:
-    """The entity to read, with its sub-queue: of all options that say so. Raises `OptionError`."""
+    """Return the entity to read, with its sub-queue, from all options that name it. Raises `OptionError`."""
     text = entity = entity_of(values, connection)
     if not entity:
         raise OptionError(f"option 'entity' is missing; add .{_EXAMPLE['entity']}")

@@ -1,4 +1,4 @@
-"""The options of the data source when it reads: names, defaults, bounds and help; docs/spark.md lists them."""
+"""The options of the data source for reading: names, defaults, bounds and help; docs/spark.md lists them."""
 
 from typing import NamedTuple
 
@@ -19,15 +19,15 @@ class Option(NamedTuple):
     name: str
     help: str
     default: int | str | bool | None = None
-    """None: nothing."""
+    """The default; None: unset."""
     low: int = 0
     high: int = 0
     """Bounds of a number, both included; other options have none."""
     choices: tuple[str, ...] = ()
-    """Of a word."""
+    """Allowed values of a word."""
     is_secret: bool = False
     alias: str = ""
-    """Former name, still taken."""
+    """A former name, still accepted."""
 
 
 OPTIONS = (
@@ -178,4 +178,4 @@ OPTIONS = (
 BY_LOWER_NAME = {option.name.lower(): option for option in OPTIONS} | {
     option.alias.lower(): option for option in OPTIONS if option.alias
 }
-"""Every option by the names that it may be given."""
+"""Every option by each of its names in lower case."""

@@ -1,4 +1,4 @@
-"""Texts as Spark hands them over, made into values by what the table of options says; what is wrong is named."""
+"""Conversion of option texts into values by the table of options. Errors name the option and the value."""
 
 import difflib
 import re
@@ -8,12 +8,14 @@ from partibus.spark.errors import OptionError
 from partibus.spark.option_table import BY_LOWER_NAME, OPTIONS, Option
 
 _KEY_WORDS = re.compile(r"SharedAccess(Key|Signature)\s*=|SharedAccessSignature\s+s", re.IGNORECASE)
-"""What stands before a secret."""
+"""Texts in front of a secret."""
 
 
 def refuse_misplaced_key(given: Mapping[str, str], known: Container[str]) -> None:
-    """A connection string in the place of something else would be shown by every error about that. ``known``: names of
-    options in lower case; of others the value is never shown. Raises `OptionError`."""
+    """Refuse a connection string in the place of another value, which errors would show. Raises `OptionError`.
+
+    ``known`` are names of options in lower case; values of other options are never shown.
+    """
     secrets = {option.name.lower() for option in OPTIONS if option.is_secret}
     for name, value in given.items():
         if name.lower() in secrets or not (name.lower() == "path" or name.lower() in known):
@@ -26,7 +28,7 @@ def refuse_misplaced_key(given: Mapping[str, str], known: Container[str]) -> Non
 
 
 def refuse_unknown(given: Mapping[str, str]) -> None:
-    """Names must be those of `OPTIONS`; whoever is near one is told which. Raises `OptionError`."""
+    """Refuse names outside `OPTIONS`, with a hint at the nearest one. Raises `OptionError`."""
     refuse_misplaced_key(given, BY_LOWER_NAME)
     for name in given:
         if name.lower() in BY_LOWER_NAME:
@@ -40,7 +42,7 @@ def refuse_unknown(given: Mapping[str, str]) -> None:
 
 
 def hint_at(name: str, by_lower_name: Mapping[str, Option]) -> str:
-    """For who gave an option ``name`` that is not among these: the one that is near it, and all there are."""
+    """Return a hint for an unknown option: the nearest one, and all there are."""
     close = difflib.get_close_matches(name.lower(), by_lower_name, n=1)
     hint = f"did you mean {by_lower_name[close[0]].name!r}?" if close else "remove it."
     # An alias is another key of the same option.
@@ -48,7 +50,7 @@ def hint_at(name: str, by_lower_name: Mapping[str, Option]) -> str:
 
 
 def word_of(values: Mapping[str, str], name: str) -> str | None:
-    """One of the option's choices. Raises `OptionError`."""
+    """Return one of the option's choices. Raises `OptionError`."""
     option = BY_LOWER_NAME[name.lower()]
     text = values.get(name)
     if text is None:
@@ -60,7 +62,7 @@ def word_of(values: Mapping[str, str], name: str) -> str | None:
 
 
 def flag_of(values: Mapping[str, str], name: str) -> bool:
-    """Raises `OptionError`."""
+    """Return a truth value. Raises `OptionError`."""
     text = values.get(name)
     if text is None:
         return BY_LOWER_NAME[name.lower()].default is True
@@ -71,7 +73,7 @@ def flag_of(values: Mapping[str, str], name: str) -> bool:
 
 
 def number_of(values: Mapping[str, str], name: str) -> int | None:
-    """A whole number within the option's bounds. Raises `OptionError`."""
+    """Return a whole number within the option's bounds. Raises `OptionError`."""
     option = BY_LOWER_NAME[name.lower()]
     text = values.get(name)
     if text is None:

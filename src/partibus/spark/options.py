@@ -1,7 +1,8 @@
-"""The options of the data source when it reads, checked: what `partibus.spark.option_table` names, one beside another.
+"""Checked options of the data source for reading (`partibus.spark.option_table`).
 
 Spark hands options over as text with names in any case. A connection string holds a key, so an `Options` never shows
-it: not in `repr`, not in an error.
+it:
+not in `repr`, not in an error.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,7 @@ class Options(NamedTuple):
 
     connection: str
     entity: str
-    """With its sub-queue."""
+    """The entity with its sub-queue."""
     mode: str = BROWSE
     cursor: str | None = None
     cursor_bytes: int = BOUND_BYTES
@@ -44,11 +45,11 @@ class Options(NamedTuple):
     max_bytes: int | None = None
     messages_per_split: int | None = None
     fail_on_data_loss: bool | None = None
-    """As the user said; None: nothing said."""
+    """As the user set it; None: unset."""
     include_properties: bool = True
     include_body: bool = True
     body_schema: str = ""
-    """Empty unless bodies are decoded."""
+    """The schema of decoded bodies; empty: bodies stay binary."""
     rows_per_batch: int = 8_192
     bytes_per_fetch: int = FRAME_BYTES
     poll_timeout_ms: int = 1_000
@@ -66,6 +67,7 @@ class Options(NamedTuple):
 
     @property
     def consumes(self) -> bool:
+        """Whether the query completes what it has read."""
         return self.mode == CONSUME
 
     @property
@@ -79,7 +81,7 @@ class Options(NamedTuple):
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Options":
-        """Check what the user gave. Raises `OptionError` naming the option, the value, the bound and the way out."""
+        """Check the user's options. Raises `OptionError` naming the option, the value, the bound and the next step."""
         refuse_unknown(given)
         values: dict[str, str] = {}
         for name, value in given.items():
@@ -149,7 +151,7 @@ class Options(NamedTuple):
 
     @property
     def keeps_all(self) -> bool:
-        """Loss is an error."""
+        """Whether loss is an error."""
         return self.cursor is not None and self.fail_on_data_loss is not False
 
 
@@ -169,7 +171,7 @@ def _cursor(values: Mapping[str, str]) -> str | None:
 
 
 def _check_range(starting: Bound, ending: Bound) -> None:
-    """What can be seen without the broker. Raises `OptionError`."""
+    """Check what can be checked without the broker. Raises `OptionError`."""
     for partition_id, end in ending.positions.items():
         first = starting.positions.get(partition_id, 0)
         if starting.sequence_numbers == ending.sequence_numbers and 0 <= end < first:

@@ -1,4 +1,4 @@
-"""How long to go on trying while a broker is away."""
+"""The retry policy for calls while a broker is away."""
 
 import time
 
@@ -9,22 +9,21 @@ _MOST_S = 2.0
 
 
 def may_pass(error: ClientError | OSError) -> bool:
-    """The same call may succeed later."""
+    """Tell whether the same call may succeed later."""
     return error.retriable if isinstance(error, ClientError) else True
 
 
 class Patience:
-    """For one call that is repeated until it succeeds. The first repetition comes at once: a kept connection may have
-    died while nobody used it."""
+    """The retries of one call. The first comes at once: a kept connection may have died while idle."""
 
     def __init__(self, most_ms: int) -> None:
-        """``most_ms``: after the first failure; `THROTTLED_TIMES` as long while the broker throttles."""
+        """Allow ``most_ms`` after the first failure, and `THROTTLED_TIMES` as long while the broker throttles."""
         self._most_s = most_ms / 1000
         self._since: float | None = None
         self._pause_s = 0.0
 
     def has_ended(self, error: ClientError | OSError) -> bool:
-        """True when there is no use in another attempt; else it waits until it is time for one."""
+        """Tell whether another attempt is useless; otherwise wait until it is time for one."""
         if not may_pass(error):
             return True
         now = time.monotonic()
@@ -39,5 +38,5 @@ class Patience:
         return False
 
     def forget(self) -> None:
-        """Something has succeeded: the next failure is a first one again."""
+        """Start over after a success: the next failure counts as the first."""
         self._since, self._pause_s = None, 0.0

@@ -1,4 +1,4 @@
-"""A connection of Spark's planner, which outlives the broker's absences: opened on use, and anew after a failure."""
+"""A connection of Spark's planner that outlives the broker's absences: opened on use, and again after a failure."""
 
 import logging
 from collections.abc import Callable
@@ -13,10 +13,10 @@ _log = logging.getLogger(__name__)
 
 
 class Closing(Protocol):
-    """What a client can do in any case."""
+    """What every client can do."""
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the connection. Idempotent."""
         ...
 
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class PatientClient(Generic[C]):
-    """Of one entity; not for several threads at once."""
+    """The connection to one entity; not for several threads at once."""
 
     def __init__(self, options: Options, open_client: Callable[[str, str], C]) -> None:
         self._options = options
@@ -33,7 +33,7 @@ class PatientClient(Generic[C]):
         self._client: C | None = None
 
     def ask(self, act: Callable[[C], T], patience: Patience | None = None) -> T:
-        """An answer of the broker; waits while it is away. Raises `PlanError`."""
+        """Ask the broker; waits while it is away. Raises `PlanError`."""
         patience = patience or Patience(self._options.outage_timeout_ms)
         while True:
             try:
@@ -47,7 +47,7 @@ class PatientClient(Generic[C]):
                 _log.info("waiting for %s: %s", self._options.where, error)
 
     def close(self) -> None:
-        """Idempotent; the next question opens it again."""
+        """Close the connection. Idempotent; the next question opens it again."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
