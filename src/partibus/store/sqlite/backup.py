@@ -68,7 +68,7 @@ def _copy(source: Path, part: Path, stop: Event, change: str | None, values: tup
     # Made first, for its owner only: it holds messages, or the names of entities.
     part.touch(mode=0o600, exist_ok=False)
     with (
-        closing(connect(source, _CACHE_BYTES, DEFAULTS, pragmas="PRAGMA query_only = ON;")) as reading,
+        closing(connect(source, _CACHE_BYTES, DEFAULTS, mode="ro")) as reading,
         closing(sqlite3.connect(part, isolation_level=None)) as writing,
     ):
         writing.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")

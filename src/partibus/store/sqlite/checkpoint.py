@@ -3,15 +3,29 @@
 A commit only appends to the log, which starts over once all of it has been copied and nobody reads from it. Copying
 takes as long as the disk needs, so it runs on a thread of its own; since commits go on meanwhile, a second, short pass
 with commits held back takes what they have added, or the log would never end under steady load.
+
+SQLite before 3.51.3 can lose pages when a commit lets the log start over while a checkpoint begins
+(https://sqlite.org/wal.html#walresetbug). The log starts over only when all of it has been copied, so this order of
+checkpoints keeps the two apart:
+
+- At most one checkpoint of a store is under way, and only `Checkpoints` begins any.
+- The first pass, beside commits, begins behind a commit that no checkpoint has copied: the log can't start over before
+  the pass has copied that.
+- Every other checkpoint excludes commits.
+
+Readers, also those of other processes, begin no checkpoint. Another program that commits to a store, or runs ``PRAGMA
+wal_checkpoint`` there, breaks the order.
 """
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from threading import Lock, Thread
 
 from partibus.partition.ports import DUPLICATE_COLUMNS, ENTRY_COLUMNS, SINK_ID_COLUMNS, Writes
 from partibus.store.sqlite.connection import PAGE_BYTES, connect
+from partibus.store.sqlite.failure import is_failed_sync
 from partibus.store.sqlite.settings import KIB, StoreSettings
 
 _PAGES_PER_COMMIT = 5
@@ -33,23 +47,42 @@ _PAGES_OF_CACHE = 8 * PAGE_BYTES
 class Checkpoints:
     """Starts a checkpoint of one store when enough has been appended. The thread lives as long as the checkpoint."""
 
-    def __init__(self, path: Path, settings: StoreSettings, commit_lock: Lock) -> None:
-        """``commit_lock`` is held by whoever commits."""
+    def __init__(
+        self, path: Path, settings: StoreSettings, commit_lock: Lock, sync_failed: Callable[[sqlite3.Error], None]
+    ) -> None:
+        """``commit_lock`` is held by whoever commits. ``sync_failed``: the store may not be used further; opening it
+        anew writes again what the disk may lack."""
         self._path = path
         self._settings = settings
         self._commit_lock = commit_lock
+        self._sync_failed = sync_failed
         self._appended_bytes = 0
         """Since all of the log had been copied."""
         self._thread: Thread | None = None
+        self._stopped = False
+        """A sync has failed. Another checkpoint would take for written what this one copied before."""
         self.last_error: sqlite3.Error | None = None
         """Of the latest checkpoint. Nothing is lost by it; the log grows until one works."""
 
     def after_commit(self, appended_bytes: int) -> None:
-        """Start a checkpoint when enough has been appended. The caller holds the commit lock."""
+        """Start a checkpoint when enough has been appended. The caller holds the commit lock and has committed since
+        the last checkpoint."""
         self._appended_bytes += appended_bytes
-        if self._appended_bytes >= self._settings.checkpoint_bytes and self._thread is None:
+        if self._appended_bytes >= self._settings.checkpoint_bytes and self._thread is None and not self._stopped:
             self._thread = Thread(target=self._run, name=f"checkpoint {self._path.name}")
             self._thread.start()
+
+    def run_now(self, connection: sqlite3.Connection) -> None:
+        """Copy the log as far as that goes without waiting, unless the thread is about to. The caller holds the commit
+        lock; the commit that is done stays done, whatever becomes of this."""
+        if self._thread is not None or self._stopped:
+            return
+        try:
+            checkpoint(connection)
+        except sqlite3.Error as error:
+            self.failed(error)
+        else:
+            self._appended_bytes = 0
 
     def is_behind(self, connection: sqlite3.Connection) -> bool:
         """Whether the log holds more new pages than the ballast could take: on a full disk they would stay in the log,
@@ -79,9 +112,16 @@ class Checkpoints:
                     self._appended_bytes = 0
             self.last_error = None
         except sqlite3.Error as error:
-            self.last_error = error
+            self.failed(error)
         finally:
             self._thread = None
+
+    def failed(self, error: sqlite3.Error) -> None:
+        """Note the error of a checkpoint, or of a change that nobody waits for."""
+        self.last_error = error
+        if is_failed_sync(error):
+            self._stopped = True
+            self._sync_failed(error)
 
 
 def estimate_appended_bytes(writes: Writes) -> int:

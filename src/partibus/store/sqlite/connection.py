@@ -12,10 +12,12 @@ _CACHED_STATEMENTS = 256
 """Of the sqlite3 module, per connection: nine forms for each of some multi-row statements, and the single ones."""
 
 
-def connect(path: Path, cache_bytes: int, settings: StoreSettings, *, pragmas: str = "") -> sqlite3.Connection:
+def connect(
+    path: Path, cache_bytes: int, settings: StoreSettings, *, pragmas: str = "", mode: str = "rw"
+) -> sqlite3.Connection:
     """Open an existing file. Used by one thread at a time, not always the same. Raises `sqlite3.Error`."""
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw",
+        f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
         timeout=settings.busy_timeout_ms / 1000,
         isolation_level=None,
@@ -49,5 +51,5 @@ def connect_writer(path: Path, settings: StoreSettings) -> sqlite3.Connection:
 
 
 def connect_reader(path: Path, settings: StoreSettings) -> sqlite3.Connection:
-    """A connection that only reads."""
-    return connect(path, settings.reader_cache_bytes, settings, pragmas="PRAGMA query_only = ON;")
+    """A connection that only reads, and makes no checkpoint when it is closed: that takes a lock for writing."""
+    return connect(path, settings.reader_cache_bytes, settings, mode="ro")

@@ -27,13 +27,22 @@ _NEXT_STEP = {
 }
 
 
+_CODES = dict.fromkeys(NO_ROOM, sqlite3.SQLITE_FULL) | {errno.EIO: sqlite3.SQLITE_IOERR}
+"""SQLite's code for an error of the system."""
+
+
+def is_failed_sync(error: Exception) -> bool:
+    """Whether something may be missing on the disk that the cache has (`partibus.durable`)."""
+    return getattr(error, "sqlite_errorcode", 0) in (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
+
+
 def store_error(error: Exception, path: Path, doing: str, *, executed: bool | None) -> StoreError:
     """The error to raise in place of what SQLite (or the binding of a value) raised while ``doing``."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if isinstance(error, PermissionError):
         code = sqlite3.SQLITE_READONLY
     elif isinstance(error, OSError):
-        code = sqlite3.SQLITE_FULL if error.errno in NO_ROOM else sqlite3.SQLITE_CANTOPEN
+        code = _CODES.get(error.errno or 0, sqlite3.SQLITE_CANTOPEN)
     if code == sqlite3.SQLITE_FULL:
         return store_full(path, doing)
     next_step = _NEXT_STEP.get(code, "this is not expected: please report it")

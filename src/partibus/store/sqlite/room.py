@@ -8,11 +8,10 @@ returned to the file system, and the log is emptied after each commit.
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from partibus.store.sqlite.ballast import Ballast
-from partibus.store.sqlite.checkpoint import checkpoint
+from partibus.store.sqlite.checkpoint import Checkpoints
 from partibus.store.sqlite.connection import PAGE_BYTES
 from partibus.store.sqlite.settings import StoreSettings
 
@@ -23,9 +22,12 @@ _PAGES_RETURNED_AT_ONCE = 64
 class Room:
     """The room of one store. Calls are made by whoever holds the commit lock."""
 
-    def __init__(self, path: Path, settings: StoreSettings, free: Callable[[Path], int]) -> None:
-        """Builds the ballast of the store at ``path``, or finds it full; ``free`` measures the file system of a
+    def __init__(
+        self, path: Path, settings: StoreSettings, free: Callable[[Path], int], checkpoints: Checkpoints
+    ) -> None:
+        """Build the ballast of the store at ``path``, or find it full; ``free`` measures the file system of a
         directory. Raises `OSError` when the directory can't be written."""
+        self._checkpoints = checkpoints
         self._ballast = Ballast(path.with_suffix(".ballast"), settings.ballast_bytes, settings.min_free_bytes, free)
         self._max_pages = None if settings.max_bytes is None else settings.max_bytes // PAGE_BYTES
         self._look_every_bytes = max(PAGE_BYTES, settings.min_free_bytes // 16)
@@ -55,16 +57,18 @@ class Room:
         """A commit found no room. True if giving up the ballast has made some."""
         self.is_full = True
         gave_up = self._ballast.give_up()
-        _restart_log(connection)
+        self._checkpoints.run_now(connection)
         return gave_up
 
     def make_room(self, connection: sqlite3.Connection) -> None:
         """After a commit to a full store: return free pages to the file system and let the log start over."""
         if self._ballast.disk_is_full():
-            with suppress(sqlite3.Error):
+            try:
                 # As a script: each step returns one page, and `execute` takes only the first step of it.
                 connection.executescript(f"PRAGMA incremental_vacuum({_PAGES_RETURNED_AT_ONCE})")
-        _restart_log(connection)
+            except sqlite3.Error as error:
+                self._checkpoints.failed(error)
+        self._checkpoints.run_now(connection)
 
     def _file_is_full(self, connection: sqlite3.Connection) -> bool:
         if self._max_pages is None:
@@ -73,9 +77,3 @@ class Room:
         ((free_pages,),) = connection.execute("PRAGMA freelist_count").fetchall()
         needed = min(_PAGES_RETURNED_AT_ONCE, self._max_pages // 8)
         return bool(self._max_pages - pages + free_pages < needed)
-
-
-def _restart_log(connection: sqlite3.Connection) -> None:
-    """As far as it goes: the commit that is done stays done."""
-    with suppress(sqlite3.Error):
-        checkpoint(connection)

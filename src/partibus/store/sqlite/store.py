@@ -13,7 +13,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -62,8 +62,9 @@ class SQLiteStore:
         self._free = free
         self._commit_lock = Lock()
         self._closed = False
+        self._failed_sync: str | None = None
         self._readers = Readers(path, settings)
-        self._checkpoints = Checkpoints(path, settings, self._commit_lock)
+        self._checkpoints = Checkpoints(path, settings, self._commit_lock, self._sync_failed)
         self._lock_file = LockFile(path.with_suffix(".lock"), f"broker {owner.broker}, incarnation {owner.incarnation}")
         try:
             self._writer = self._open_writer()
@@ -332,11 +333,14 @@ class SQLiteStore:
         self._checkpoints.wait()
         with self._commit_lock:
             self._readers.close()
-            if self._writer.refusal is None:
-                with suppress(sqlite3.Error):
+            keep_log = self._writer.refusal is not None or self._failed_sync is not None
+            if not keep_log:
+                try:
                     # Not needed for durability; leaves one file behind and nothing to recover at the next start.
                     checkpoint(self._writer.connection, "TRUNCATE")
-            self._writer.connection.close()
+                except sqlite3.Error:
+                    keep_log = True
+            self._writer.close(keep_log=keep_log)
             self._lock_file.release()
 
     def _open_writer(self) -> Writer:
@@ -347,7 +351,7 @@ class SQLiteStore:
         try:
             if writer.format_version < FORMAT_VERSION:
                 migration.migrate(self._path, writer.format_version, self._settings, self._free)
-            self._room = Room(self._path, self._settings, self._free)
+            self._room = Room(self._path, self._settings, self._free, self._checkpoints)
             try:
                 writer.take_over(self._owner)
             except sqlite3.OperationalError as error:
@@ -355,7 +359,7 @@ class SQLiteStore:
                     raise
                 writer.take_over(self._owner)
         except BaseException:
-            writer.connection.close()
+            writer.close(keep_log=True)
             raise
         return writer
 
@@ -371,11 +375,15 @@ class SQLiteStore:
             self._check_usable()
             yield
 
+    def _sync_failed(self, error: sqlite3.Error) -> None:
+        """Note that a checkpoint's sync failed, on whichever thread: the store refuses the next commit and load."""
+        self._failed_sync = str(store_error(error, self._path, "a checkpoint's sync", executed=False))
+
     def _after_commit(self, appended_bytes: int) -> None:
+        self._checkpoints.after_commit(appended_bytes)
         if self._room.is_full:
             self._room.make_room(self._writer.connection)
             self._room.look_again(self._writer.connection)
-        self._checkpoints.after_commit(appended_bytes)
 
     def _sweep_slice(self, partition_row: int) -> bool:
         with self._committing():
@@ -392,6 +400,6 @@ class SQLiteStore:
             return read(connection, *arguments)
 
     def _check_usable(self) -> None:
-        refusal = "closed" if self._closed else self._writer.refusal
+        refusal = "closed" if self._closed else self._writer.refusal or self._failed_sync
         if refusal is not None:
             raise refused(self._path, f"not in use any more ({refusal}); open it anew")

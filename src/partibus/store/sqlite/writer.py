@@ -1,19 +1,21 @@
 """The one connection that commits to a store, and what is known about its last commit."""
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
+from partibus.durable import rewrite
 from partibus.partition.generations import Generation
 from partibus.partition.ports import StoreFenced
 from partibus.store.generations import NoNumbersLeft
 from partibus.store.sqlite import generations
-from partibus.store.sqlite.connection import connect_writer
-from partibus.store.sqlite.failure import BINDING_ERRORS, refused, store_error
+from partibus.store.sqlite.connection import connect_reader, connect_writer
+from partibus.store.sqlite.failure import BINDING_ERRORS, is_failed_sync, refused, store_error
 from partibus.store.sqlite.owner import Owner, Ownership
 from partibus.store.sqlite.settings import StoreSettings
 from partibus.store.sqlite.sql import FORMAT_VERSION, OLDEST_VERSION, statement
@@ -31,7 +33,14 @@ class Writer:
     def __init__(self, path: Path, store_id: str, settings: StoreSettings) -> None:
         """Open the file and see that it is the store that it should be. Raises `sqlite3.Error`, `StoreError`."""
         self._path = path
-        self.connection = connect_writer(path, settings)
+        self._settings = settings
+        self._descriptor = os.open(path, os.O_RDWR)
+        """For `rewrite`; closed after all connections."""
+        try:
+            self.connection = connect_writer(path, settings)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
         self._file = _identity(path)
         self._next_look_s = 0.0
         self._ownership: Ownership | None = None
@@ -43,11 +52,12 @@ class Writer:
         self.generations: tuple[Generation, ...] = ()
         """The generations that the store has gone through; there since `take_over`."""
         self.refusal: str | None = None
-        """Why nothing may be committed any more: fenced off, or a commit whose outcome nobody knows."""
+        """Why nothing may be committed any more: fenced off, a commit whose outcome nobody knows, a failed sync."""
         try:
             self._check_identity(store_id)
+            self._rewrite()
         except BaseException:
-            self.connection.close()
+            self.close(keep_log=True)
             raise
 
     @property
@@ -92,11 +102,32 @@ class Writer:
             raise
         except BINDING_ERRORS as error:
             failed = store_error(error, self._path, "a commit", executed=None if self._in_doubt else False)
-            if self._in_doubt:
+            if self._in_doubt or is_failed_sync(error):
                 self.refusal = str(failed)
             raise failed from error
         self.ownership.committed()
         return result
+
+    def close(self, *, keep_log: bool) -> None:
+        """Close the connection. SQLite makes a checkpoint when the last one of a file is closed. ``keep_log``: keep it
+        from that, since after a failed sync it would take for written what is not (`partibus.durable`)."""
+        with ExitStack() as closing:
+            closing.callback(os.close, self._descriptor)
+            if keep_log:
+                with suppress(sqlite3.Error):
+                    # It can't have the lock that a checkpoint at the end needs, and lets nobody else have it.
+                    reader = connect_reader(self._path, self._settings)
+                    closing.callback(reader.close)
+                    reader.execute(statement("select_meta")).fetchall()
+            self.connection.close()
+
+    def _rewrite(self) -> None:
+        """Bring to the disk what the log says, before anything is built on it. Raises `sqlite3.Error`, `OSError`."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            rewrite(self._path, self._descriptor)
+        finally:
+            self.connection.execute("ROLLBACK")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

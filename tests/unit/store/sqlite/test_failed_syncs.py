@@ -1,0 +1,91 @@
+"""After a failed sync the cache has what the disk has not: nothing acknowledged may stand on that."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from partibus.partition.ports import StoreError
+from tests.contract.stores import positions
+from tests.unit.store.sqlite.lossy_disk import DATABASE, LOG, LossyDisk, disk, library
+from tests.unit.store.sqlite.places import open_store
+
+__all__ = ["disk", "library"]
+
+
+def found_on(device: Path) -> list[int]:
+    """The commits that are there after a loss of power, in a database that is whole."""
+    store = open_store(device)
+    found = positions(store)
+    store.close()
+    with closing(sqlite3.connect(device / "store-00.db")) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    return found
+
+
+def test_a_disk_that_works_keeps_what_was_acknowledged(disk: LossyDisk) -> None:
+    assert disk.run("commit:1", "commit:2") == [1, 2]
+    assert found_on(disk.lose_power()) == [1, 2]
+
+
+def test_a_commit_behind_one_whose_sync_failed_outlives_a_loss_of_power(disk: LossyDisk) -> None:
+    """The sync of commit 3 fails, and so does that of the close: the cache has commit 3, the disk has not."""
+    assert disk.run("commit:1", "commit:2", f"fail:{LOG}*2", "commit:3", "commit:4") == [1, 2, 4]
+    assert set(found_on(disk.lose_power())) - {3} == {1, 2, 4}
+
+
+def test_a_process_that_starts_after_a_failed_sync_trusts_no_log_of_the_cache(disk: LossyDisk) -> None:
+    """Whoever saw the sync fail is gone, and with it all that was known about it."""
+    assert disk.run("commit:1", "commit:2", f"fail:{LOG}*1", "commit:3") == [1, 2]
+    assert disk.run("commit:4") == [4]
+    assert set(found_on(disk.lose_power())) - {3} == {1, 2, 4}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_failed_syncs_at_any_moment_lose_nothing_that_was_acknowledged(disk: LossyDisk, seed: int) -> None:
+    """Of the log and of the database, in commits, checkpoints, closes and openings, over three runs of a process."""
+    run_and_check(disk, seed)
+
+
+def run_and_check(disk: LossyDisk, seed: int, *planted: str) -> None:
+    """Commit while syncs fail, lose the power, and see what is left. ``planted``: bugs."""
+    acknowledged: list[int] = []
+    for run in range(3):
+        plan = f"random:{10 * seed + run},{40 * run},{40 * run + 40}"
+        acknowledged += disk.run(*planted, plan, seed=seed if seed % 2 else None)
+    found = set(found_on(disk.lose_power()))
+    for number in acknowledged:
+        if number >= 100:
+            assert number in found
+        elif number + 20 in acknowledged:
+            assert number not in found, "its commit has completed it"
+        elif number >= 80:
+            assert (number in found) != (number + 20 in found), "a commit of unknown outcome happened, or it did not"
+
+
+@pytest.mark.parametrize("bug", ["trusting", "checkpoints_go_on"])
+def test_the_checker_catches_a_planted_bug(library: Path, tmp_path: Path, bug: str) -> None:
+    """One of several runs at least ends with a damaged database, or without what was acknowledged."""
+    for seed in range(12):
+        (folder := tmp_path / str(seed)).mkdir()
+        try:
+            run_and_check(LossyDisk(library, folder), seed, bug)
+        except (AssertionError, StoreError, sqlite3.Error):
+            return
+    pytest.fail(f"{bug}: nothing was found")
+
+
+def test_the_lossy_disk_catches_a_store_that_trusts_the_cache(disk: LossyDisk) -> None:
+    """With the bug planted again, commit 4 is lost: the tests above can fail."""
+    acknowledged = disk.run("trusting", "commit:1", "commit:2", f"fail:{LOG}*2", "commit:3", "commit:4")
+    assert acknowledged == [1, 2, 4]
+    assert 4 not in found_on(disk.lose_power())
+
+
+def test_a_sync_of_the_database_that_fails_costs_nothing(disk: LossyDisk) -> None:
+    plan = [f"commit:{number}" for number in range(1, 100)]
+    acknowledged = disk.run(f"fail:{DATABASE}*3", *plan)
+    assert set(acknowledged[-19:]) <= set(found_on(disk.lose_power()))
