@@ -129,6 +129,16 @@ class HttpLimits(Struct, frozen=True):
     keep_alive_s: int = 30
 
 
+class AdmissionLimits(Struct, frozen=True):
+    """Bounds on the connections of one broker process that have shown no claim, over AMQP, websockets and HTTP."""
+
+    unclaimed_max: int = 2_000
+    """In all, and half of the file descriptors that are for connections at most; past it the oldest one is dropped. A
+    client shows its claim within half a second, so 4,000 clients may come in a second. One holds 40 KiB."""
+    unclaimed_of_address_max: int = 500
+    """Of one address, or of one network of 64 bits. 1,000 clients behind one address may come in a second."""
+
+
 class TlsLimits(Struct, frozen=True):
     """Bounds on handshakes under way at one listener."""
 
@@ -160,6 +170,7 @@ class Limits(Struct, frozen=True):
     peer: PeerLimits = PeerLimits()
     http: HttpLimits = HttpLimits()
     tls: TlsLimits = TlsLimits()
+    admission: AdmissionLimits = AdmissionLimits()
     units: UnitLimits = UnitLimits()
     cache_ms: int = 5_000
     """Longest life of a reservation in a front end's cache (D10)."""

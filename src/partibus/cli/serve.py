@@ -117,6 +117,20 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     help="manual: time goes on only when it is told to, for tests.",
 )
 @click.option(
+    "--unclaimed-connections",
+    type=click.IntRange(min=1),
+    default=2_000,
+    show_default=True,
+    help="Connections of a broker process that have shown no claim yet; past it the oldest is dropped.",
+)
+@click.option(
+    "--unclaimed-per-address",
+    type=click.IntRange(min=1),
+    default=500,
+    show_default=True,
+    help="The same for one address of clients.",
+)
+@click.option(
     "--lock-cached",
     is_flag=True,
     help="Lock the messages that a front end caches for partitioned queues, as the service does.",
@@ -183,6 +197,8 @@ def serve(
     emulator: bool,
     config: Path | None,
     clock: str,
+    unclaimed_connections: int,
+    unclaimed_per_address: int,
     lock_cached: bool,
     stores: tuple[str, ...],
     catalog: str | None,
@@ -207,7 +223,7 @@ def serve(
     """
     # What is imported and made at the start stays: looking for garbage in it is a tenth of the time that it takes.
     gc.disable()
-    from partibus.limits import Limits, UnitLimits
+    from partibus.limits import AdmissionLimits, Limits, UnitLimits
     from partibus.node.main import serve as serve_node
     from partibus.node.settings import ClusterSettings, Settings
     from partibus.telemetry.settings import BYTES_MIN, TelemetrySettings
@@ -251,7 +267,11 @@ def serve(
         stores=stores,
         catalog=catalog,
         cluster=cluster,
-        limits=Limits(cache_locks=lock_cached, units=UnitLimits(per_broker=units_per_broker)),
+        limits=Limits(
+            cache_locks=lock_cached,
+            units=UnitLimits(per_broker=units_per_broker),
+            admission=AdmissionLimits(unclaimed_connections, unclaimed_per_address),
+        ),
         telemetry=TelemetrySettings(
             telemetry, telemetry_sample, telemetry_dir, telemetry_bytes, telemetry_roll / MS_PER_SECOND
         ),

@@ -7,11 +7,15 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from time import perf_counter_ns, process_time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec.structs import replace
+
 from partibus.clock import Clock, ManualClock
 from partibus.cluster.credits import Credits
 from partibus.errors import UnusableFile
 from partibus.forwarding.forwarder import Forwarder
+from partibus.frontends.admission import Admission
 from partibus.frontends.amqp.server import AmqpServer
+from partibus.limits import TlsLimits
 from partibus.namespace.access import AccessPolicies
 from partibus.namespace.announcing import Announcer, Change
 from partibus.namespace.broker import Broker
@@ -24,6 +28,7 @@ from partibus.namespace.placement import Placement
 from partibus.node.backups import Backups
 from partibus.node.clock_hand import ClockHand
 from partibus.node.cursor_watch import LOOK_S, CursorWatch
+from partibus.node.descriptors import Share, raise_limit
 from partibus.node.http_server import HttpServer
 from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
 from partibus.node.metrics import Measurements, Measuring
@@ -147,7 +152,8 @@ class Front:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._runtimes = runtimes
         self._turns = Turns(loop.call_soon, perf_counter_ns)
-        self._amqp = AmqpServer(self.namespaces, loop, self._turns)
+        self.admission = Admission(settings.limits.admission, loop.time)
+        self._amqp = AmqpServer(self.namespaces, loop, self._turns, self.admission)
         self.units = UnitWatch(
             self.namespaces,
             self._turns,
@@ -173,6 +179,7 @@ class Front:
             settings.limits.http,
             self._amqp.make_websocket_protocol,
             ("partibus.frontends.rest.app", "partibus.node.http_turns"),
+            self.admission,
         )
 
         self.tls = ServerTls.of(settings)
@@ -218,11 +225,15 @@ class Front:
     async def listen(self, host: str, ports: Ports, *, shared: bool = False) -> Ports:
         """Take connections; the ports as they are now. ``shared``: beside other brokers. Raises OSError when a port is
         taken."""
+        files = Share(raise_limit(), len(self._stores), sum(port is not None for port in ports))
+        self.admission.connections_max = files.connections
+        tls = self._settings.limits.tls
+        tls = replace(tls, handshakes_max=min(tls.handshakes_max, files.handshakes))
         found = Ports(
-            await self._amqp.start(host, ports.amqp, shared=shared),
-            await self._http.start(host, ports.http, shared=shared),
-            self._listen_tls(host, ports.amqps, self._amqp.make_protocol, shared=shared),
-            self._listen_tls(host, ports.https, self._http.make_protocol, shared=shared),
+            await self._amqp.start(host, ports.amqp, shared=shared, queue=files.queue),
+            await self._http.start(host, ports.http, shared=shared, queue=files.queue),
+            self._listen_tls(host, ports.amqps, self._amqp.make_protocol, tls, shared=shared),
+            self._listen_tls(host, ports.https, self._http.make_protocol, tls, shared=shared),
         )
         if self.tls is not None:
             self.tls.watch(self._loop)
@@ -232,11 +243,17 @@ class Front:
         return found
 
     def _listen_tls(
-        self, host: str, port: int | None, make_protocol: Callable[[], asyncio.Protocol], *, shared: bool
+        self,
+        host: str,
+        port: int | None,
+        make_protocol: Callable[[], asyncio.Protocol],
+        limits: TlsLimits,
+        *,
+        shared: bool,
     ) -> int | None:
         if port is None or self.tls is None:
             return None
-        listener = TlsListener(self.tls, make_protocol, self._settings.limits.tls)
+        listener = TlsListener(self.tls, make_protocol, limits)
         self._tls_listeners.append(listener)
         return listener.start(host, port, shared=shared)
 

@@ -13,8 +13,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from partibus.frontends.admission import Admission
 from partibus.frontends.amqp.server import is_websocket_path
 from partibus.limits import HttpLimits
+from partibus.units.account import CLAIMED
 
 
 class HttpConnection(H11Protocol):
@@ -26,8 +28,10 @@ class HttpConnection(H11Protocol):
         server_state: ServerState,
         limits: HttpLimits,
         open_websocket: Callable[[], asyncio.Protocol],
+        admission: Admission,
     ) -> None:
-        super().__init__(config, server_state, {})
+        super().__init__(config, server_state, {CLAIMED: self._claim})
+        self._admission = admission
         self._limits = limits
         self._open_websocket = open_websocket
         self._waits_for: str | None = None
@@ -39,7 +43,16 @@ class HttpConnection(H11Protocol):
         if len(self.connections) > self._limits.connections_max:
             transport.abort()
             return
-        self._watch()
+        if self._admission.enter(self, None if self.client is None else self.client[0]):
+            self._watch()
+
+    def drop(self) -> None:
+        """See `partibus.frontends.admission.Connection`."""
+        self.transport.abort()
+
+    def _claim(self) -> None:
+        """A request has shown a claim."""
+        self._admission.claim(self)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -53,6 +66,7 @@ class HttpConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
+        self._admission.leave(self)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -99,6 +113,7 @@ class HttpConnection(H11Protocol):
         """The connection is another protocol's from here on, beginning with the request."""
         self._stop_watching()
         self.connections.discard(self)
+        self._admission.leave(self)
         lines = [b"%b %b HTTP/1.1" % (event.method, event.target), *(b"%b: %b" % pair for pair in self.headers)]
         protocol = self._open_websocket()
         self.transport.set_protocol(protocol)

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from partibus.frontends.admission import Admission
 from partibus.limits import HttpLimits
 from partibus.node.http_connection import HttpConnection
 
@@ -27,8 +28,11 @@ class _Server(uvicorn.Server):
 class HttpEngine:
     """Of one application; made on the loop that it answers on."""
 
-    def __init__(self, app: ASGIApp, limits: HttpLimits, open_websocket: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, app: ASGIApp, limits: HttpLimits, open_websocket: Callable[[], asyncio.Protocol], admission: Admission
+    ) -> None:
         self._limits = limits
+        self._admission = admission
         self._open_websocket = open_websocket
         self._config = uvicorn.Config(
             BoundedBodies(app, limits.body_bytes_max),
@@ -48,7 +52,9 @@ class HttpEngine:
 
     def make_protocol(self) -> asyncio.Protocol:
         """Of a new connection."""
-        return HttpConnection(self._config, self._server.server_state, self._limits, self._open_websocket)
+        return HttpConnection(
+            self._config, self._server.server_state, self._limits, self._open_websocket, self._admission
+        )
 
     async def stop(self) -> None:
         """Answer what is under way, then stop."""

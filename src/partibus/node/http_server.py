@@ -12,9 +12,11 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
-from partibus.limits import HttpLimits
+from partibus.frontends.admission import Admission
+from partibus.limits import AdmissionLimits, HttpLimits
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -38,10 +40,12 @@ class HttpServer:
         limits: HttpLimits,
         open_websocket: Callable[[], asyncio.Protocol],
         app_modules: Sequence[str] = (),
+        admission: Admission | None = None,
     ) -> None:
         """``make_app`` is called when there is something to answer, once unless it fails; ``app_modules`` are those
         that it imports. ``open_websocket``: makes what goes on with a connection on the path of AMQP."""
         self._make_app = make_app
+        self._admission = admission or Admission(AdmissionLimits(), perf_counter)
         self._limits = limits
         self._open_websocket = open_websocket
         self._modules = ("partibus.node.http_engine", *app_modules)
@@ -66,12 +70,15 @@ class HttpServer:
                 return _SentAway()
         return self._engine.make_protocol()
 
-    async def start(self, host: str, port: int, *, shared: bool = False, load_s: float = LOAD_S) -> int:
-        """Listen without TLS; returns the port. ``shared``: with other processes that say so, too. Raises OSError."""
+    async def start(
+        self, host: str, port: int, *, shared: bool = False, load_s: float = LOAD_S, queue: int = 100
+    ) -> int:
+        """Listen without TLS; returns the port. ``shared``: with other processes that say so, too. ``queue``:
+        connections that the system holds until they are accepted. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, reuse_port=shared)
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self.make_protocol, sock=listener)
+        self._listener = await loop.create_server(self.make_protocol, sock=listener, backlog=queue)
         self._loading = loop.call_later(load_s, self._load_beside)
         return int(listener.getsockname()[1])
 
@@ -89,7 +96,7 @@ class HttpServer:
     def _load(self) -> "HttpEngine":
         from partibus.node.http_engine import HttpEngine
 
-        engine = HttpEngine(self._make_app(), self._limits, self._open_websocket)
+        engine = HttpEngine(self._make_app(), self._limits, self._open_websocket, self._admission)
         if gc.get_freeze_count():
             gc.freeze()  # as at the start: it stays, and a collection need not look at it again (D25)
         return engine

@@ -37,7 +37,14 @@ class HttpTurns:
             self._turns.add(waiting)
             await waiting.turn
         bill = Bill(REQUEST_BYTES)
-        scope[CLAIMED] = lambda: bill.charge(account)
+        on_claimed = scope.get("state", {}).get(CLAIMED)
+
+        def claimed() -> None:
+            bill.charge(account)
+            if on_claimed is not None:
+                on_claimed()
+
+        scope[CLAIMED] = claimed
         try:
             await _Timed(self._app(scope, receive, send), bill)
         finally:

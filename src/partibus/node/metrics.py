@@ -125,6 +125,8 @@ class Measuring:
                 "process": {"cpu_seconds": sum(os.times()[:2]), "resident_bytes": _resident_bytes()},
                 "clients": {
                     "connections": len(self._server.protocols),
+                    "unclaimed": self._server.admission.unclaimed,
+                    "dropped": self._server.admission.dropped,
                     "links": sum(protocol.peer.links for protocol in self._server.protocols),
                     "unsettled": sum(protocol.peer.unsettled for protocol in self._server.protocols),
                 },

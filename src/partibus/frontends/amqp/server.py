@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from partibus.amqp import AmqpError
 from partibus.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR
+from partibus.frontends.admission import Admission
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.peer import Peer
 from partibus.namespace.broker import Broker
@@ -74,9 +75,17 @@ class PeerProtocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=limits.outgoing_bytes)
         self._server.protocols.add(self)
         self._tick_after(limits.handshake_timeout_s, self._check_handshake)
+        peername = transport.get_extra_info("peername")
+        self._server.admission.enter(self, peername[0] if isinstance(peername, tuple) else None)
+
+    def drop(self) -> None:
+        """See `partibus.frontends.admission.Connection`."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _on_claimed(self) -> None:
         """Take and send as much as a client may that has shown a claim."""
+        self._server.admission.claim(self)
         self._limits = self._server.limits
         self._waiting_bytes_max = WAITING_BYTES_MAX
         if self._transport is not None:
@@ -163,6 +172,7 @@ class PeerProtocol(asyncio.Protocol):
         """What came before is still done: settlements, mostly, before a client goes. A little at once, more in turns:
         or connections that come, send and go would take the time of others."""
         self._transport = None
+        self._server.admission.leave(self)
         self._congested = True  # nothing more is asked for that would have to be sent
         if self._ticker is not None:
             self._ticker.cancel()
@@ -282,8 +292,15 @@ class PeerProtocol(asyncio.Protocol):
 class AmqpServer:
     """Listeners and the connections that they took."""
 
-    def __init__(self, namespaces: Namespaces, loop: asyncio.AbstractEventLoop, turns: Turns | None = None) -> None:
-        """``turns``: of the namespaces, shared with other front ends on the loop."""
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        loop: asyncio.AbstractEventLoop,
+        turns: Turns | None = None,
+        admission: Admission | None = None,
+    ) -> None:
+        """``turns``: of the namespaces, and ``admission``: of connections, shared with other front ends on the loop."""
+        self.admission = admission or Admission(namespaces.default.limits.admission, loop.time)
         self.namespaces = namespaces
         self.limits = limits = namespaces.default.limits.connection
         self.unclaimed_limits = replace(
@@ -303,10 +320,10 @@ class AmqpServer:
         namespaces.on_changed.append(self._watch)
         namespaces.on_deleted.append(self._close_those_of)
 
-    async def start(self, host: str, port: int, *, shared: bool = False) -> int:
+    async def start(self, host: str, port: int, *, shared: bool = False, queue: int = 100) -> int:
         """Listen; returns the port, which is chosen by the system when ``port`` is 0. ``shared``: with other processes
-        that say so, too. Raises OSError."""
-        self._listener = await self.loop.create_server(self.make_protocol, host, port, reuse_port=shared)
+        that say so, too. ``queue``: connections that the system holds until they are accepted. Raises OSError."""
+        self._listener = await self.loop.create_server(self.make_protocol, host, port, reuse_port=shared, backlog=queue)
         return int(self._listener.sockets[0].getsockname()[1])
 
     def make_protocol(self) -> PeerProtocol:

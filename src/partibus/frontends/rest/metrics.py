@@ -210,6 +210,16 @@ def _of_brokers(snapshot: Snapshot) -> Iterator[Block]:
     ):
         full = "unsettled_messages" if name == "unsettled" else name
         yield gauge(f"broker_{full}", text, [(at, one["clients"][name]) for at, one in told])
+    yield gauge(
+        "broker_unclaimed_connections",
+        "Connections that have shown no claim, over AMQP and HTTP.",
+        [(at, one["clients"].get("unclaimed", 0)) for at, one in told],
+    )
+    yield counter(
+        "broker_dropped_connections",
+        "Connections without a claim that were dropped because there were too many.",
+        [(at, one["clients"].get("dropped", 0)) for at, one in told],
+    )
     yield counter(
         "broker_cpu_seconds",
         "Processor time, of all threads, in user and in system mode.",
