@@ -62,6 +62,10 @@ class DecodeError(ValueError):
         super().__init__(text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…")
 
 
+class TooManyValues(DecodeError):
+    """Bytes that hold more values than were to be decoded; they may be good AMQP."""
+
+
 class EncodeError(ValueError):
     """A Python value that no AMQP type can hold."""
 

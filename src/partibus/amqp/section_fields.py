@@ -6,13 +6,14 @@ Every function takes a section as `split_sections` hands it out (b"" for a missi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from partibus.amqp.codec.decoder import decode, read_compound_header
+from partibus.amqp.codec.decoder import decode, decode_at_most, read_compound_header
 from partibus.amqp.codec.skip import skip_value
-from partibus.amqp.errors import DecodeError
+from partibus.amqp.errors import DecodeError, TooManyValues
 
 _DESCRIPTOR_BYTES: Final = 3
 
@@ -163,11 +164,15 @@ def map_value(section: bytes, key: str) -> object:
     return None
 
 
-def decode_body(body: bytes) -> list[object]:
-    """The decoded content of the body sections: bytes of data, lists of sequences, or one value."""
+def decode_body(body: bytes, values_max: int = sys.maxsize) -> list[object]:
+    """Decode the body sections: bytes of data, lists of sequences, or one value.
+
+    Raises `DecodeError`, also when there are more than ``values_max`` sections, or more values in one of them."""
     values: list[object] = []
     pos = 0
     while pos < len(body):
-        value, pos = decode(body, pos + _DESCRIPTOR_BYTES)
+        value, pos, _ = decode_at_most(body, pos + _DESCRIPTOR_BYTES, values_max)
         values.append(value)
+        if len(values) > values_max:
+            raise TooManyValues(f"the body has more than {values_max} sections")
     return values

@@ -7,6 +7,7 @@ does that does not listen.
 
 import asyncio
 from collections.abc import Callable
+from typing import Final, cast
 
 import h11
 import uvicorn
@@ -17,6 +18,9 @@ from partibus.frontends.admission import Admission
 from partibus.frontends.amqp.server import is_websocket_path
 from partibus.limits import HttpLimits
 from partibus.units.account import CLAIMED
+
+AT_ONCE_BYTES: Final = 16 * 1024
+"""Of one read, before other connections have their turn: in chunks of one byte it takes some 20 ms."""
 
 
 class HttpConnection(H11Protocol):
@@ -37,6 +41,9 @@ class HttpConnection(H11Protocol):
         self._waits_for: str | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._untaken: asyncio.TimerHandle | None = None
+        self._later = bytearray()
+        """Read and not looked at."""
+        self._turn: asyncio.Handle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -55,9 +62,36 @@ class HttpConnection(H11Protocol):
         self._admission.claim(self)
 
     def data_received(self, data: bytes) -> None:
+        if not self._later and len(data) <= AT_ONCE_BYTES:
+            self._take(data)
+            return
+        self._later += data
+        self.transport.pause_reading()
+        if self._turn is None:
+            self._read_on()
+
+    def _take(self, data: bytes) -> None:
         super().data_received(data)
         if self.transport.get_protocol() is self:
             self._watch()
+
+    def _read_on(self) -> None:
+        """Take one turn's share of what was read."""
+        self._turn = None
+        share = bytes(self._later[:AT_ONCE_BYTES])
+        del self._later[:AT_ONCE_BYTES]
+        self._take(share)
+        if self.transport.is_closing():
+            self._later.clear()
+        elif (protocol := self.transport.get_protocol()) is not self:
+            rest, self._later = bytes(self._later), bytearray()
+            self.transport.resume_reading()
+            if rest:
+                cast("asyncio.Protocol", protocol).data_received(rest)
+        elif self._later:
+            self._turn = self.loop.call_soon(self._read_on)
+        elif not self.flow.read_paused:
+            self.transport.resume_reading()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -67,6 +101,9 @@ class HttpConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
         self._admission.leave(self)
+        self._later.clear()
+        if self._turn is not None:
+            self._turn.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:

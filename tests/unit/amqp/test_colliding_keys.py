@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 
 from partibus.amqp import AmqpError, Closed, Connection
-from partibus.amqp.codec.decoder import UNSEEDED_KEYS_MAX, decode_all
+from partibus.amqp.codec.decoder import SLOW_KEYS_MAX, UNSEEDED_KEYS_MAX, decode_all, decode_at_most
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.performatives import Open
 from partibus.amqp.codec.types import Described, Pairs, Symbol, Timestamp, ULong
-from partibus.amqp.errors import DECODE_ERROR, DecodeError
+from partibus.amqp.errors import DECODE_ERROR, DecodeError, TooManyValues
 from partibus.amqp.frames import AMQP_HEADER, frame
 
 MODULUS = 2**61 - 1
@@ -57,11 +57,39 @@ def test_colliding_keys_are_not_compared(comparisons: list[None], count: int, wr
     assert [key for key, _ in value.items()] == keys
 
 
-@pytest.mark.parametrize("count", [UNSEEDED_KEYS_MAX, UNSEEDED_KEYS_MAX + 1])
-def test_a_few_keys_of_any_type_make_a_dict(count: int) -> None:
-    value = decode_all(a_map(list(colliding_uuids(count))))
-    assert isinstance(value, dict) is (count <= UNSEEDED_KEYS_MAX)
-    assert len(value) == count  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("make", "most"),
+    [(int, UNSEEDED_KEYS_MAX), (float, UNSEEDED_KEYS_MAX), (lambda n: UUID(int=n), SLOW_KEYS_MAX)],
+    ids=["int", "float", "uuid"],
+)
+def test_a_few_keys_of_any_type_make_a_dict(make: Callable[[int], object], most: int) -> None:
+    for count in (most, most + 1):
+        value = decode_all(a_map([*map(make, range(count)), "text"]))
+        assert isinstance(value, dict) is (count <= most)
+        assert len(value) == count + 1  # type: ignore[arg-type]
+
+
+def nulls(count: int) -> bytes:
+    return b"\xd0" + (count + 4).to_bytes(4) + count.to_bytes(4) + b"\x40" * count
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        (nulls(1_000), 1_000),
+        (b"\xd0" + (4 + 10 * 109).to_bytes(4) + (10).to_bytes(4) + nulls(100) * 10, 1_010),
+        (a_map(list(range(500))), 1_000),
+        (b"\xf0" + (1_005).to_bytes(4) + (1_000).to_bytes(4) + b"\x50" + bytes(1_000), 1_000),
+        (b"\x00\x44" * 60 + b"\x40", 60),
+        (b"\xc0\x81\x20" + b"\xe0\x02\x20\x40" * 32, 32 + 32 * 32),
+    ],
+    ids=["list", "lists", "map", "array", "described", "arrays of nulls"],
+)
+def test_a_value_of_more_values_than_are_asked_for_is_refused(value: bytes, count: int) -> None:
+    assert decode_at_most(value, 0, count) == (decode_all(value), len(value), 0)
+    with pytest.raises(TooManyValues, match="makes the value hold too many"):
+        decode_at_most(value, 0, count - 1)
+    assert decode_all(value) is not None
 
 
 @pytest.mark.parametrize(

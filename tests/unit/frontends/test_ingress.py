@@ -269,3 +269,29 @@ class TestWhatIsRefused:
         batch = encode_batch([good, b"".join(sections), good])
         with pytest.raises(PartibusError):
             ingress.messages_of(delivery(batch, BATCH_FORMAT), queue)
+
+
+class TestManyValues:
+    """What a run holds beyond some thousand values is stored as it is: looking at it would take too long."""
+
+    UNREADABLE = b"\x00\x53\x77\xc0\x03\x01\x56\x07"
+    """A list of a boolean that is neither true nor false."""
+
+    def test_a_body_that_can_not_be_read_is_refused_within_the_first_values(
+        self, ingress: Ingress, queue: Queue
+    ) -> None:
+        ingress.begin()
+        one(ingress, queue, encode_value([None] * 5_000))
+        with pytest.raises(ArgumentError, match="a boolean is 0 or 1"):
+            one(ingress, queue, self.UNREADABLE)
+        one(ingress, queue, encode_value([None] * 4_000))
+        one(ingress, queue, encode_value([None] * 50_000))
+        one(ingress, queue, encode_value([None] * 997))
+        assert one(ingress, queue, self.UNREADABLE).data.endswith(self.UNREADABLE)
+        ingress.begin()
+        with pytest.raises(ArgumentError, match="a boolean is 0 or 1"):
+            one(ingress, queue, self.UNREADABLE)
+
+    def test_properties_with_many_values_are_stored(self, ingress: Ingress, queue: Queue) -> None:
+        given = encode_application_properties({"a": [None] * 20_000})
+        assert StoredMessage(one(ingress, queue, given, BODY).data).application_properties == given

@@ -19,8 +19,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from partibus.limits import HttpLimits
+from partibus.node.http_connection import AT_ONCE_BYTES
 from partibus.node.http_server import HttpServer
 
 PATIENCE_S = 90.0
@@ -318,3 +320,20 @@ def test_a_start_imports_nothing_of_what_answers_http() -> None:
     imported = {module.partition(".")[0] for module in done.stdout.split()}
     assert "partibus" in imported
     assert not imported & {"starlette", "uvicorn", "h11", "websockets", "anyio", "jinja2"}
+
+
+def test_a_large_read_takes_turns_with_others(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
+    """In chunks of a byte a read of 256 KiB would hold the loop for a quarter of a second."""
+    taken: list[int] = []
+    original = H11Protocol.data_received
+
+    def noting(protocol: H11Protocol, data: bytes) -> None:
+        taken.append(len(data))
+        original(protocol, data)
+
+    monkeypatch.setattr(H11Protocol, "data_received", noting)
+    head = b"POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    with serve(body_bytes_max=200_000).connect() as sock:
+        sock.sendall(head + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n")
+        assert everything(sock).endswith(b"100000")
+    assert max(taken) <= AT_ONCE_BYTES

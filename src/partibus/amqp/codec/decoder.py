@@ -8,8 +8,10 @@ what is allocated is in proportion to what was sent.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from struct import Struct
 from typing import Final
+from uuid import UUID
 
 from partibus.amqp.codec.scalar_readers import SCALAR_READERS, Reader, need
 from partibus.amqp.codec.types import (
@@ -22,18 +24,22 @@ from partibus.amqp.codec.types import (
     Pairs,
     Symbol,
 )
-from partibus.amqp.errors import DecodeError
+from partibus.amqp.errors import DecodeError, TooManyValues
 
 # A client library that we serve refuses deeper values; nobody sends more than a handful of levels.
 MAX_NESTING: Final = 64
 # Array elements of no width (null, true, uint 0, empty list) cost no bytes, so bytes do not bound their number.
 # Nobody sends such arrays; nested ones multiply, and 32 keeps a hostile frame of 64 KiB at 10 MB of objects.
 MAX_ZERO_WIDTH_ELEMENTS: Final = 32
+_EMPTY_LIST: Final = 0x45
 _SEEDED: Final = frozenset({str, Symbol, Char, bytes, Decimal32, Decimal64, Decimal128})
 """Types of keys whose hashes Python seeds for each process, so that a peer can't choose keys which collide."""
 UNSEEDED_KEYS_MAX: Final = 16
 """Keys of other types in one `dict`; a map with more becomes `Pairs`. With 16 that all collide, building the `dict`
 takes 120 comparisons, which cost less than decoding the keys."""
+SLOW_KEYS_MAX: Final = 4
+"""Likewise, where some are UUIDs or described values: those are compared in Python."""
+_SLOW: Final = frozenset({UUID, Described})
 
 _U32 = Struct(">I")
 _U32X2 = Struct(">II")
@@ -45,6 +51,33 @@ def decode(buf: bytes, pos: int = 0, end: int | None = None, depth: int = MAX_NE
     if pos >= limit:
         raise DecodeError(f"a value is missing at byte {pos}: the bytes end there")
     return _READERS[buf[pos]](buf, pos + 1, limit, depth)
+
+
+_left: Final[ContextVar[list[int] | None]] = ContextVar("left", default=None)
+"""How many elements of compounds the decoding that is under way in this thread may still make; None: any number."""
+
+
+def decode_at_most(buf: bytes, pos: int, values_max: int) -> tuple[object, int, int]:
+    """Decode as `decode` does, and return how many of ``values_max`` are left, too. Raises `TooManyValues`.
+
+    A megabyte has room for a million values, which take a third of a second. Each compound says how many it has.
+    """
+    left = [values_max]
+    before = _left.set(left)
+    try:
+        value, after = decode(buf, pos)
+        return value, after, left[0]
+    finally:
+        _left.reset(before)
+
+
+def _spend(count: int, pos: int) -> None:
+    left = _left.get()
+    if left is None:
+        return
+    left[0] -= count
+    if left[0] < 0:
+        raise TooManyValues(f"a compound of {count} elements at byte {pos} makes the value hold too many. Send fewer.")
 
 
 def decode_all(buf: bytes, depth: int = MAX_NESTING) -> object:
@@ -82,6 +115,7 @@ def _elements(buf: bytes, pos: int, end: int, depth: int, wide: bool) -> tuple[l
     if depth <= 0:
         raise DecodeError(f"values are nested too deep (at byte {pos})")
     count, pos, after = read_compound_header(buf, pos, end, wide)
+    _spend(count, pos)
     readers = _READERS
     elements: list[object] = []
     for _ in range(count):
@@ -113,7 +147,7 @@ def _map(wide: bool) -> Reader:
             raise DecodeError(f"a map has an odd number of elements: {len(elements)}")
         keys = elements[0::2]
         try:
-            if len(keys) > UNSEEDED_KEYS_MAX and _count_unseeded(keys) > UNSEEDED_KEYS_MAX:
+            if len(keys) > SLOW_KEYS_MAX and _may_collide(keys):
                 for key in keys:
                     hash(key)
                 return Pairs(zip(keys, elements[1::2], strict=True)), after
@@ -127,14 +161,19 @@ def _map(wide: bool) -> Reader:
     return read
 
 
-def _count_unseeded(keys: list[object]) -> int:
+def _may_collide(keys: list[object]) -> bool:
+    """Tell whether enough of the keys have hashes that a peer can choose."""
     kinds = set(map(type, keys))
-    return 0 if kinds <= _SEEDED else sum(type(key) not in _SEEDED for key in keys)
+    if kinds <= _SEEDED:
+        return False
+    most = UNSEEDED_KEYS_MAX if kinds.isdisjoint(_SLOW) else SLOW_KEYS_MAX
+    return len(keys) > most and sum(type(key) not in _SEEDED for key in keys) > most
 
 
 def _described(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
     if depth <= 0:
         raise DecodeError(f"values are nested too deep (at byte {pos})")
+    _spend(1, pos)
     descriptor, pos = decode(buf, pos, end, depth - 1)
     value, pos = decode(buf, pos, end, depth - 1)
     return Described(descriptor, value), pos
@@ -168,10 +207,14 @@ def _array(wide: bool) -> Reader:
         reader = _READERS[code]
         if reader is _unknown:
             raise DecodeError(f"format code {code:#04x} at byte {pos - 1} is not defined")
+        _spend(count, pos)
         items: list[object] = []
-        for _ in range(count):
-            value, pos = reader(buf, pos, after, depth - 1)
-            items.append(value)
+        if code & 0xF0 == 0x40 and code != _EMPTY_LIST:  # the same value each time: no reader for each of them
+            items = [reader(buf, pos, after, depth - 1)[0]] * count if count else items
+        else:
+            for _ in range(count):
+                value, pos = reader(buf, pos, after, depth - 1)
+                items.append(value)
         if pos != after:
             raise DecodeError(f"an array has {after - pos} bytes left after its {count} elements")
         return Array(_WIDEST.get(code, code), items, tuple(descriptors)), after

@@ -94,6 +94,7 @@ class IncomingLink:
             return
         queue = (self._destination or self._entity).queue
         messages_of, repeats = self._ingress.messages_of, self._repeats
+        self._ingress.begin()
         batches: list[list[Message]] = []
         refused: dict[int, PartibusError] = {}
         for index, delivery in enumerate(deliveries):

@@ -6,15 +6,17 @@ their bytes.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from partibus.amqp import DecodeError, Delivery, EncodeError
-from partibus.amqp.codec.decoder import decode
+from partibus.amqp.codec.decoder import decode, decode_at_most
 from partibus.amqp.codec.encoder import encode, write_compound
 from partibus.amqp.codec.types import Symbol
-from partibus.amqp.section_fields import Property, decode_body, header, iter_map, later_properties
+from partibus.amqp.errors import TooManyValues
+from partibus.amqp.section_fields import Property, header, iter_map, later_properties
 from partibus.amqp.sections import BATCH_FORMAT, DATA, Sections, iter_batch, split_sections
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, QuotaExceeded
 from partibus.frontends.amqp.pattern import Repeats
@@ -42,6 +44,9 @@ PAIRS_MAX = 0xFFFF
 """Annotations of one message: the stored form counts them in two bytes."""
 REMEMBERED_MAX = 4_096
 """Different headers and annotations that are remembered: every partition key makes its own."""
+VALUES_MAX = 10_000
+"""Values in properties and bodies of the messages of one run that are looked at: some ten milliseconds. What has more
+is stored as it is, as data are: its receiver can't read it where its sender has written it wrong."""
 REMEMBERED_BYTES_MAX = 1024
 """Headers and annotations that are remembered, and the longest that is."""
 
@@ -75,8 +80,13 @@ class Ingress:
 
     def __init__(self, new_message_id: Callable[[], str]) -> None:
         self.new_message_id = new_message_id
+        self._values_left = VALUES_MAX
         self._headers: dict[bytes, _Header] = {b"": _NO_HEADER}
         self._annotations: dict[bytes, _Annotations] = {b"": _NO_ANNOTATIONS}
+
+    def begin(self) -> None:
+        """Begin to take the messages of a run, and look at `VALUES_MAX` values in them again."""
+        self._values_left = VALUES_MAX
 
     def messages_of(self, delivery: Delivery, queue: Queue, repeats: Repeats | None = None) -> list[Message]:
         """The messages of one delivery: one, or those of a batch. Raises a `PartibusError` that rejects it.
@@ -122,13 +132,13 @@ class Ingress:
         properties = sections.properties
         message_id, session_id = _identity(properties)
         if sections.application_properties and not is_plain_map(sections.application_properties):
-            _check_map(sections.application_properties)
+            self._check_map(sections.application_properties)
         if len(payload) > queue.bounds.small_bytes:
             _check_sizes(sections, queue)
         if sections.footer:
-            _check_map(sections.footer)
+            self._check_map(sections.footer)
         if sections.body_code > DATA:
-            decode_body(sections.body)
+            self._check_body(sections.body)
         partition_key = notes.partition_key
         if session_id is not None and partition_key is not None and session_id != partition_key:
             raise InvalidOperation(
@@ -165,6 +175,23 @@ class Ingress:
         if repeats is not None:
             repeats.note(payload, sections, message, is_id_made=is_id_made)
         return message
+
+    def _check_map(self, section: bytes) -> None:
+        """Check that application properties or a footer are readable; they are only stored and delivered. Raises
+        `DecodeError`."""
+        with suppress(TooManyValues):
+            values: Any
+            values, _, self._values_left = decode_at_most(section, _DESCRIPTOR_BYTES, self._values_left)
+            for key in values:
+                if not isinstance(key, str):
+                    raise DecodeError(f"section {section[2]:#04x} has the key {key!r}, no string or symbol")
+
+    def _check_body(self, body: bytes) -> None:
+        """Check likewise a body that is not data."""
+        pos = 0
+        with suppress(TooManyValues):
+            while pos < len(body) and self._values_left:
+                _, pos, self._values_left = decode_at_most(body, pos + _DESCRIPTOR_BYTES, self._values_left - 1)
 
     def _read_header(self, section: bytes) -> _Header:
         fields = header(section)
@@ -237,14 +264,6 @@ def _identity(properties: bytes) -> tuple[object, str | None]:
         raise DecodeError(f"message-id is {message_id!r}, no string, ulong, uuid or binary")
     session_id = values[Property.GROUP_ID] if len(values) > Property.GROUP_ID else None
     return message_id, _text("session id (group-id)", session_id)
-
-
-def _check_map(section: bytes) -> None:
-    """Application properties and footer are only stored and delivered, but must be readable. Raises `DecodeError`."""
-    values: Any = decode(section, _DESCRIPTOR_BYTES)[0]
-    for key in values:
-        if not isinstance(key, str):
-            raise DecodeError(f"section {section[2]:#04x} has the key {key!r}, no string or symbol")
 
 
 def _check_sizes(sections: Sections, queue: Queue) -> None:

@@ -38,6 +38,11 @@ AT_ONCE_MAX = 16
 AT_ONCE_BYTES = 64 << 10
 """Requests of one link, and their bytes, that are begun before others have their turn: many are answered on the spot,
 and one with thousands of lock tokens takes some fifty milliseconds. The request that reaches the bytes is begun."""
+PROPERTIES_BYTES_MAX = 16 << 10
+"""Application properties of a request: its operation, its time-out, the audience of a token."""
+VALUES_MAX = 30_000
+"""Values in the body of a request. The most that an operation takes are 10,000 messages, their ids and their positions.
+30,000 UUIDs take some 40 ms."""
 REQUESTS_MAX = 1_000
 """Requests that wait for their turn; past it nothing is read from the client."""
 REPLIES_MAX = 1_000
@@ -244,8 +249,11 @@ class RequestLink:
 def read_request(payload: bytes, state: DeliveryState | None = None) -> Request:
     """Decode a request message; ``state`` is that of its transfer. Raises `DecodeError`."""
     sections = split_sections(payload)
+    size = len(sections.application_properties)
+    if size > PROPERTIES_BYTES_MAX:
+        raise DecodeError(f"the application properties of a request have {size} bytes, at most {PROPERTIES_BYTES_MAX}")
     properties = {key: decode(raw)[0] for key, raw in iter_map(sections.application_properties)}
-    values: list[Any] = decode_body(sections.body)
+    values: list[Any] = decode_body(sections.body, VALUES_MAX)
     return Request(
         properties,
         values[0] if values else None,

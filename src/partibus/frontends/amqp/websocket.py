@@ -24,8 +24,8 @@ from partibus.frontends.amqp.server import CALLED
 
 SUBPROTOCOLS: Final = (Subprotocol("AMQPWSB10"), Subprotocol("amqp"))
 """What the service's clients ask for, and the name that the standard gives."""
-AT_ONCE_BYTES: Final = 64 * 1024
-"""Of one read, before other connections have their turn: made of the smallest frames it takes 100 ms."""
+AT_ONCE_BYTES: Final = 32 * 1024
+"""Of one read, before other connections have their turn: made of the smallest frames, pings, it takes 30 ms."""
 MESSAGE_BYTES: Final = 64 * 1024
 """Most in a message of ours: clients bound what they take (aiohttp at 4 MiB)."""
 

@@ -76,3 +76,8 @@ class Handover(Generic[T]):
 async def _left(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def others_first() -> None:
+    """Let what else waits for the loop have its turn."""
+    await asyncio.sleep(0)

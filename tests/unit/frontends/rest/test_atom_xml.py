@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partibus.errors import ArgumentError
-from partibus.frontends.rest.atom.xml_in import BODY_BYTES_MAX, DEPTH_MAX, Element, parse_xml
+from partibus.frontends.rest.atom.xml_in import BODY_BYTES_MAX, DEPTH_MAX, ELEMENTS_MAX, Element, parse_xml
 from partibus.frontends.rest.atom.xml_out import element, text_element
 
 
@@ -52,6 +52,12 @@ def test_depth_is_bounded() -> None:
     assert parse_xml(b"<a>" * DEPTH_MAX + b"</a>" * DEPTH_MAX).name == "a"
     with pytest.raises(ArgumentError, match=f"more than {DEPTH_MAX} deep"):
         parse_xml(b"<a>" * (BODY_BYTES_MAX // 3))
+
+
+def test_the_number_of_elements_is_bounded() -> None:
+    assert len(parse_xml(b"<a>" + b"<b/>" * (ELEMENTS_MAX - 1) + b"</a>").children) == ELEMENTS_MAX - 1
+    with pytest.raises(ArgumentError, match="there are more than 5000 elements"):
+        parse_xml(b"<a>" + b"<b/>" * ELEMENTS_MAX + b"</a>")
 
 
 def test_elements_are_told_by_namespace_and_know_their_place() -> None:

@@ -19,7 +19,7 @@ from partibus.amqp.section_encoding import (
     encode_value,
 )
 from partibus.errors import ArgumentError, MessageTooLarge, PartibusError, QuotaExceeded
-from partibus.frontends.rest.data.message_in import MessageReader
+from partibus.frontends.rest.data.message_in import PAIRS_MAX, VALUES_MAX, MessageReader
 from partibus.frontends.rest.data.message_out import body_of, date_text, headers_of
 from partibus.frontends.rest.data.paths import parse_place
 from partibus.message import Message, pack, ttl_of
@@ -86,7 +86,7 @@ def test_custom_properties_come_back_in_their_form(properties: dict[str, Any]) -
 @given(st.binary(max_size=100) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_batch_is_messages_or_refused(body: bytes) -> None:
     with contextlib.suppress(PartibusError):
-        assert READER.from_batch(body, QUEUE)
+        assert list(READER.from_batch(body, QUEUE))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_content_type_that_no_symbol_can_be_is_refused_by_name() -> None:
     with pytest.raises(ArgumentError, match="content type"):
         READER.from_headers([("content-type", "caf\xe9")], b"", QUEUE)
     with pytest.raises(ArgumentError, match="content type"):
-        READER.from_batch(b'[{"BrokerProperties": {"ContentType": "caf\\u00e9"}}]', QUEUE)
+        list(READER.from_batch(b'[{"BrokerProperties": {"ContentType": "caf\\u00e9"}}]', QUEUE))
 
 
 def test_headers_of_the_request_are_no_properties() -> None:
@@ -222,9 +222,36 @@ def test_a_message_over_http_is_as_large_as_a_batch_whatever_its_entity_takes() 
 
 def test_a_batch_over_http_has_so_many_messages() -> None:
     one = b'{"Body": ""}'
-    assert len(READER.from_batch(b"[" + b",".join([one] * 4_500) + b"]", PREMIUM)) == 4_500
+    assert len(list(READER.from_batch(b"[" + b",".join([one] * 4_500) + b"]", PREMIUM))) == 4_500
     with pytest.raises(QuotaExceeded, match="A batch to 'q' is at its quota of 4500 messages"):
-        READER.from_batch(b"[" + b",".join([one] * 4_501) + b"]", PREMIUM)
+        list(READER.from_batch(b"[" + b",".join([one] * 4_501) + b"]", PREMIUM))
+
+
+def test_a_batch_over_http_has_so_many_values() -> None:
+    """What stands in texts is no value, however it is escaped."""
+    many = b",".join([b"0"] * (VALUES_MAX + 1))
+    with pytest.raises(QuotaExceeded, match="A batch in JSON is at its quota of 100000 values"):
+        list(READER.from_batch(b'[{"Ignored":[' + many + b"]}]", PREMIUM))
+    with pytest.raises(QuotaExceeded, match="quota of 100000 values"):
+        list(READER.from_batch(b"[" + b'""' * (2 * VALUES_MAX + 1) + many, PREMIUM))
+    for text in ('["a",{},[]]' * 20_000, '\\"[,' * 40_000, "\\" * 60_001 + "," * 40_000 + '"' * 5):
+        body = json.dumps([{"Body": text}, {"Body": text}]).encode()
+        assert body.count(b",") + body.count(b"[") + body.count(b"{") > 2
+        sent = list(READER.from_batch(body, PREMIUM))
+        assert [body_of(message.data).decode() for message in sent] == [text, text]
+
+
+def test_a_message_over_http_has_no_more_properties_than_there_is_room_for() -> None:
+    user = {f"{number:x}": 0 for number in range(PAIRS_MAX + 1)}
+    with pytest.raises(ArgumentError, match="UserProperties is '16385 properties'"):
+        list(READER.from_batch(json.dumps([{"UserProperties": user}]).encode(), QUEUE))
+
+
+def test_a_body_of_very_many_values_stays_as_it_is() -> None:
+    few, many = encode_value([None] * 5_000), encode_value([None] * 5_001)
+    assert json.loads(body_of(pack(rest=few))) == [None] * 5_000
+    assert body_of(pack(rest=many)) == many
+    assert body_of(pack(rest=encode_data(b"x") * 60_000)) == b"x" * 60_000
 
 
 def test_properties_over_http_have_the_bounds_of_others() -> None:
@@ -237,4 +264,4 @@ def test_properties_over_http_have_the_bounds_of_others() -> None:
         user = {name: json.loads(value) for name, value in headers}
         batch = json.dumps([{"Body": "", "UserProperties": user}]).encode()
         with pytest.raises(ArgumentError, match=says):
-            READER.from_batch(batch, QUEUE)
+            list(READER.from_batch(batch, QUEUE))

@@ -89,6 +89,7 @@ def _read(request: EntityRequest) -> list[Message]:
             f"Nobody can send to a sub-queue of '{entity.queue.name}'. Schedule at the queue itself."
         )
     entity.check_send()
+    request.connection.ingress.begin()
     messages: list[Message] = []
     for item in items(request.arguments, "messages", "messages"):
         payload = item.get("message") if isinstance(item, dict) else None

@@ -105,6 +105,7 @@ def _sink(arguments: Mapping[object, object]) -> int:
 
 def _read(request: EntityRequest, payloads: Sequence[object], found: list[Message]) -> None:
     """Add the next messages to those that were found."""
+    request.connection.ingress.begin()
     message_of, queue = request.connection.ingress.message_of, request.entity.queue
     for index in range(len(found), min(len(found) + AT_ONCE_MAX, len(payloads))):
         payload = payloads[index]

@@ -17,6 +17,9 @@ BODY_BYTES_MAX = 256 * 1024
 DEPTH_MAX = 32
 """A value of a filter of a default rule is 9 deep."""
 
+ELEMENTS_MAX = 5_000
+"""A description with twelve authorization rules has some two hundred."""
+
 INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
 _SEPARATOR = " "
 _EXCERPT = 40
@@ -68,6 +71,8 @@ class _Reader:
 
     def __init__(self, body: bytes) -> None:
         self._body = body
+        self._count = 0
+        """Elements that have begun."""
         self._open: list[Element] = []
         self._texts: list[list[str]] = []
         self._root: Element | None = None
@@ -91,6 +96,9 @@ class _Reader:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         if len(self._open) == DEPTH_MAX:
             raise self._malformed(f"elements are nested more than {DEPTH_MAX} deep")
+        self._count += 1
+        if self._count > ELEMENTS_MAX:
+            raise self._malformed(f"there are more than {ELEMENTS_MAX} elements")
         namespace, _, local = name.rpartition(_SEPARATOR)
         named = {_split(key): value for key, value in attributes.items()}
         parser = self._parser

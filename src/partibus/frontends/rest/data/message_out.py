@@ -5,11 +5,12 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from typing import Final
 from uuid import UUID
 
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.types import Pairs, Timestamp
-from partibus.amqp.errors import DecodeError
+from partibus.amqp.errors import DecodeError, TooManyValues
 from partibus.amqp.section_fields import Property, decode_body, iter_map, properties
 from partibus.amqp.sections import DATA
 from partibus.frontends.rest.data.message_in import BROKER_PROPERTIES, STANDARD_HEADERS
@@ -33,6 +34,10 @@ _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 """What the value of a header can be: blanks at its ends are none of it."""
 _FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
 """Of the years 1 and 9999."""
+VALUES_MAX: Final = 5_000
+"""Values in a body that is written in JSON."""
+SECTIONS_MAX: Final = 60_000
+"""Data sections of a body; a message of 256 KiB has room for no more."""
 _DATA_TYPE = "application/octet-stream"
 
 
@@ -73,9 +78,14 @@ def headers_of(
 
 
 def body_of(data: bytes) -> bytes:
-    """The content of the body: bytes as they are, text as UTF-8, anything else as JSON."""
+    """Return the content of the body: bytes as they are, text as UTF-8, anything else as JSON.
+
+    A value of more than `VALUES_MAX` others stays in AMQP's encoding: to write it in JSON would take too long."""
     rest = StoredMessage(data).rest
-    values = decode_body(rest) if rest else []
+    try:
+        values = decode_body(rest, SECTIONS_MAX if rest[2:3] == bytes((DATA,)) else VALUES_MAX) if rest else []
+    except TooManyValues:
+        return rest
     if rest[2:3] == bytes((DATA,)):
         return b"".join(bytes(value) for value in values if isinstance(value, bytes))
     value = values[0] if len(values) == 1 else values

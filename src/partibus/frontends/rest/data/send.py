@@ -5,7 +5,7 @@ from functools import partial
 from starlette.responses import Response
 
 from partibus.errors import InvalidOperation, QuotaExceeded
-from partibus.frontends.rest.answers import answer_of
+from partibus.frontends.rest.answers import answer_of, others_first
 from partibus.frontends.rest.body import BodyTooLarge, read_body
 from partibus.frontends.rest.credits import check_not_exhausted, pay_for_sends
 from partibus.frontends.rest.data.calls import DataCall
@@ -19,6 +19,8 @@ BATCH_TYPE = "application/vnd.microsoft.servicebus.json"
 _KIB = 1024
 BATCH_BODY_MAX = 4 * 1024 * _KIB
 """Bytes of a batch in JSON, whatever its messages may have."""
+AT_ONCE_MAX = 256
+"""Messages of a batch that are made before others have their turn."""
 JSON_FACTOR = 8
 """A byte of a message may take six in JSON, and what is around it takes some more."""
 
@@ -39,7 +41,11 @@ async def send_messages(call: DataCall) -> Response:
     headers = call.request.headers
     if headers.get("content-type", "").partition(";")[0].strip().lower() == BATCH_TYPE:
         most = min(BATCH_BODY_MAX, JSON_FACTOR * queue.batch_size_max_bytes)
-        batch = call.reader.from_batch(await read_body(call.request, most), queue)
+        batch = []
+        for message in call.reader.from_batch(await read_body(call.request, most), queue):
+            batch.append(message)
+            if len(batch) % AT_ONCE_MAX == 0:
+                await others_first()
     else:
         most = queue.batch_size_max_bytes
         try:
