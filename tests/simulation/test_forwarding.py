@@ -21,6 +21,7 @@ from partibus.partition import commands as c
 from partibus.partition import commits, enqueue, hand_out, sweeps
 from partibus.partition import replies as r
 from partibus.partition.events import Event
+from partibus.partition.generations import Generation
 from partibus.partition.inbound import new_ones
 from partibus.partition.journal import record
 from partibus.partition.lane import Lane
@@ -28,6 +29,7 @@ from partibus.partition.ports import Writes
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 from partibus.partition.subqueue import Subqueue
+from partibus.store.memory import MemoryDisk
 from partibus.testing.forwarding_simulation import STEPS, ForwardingSimulation
 from partibus.testing.invariants import BrokenPromise
 
@@ -44,7 +46,7 @@ def test_every_message_is_forwarded_once() -> None:
         simulation.run(STEPS)
         happened.update(simulation.happened)
         happened.update(simulation.faults.happened)
-    for what, least in {"crashes": 4, "fenced": 2, "forwarded": 200, "locked before": 10}.items():
+    for what, least in {"crashes": 4, "fenced": 2, "restored": 2, "forwarded": 200, "locked before": 10}.items():
         assert happened[what] >= least * SEEDS, f"too little of {what} to prove anything: {happened}"
 
 
@@ -116,7 +118,20 @@ def hops_stand_still(
     return outgoing
 
 
+def never_went_back(disk: MemoryDisk) -> MemoryDisk:
+    """A backup is served like the store that it was made of."""
+    copy = backup(disk)
+    copy.is_copy = False
+    return copy
+
+
+def of_the_store_alone(subqueue: int, generation: Generation) -> int:
+    """Marks know nothing of generations."""
+    return subqueue
+
+
 send = Pump._send
+backup = MemoryDisk.backup
 answered = Pump._answered
 anywhere: Counter[str] = Counter()
 
@@ -133,6 +148,8 @@ anywhere: Counter[str] = Counter()
         (Pump, "_answered", goes_on),
         (pump_module, "prepare", another_partition),
         (pump_module, "prepare", hops_stand_still),
+        (pump_module, "origin_key", of_the_store_alone),
+        (MemoryDisk, "backup", never_went_back),
     ],
 )
 def test_planted_bug_is_found(

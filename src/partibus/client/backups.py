@@ -18,6 +18,8 @@ class BackupInfo(NamedTuple):
     """Bytes by name."""
     left_out: list[str]
     """Names of stores that are not in it."""
+    is_one_moment: bool
+    """Whether all copies are of one moment."""
 
 
 def back_up(client: Client, directory: Path, stores: Sequence[str] = ()) -> BackupInfo:
@@ -29,4 +31,4 @@ def back_up(client: Client, directory: Path, stores: Sequence[str] = ()) -> Back
     reply = client.management().request("partibus:back-up", body, TIMEOUT_S)
     sizes = reply.get("stores")
     copied = {str(name): int(size) for name, size in sizes.items()} if isinstance(sizes, dict) else {}
-    return BackupInfo(copied, [str(name) for name in items(reply, "left_out")])
+    return BackupInfo(copied, [str(name) for name in items(reply, "left_out")], reply.get("is_one_moment") is True)

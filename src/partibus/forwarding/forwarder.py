@@ -1,6 +1,6 @@
 """All pumps of a broker: one for each sub-queue that forwards, in each partition in use whose store is here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from partibus.forwarding.destination import Destination
@@ -9,6 +9,7 @@ from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
+from partibus.partition.generations import Generation
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.runtime import StoreRuntime
 from partibus.routing.partitions import PartitionHandle
@@ -188,6 +189,7 @@ class _Forwarding:
             lambda: partition.options,
             self._entity.queue.name,
             partition.partition_id,
+            partial(_generations_of, self._stores[index]),
         )
 
     def _ended(self, key: tuple[int, int], pump: Pump) -> None:
@@ -227,6 +229,12 @@ def _destination(broker: Broker, name: str) -> Destination | None:
         queue.requires_session,
         queue.requires_duplicate_detection,
     )
+
+
+def _generations_of(store: StoreAccess) -> Sequence[Generation]:
+    """The generations of a store that is open here."""
+    assert isinstance(store, StoreRuntime), "what is forwarded is in a store of this broker"
+    return store.generations
 
 
 def targets_of(queue: Queue) -> dict[int, str]:

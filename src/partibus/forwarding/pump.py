@@ -16,6 +16,7 @@ and does not know it; see `partibus.partition.outbound` for why that does no har
 """
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from partibus.forwarding.destination import (
 from partibus.message import Message, without_destination
 from partibus.partition.commands import CancelReceive, Command, Enqueue, Forwarded, LockToken, Receive, ReturnReserved
 from partibus.partition.entry import Entry
+from partibus.partition.generations import Generation, generation_of, origin_key
 from partibus.partition.keys import SubqueueKind, subqueue_key
 from partibus.partition.options import PartitionOptions
 from partibus.partition.replies import Accepted, Failed, Granted, ReceiveRefused
@@ -61,6 +63,8 @@ class Source(NamedTuple):
     """As they are now."""
     name: str
     partition_id: int
+    generations: Callable[[], Sequence[Generation]]
+    """Of the store, which is open."""
 
 
 class _Way:
@@ -122,7 +126,7 @@ class Pump:
         self._call_later = call_later
         self._on_lost = on_lost
         self._tracer = tracer
-        self._origin = subqueue_key(source.row, source.kind)
+        self._subqueue = subqueue_key(source.row, source.kind)
         self._dead_letter_source = source.name if source.kind == SubqueueKind.DEAD_LETTER else None
         self._alive = False
         self._stopped: Callable[[], None] | None = None
@@ -131,6 +135,7 @@ class Pump:
     def begin(self) -> None:
         """Begin with what the source has now; what was held before is granted again."""
         self._alive = True
+        self._generations = self._source.generations()
         self._ways: dict[tuple[str, int], _Way] = {}
         """By name of the destination and place of the partition."""
         self._held = 0
@@ -275,10 +280,23 @@ class Pump:
         """Send what waits, unless something is under way."""
         if way.sent is not None or way.stalled or not way.waiting:
             return
-        way.sent = Enqueue(0, way.messages, origin=(self._origin, [pos for _, pos in way.waiting]))
-        way.tokens, way.waiting, way.messages = way.waiting, [], []
+        generation, count = self._of_one_generation(way.waiting)
+        way.tokens, way.waiting = way.waiting[:count], way.waiting[count:]
+        messages, way.messages = way.messages[:count], way.messages[count:]
+        origin = origin_key(self._subqueue, generation)
+        way.sent = Enqueue(0, messages, origin=(origin, [pos for _, pos in way.tokens]))
         way.since_ns = 0 if self._tracer is None else self._tracer.now_ns()
         self._attempt(way)
+
+    def _of_one_generation(self, waiting: list[LockToken]) -> tuple[Generation, int]:
+        """The generation of the first position, and how many positions from there on are of it: the destination has a
+        mark for each generation."""
+        generations = self._generations
+        generation = generation_of(generations, waiting[0][1])
+        if generation is generations[-1]:  # positions ascend
+            return generation, len(waiting)
+        following = generations[generations.index(generation) + 1]
+        return generation, bisect_left(waiting, following.first, key=lambda token: token[1])
 
     def _is_over(self, way: _Way) -> bool:
         """The pump has ended or begun again since."""

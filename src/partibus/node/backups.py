@@ -58,7 +58,7 @@ class Backups:
             if isinstance(result, PartibusError):
                 answer(result)
             else:
-                answer({"began_ms": result.began_ms, "stores": dict(result.stores), "left_out": result.left_out})
+                answer(dict(result._asdict().items()))
 
         self._thread = Thread(target=run, name="backup", daemon=True)
         self._thread.start()

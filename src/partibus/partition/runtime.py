@@ -26,6 +26,7 @@ from partibus.partition.deadlines import Deadlines
 from partibus.partition.executed import OnFound
 from partibus.partition.fan_out import Subscribers
 from partibus.partition.forwards import Forwards
+from partibus.partition.generations import Generation
 from partibus.partition.glance import Glance, Glances
 from partibus.partition.host import Host
 from partibus.partition.keys import SubqueueKind
@@ -133,6 +134,12 @@ class StoreRuntime:
     def store(self) -> Store | None:
         """The store while it is open."""
         return self._tenure.store
+
+    @property
+    def generations(self) -> Sequence[Generation]:
+        """Of the store while it is open."""
+        store = self._tenure.store
+        return () if store is None else store.generations
 
     @property
     def failure(self) -> str | None:

@@ -1,7 +1,7 @@
 """A backup: a directory with copies of stores and of the catalog, and the list of them that is written last.
 
 ```text
- BACKUP/stores/store-00.db ...   each the state of one store at one moment
+ BACKUP/stores/store-00.db ...   all of one moment
  BACKUP/catalog.db               copied last, without the keys of access policies
  BACKUP/backup.json              the list; without it the directory is no backup
 ```
@@ -18,7 +18,7 @@ from threading import Event
 from typing import Any, NamedTuple
 
 from partibus.partition.ports import StoreError
-from partibus.store.sqlite.backup import check_directory, copy_changed, copy_store
+from partibus.store.sqlite.backup import Moment, check_directory, copy_changed, copy_store
 from partibus.store.sqlite.creation import sync_directory, sync_file
 
 LIST = "backup.json"
@@ -37,6 +37,8 @@ class Backup(NamedTuple):
     """Bytes of the copy, by name of the store."""
     left_out: list[str]
     """Stores that were not wanted, or are in a database that has its own means."""
+    is_one_moment: bool
+    """Whether all copies are of one moment. If not, messages that were being forwarded may be in none of them."""
 
 
 def back_up(
@@ -52,9 +54,10 @@ def back_up(
         target.mkdir(mode=0o700)
     except OSError as error:
         raise StoreError(f"{target}: can't be made: {error.strerror}", executed=False) from error
-    sizes = {name: copy_store(path, store_file(directory, name), stop) for name, path in files.items()}
+    with Moment(files.values(), stop) as moment:
+        sizes = {name: copy_store(path, store_file(directory, name), stop, moment) for name, path in files.items()}
     copy_changed(catalog, directory / CATALOG, stop, _REMOVE_KEYS)
-    backup = Backup(now_ms, sizes, left_out)
+    backup = Backup(now_ms, sizes, left_out, moment.is_one)
     _write_list(directory, backup)
     return backup
 
@@ -74,6 +77,7 @@ def read_backup(directory: Path) -> Backup:
             int(document["began_ms"]),
             {str(name): int(size) for name, size in document["stores"].items()},
             [str(name) for name in document["left_out"]],
+            document.get("is_one_moment") is True,
         )
     except FileNotFoundError:
         raise StoreError(

@@ -1,9 +1,13 @@
 """Draws the generations of stores (`partibus.partition.generations`)."""
 
 import secrets
+from collections.abc import Callable
 
 from partibus.partition.generations import FIRST_NUMBER, ID_BITS, Generation
 from partibus.partition.keys import NUMBERS_END
+
+Draw = Callable[[int], int]
+"""Draws a number below the given one."""
 
 GAP = 1 << 30
 """Numbers passed over when a generation begins, at least: more than a partition can have given out since the copy. With
@@ -18,25 +22,25 @@ class NoNumbersLeft(ValueError):
 
 def first_generation() -> Generation:
     """Draw the generation of a store that is new."""
-    return Generation(FIRST_NUMBER, _draw_id())
+    return Generation(FIRST_NUMBER, _draw_id(secrets.randbelow))
 
 
-def next_generation(highest: int, above: int = 0) -> Generation:
+def next_generation(highest: int, above: int = 0, draw: Draw = secrets.randbelow) -> Generation:
     """Draw a generation above ``highest``, the highest counter of any partition of the store, and above ``above``, a
     number that is known to have been given out elsewhere. Raises `NoNumbersLeft`.
 
     The gap is drawn as well: two restores of one copy are unlikely to give out the same numbers to readers that know
     nothing of generations.
     """
-    first = max(highest, above + 1, FIRST_NUMBER) + GAP + secrets.randbelow(GAP)
+    first = max(highest, above + 1, FIRST_NUMBER) + GAP + draw(GAP)
     if first > NUMBERS_END - LEAST_LEFT:
         raise NoNumbersLeft(
             f"a new generation would begin with number {first}, and partitions have numbers up to {NUMBERS_END}; move "
             "its messages to new entities (partibus restore reads them from a backup), and serve without it"
         )
-    return Generation(first, _draw_id())
+    return Generation(first, _draw_id(draw))
 
 
-def _draw_id() -> int:
+def _draw_id(draw: Draw) -> int:
     """Draw an id that no other generation has; never 0."""
-    return 1 + secrets.randbelow((1 << ID_BITS) - 1)
+    return 1 + draw((1 << ID_BITS) - 1)

@@ -5,6 +5,7 @@ durable when it returns. `MemoryDisk.crash` brings the disk back to what was dur
 which a real disk leaves a commit half done, for `faulty` to choose from.
 """
 
+import secrets
 from bisect import bisect_right
 from collections.abc import Sequence
 from threading import Lock
@@ -23,14 +24,16 @@ from partibus.partition.ports import (
     SubqueueCounts,
     Writes,
 )
-from partibus.store.generations import NoNumbersLeft
+from partibus.store.generations import Draw, NoNumbersLeft
 from partibus.store.tables import DuplicateKey, Tables, bounded
 
 
 class MemoryDisk:
     """Rows that outlive a store: an image that is durable and, while they differ, one that is only written."""
 
-    def __init__(self) -> None:
+    def __init__(self, draw: Draw = secrets.randbelow) -> None:
+        """``draw``: where the numbers of generations come from."""
+        self.draw = draw
         self.durable = Tables()
         self.written = self.durable
         """What the next commit builds on and reads see; the same object as ``durable`` while everything is synced."""
@@ -43,7 +46,7 @@ class MemoryDisk:
 
     def backup(self) -> "MemoryDisk":
         """Copy what is durable, as a backup does."""
-        copy = MemoryDisk()
+        copy = MemoryDisk(self.draw)
         copy.durable = copy.written = self.durable.copy()
         copy.epoch, copy.highest_ms = self.epoch, self.highest_ms
         copy.is_copy = True
@@ -125,7 +128,7 @@ class MemoryStore:
             self._check_owner()
             tables = self.disk.written.copy()
             try:
-                generation = tables.begin_generation(above)
+                generation = tables.begin_generation(above, self.disk.draw)
             except NoNumbersLeft as error:
                 raise StoreError(f"{self._name}: {error}", executed=False) from error
             self.disk.durable = self.disk.written = tables

@@ -43,7 +43,7 @@ from partibus.partition.ports import (
 from partibus.store.duplicate_ids import DuplicateIds
 from partibus.store.entry_index import EntryIndex, StoredEntry
 from partibus.store.frames import pack
-from partibus.store.generations import next_generation
+from partibus.store.generations import Draw, next_generation
 from partibus.store.sink_ids import SinkIds
 
 K = TypeVar("K")
@@ -213,10 +213,10 @@ class Tables:
             left_off=left_off(self.generations, self.left_off.get(partition_row, ())),
         )
 
-    def begin_generation(self, above: int) -> Generation:
+    def begin_generation(self, above: int, draw: Draw) -> Generation:
         """See `partibus.partition.ports.Store.begin_generation`. Raises `NoNumbersLeft`."""
         highest = max((max(counters[:2]) for counters in self.partitions.values()), default=FIRST_NUMBER)
-        generation = next_generation(max(highest, self.generations[-1].first), above)
+        generation = next_generation(max(highest, self.generations[-1].first), above, draw)
         for row, (next_sequence, next_number, session_state_bytes) in self.partitions.items():
             passed = LeftOff(next_sequence, next_number, generation.first)
             self.left_off[row] = (*self.left_off.get(row, ()), passed)

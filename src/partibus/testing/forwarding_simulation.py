@@ -6,6 +6,9 @@
  inbox, errors: some messages are sent through them ──▶ sink
 ```
 
+Now and then a store is put back from a backup of it, while the others go on: what came to it since is lost, and
+nothing else. What came to it since and went on may come twice.
+
 Every store has a process of its own; commands between them take time, in order, and what a process was asked when it
 crashed is not answered. `inbox` is an ordinary queue at first, with receivers that lock, abandon and complete; its
 forwarding begins later. In the end everything comes to rest, and each message that was accepted must be at the sink,
@@ -50,6 +53,8 @@ STORES = 3
 KEYS = (None, None, "red", "green", "blue")
 CRASH_CHANCE = 0.004
 FENCE_CHANCE = 0.002
+BACKUP_CHANCE = 0.004
+RESTORE_CHANCE = 0.002
 FAULTS = Faults(refused=0.01, forgotten=0.005, torn=0.005, unanswered=0.02, unsynced=0.005, load_fails=0.005)
 WAY_MS = 3.0
 STEPS = 2_000
@@ -95,7 +100,15 @@ class Process:
         for kind, target in {**targets, **self.world.targets(entity)}.items():
             if (row, kind) not in self.pumps:
                 place = ROWS[entity].index(row)
-                source = Source(self.runtime, row, kind, lambda: self.world.options[entity], entity, place)
+                source = Source(
+                    self.runtime,
+                    row,
+                    kind,
+                    lambda: self.world.options[entity],
+                    entity,
+                    place,
+                    lambda: self.runtime.generations,
+                )
                 pump = Pump(source, target, self._find, self.numbers, self.host.call_later, self._lost((row, kind)))
                 self.pumps[row, kind] = pump
                 pump.begin()
@@ -191,7 +204,11 @@ class ForwardingSimulation:
         self.random = random = Random(seed)
         self.timeline = Timeline()
         self.faults = FaultSource(seed, FAULTS)
-        self.disks = [MemoryDisk() for _ in range(STORES)]
+        self.disks = [MemoryDisk(random.randrange) for _ in range(STORES)]
+        self.backups: dict[int, MemoryDisk] = {}
+        """By store: of some moment before."""
+        self.lost: set[int] = set()
+        """Names of messages that were in a partition when its store was put back, and not in the backup of it."""
         self._numbers = Numbers()
         self._requests = 1 << 40
         self.happened: Counter[str] = Counter()
@@ -220,6 +237,9 @@ class ForwardingSimulation:
         self.accepted: set[int] = set()
         self.order: dict[tuple[str, int], list[int]] = {}
         """(key, producer) -> names in the order in which they were stored."""
+        self.maybe_twice: set[int] = set()
+        """Names of messages that were sent before a store was put back: one that had gone on from there comes again if
+        the store that it came from does not know yet, or was put back as well."""
         self.gone: set[int] = set()
         """Completed at the inbox, surely or perhaps, or received at the sink."""
         self.found: list[tuple[int, int, bytes]] = []
@@ -370,6 +390,26 @@ class ForwardingSimulation:
         self.happened["fenced"] += 1
         self._start(store)
 
+    def restore(self, store: int) -> None:
+        """A store is put back from its backup, perhaps not for the first time."""
+        self.happened["restored"] += 1
+        self.maybe_twice = set(self.sent)
+        self.processes[store].crash()
+        self.disks[store].crash()
+        before, self.disks[store] = self.disks[store], self.backups[store].backup()
+        self.lost |= {name for name, _ in self._places(store, before) - self._places(store, self.disks[store])}
+        self._start(store)
+
+    def _places(self, store: int, disk: MemoryDisk) -> set[tuple[int, int]]:
+        """(name, partition row) of all messages in a store."""
+        return {
+            (name_in(entry.data), row)
+            for row, number in STORE_OF.items()
+            if number == store
+            for kind in SubqueueKind
+            for entry in disk.durable.in_range(subqueue_key(row, kind), 0, POSITION_MAX)
+        }
+
     def _start(self, store: int) -> None:
         del self.processes[store]
         self.processes[store] = Process(self, store)
@@ -386,6 +426,11 @@ class ForwardingSimulation:
                     self.crash(self.random.randrange(STORES))
                 if self.random.random() < FENCE_CHANCE:
                     self.fence(self.random.randrange(STORES))
+                if self.random.random() < BACKUP_CHANCE:
+                    store = self.random.randrange(STORES)
+                    self.backups[store] = self.disks[store].backup()
+                if self.backups and self.random.random() < RESTORE_CHANCE:
+                    self.restore(self.random.choice(sorted(self.backups)))
             self._come_to_rest()
             self._check()
         except AssertionError as error:
@@ -423,10 +468,11 @@ class ForwardingSimulation:
         if left:
             raise BrokenPromise(f"{left} messages were never forwarded")
         times = Counter(name for _, name, _ in self.found)
-        twice = sorted(name for name, count in times.items() if count > 1)
+        most = 1 + self.happened["restored"]
+        twice = sorted(n for n, count in times.items() if count > (most if n in self.maybe_twice else 1))
         if twice:
             raise BrokenPromise(f"messages {twice} were forwarded more than once")
-        lost = sorted(name for name in self.accepted if name not in times and name not in self.gone)
+        lost = sorted(self.accepted - times.keys() - self.gone - self.lost)
         if lost:
             raise BrokenPromise(f"messages {lost} were accepted and are lost")
         place: dict[int, int] = {}
@@ -439,7 +485,7 @@ class ForwardingSimulation:
                 raise BrokenPromise(f"message {name} counts {hops_of(data)} hops")
         if not self.happened["locked before"]:  # else some were held back by receivers, or abandoned
             for (key, producer), names in self.order.items():
-                places = [place[name] for name in names if name in place]
+                places = [place[name] for name in names if name in place and name not in self.maybe_twice]
                 if places != sorted(places):
                     raise BrokenPromise(f"messages of the key {key} of producer {producer} are out of order")
         self.happened["forwarded"] += len(self.found)

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
 
 import pytest
 
 from partibus.partition.generations import LeftOff
-from partibus.partition.keys import SubqueueKind, body_key, entry_key
+from partibus.partition.keys import POSITION_MAX, SubqueueKind, body_key, entry_key
 from partibus.partition.ports import FINISHED, Fate, StoreError, Writes
 from partibus.store.backup import CATALOG, LIST, Backup, back_up, read_backup, store_file
-from partibus.store.sqlite.backup import BackupStopped, copy_database, copy_store
+from partibus.store.sqlite.backup import BackupStopped, Moment, copy_database, copy_store
 from partibus.store.sqlite.copies import StoreCopy
 from partibus.store.sqlite.store import SQLiteStore
-from tests.contract.stores import PARTITION, QUEUE, enqueue
-from tests.unit.store.sqlite.places import open_store
+from tests.contract.stores import PARTITION, QUEUE, complete, enqueue
+from tests.unit.store.sqlite.places import SETTINGS, US, open_store
 
 BODY = b"x" * 20_000
 MESSAGES = 200
@@ -173,6 +174,57 @@ def test_a_copy_of_another_format_is_refused(filled: Path) -> None:
         StoreCopy(filled)
 
 
+def test_stores_are_copied_as_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages go from one store to another, which has each before the first one deletes it, as forwarding does. Each
+    is in one of the copies at least, also when the destination is copied first."""
+    at_once = SETTINGS._replace(busy_timeout_ms=0)
+    places = [tmp_path / "d.db", tmp_path / "s.db"]
+    destination, source = (SQLiteStore.open(path, store_id="x", owner=US, settings=at_once) for path in places)
+    commit(source, 1, 3)
+    outcomes = []
+
+    def move(pos: int) -> None:
+        destination.commit(enqueue(Writes(), pos))
+        source.commit(complete(Writes(), pos, pos))
+
+    @contextmanager
+    def failing(path: Path, doing: str) -> Iterator[None]:
+        if doing.startswith("reading") and path == places[1]:
+            try:
+                move(2)
+                outcomes.append("moved")
+            except StoreError:
+                outcomes.append("refused")
+        yield
+
+    move(1)
+    monkeypatch.setattr("partibus.store.sqlite.backup._failing", failing)
+    with Moment(places, Event()) as moment:
+        there, here = (entries(moment.take(path)) for path in places)
+    assert moment.is_one
+    assert outcomes == ["refused"]
+    assert (there, here) == ({1}, {2, 3})
+    move(2)
+    source.close()
+    destination.close()
+
+
+def entries(connection: sqlite3.Connection) -> set[int]:
+    with closing(connection):
+        return {key & POSITION_MAX for (key,) in connection.execute("SELECT key FROM entry")}
+
+
+def test_stores_that_can_not_be_held_are_copied_one_after_the_other(
+    filled: Path, catalog: Path, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(filled, isolation_level=None)) as somebody:
+        somebody.execute("BEGIN IMMEDIATE")
+        backup = make(filled, catalog, tmp_path / "one")
+    assert not backup.is_one_moment
+    assert read_backup(tmp_path / "one") == backup
+    assert make(filled, catalog, tmp_path / "two").is_one_moment
+
+
 # -- whole backups -----------------------------------------------------------------------------------------------------
 
 
@@ -191,8 +243,13 @@ def catalog(tmp_path: Path) -> Path:
     return path
 
 
+def second_of(filled: Path) -> Path:
+    """Another store with the same messages."""
+    return Path(shutil.copy(filled, filled.parent / "store-01.db"))
+
+
 def make(filled: Path, catalog: Path, directory: Path, stop: Event | None = None) -> Backup:
-    return make_of({"store-00": filled, "store-01": filled}, catalog, directory, stop)
+    return make_of({"store-00": filled, "store-01": second_of(filled)}, catalog, directory, stop)
 
 
 def make_of(files: dict[str, Path], catalog: Path, directory: Path, stop: Event | None) -> Backup:
@@ -266,8 +323,8 @@ class Killed(Event):
             os.kill(os.getpid(), signal.SIGKILL)
         return False
 
-store, catalog, directory = map(Path, sys.argv[2:])
-back_up({"store-00": store, "store-01": store}, catalog, directory, [], 0, Killed())
+store, other, catalog, directory = map(Path, sys.argv[2:])
+back_up({"store-00": store, "store-01": other}, catalog, directory, [], 0, Killed())
 """
 
 
@@ -276,7 +333,16 @@ def test_a_process_that_is_killed_leaves_nothing_that_looks_whole(
     filled: Path, catalog: Path, tmp_path: Path, step: int
 ) -> None:
     directory = tmp_path / "backup"
-    command = [sys.executable, "-c", KILLED, str(step), str(filled), str(catalog), str(directory)]
+    command = [
+        sys.executable,
+        "-c",
+        KILLED,
+        str(step),
+        str(filled),
+        str(second_of(filled)),
+        str(catalog),
+        str(directory),
+    ]
     assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
     with pytest.raises(StoreError, match="was not finished"):
         read_backup(directory)

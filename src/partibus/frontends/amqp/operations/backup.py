@@ -11,7 +11,8 @@ BACK_UP = "partibus:back-up"
 
 
 def back_up(broker: Broker, body: object, respond: Respond) -> None:
-    """Reply with the ``stores`` that were copied, a map from name to bytes, and those ``left_out``."""
+    """Reply with the ``stores`` that were copied, a map from name to bytes, those ``left_out``, and
+    whether all copies are of one moment."""
     arguments = body_of(body)
     stores = items(arguments, "stores", "names of stores") if arguments.get("stores") is not None else []
     names = [str(name) for name in stores if isinstance(name, str)]
