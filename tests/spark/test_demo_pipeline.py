@@ -10,15 +10,23 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from partibus.demo.capture import BATCHES, Capture
-from partibus.demo.envelopes import Envelope, envelopes
-from partibus.demo.flights import read_flights
-from partibus.demo.outcome import busiest_keys, collect_delays, collect_keys, collect_partitions
-from partibus.demo.pipeline import ENTITY_SCHEMA, Tables, checksum, fingerprint, flights_table, write_derived
-from partibus.demo.proof import Proof, check_selection, prove
-from partibus.demo.selection import compare_selections, read_input
-from partibus.demo.tally import CHECKSUM_MODULUS, KeyTallies, Tally
-from partibus.demo.tally import fingerprint as fingerprint_in_python
+from partibus.demo.capture import (
+    BATCHES,
+    ENTITY_SCHEMA,
+    Capture,
+    Tables,
+    busiest_keys,
+    checksum,
+    collect_delays,
+    collect_keys,
+    collect_partitions,
+    fingerprint,
+    flights_table,
+    write_derived,
+)
+from partibus.demo.flights import CHECKSUM_MODULUS, Envelope, KeyTallies, Tally, envelopes, read_flights
+from partibus.demo.flights import fingerprint as fingerprint_in_python
+from partibus.demo.proof import Proof, check_selection, compare_selections, prove, read_input
 from partibus.demo.topology import ALL, SUBSCRIPTIONS, path_of
 from partibus.routing.slots import partition_for_key
 from tests.spark.simulated import Partition, SimulatedNamespace, message

@@ -1,30 +1,141 @@
-"""The capture: one streaming query over all subscriptions into the table `flights`, in two runs.
-
-Each subscription is read under a cursor. The first run begins while flights are still being sent, and is ended in the
-middle of a micro-batch; the second goes on from the checkpoint to the end. Which messages are in the table is what the
-table's own log says (`_spark_metadata`): files that the ended run has left half-written are no part of it, and are
-removed at the end, so that readers which do not know that log see the same.
-"""
+"""The demo on Spark: the capture into a table in two runs, and the tables that are derived from it."""
 
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from decimal import Decimal
+from functools import reduce
 from math import ceil
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partibus.demo.errors import DemoError
-from partibus.demo.pipeline import ENTITY_SCHEMA, flights_table
-from partibus.demo.results import Captured, Run
-from partibus.demo.steps import POLL_SECONDS, tasks_of
-from partibus.demo.topology import CONSUMED, PARTITION_COUNT, SUBSCRIPTIONS, path_of
+from partibus.demo.flights import CHECKSUM_MODULUS, FIELDS, DemoError, Tally
+from partibus.demo.proof import KeyRead
+from partibus.demo.results import Captured, Delay, KeyLoad, PartitionLoad, Run
+from partibus.demo.sending import POLL_SECONDS, tasks_of
+from partibus.demo.topology import ALL, CONSUMED, PARTITION_COUNT, SUBSCRIPTIONS, path_of
 from partibus.spark.tail import complete_tail
+
+FLIGHT_SCHEMA = ", ".join(f"{field} {type_}" for field, type_ in FIELDS.items())
+ENTITY_SCHEMA = (
+    "partition_id int, position bigint, sequence_number bigint, enqueued_time timestamp, message_id string, "
+    "partition_key string, application_properties map<string,string>, body binary"
+)
+
+
+class Tables(NamedTuple):
+    """The Parquet tables, as written."""
+
+    flights: DataFrame
+    """One row per message of every subscription: its name, broker columns, `n`, the fingerprint, the fields of the
+    flight."""
+    delays: DataFrame
+    """Per carrier and hour of departure, of all flights."""
+    partitions: DataFrame
+    """Per subscription and broker partition."""
+    keys: DataFrame
+    """Per partition key, of all flights."""
+
+
+def fingerprint(message_id: Column, body: Column) -> Column:
+    """`partibus.demo.flights.fingerprint` in Spark's own functions: an exact decimal, for it takes 64 bits unsigned."""
+    digest = sf.md5(sf.concat(message_id.cast("binary"), sf.lit(b"\0"), body))
+    return sf.conv(sf.substring(digest, 1, 16), 16, 10).cast("decimal(20,0)")
+
+
+def checksum(fingerprints: Column) -> Column:
+    """Sum modulo 2^64. A decimal of 38 digits holds the sum of 5 * 10^18 fingerprints."""
+    return sf.pmod(sf.sum(fingerprints), sf.lit(Decimal(CHECKSUM_MODULUS))).cast("decimal(20,0)")
+
+
+def flights_table(subscriptions: Mapping[str, DataFrame]) -> DataFrame:
+    """One row per message, the body's fields as columns; of tables or of streams. All partitions of all subscriptions
+    are read in one stage."""
+    named = [messages.withColumn("subscription", sf.lit(name)) for name, messages in subscriptions.items()]
+    return (
+        reduce(DataFrame.unionAll, named)
+        .select(
+            "subscription",
+            "partition_id",
+            "position",
+            "sequence_number",
+            "enqueued_time",
+            "message_id",
+            "partition_key",
+            sf.col("application_properties")["n"].cast("bigint").alias("n"),
+            sf.length("body").alias("body_bytes"),
+            fingerprint(sf.col("message_id"), sf.col("body")).alias("fingerprint"),
+            sf.from_json(sf.col("body").cast("string"), FLIGHT_SCHEMA).alias("parsed"),
+        )
+        .select("*", "parsed.*")
+        .drop("parsed")
+    )
+
+
+def delays_table(flights: DataFrame) -> DataFrame:
+    """Flights, cancellations and mean delays in minutes per carrier and scheduled hour."""
+    return flights.groupBy("carrier", "hour").agg(
+        sf.count("*").alias("flights"),
+        sf.count_if(sf.col("dep_time").isNull()).alias("cancelled"),
+        sf.avg("dep_delay").alias("departure_delay"),
+        sf.avg("arr_delay").alias("arrival_delay"),
+        sf.percentile_approx("dep_delay", 0.9).alias("departure_delay_p90"),
+    )
+
+
+def partitions_table(flights: DataFrame) -> DataFrame:
+    """Load and checksum per subscription and partition."""
+    return flights.groupBy("subscription", "partition_id").agg(
+        sf.count("*").alias("messages"),
+        sf.sum("body_bytes").alias("bytes"),
+        sf.count_distinct("partition_key").alias("keys"),
+        sf.min("enqueued_time").alias("first_enqueued"),
+        sf.max("enqueued_time").alias("last_enqueued"),
+        checksum(sf.col("fingerprint")).alias("checksum"),
+    )
+
+
+def keys_table(flights: DataFrame) -> DataFrame:
+    """Per key: count, checksum, where it was found, and how many messages are not in their place.
+
+    A key's messages are numbered `n` = 0, 1, 2 ... by the one sender they have. Put in order of sequence number, each
+    must be at the place that its number says: that also shows gaps and repetitions.
+    """
+    in_order = Window.partitionBy("partition_key").orderBy("sequence_number")
+    placed = flights.withColumn("place", sf.row_number().over(in_order) - 1)
+    return placed.groupBy("partition_key").agg(
+        sf.count("*").alias("messages"),
+        checksum(sf.col("fingerprint")).alias("checksum"),
+        sf.array_sort(sf.collect_set("partition_id")).alias("partition_ids"),
+        sf.count_if(~sf.col("place").eqNullSafe(sf.col("n"))).alias("misplaced"),
+    )
+
+
+def write_derived(flights: DataFrame, out: Path) -> Tables:
+    """The other tables."""
+    every = flights.where(sf.col("subscription") == ALL)
+    return Tables(
+        flights,
+        _written("delays", delays_table(every).coalesce(1).sort("carrier", "hour"), out),
+        _written("partitions", partitions_table(flights).coalesce(1).sort("subscription", "partition_id"), out),
+        _written("keys", keys_table(every).coalesce(1).sort("partition_key"), out),
+    )
+
+
+def _written(name: str, table: DataFrame, out: Path) -> DataFrame:
+    """The table as it was written: what is read back is what is there."""
+    path = str(out / name)
+    table.write.mode("overwrite").parquet(path)
+    return table.sparkSession.read.schema(table.schema).parquet(path)
+
 
 CURSOR = "capture"
 BATCHES = 4
@@ -147,3 +258,43 @@ class Capture:
 def _rows(query: StreamingQuery) -> list[int]:
     """Of each micro-batch that had some."""
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def collect_delays(tables: Tables) -> list[Delay]:
+    """In order of carrier and hour."""
+    return [
+        Delay(row["carrier"], row["hour"], row["flights"], row["cancelled"], row["departure_delay"])
+        for row in tables.delays.sort("carrier", "hour").collect()
+    ]
+
+
+def collect_keys(tables: Tables) -> dict[str, KeyRead]:
+    """What was read of every key."""
+    return {
+        row["partition_key"]: KeyRead(
+            Tally(row["messages"], int(row["checksum"])), tuple(row["partition_ids"]), row["misplaced"]
+        )
+        for row in tables.keys.collect()
+    }
+
+
+def collect_partitions(
+    tables: Tables, partition_count: int, subscription: str
+) -> tuple[list[PartitionLoad], dict[int, Tally]]:
+    """Load and tally of every partition of a subscription; one that nothing was read of has a load of nothing and no
+    tally."""
+    found = tables.partitions.where(sf.col("subscription") == subscription)
+    rows = {row["partition_id"]: row for row in found.collect()}
+    loads = [
+        PartitionLoad(id_, rows[id_]["messages"], rows[id_]["bytes"], rows[id_]["keys"])
+        if id_ in rows
+        else PartitionLoad(id_, 0, 0, 0)
+        for id_ in sorted({*range(partition_count), *rows})
+    ]
+    return loads, {id_: Tally(row["messages"], int(row["checksum"])) for id_, row in rows.items()}
+
+
+def busiest_keys(keys: dict[str, KeyRead], count: int) -> list[KeyLoad]:
+    """The keys with most messages."""
+    ranked = sorted(keys.items(), key=lambda item: (-item[1].tally.messages, item[0]))
+    return [KeyLoad(key, read.tally.messages, read.partition_ids[0]) for key, read in ranked[:count]]

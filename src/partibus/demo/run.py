@@ -14,22 +14,31 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from partibus.demo.broker import demo_broker
-from partibus.demo.capture import Capture, source_options
-from partibus.demo.errors import DemoError
-from partibus.demo.flights import FLIGHT_COUNT, read_carriers
-from partibus.demo.outcome import busiest_keys, collect_delays, collect_keys, collect_partitions
-from partibus.demo.pipeline import Tables, write_derived
-from partibus.demo.proof import Selection, check_left, check_selection, prove
-from partibus.demo.replay import Sent
-from partibus.demo.report import write_report
-from partibus.demo.results import Captured, Outlook, Results, SubscriptionLoad, Usage
-from partibus.demo.selection import compare_selections, read_input
-from partibus.demo.sending import Sending
-from partibus.demo.steps import Steps, run_watched, stderr_into
-from partibus.demo.topology import ALL, CONSUMED, PARTITION_COUNT, SUBSCRIPTIONS, Filter, filters_at, left_at
-from partibus.demo.usage import find_outlook, find_usage
-from partibus.demo.usage_sections import PLAN_PAGE, TELEMETRY_PAGE
+from partibus.demo.capture import (
+    Capture,
+    Tables,
+    busiest_keys,
+    collect_delays,
+    collect_keys,
+    collect_partitions,
+    source_options,
+    write_derived,
+)
+from partibus.demo.flights import FLIGHT_COUNT, DemoError, read_carriers
+from partibus.demo.proof import Selection, check_left, check_selection, compare_selections, prove, read_input
+from partibus.demo.report import PLAN_PAGE, TELEMETRY_PAGE, write_report
+from partibus.demo.results import Captured, Outlook, Results, SubscriptionLoad, Usage, find_outlook, find_usage
+from partibus.demo.sending import Sending, Sent, Steps, run_watched, stderr_into
+from partibus.demo.topology import (
+    ALL,
+    CONSUMED,
+    PARTITION_COUNT,
+    SUBSCRIPTIONS,
+    Filter,
+    demo_broker,
+    filters_at,
+    left_at,
+)
 from partibus.routing.slots import partition_for_key
 from partibus.spark.java import find_java
 from partibus.spark.session import make_session, silence_query_context

@@ -1,13 +1,16 @@
-"""The topic of the demo with its subscriptions, declared in Config.json beside this file, and what a broker makes of
-it."""
+"""The demo's topic with its subscriptions, and the broker that serves them."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from partibus.client import connect
 from partibus.client.entities import Entities, subscription_path
 from partibus.client.rules import RuleInfo, Rules
+from partibus.demo.flights import DemoError
+from partibus.testing.broker_process import BrokerFailed, BrokerProcess
 
 TOPIC = "flights"
 PARTITION_COUNT = 16
@@ -73,3 +76,18 @@ def _text(rule: RuleInfo) -> str:
     properties = named.pop("properties", {})
     pairs = {**named, **(properties if isinstance(properties, dict) else {})}
     return ", ".join(f"{name} = {value!r}" for name, value in pairs.items())
+
+
+@contextmanager
+def demo_broker(folder: Path, telemetry: Path) -> Iterator[str]:
+    """The connection string of a running broker that has made what Config.json declares. Data and log are kept in
+    ``folder``; a row for every operation on every message goes into the folder ``telemetry``, all of them by the end.
+
+    Raises `DemoError` with the broker's log when it does not start, or does not end gracefully.
+    """
+    arguments = ("--telemetry", "full", "--telemetry-dir", str(telemetry))
+    try:
+        with BrokerProcess(folder, config=config(), arguments=arguments) as broker:
+            yield broker.connection_string
+    except BrokerFailed as error:
+        raise DemoError(str(error)) from error

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.demo.envelopes import envelopes, key_of
-from partibus.demo.errors import DemoError
-from partibus.demo.flights import FIELDS, FLIGHT_COUNT, read_carriers, read_flights
+from partibus.demo.flights import FIELDS, FLIGHT_COUNT, DemoError, envelopes, key_of, read_carriers, read_flights
 
 
 def test_first_flight_with_its_types() -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from partibus.demo.broker import demo_broker
-from partibus.demo.errors import DemoError
-from partibus.demo.replay import replay
+from partibus.demo.flights import DemoError
 from partibus.demo.run import run_demo
-from partibus.demo.steps import Steps
+from partibus.demo.sending import Steps, replay
+from partibus.demo.topology import demo_broker
 
 NOWHERE = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
 
@@ -31,7 +30,7 @@ def test_sender_that_can_not_work_is_an_error_with_its_words() -> None:
 
 
 def test_sender_that_dies_is_named_with_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partibus.demo.replay._send_shard", _die)
+    monkeypatch.setattr("partibus.demo.sending._send_shard", _die)
     with pytest.raises(DemoError, match=r"sender 0 ended with exit code 3 before it was done"):
         replay(NOWHERE, "q", 10, 1, lambda count: None)
 

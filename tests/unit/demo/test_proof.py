@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partibus.demo.flights import KeyTallies, Tally, fingerprint, total
 from partibus.demo.proof import KeyRead, Proof, Selection, check_left, prove
-from partibus.demo.tally import KeyTallies, Tally, fingerprint, total
 from partibus.routing.slots import partition_for_key
 
 PARTITIONS = 4

@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-from partibus.demo.plots import FLIGHTS_MIN, delays_by_carrier_and_hour, load_by_partition
+from partibus.demo.flights import Tally
 from partibus.demo.proof import KeyRead, Selection, check_selection, prove
-from partibus.demo.report import render, write_report
+from partibus.demo.report import FLIGHTS_MIN, delays_by_carrier_and_hour, load_by_partition, render, write_report
 from partibus.demo.results import (
     Captured,
     Commits,
@@ -26,7 +26,6 @@ from partibus.demo.results import (
     SubscriptionLoad,
     Usage,
 )
-from partibus.demo.tally import Tally
 from partibus.demo.topology import Filter
 
 VOID = {"meta", "!doctype"}

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from partibus.demo.flights import FLIGHT_COUNT, read_flights
-from partibus.demo.proof import check_selection
-from partibus.demo.selection import SELECTED, compare, compare_selections, read_input
+from partibus.demo.proof import SELECTED, check_selection, compare, compare_selections, read_input
 from partibus.demo.topology import ALL, SUBSCRIPTIONS
 
 Frame = Any

@@ -8,8 +8,16 @@ import pytest
 
 from partibus.client import connect
 from partibus.client.entities import Entities
-from partibus.demo.broker import demo_broker
-from partibus.demo.topology import PARTITION_COUNT, SUBSCRIPTIONS, TOPIC, config, filters_at, left_at, path_of
+from partibus.demo.topology import (
+    PARTITION_COUNT,
+    SUBSCRIPTIONS,
+    TOPIC,
+    config,
+    demo_broker,
+    filters_at,
+    left_at,
+    path_of,
+)
 
 
 def test_file_declares_the_topic_and_the_subscriptions() -> None:
