@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from partibus.pipeline.audit import KINDS, Logs, lost, normalized, reconciled
-from partibus.pipeline.audit_job import Want, run
+from partibus.pipeline.audit import KINDS, Logs, Want, lost, normalized, reconciled, run
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job, JobOptions
 from partibus.pipeline.logs import CONSUMED, PRODUCED, read_log

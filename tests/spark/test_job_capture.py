@@ -14,9 +14,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pyspark.sql import SparkSession
 
 from partibus.client.ranges import open_ranges
-from partibus.pipeline import capture_job
-from partibus.pipeline.capture import Chosen, captured
-from partibus.pipeline.capture_job import Replay, Want
+from partibus.pipeline import capture
+from partibus.pipeline.capture import Chosen, Replay, Want, captured
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job, JobOptions
 from partibus.routing.slots import partition_for_key
@@ -84,7 +83,7 @@ class Bench:
 
     def capture(self, **more: Any) -> dict[str, Any]:
         with Job("capture", self.options(), {}) as job:
-            return capture_job.run(job, Want(self.broker.connection_string, self.queue, self.out, **more))
+            return capture.run(job, Want(self.broker.connection_string, self.queue, self.out, **more))
 
     def follow(self, messages: int, fates: int) -> dict[str, Any]:
         """As `partibus pipeline capture --follow`, until so much is captured."""
@@ -100,13 +99,13 @@ class Bench:
         said: list[dict[str, Any]] = []
         with Job("capture", self.options(), {}) as job:
             want = Want(self.broker.connection_string, self.queue, self.out)
-            capture_job.follow(job, want, 0.2, said.append, is_over)
+            capture.follow(job, want, 0.2, said.append, is_over)
         (found,) = said
         return found
 
     def replay(self, to: str, chosen: Chosen = Chosen(), *, dry_run: bool = False, **more: Any) -> dict[str, Any]:  # noqa: B008 (a value)
         with Job("capture", self.options(dry_run=dry_run), {}) as job:
-            return capture_job.replay(job, Replay(self.broker.connection_string, self.out, to, chosen, **more))
+            return capture.replay(job, Replay(self.broker.connection_string, self.out, to, chosen, **more))
 
     def rows(self) -> dict[str, Any]:
         found = captured(self.spark, self.out).collect()
@@ -188,9 +187,9 @@ def test_each_message_is_captured_once_with_its_fate(
 
     # Somebody else's cursor, and another entity's capture, are not taken.
     with pytest.raises(JobError, match="has a cursor"), Job("capture", JobOptions(spark=spark), {}) as job:
-        capture_job.run(job, Want(broker.connection_string, bench.queue, str(tmp_path / "new"), cursor.name))
+        capture.run(job, Want(broker.connection_string, bench.queue, str(tmp_path / "new"), cursor.name))
     with pytest.raises(JobError, match="is the capture of 'captured'"), Job("x", JobOptions(spark=spark), {}) as job:
-        capture_job.run(job, Want(broker.connection_string, "other", bench.out))
+        capture.run(job, Want(broker.connection_string, "other", bench.out))
 
 
 @pytest.mark.row("D6")
@@ -210,7 +209,7 @@ def test_captured_messages_are_sent_again_once(
     assert bench.bodies(target) == []
     # As it is behind the last message: the broker still knows what was sent.
     with monkeypatch.context() as patched:
-        patched.setattr(capture_job, "forget", lambda _: None)
+        patched.setattr(capture, "forget", lambda _: None)
         found = bench.replay(target, chosen)
     assert (found["messages"], found["sent"], found["repeated"]) == (len(expected), len(expected), 0)
     assert not found["resumed"]

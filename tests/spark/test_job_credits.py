@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from partibus.pipeline.credits import PeriodSum, replay
-from partibus.pipeline.credits_job import MESSAGES, USES, Want, run
+from partibus.pipeline.credits import MESSAGES, USES, PeriodSum, Want, replay, run
 from partibus.pipeline.job import Job, JobOptions
 from partibus.telemetry.schema import COLUMNS, DDL
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings

@@ -17,8 +17,7 @@ from pyspark.sql import SparkSession
 
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job, JobOptions
-from partibus.pipeline.redrive import Change
-from partibus.pipeline.redrive_job import Want, run
+from partibus.pipeline.redrive import Change, Want, run
 from partibus.testing.broker_process import BrokerProcess
 from tests.spark.conftest import CONFIG
 

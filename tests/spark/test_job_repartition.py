@@ -15,11 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from partibus.client import OutgoingMessage, connect
 from partibus.client.ranges import open_ranges
-from partibus.pipeline import repartition_job
+from partibus.pipeline import repartition
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job, JobOptions
-from partibus.pipeline.repartition import Proof, prove
-from partibus.pipeline.repartition_job import Want
+from partibus.pipeline.repartition import Proof, Want, prove
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 
@@ -38,7 +37,7 @@ def run(spark: SparkSession, want: Want, *, dry_run: bool = False, path: Path | 
         JobOptions(spark=spark, dry_run=dry_run, json=path, report=path and path.with_suffix(".html")),
         {},
     ) as job:
-        return repartition_job.run(job, want)
+        return repartition.run(job, want)
 
 
 def send(broker: BrokerProcess, queue: str, numbers: range, *, sessions: bool = False) -> None:
@@ -95,7 +94,7 @@ def test_interrupted_move_goes_on_beside_consumers_of_the_new_queue(
         raise ConnectionError("the driver is lost behind the sink's commit")
 
     with monkeypatch.context() as patched:
-        patched.setattr(repartition_job, "complete_tail", lost)
+        patched.setattr(repartition, "complete_tail", lost)
         with pytest.raises(ConnectionError):
             run(spark, want)
     early = take(broker, "wide", 50)

@@ -20,9 +20,9 @@ from partibus.demo.results import (
     Usage,
 )
 from partibus.demo.topology import CONFIG_TEXT, CONSUMED
+from partibus.pipeline.balance import skew
 from partibus.pipeline.report.page import code, mark, number, percent, table, time_of_us
 from partibus.pipeline.report.plots import INK, STYLE, WIDTH, bars, svg_of
-from partibus.pipeline.skew import skew
 
 MISSING = "#eef1f4"
 FLIGHTS_MIN = 20

@@ -158,8 +158,8 @@ def replay(connection: str, topic: str, rows: int | None, senders: int, on_sent:
 
 
 def _results(running: dict[Connection, BaseProcess], on_sent: Callable[[int], None]) -> Iterator[Sent]:
+    """Yield the result of each process at its end."""
     while running:
-        for ready in connection.wait(list(running)):
         for ready in connection.wait(list(running)):
             if not isinstance(ready, Connection):
                 raise TypeError(f"waited for a pipe, got {ready!r}")

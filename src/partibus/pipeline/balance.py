@@ -8,13 +8,17 @@ A *run* is the slots that one partition owns, next to each other. `plan` splits 
 that helps, and merges neighbours that are both cold.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import sqrt
 from typing import NamedTuple
 
-from partibus.pipeline.skew import Skew, skew
-from partibus.routing.slots import SLOT_COUNT, partition_for_slot
+import pandas as pd
+from pyspark.sql import Column
+from pyspark.sql.functions import shiftright
+from pyspark.sql.pandas.functions import pandas_udf
+
+from partibus.routing.slots import SLOT_COUNT, partition_for_slot, slot_for_key
 
 COUNT_MAX = 1024
 """Partitions that an entity is tried with when its number is worked out."""
@@ -22,6 +26,18 @@ USEFUL = 0.9
 """A split must leave the larger part at most so much of the whole: else it moves the problem."""
 MERGE = 0.5
 """Neighbours are merged when both together are at most so much of the limit, far from being split again."""
+
+
+class Skew(NamedTuple):
+    """Spread of one quantity over the partitions."""
+
+    largest_over_mean: float
+    """1 when even; the partition with the most carries this many times the mean."""
+    smallest_over_mean: float
+    variation: float
+    """Standard deviation over mean; 0 when even."""
+    gini: float
+    """0 when even, near 1 when one partition has everything: half the mean difference of two partitions, in means."""
 
 
 class Run(NamedTuple):
@@ -172,3 +188,31 @@ def _middle(upto: Sequence[float], run: Run) -> int | None:
 def _sums(slots: Mapping[int, float]) -> list[float]:
     """Load of all slots below each."""
     return [0.0, *accumulate(slots.get(slot, 0.0) for slot in range(SLOT_COUNT))]
+
+
+def skew(loads: Sequence[float]) -> Skew:
+    """The skew of a non-empty list; of one that sums to nothing, that of an even one."""
+    count, total = len(loads), sum(loads)
+    if total == 0:
+        return Skew(1.0, 1.0, 0.0, 0.0)
+    mean = total / count
+    variance = sum((load - mean) ** 2 for load in loads) / count
+    # Of sorted loads each has as many smaller ones before it as its place: one pass instead of all pairs.
+    ranked = sum((2 * place - count + 1) * load for place, load in enumerate(sorted(loads)))
+    return Skew(max(loads) / mean, min(loads) / mean, sqrt(variance) / mean, ranked / (count * total))
+
+
+def slot_of(key: Column) -> Column:
+    """The slot of each key, 0 .. 16383; null without a key."""
+    hashed: Column = pandas_udf(_slots, "int")(key)  # type: ignore[call-overload]
+    return hashed
+
+
+def partition_of(slot: Column, partition_count: Column) -> Column:
+    """`partibus.routing.slots.partition_for_slot` in Spark's own functions."""
+    return shiftright(slot * partition_count, SLOT_COUNT.bit_length() - 1)
+
+
+def _slots(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+    for keys in batches:
+        yield pd.Series([None if key is None else slot_for_key(key) for key in keys], dtype="Int32")

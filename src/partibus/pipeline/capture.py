@@ -10,17 +10,42 @@ A cursor keeps both for the two streams, and is moved by each apart. A message i
 is there before its fate, whichever of both tables is ahead.
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any, NamedTuple
+from uuid import uuid4
 
-from pyspark.errors import AnalysisException
+from pyspark import StorageLevel
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partibus.pipeline.errors import JobError
+from partibus.client.ranges import BOUND_BYTES, open_ranges
+from partibus.pipeline.errors import JobError, said
+from partibus.pipeline.job import Job, interruption
+from partibus.pipeline.report.page import (
+    Page,
+    Section,
+    Verdict,
+    code,
+    figure,
+    number,
+    paragraph,
+    table,
+    text,
+    time_of_us,
+)
+from partibus.pipeline.report.plots import lines
+from partibus.pipeline.sending import Sending, check_target, forget, sent
+from partibus.spark.fates import complete_fates
+from partibus.spark.listener import CommitListener
 from partibus.spark.schema import DDL, FATE_DDL
+from partibus.spark.sink_options import SinkOptions
+from partibus.spark.sink_rows import sink_key
+from partibus.spark.tail import complete_tail
 
 Values = dict[str, Any]
 
@@ -50,14 +75,14 @@ def start(spark: SparkSession, options: Mapping[str, str], out: str, *, seconds:
     """The two streams: messages and fates. ``options``: of the data source, with the cursor; ``seconds``: the trigger,
     None: what is there now."""
     queries = []
-    for table in (MESSAGES, FATES):
-        rows = spark.readStream.format("partibus").options(**{**options, "table": table}).load()
+    for name in (MESSAGES, FATES):
+        rows = spark.readStream.format("partibus").options(**{**options, "table": name}).load()
         writer = (
             rows.drop(*NOT_CAPTURED)
             .writeStream.format("parquet")
-            .queryName(f"capture of {table}")
-            .option("path", f"{out}/{table}")
-            .option("checkpointLocation", f"{out}/{CHECKPOINTS}/{table}")
+            .queryName(f"capture of {name}")
+            .option("path", f"{out}/{name}")
+            .option("checkpointLocation", f"{out}/{CHECKPOINTS}/{name}")
         )
         every = {"availableNow": True} if seconds is None else {"processingTime": f"{seconds} seconds"}
         writer = writer.trigger(**every)
@@ -146,3 +171,330 @@ def _table(spark: SparkSession, out: str, name: str, ddl: str) -> DataFrame:
         return spark.read.schema(ddl).parquet(f"{out}/{name}")
     except AnalysisException as error:
         raise JobError(f"{out} holds no capture: {error.getCondition() or error}") from None
+
+
+CAPTURE, REPLAY = "capture.json", "replay.json"
+LOOK_S = 1
+LOOKS = 20
+"""After so many of them rows are counted: of a query Spark keeps what the last hundred micro-batches did."""
+
+
+class Rows:
+    """How many a query has brought in this run, if it is asked for them now and then."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self.query = query
+        self._counted = 0
+        self._batch = -1
+        """The last one that is counted."""
+
+    def count(self) -> int:
+        """With those of earlier calls."""
+        for progress in self.query.recentProgress:
+            if progress.batchId > self._batch and progress.numInputRows:  # one that idles has its next batch's number
+                self._counted += progress.numInputRows
+                self._batch = progress.batchId
+        return self._counted
+
+
+class Want(NamedTuple):
+    """What is asked for of a capture."""
+
+    connection: str
+    entity: str
+    out: str
+    cursor: str | None = None
+    """None: a name of its own for each directory."""
+    cursor_bytes: int = BOUND_BYTES
+    start: str = "earliest"
+
+
+class Replay(NamedTuple):
+    """What is asked for of a replay."""
+
+    connection: str
+    out: str
+    to: str
+    chosen: Chosen = Chosen()
+    rate: float | None = None
+    new_ids: bool = False
+
+
+def run(job: Job, want: Want) -> Values:
+    """Capture what is there now, and tell of all that is captured."""
+    options = _begin(job.spark, want)
+    with job.step("capture"):
+        queries = start(job.spark, options, want.out, seconds=None)
+        job.watched(lambda: _await(queries))
+    _complete(job.spark, want.out, options)
+    return _finish(job, want, [Rows(query) for query in queries])
+
+
+def follow(
+    job: Job, want: Want, every_s: float, show: Callable[[Values], None], is_over: Callable[[], bool] = lambda: False
+) -> None:
+    """Capture what comes until interrupted, or until ``is_over``, asked each second, says so; then tell."""
+    spark = job.spark
+    with interruption() as is_interrupted:
+        options = _begin(spark, want)
+        listener = CommitListener(options)
+        spark.streams.addListener(listener)
+        queries = start(spark, options, want.out, seconds=every_s)
+        counted = [Rows(query) for query in queries]
+        looks = 0
+        try:
+            while all(query.isActive for query in queries) and not is_interrupted() and not is_over():
+                queries[0].awaitTermination(LOOK_S)
+                looks += 1
+                if looks % LOOKS == 0:
+                    _ = [rows.count() for rows in counted]
+            _await([query for query in queries if not query.isActive])
+        finally:
+            for query in queries:
+                query.stop()
+            spark.streams.removeListener(listener)
+    _complete(spark, want.out, options)
+    show(_finish(job, want, counted))
+
+
+def replay(job: Job, want: Replay) -> Values:
+    """Send captured messages, each once: one that was interrupted goes on when it is asked for again."""
+    spark = job.spark
+    place = Place(spark, want.out)
+    rows = chosen(captured(spark, want.out), want.chosen)
+    with job.step("look"):
+        count = job.watched(rows.count)
+        check_target(want.connection, want.to, new_ids=want.new_ids)
+    asked = {"to": want.to, "chosen": want.chosen._asdict(), "new_ids": want.new_ids}
+    mark = blake2b(repr(asked).encode(), digest_size=8).hexdigest()
+    before = place.read(REPLAY) or {}
+    resumed = before.get("asked") == mark and before.get("status") == "sending"
+    if before.get("status") == "sending" and not resumed and not job.options.dry_run:
+        raise JobError(
+            f"a replay of {want.out} to {before.get('to')!r} was interrupted: ask for it again as it was, with the "
+            f"same filters, or give it up by removing {place.at(REPLAY)}"
+        )
+    result: Values = {"to": want.to, "messages": count, "sent": 0, "repeated": 0, "resumed": resumed, "audit": None}
+    if job.options.dry_run:
+        job.finish(result, page=replay_page)
+        return result
+    run_id = str(before["run"]) if resumed else uuid4().hex
+    note: Values = {"run": run_id, "asked": mark, "to": want.to, "status": "sending", "since": datetime.now(UTC)}
+    place.write(REPLAY, note)
+    options = SinkOptions.parse({"connection": want.connection, "entity": want.to})
+    sending = Sending(options, sink_key("replay", run_id), want.rate)
+    audit = place.at("replays", f"run={run_id}")
+    with job.step("send"):
+        lines = sent(_to_send(rows, want), sending)
+        job.watched(lambda: lines.write.mode("overwrite").parquet(audit))
+    place.write(REPLAY, note | {"status": "done", "until": datetime.now(UTC)})
+    forget(sending)
+    told = spark.read.parquet(audit)
+    result |= {"sent": told.count(), "repeated": told.where("repeated").count(), "audit": audit}
+    job.finish(result, page=replay_page)
+    return result
+
+
+def _to_send(rows: DataFrame, want: Replay) -> DataFrame:
+    rows = rows.withColumn("scheduled_enqueue_time", sf.lit(None).cast("timestamp"))
+    return rows.withColumn("message_id", sf.lit(None).cast("string")) if want.new_ids else rows
+
+
+def _begin(spark: SparkSession, want: Want) -> dict[str, str]:
+    """The options of both streams; a capture that begins has its cursor first, from which on nothing is missed."""
+    place = Place(spark, want.out)
+    before = place.read(CAPTURE)
+    if before is not None and (before["entity"], want.cursor or before["cursor"]) != (want.entity, before["cursor"]):
+        raise JobError(
+            f"{want.out} is the capture of {before['entity']!r} by the cursor {before['cursor']!r}; "
+            "use another directory for another one"
+        )
+    name = str(before["cursor"]) if before is not None else want.cursor or f"capture-{uuid4().hex[:8]}"
+    options = {
+        "connection": want.connection,
+        "entity": want.entity,
+        "cursor": name,
+        "cursorBytes": str(want.cursor_bytes),
+        "startingPositions": want.start,
+    }
+    has_begun = all(place.exists(CHECKPOINTS, one, "commits", "0") for one in (MESSAGES, FATES))
+    if not has_begun:
+        client = open_ranges(want.connection, want.entity)
+        try:
+            if before is None and any(cursor.name == name for cursor in client.cursors()):
+                raise JobError(
+                    f"{want.entity!r} has a cursor {name!r} already, which is somebody else's: give another --cursor, "
+                    "or drop it with `partibus cursor drop`"
+                )
+            place.write(CAPTURE, {"entity": want.entity, "cursor": name})
+            if not place.exists(CHECKPOINTS, MESSAGES, "offsets", "0"):
+                client.open_cursor(name, start=want.start, fates=True, bound_bytes=want.cursor_bytes)
+        finally:
+            client.close()
+    return options
+
+
+def _complete(spark: SparkSession, out: str, options: dict[str, str]) -> None:
+    """What the last micro-batches have written is nobody's to keep any more."""
+    place = Place(spark, out)
+    for name in (MESSAGES, FATES):
+        checkpoint = place.at(CHECKPOINTS, name)
+        if not place.exists(CHECKPOINTS, name, "commits", "0"):
+            continue
+        if name == MESSAGES:
+            complete_tail(checkpoint, options, spark=spark)
+        else:
+            complete_fates(checkpoint, options, spark=spark, open_client=open_ranges)
+
+
+def _await(queries: list[StreamingQuery]) -> None:
+    try:
+        for query in queries:
+            query.awaitTermination()
+    except StreamingQueryException as error:
+        for query in queries:
+            query.stop()
+        raise JobError(f"the capture ended: {said(error)}") from error
+
+
+def _finish(job: Job, want: Want, counted: list[Rows]) -> Values:
+    with job.step("tell"):
+        rows = captured(job.spark, want.out).select("partition_id", "enqueued_time", "fate", "fate_time", "dwell_ms")
+        kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            result = job.watched(lambda: summary(kept))
+        finally:
+            kept.unpersist()
+    new = [rows.count() for rows in counted]
+    place = Place(job.spark, want.out)
+    result |= {"out": want.out, "new_messages": new[0], "new_fates": new[1], **(place.read(CAPTURE) or {})}
+    job.finish(result, page=capture_page)
+    return result
+
+
+def capture_page(found: Values) -> Page:
+    """The page of `capture_job.run`'s values."""
+    fates, partitions = found["fates"], found["partitions"]
+    left = {name: one for name, one in fates.items() if name != "here"}
+    return Page(
+        title="Capture",
+        lead=f"Every message of {found['entity']}, and what became of it, in {found['out']}.",
+        tiles=[
+            (number(found["messages"]), "messages captured"),
+            (number(found["new_messages"]), "of them by this run"),
+            *((number(one["messages"]), _name(fate)) for fate, one in fates.items()),
+        ],
+        sections=[
+            Section("What became of them", [_fates(left), *_over_time(found["series"])]),
+            Section(
+                "Partitions",
+                [
+                    table(
+                        ["partition", "messages"],
+                        [[code(one), number(count)] for one, count in partitions.items()],
+                        (1,),
+                    )
+                ],
+            ),
+        ],
+    )
+
+
+def replay_page(found: Values) -> Page:
+    """The page of `capture_job.replay`'s values."""
+    return Page(
+        title="Replay",
+        lead=f"Captured messages, sent to {found['to']}.",
+        verdict=None if found["audit"] else Verdict(None, "DRY RUN", "Nothing was sent."),
+        tiles=[(number(found["messages"]), "messages chosen"), (number(found["sent"]), "sent")],
+        sections=[Section("Trail", [paragraph(f"Which message went when: {found['audit']}")])]
+        if found["audit"]
+        else [],
+    )
+
+
+def _fates(left: Values) -> str:
+    names = ("p50", "p95", "p99")
+    rows = [
+        [text(_name(fate)), number(one["messages"]), *(_time(one["dwell_ms"][name]) for name in names)]
+        for fate, one in left.items()
+    ]
+    return table(["fate", "messages", *(f"{name} until then" for name in names)], rows, (1, 2, 3, 4))
+
+
+def _over_time(series: Values) -> list[str]:
+    curves = {
+        _name(name): ([at for at, _ in points], [count for _, count in points])
+        for name, points in series.items()
+        if points
+    }
+    return [figure(lines("Messages per minute", [("messages per minute", curves)]))] if curves else []
+
+
+def _time(value_ms: float | None) -> str:
+    return "" if value_ms is None else text(time_of_us(value_ms * 1000))
+
+
+def _name(fate: str) -> str:
+    return "still there" if fate == "here" else fate.replace("_", " ")
+
+
+_SUCCESS = "_SUCCESS"
+
+
+class Place:
+    """A directory of a job."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.path = path.rstrip("/")
+        self._jvm: Any = spark._jvm
+        self._configuration = spark.sparkContext._jsc.hadoopConfiguration()
+
+    def at(self, *names: str) -> str:
+        """The path of what is inside."""
+        return "/".join((self.path, *names))
+
+    def exists(self, *names: str) -> bool:
+        path, files = self._open(*names)
+        return bool(files.exists(path))
+
+    def is_written(self, *names: str) -> bool:
+        """A table is complete: Spark marks it when all of its files are there."""
+        return self.exists(*names, _SUCCESS)
+
+    def read(self, name: str) -> Values | None:
+        """The JSON object in a file; None when there is none."""
+        path, files = self._open(name)
+        if not files.exists(path):
+            return None
+        with_bytes = files.open(path)
+        try:
+            found: Values = json.loads(bytes(with_bytes.readAllBytes()).decode())
+        finally:
+            with_bytes.close()
+        return found
+
+    def write(self, name: str, values: Values) -> None:
+        """Replace a file. What is read after a crash is the old content or the new one."""
+        aside, files = self._open(f".{name}.new")
+        stream = files.create(aside, True)
+        stream.write(bytearray(json.dumps(values, ensure_ascii=False, indent=2, default=str).encode()))
+        stream.close()
+        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(files.getUri(), self._configuration)
+        renames = self._jvm.java.lang.reflect.Array.newInstance(
+            self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename"), 1
+        )
+        renames[0] = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename").OVERWRITE
+        context.rename(aside, self._open(name)[0], renames)
+
+    def remove(self, *names: str) -> None:
+        """With all that is inside. Idempotent."""
+        path, files = self._open(*names)
+        files.delete(path, True)
+
+    def _open(self, *names: str) -> tuple[Any, Any]:
+        path = self._jvm.org.apache.hadoop.fs.Path(self.at(*names))
+        files = path.getFileSystem(self._configuration)
+        if files.getScheme() == "file":
+            files = files.getRawFileSystem()  # else a file and its checksum are replaced one after the other
+        return path, files

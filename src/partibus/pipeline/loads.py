@@ -6,8 +6,8 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as sf
 
+from partibus.pipeline.balance import slot_of
 from partibus.pipeline.errors import JobError
-from partibus.pipeline.slots import slot_of
 from partibus.telemetry.schema import NAMESPACE, OK
 
 ENTITY = ("namespace", "entity")

@@ -1,19 +1,30 @@
 """The job `plan`: hot partitions and keys, what other partition counts would do, and what to split and merge."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from html import escape
 from typing import Any, NamedTuple
 
 from pyspark import StorageLevel
 
-from partibus.pipeline.advice import advice
-from partibus.pipeline.balance import Plan, Prediction, Split, observed_count, plan, predict, runs_of
+from partibus.pipeline.balance import Merge, Plan, Prediction, Split, observed_count, plan, predict, runs_of, skew
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job
 from partibus.pipeline.loads import Loads, collect_loads, key_loads, message_rows, sent_rows
-from partibus.pipeline.plan_page import plan_page
+from partibus.pipeline.report.page import (
+    Page,
+    Section,
+    Verdict,
+    code,
+    figure,
+    mark,
+    number,
+    paragraph,
+    percent,
+    table,
+)
+from partibus.pipeline.report.plots import bars, curve, ranking, strip
 from partibus.pipeline.rows import of_entities, read_rows, within
-from partibus.pipeline.skew import skew
 from partibus.routing.slots import partition_for_slot
 
 Values = dict[str, Any]
@@ -148,3 +159,233 @@ def _plan(planned: Plan) -> Values:
             for run, share in zip(planned.runs, planned.shares, strict=True)
         ],
     }
+
+
+def advice(
+    loads: Loads, count: int, predictions: Sequence[Prediction], planned: Plan, keys: Sequence[Values], ratio: float
+) -> list[str]:
+    """Sentences, the most important first. ``count``: the partitions of now, which are among ``predictions``; ``keys``:
+    the largest ones, as the result has them; ``ratio``: times the mean that a partition may carry."""
+    if not loads.slots:
+        return ["No message has a key: the load spreads evenly over any number of partitions."]
+    now = next(one for one in predictions if one.partitions == count)
+    return [
+        *_keys(keys, ratio),
+        *(_even(now) if now.skew.largest_over_mean <= ratio else _hot(now, predictions, planned)),
+        *_merges(planned),
+        *_doubt(loads, now),
+    ]
+
+
+def _keys(keys: Sequence[Values], ratio: float) -> Iterator[str]:
+    for key in keys:
+        if key["hot"] and key["times_mean"] > ratio:
+            yield (
+                f"The key '{key['key']}' alone has {key['share']:.1%} of the load, {key['times_mean']:.1f} times what "
+                "a partition has on average: no number of partitions takes that from its partition. Use a finer key, "
+                "as the key and something of the message, where the order of the whole key is not needed."
+            )
+
+
+def _even(now: Prediction) -> Iterator[str]:
+    yield (
+        f"The busiest of {now.partitions} partitions carries {now.skew.largest_over_mean:.2f} times the mean: nothing "
+        "to do."
+        if now.partitions > 1
+        else "There is one partition, which carries everything."
+    )
+
+
+def _hot(now: Prediction, predictions: Sequence[Prediction], planned: Plan) -> Iterator[str]:
+    splits = sum(isinstance(action, Split) for action in planned.actions)
+    if splits:
+        yield (
+            f"With {splits} split{'s' if splits > 1 else ''} the busiest partition carries {max(planned.shares):.1%} "
+            f"of the load instead of {now.largest_share:.1%}."
+        )
+    for run in planned.stuck:
+        yield (
+            f"No split helps partition {run.partition}: nearly all of its load is in one slot, that is, mostly of one "
+            "key."
+        )
+    better = [one for one in predictions if one.largest_share < 0.75 * now.largest_share]
+    if better:
+        yield (
+            f"With {better[0].partitions} partitions the busiest would carry {better[0].largest_share:.1%}: all "
+            f"together are worth {better[0].effective_partitions:.1f} full ones, now {now.effective_partitions:.1f}."
+        )
+
+
+def _merges(planned: Plan) -> Iterator[str]:
+    merges = sum(isinstance(action, Merge) for action in planned.actions)
+    if merges:
+        yield f"{merges} merge{'s' if merges > 1 else ''} of cold neighbours would free as many partitions."
+
+
+def _doubt(loads: Loads, now: Prediction) -> Iterator[str]:
+    if now.error > 0.1 * now.largest_share:
+        yield (
+            f"Only {loads.rows:,} messages are known: the largest share may be off by {now.error:.1%}. Look at a "
+            "longer time, or sample more."
+        )
+
+
+def plan_page(found: Values) -> Page:
+    """The page of `plan.run`'s values."""
+    entities: list[Values] = found["entities"]
+    hot = [entity for entity in entities if entity["hot_partitions"]]
+    worst = max(entities, key=lambda entity: entity["now"]["skew"]["largest_over_mean"], default=None)
+    return Page(
+        title="Partitions and keys",
+        lead=f"How {found['unit']} spread over partitions when sent, what other partitions would do, what to change.",
+        verdict=None
+        if worst is None
+        else Verdict(True, "EVEN", "No partition carries more than it may.")
+        if not hot
+        else Verdict(
+            False,
+            "HOT",
+            f"{len(hot)} of {len(entities)} entities have a partition that carries more than it may; the worst is "
+            f"{worst['entity']} with {worst['now']['skew']['largest_over_mean']:.1f} times the mean.",
+        ),
+        tiles=[
+            (number(len(entities)), "entities"),
+            (number(sum(entity["load"] for entity in entities)), found["unit"]),
+            (number(sum(entity["keys"] for entity in entities)), "keys"),
+            (number(sum(len(entity["hot_partitions"]) for entity in entities)), "hot partitions"),
+            (number(sum(key["hot"] for entity in entities for key in entity["largest_keys"])), "hot keys"),
+            (number(sum(len(entity["plan"]["actions"]) for entity in entities)), "changes proposed"),
+        ],
+        sections=[
+            Section("Entities", [_overview(entities)]),
+            *(Section(one["entity"], _entity(one)) for one in entities),
+        ],
+    )
+
+
+def _overview(entities: list[Values]) -> str:
+    return table(
+        [
+            "entity",
+            "load",
+            "with a key",
+            "keys",
+            "partitions",
+            "busiest / mean",
+            "Gini",
+            "works as",
+            "after the plan",
+            "",
+        ],
+        [
+            [
+                code(entity["entity"]),
+                number(entity["load"]),
+                percent(entity["keyed_share"]),
+                number(entity["keys"]),
+                number(entity["partitions"]),
+                f"{entity['now']['skew']['largest_over_mean']:.2f}",
+                f"{entity['now']['skew']['gini']:.2f}",
+                f"{entity['now']['effective_partitions']:.1f} partitions",
+                f"{1 / entity['plan']['largest_share']:.1f} partitions",
+                mark(not entity["hot_partitions"]),
+            ]
+            for entity in entities
+        ],
+        range(1, 9),
+    )
+
+
+def _entity(entity: Values) -> list[str]:
+    now, planned = entity["now"], entity["plan"]
+    advice = "".join(f"<li>{escape(sentence)}</li>" for sentence in entity["advice"])
+    blocks = [f"<ul>{advice}</ul>"]
+    if entity["partitions"] > 1:
+        ratio = planned["limit_share"] * entity["partitions"]
+        charts = [
+            ("share of the load as observed, %", _percents(entity["observed"])),
+            ("as predicted from the load of slots, %", [share * 100 for share in now["shares"]]),
+        ]
+        blocks.append(figure(bars(f"Load per partition of {entity['entity']}", charts, limit=ratio)))
+    predictions = entity["predictions"]
+    counts = [one["partitions"] for one in predictions]
+    if entity["keyed_share"] > 0:
+        blocks.append(
+            figure(
+                curve(
+                    f"Other partition counts for {entity['entity']}",
+                    "how many full partitions that many partitions are worth",
+                    {"as this load would spread": (counts, [one["effective_partitions"] for one in predictions]),
+                     "if it were even": (counts, counts)},
+                    "partitions",
+                    "worth",
+                    {},
+                ),
+                "The busiest partition is full first. Where the curve flattens, single keys are too large for more "
+                "partitions to help.",
+            )
+        )  # fmt: skip
+    blocks.append(
+        table(
+            ["partitions", "busiest carries", "±", "busiest / mean", "Gini", "works as"],
+            [
+                [
+                    f"<b>{one['partitions']}</b> (now)"
+                    if one["partitions"] == entity["partitions"]
+                    else number(one["partitions"]),
+                    percent(one["largest_share"]),
+                    percent(one["error"]) if one["error"] else "",
+                    f"{one['skew']['largest_over_mean']:.2f}",
+                    f"{one['skew']['gini']:.2f}",
+                    f"{one['effective_partitions']:.1f} partitions",
+                ]
+                for one in predictions
+            ],
+            range(6),
+        )
+    )
+    if entity["largest_keys"]:
+        keys = [(f"{key['key']} (partition {key['partition']})", key["share"]) for key in entity["largest_keys"]]
+        blocks.append(
+            figure(ranking(f"Largest keys of {entity['entity']}", "largest keys, share of the load", keys, percent))
+        )
+    if planned["actions"]:
+        before = [
+            (run.first, run.end, share) for run, share in zip(runs_of(entity["partitions"]), now["shares"], strict=True)
+        ]
+        after = [(one["first_slot"], one["end_slot"], one["share"]) for one in planned["partitions"]]
+        blocks.append(
+            figure(
+                strip(f"Slots of {entity['entity']}", "who owns which slots, and its share of the load", before, after)
+            )
+        )
+        blocks.append(
+            table(
+                ["", "change", "shares of the load then"],
+                [_action(n, one) for n, one in enumerate(planned["actions"], 1)],
+                (0,),
+            )
+        )
+    if planned["stuck"]:
+        blocks.append(
+            paragraph(f"No split helps partition {', '.join(map(str, planned['stuck']))}: nearly all is in one slot.")
+        )
+    return blocks
+
+
+def _action(place: int, action: Values) -> list[str]:
+    if action["action"] == "split":
+        shares = " and ".join(percent(share) for share in action["shares"])
+        new = action["new_partition"]
+        text = f"split partition {action['partition']} at slot {action['at_slot']:,}: what is above becomes {new}"
+        return [str(place), text, shares]
+    return [
+        str(place),
+        f"merge partitions {action['partition']} and {action['with_partition']}",
+        percent(action["share"]),
+    ]
+
+
+def _percents(loads: list[float]) -> list[float]:
+    total = sum(loads) or 1
+    return [load / total * 100 for load in loads]

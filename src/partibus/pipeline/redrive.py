@@ -4,15 +4,31 @@ columns of the data source.
 Expressions are Spark SQL over these columns, and over ``text``, the body as UTF-8.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from partibus.client.client import connect
+from partibus.client.entities import Entities
+from partibus.client.errors import AccessDenied, ClientError, CursorLost, NotFound
+from partibus.client.ranges import COMPLETED_MAX, RangeClient, open_ranges
+from partibus.pipeline.capture import Place
 from partibus.pipeline.errors import JobError
+from partibus.pipeline.job import Job
+from partibus.pipeline.report.page import Page, Section, Verdict, code, number, paragraph, table, text
+from partibus.pipeline.sending import Sending, check_target, forget, sent
+from partibus.spark.lease import Lease
+from partibus.spark.option_table import DEAD_LETTER_QUEUE
+from partibus.spark.options import Options
 from partibus.spark.sink_columns import ADDRESS, SINK_TYPES
+from partibus.spark.sink_options import SinkOptions
+from partibus.spark.sink_rows import sink_key
 
 Values = dict[str, Any]
 
@@ -128,3 +144,283 @@ def _with_properties(properties: Mapping[str, Any]) -> Values:
 def _wrong(option: str, expression: str, error: AnalysisException | ParseException) -> JobError:
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return JobError(f"{option} {expression!r} is no expression over the columns of a message: {said}")
+
+
+STATE = "redrive.json"
+_KEY = list(ADDRESS)
+
+
+class Want(NamedTuple):
+    """What is asked for."""
+
+    connection: str
+    entity: str
+    """A queue, a subscription, or a topic: all of its subscriptions."""
+    out: str | None
+    """None: a dry run, which leaves nothing."""
+    to: str | None = None
+    """None: where they came from, of a subscription its topic."""
+    where: str | None = None
+    changes: Sequence[Change] = ()
+    rate: float | None = None
+    new_ids: bool = False
+    lease_ms: int = 60_000
+    revoke_locks: bool = False
+    samples_max: int = 5
+
+
+class Source(NamedTuple):
+    """One dead-letter queue."""
+
+    entity: str
+    to: str
+
+    @property
+    def dead_letters(self) -> str:
+        return f"{self.entity}/{DEAD_LETTER_QUEUE}"
+
+
+class Held(NamedTuple):
+    """While nobody else gets dead letters."""
+
+    client: RangeClient
+    cursor: str
+    epochs: Mapping[int, int]
+
+
+def run(job: Job, want: Want) -> Values:
+    """Redrive, or say what would be."""
+    with job.step("look"):
+        sources = _sources(want)
+        for target in dict.fromkeys(source.to for source in sources):
+            check_target(want.connection, target, new_ids=want.new_ids)
+    is_dry = job.options.dry_run
+    told = [_look(job, want, source) for source in sources] if is_dry else _redrive_all(job, want, sources)
+    result: Values = {
+        "dead_letters": sum(one["dead_letters"] for one in told),
+        "matched": sum(one["matched"] for one in told),
+        "sent": sum(one["sent"] for one in told),
+        "sources": told,
+    }
+    job.finish(result, page=redrive_page)
+    return result
+
+
+def _redrive_all(job: Job, want: Want, sources: Sequence[Source]) -> list[Values]:
+    assert want.out is not None, "the audit trail goes somewhere"
+    place = Place(job.spark, want.out)
+    asked = {
+        "entity": want.entity,
+        "to": want.to,
+        "where": want.where,
+        "set": [f"{change.column}={change.expression}" for change in want.changes],
+        "new_ids": want.new_ids,
+    }
+    state = place.read(STATE)
+    if state is not None and state["status"] != "done":
+        if state["asked"] != asked:
+            raise JobError(
+                f"a redrive with the audit trail {want.out} was interrupted: ask for it again as it was "
+                f"({_spelled(state['asked'])}), so that it is brought to its end, or use another directory"
+            )
+    else:
+        name = state["name"] if state is not None else uuid4().hex[:8]
+        state = {"name": name, "run": uuid4().hex, "asked": asked, "status": "running", "since": datetime.now(UTC),
+                 "steps": {}}  # fmt: skip
+        place.write(STATE, state)
+    told = [_redrive(job, want, place, state, source) for source in sources]
+    state |= {"status": "done", "until": datetime.now(UTC)}
+    place.write(STATE, state)
+    place.remove("work")
+    return told
+
+
+def _redrive(job: Job, want: Want, place: Place, state: Values, source: Source) -> Values:
+    """One dead-letter queue, from the step on at which an earlier attempt was ended."""
+    folder = f"source={source.entity.replace('/', '~')}"
+    work, audit = ("work", f"run={state['run']}", folder), ("audit", f"run={state['run']}", folder)
+    steps: dict[str, str] = state["steps"]
+    sending = Sending(
+        SinkOptions.parse({"connection": want.connection, "entity": source.to}),
+        sink_key("redrive", f"{state['run']}/{source.entity}"),
+        want.rate,
+    )
+    resumed = source.entity in steps
+    if steps.get(source.entity) != "done":
+        with _alone(want, source, f"redrive-{state['name']}") as held:
+            if source.entity not in steps:
+                with job.step(f"choose {source.entity}"):
+                    chosen = matching(_dead_letters(job, want, source), want.where)
+                    staged = changed(chosen, want.changes, new_ids=want.new_ids)
+                    job.watched(lambda: staged.write.mode("overwrite").parquet(place.at(*work)))
+                _note(place, state, source, "staged")
+            if steps[source.entity] == "staged":
+                with job.step(f"send {source.entity}"):
+                    rows = job.spark.read.parquet(place.at(*work))
+                    there = _dead_letters(job, want, source, slim=True).select(*_KEY)
+                    lines = _trail(sent(rows.join(there, _KEY, "left_semi"), sending), rows, source)
+                    job.watched(lambda: lines.write.mode("overwrite").parquet(place.at(*audit)))
+                _note(place, state, source, "sent")
+            with job.step(f"complete {source.entity}"):
+                _complete(job.spark.read.parquet(place.at(*audit)), held)
+        _note(place, state, source, "done")
+        forget(sending)
+    lines = job.spark.read.parquet(place.at(*audit))
+    count = lines.count()
+    left = _count(want, source)
+    return {
+        "entity": source.entity, "to": source.to, "dead_letters": left + count, "matched": count, "sent": count,
+        "left": left, "repeated": lines.where("repeated").count(), "resumed": resumed,
+        "reasons": by_reason(lines), "samples": [], "audit": place.at(*audit),
+    }  # fmt: skip
+
+
+def _look(job: Job, want: Want, source: Source) -> Values:
+    """What a run would do. Nothing is changed, and nobody is kept from anything."""
+    with job.step(f"look at {source.entity}"):
+        rows = _dead_letters(job, want, source)
+        chosen = matching(rows, want.where)
+        _ = changed(chosen, want.changes, new_ids=want.new_ids)
+        count, reasons = _count(want, source), job.watched(lambda: by_reason(chosen))
+        matched = sum(one["messages"] for one in reasons)
+        return {
+            "entity": source.entity, "to": source.to, "dead_letters": count, "matched": matched, "sent": 0,
+            "left": count - matched, "repeated": 0, "resumed": False, "reasons": reasons,
+            "samples": samples(chosen, want.samples_max), "audit": None,
+        }  # fmt: skip
+
+
+def _trail(lines: DataFrame, rows: DataFrame, source: Source) -> DataFrame:
+    """Lines with what is told of the messages beside."""
+    from pyspark.sql import functions as sf
+
+    told = lines.join(rows.select(*_KEY, *TRAIL), _KEY)
+    return told.withColumn("sent_from", sf.lit(source.dead_letters))
+
+
+def _complete(lines: DataFrame, held: Held) -> None:
+    """By requests of some thousand positions of each partition."""
+    chosen: dict[int, list[int]] = {}
+    for row in lines.select("partition_id", "position").orderBy("partition_id", "position").toLocalIterator():
+        positions = chosen.setdefault(row.partition_id, [])
+        positions.append(row.position)
+        if len(positions) == COMPLETED_MAX:
+            held.client.complete(held.cursor, chosen, held.epochs)
+            chosen = {}
+    if chosen:
+        held.client.complete(held.cursor, chosen, held.epochs)
+
+
+@contextmanager
+def _alone(want: Want, source: Source, cursor: str) -> Iterator[Held]:
+    """Read the dead letters alone: what is sent can't be received by somebody else meanwhile. Raises `JobError`."""
+    options = Options.parse(
+        {
+            "connection": want.connection, "entity": source.dead_letters, "mode": "consume", "cursor": cursor,
+            "leaseMs": str(want.lease_ms), "revokeLocks": str(want.revoke_locks).lower(),
+        }
+    )  # fmt: skip
+    lease = Lease(options, open_ranges)
+    try:
+        client = open_ranges(want.connection, source.dead_letters)
+        try:
+            states = lease.take(client, {})
+            yield Held(client, cursor, {partition_id: state.epoch for partition_id, state in states.items()})
+            lease.end()
+            client.close_cursor(cursor, drop=True)
+        finally:
+            lease.end()
+            client.close()
+    except CursorLost as error:
+        raise JobError(
+            f"the dead letters of {source.entity!r} were not read alone any more ({error}): run it again, which goes "
+            "on where it was; a longer --lease bears longer pauses of this machine"
+        ) from error
+    except ClientError as error:
+        raise JobError(f"the dead letters of {source.entity!r}: {error}") from error
+
+
+def _dead_letters(job: Job, want: Want, source: Source, *, slim: bool = False) -> DataFrame:
+    given = {"connection": want.connection, "entity": source.dead_letters}
+    reader = job.spark.read.format("partibus").options(**given)
+    if slim:
+        reader = reader.option("includeProperties", "false").option("includeBody", "false")
+        return reader.load().where("state = 'active'")
+    return active(reader.load())
+
+
+def _sources(want: Want) -> list[Source]:
+    """The dead-letter queues, and where their messages go."""
+    client = connect(want.connection)
+    try:
+        entities = Entities(client)
+        found = entities.get(want.entity)
+        if found.kind == "topic":
+            mark = f"{found.name}/subscriptions/".lower()
+            names = [one.name for one in entities.list() if one.name.lower().startswith(mark)]
+            if not names:
+                raise JobError(f"the topic {want.entity!r} has no subscriptions, and so no dead letters")
+            return [Source(name, want.to or found.name) for name in names]
+        name = found.name
+    except NotFound as error:
+        raise JobError(f"there is no entity {want.entity!r}; `partibus entity list` shows what there is") from error
+    except AccessDenied:
+        name = want.entity.strip("/")  # to listen and to send is enough where the entity needs not be looked up
+    finally:
+        client.close()
+    parts = name.split("/")
+    topic = parts[0] if len(parts) == 3 and parts[1].lower() == "subscriptions" else name
+    return [Source(name, want.to or topic)]
+
+
+def _count(want: Want, source: Source) -> int:
+    client = open_ranges(want.connection, source.dead_letters)
+    try:
+        return sum(one.messages for one in client.map().partitions)
+    finally:
+        client.close()
+
+
+def _note(place: Place, state: Values, source: Source, step: str) -> None:
+    state["steps"][source.entity] = step
+    place.write(STATE, state)
+
+
+def _spelled(asked: Values) -> str:
+    return ", ".join(f"{name} {value!r}" for name, value in asked.items() if value)
+
+
+def redrive_page(found: Values) -> Page:
+    """The page of `redrive_job.run`'s values."""
+    is_dry = not any(source["audit"] for source in found["sources"])
+    return Page(
+        title="Redrive",
+        lead="Dead letters back to work.",
+        verdict=Verdict(None, "DRY RUN", "Nothing was sent.") if is_dry else None,
+        tiles=[
+            (number(found["dead_letters"]), "dead letters"),
+            (number(found["matched"]), "chosen"),
+            (number(found["sent"]), "sent"),
+        ],
+        sections=[Section(source["entity"], _source(source)) for source in found["sources"]],
+    )
+
+
+def _source(source: Values) -> list[str]:
+    sent, left = ("sent", "are left") if source["audit"] else ("would be sent", "would be left")
+    sentences = (
+        f"{source['matched']:,} of {source['dead_letters']:,} {sent} to {source['to']}; {source['left']:,} {left}."
+    )
+    blocks = [paragraph(sentences)]
+    if source["audit"]:
+        blocks.append(paragraph(f"Which message went when: {source['audit']}"))
+    reasons = [[code(one["reason"] or "none given"), number(one["messages"])] for one in source["reasons"]]
+    blocks.append(table(["reason", "chosen"], reasons, (1,)))
+    if source["samples"]:
+        rows = [
+            [number(one["partition_id"]), number(one["position"]), code(one["message_id"]),
+             text(one["dead_letter_reason"] or ""), code(one["body"] or "")]
+            for one in source["samples"]
+        ]  # fmt: skip
+        blocks.append(table(["partition", "position", "message", "reason", "body"], rows, (0, 1)))
+    return blocks

@@ -3,14 +3,24 @@
 Sampling is by message, and a row stands for ``weight`` of its kind: whatever counts messages sums weights.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from partibus.pipeline.errors import JobError
+from partibus.pipeline.partial import CHUNK_ROWS, KEY, NAMES, READ, SCHEMA, partial_sums
 from partibus.telemetry.schema import COMMIT, DDL, USE
 
 
@@ -46,3 +56,126 @@ def of_entities(rows: DataFrame, entities: Sequence[str]) -> DataFrame:
         return rows
     named = sf.lower("entity").isin([entity.lower() for entity in entities])
     return rows.where(named | (sf.col("op") == COMMIT))
+
+
+TASKS_PER_CORE = 2
+
+
+class Chosen(NamedTuple):
+    """Which rows of the files count; see `rows.within` and `rows.of_entities`."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    entities: frozenset[str] = frozenset()
+    """In small letters."""
+
+
+class PartFile(NamedTuple):
+    """Sums of one task, rows of `partial.SCHEMA`."""
+
+    path: str
+    rows: int
+
+
+def local_files(spark: SparkSession, paths: Sequence[str]) -> list[str] | None:
+    """The files below ``paths``, where tasks run on this machine and the files are on it; else None, also when one of
+    ``paths`` is not there."""
+    context = spark.sparkContext
+    if not (context.master or "").startswith("local"):
+        return None
+    hadoop: Any = context._jvm
+    found: list[str] = []
+    for path in paths:
+        place = hadoop.org.apache.hadoop.fs.Path(path)
+        files = place.getFileSystem(context._jsc.hadoopConfiguration())
+        there = files.globStatus(place) if files.getScheme() == "file" else None
+        if not there:
+            return None
+        for one in there:
+            found += _files_below(Path(one.getPath().toUri().getPath()))
+    return found
+
+
+def _files_below(place: Path) -> Iterator[str]:
+    """As Spark finds them: what begins with a dot or an underscore is not data, whether file or folder."""
+    if place.is_file():
+        yield str(place)
+    for folder, inner, names in os.walk(place):
+        inner[:] = sorted(name for name in inner if not name.startswith((".", "_")))
+        yield from (str(Path(folder, name)) for name in sorted(names) if not name.startswith((".", "_")))
+
+
+def add_up_files(spark: SparkSession, files: Sequence[str], chosen: Chosen, folder: Path) -> list[PartFile]:
+    """As `rollup.add_up`, of all files, into files in ``folder``."""
+    shares = _shares(files, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    if not shares:
+        return []
+
+    def add_up(share: list[str]) -> PartFile:
+        # A task that is repeated leaves a file that nobody asks for.
+        path, rows = str(folder / f"{uuid4()}.parquet"), 0
+        with pq.ParquetWriter(path, SCHEMA, compression="lz4") as writer:
+            for batch in partial_sums(chain.from_iterable(rows_of(one, chosen) for one in share)):
+                writer.write_batch(batch)
+                rows += batch.num_rows
+        return PartFile(path, rows)
+
+    return spark.sparkContext.parallelize(shares, len(shares)).map(add_up).collect()
+
+
+def rows_of(path: str, chosen: Chosen) -> Iterator[pa.RecordBatch]:
+    """The rows of one file about messages and commits; none of one that the broker has removed meanwhile."""
+    try:
+        file = pq.ParquetFile(path, read_dictionary=[*NAMES, KEY])
+    except FileNotFoundError:
+        return
+    with file:
+        there = [name for name in READ if name in file.schema_arrow.names]
+        for batch in file.iter_batches(CHUNK_ROWS, columns=there, use_threads=False):
+            columns = {
+                name: batch.column(name) if name in there else pa.nulls(batch.num_rows, _TYPES.get(name, pa.int64()))
+                for name in READ
+            }
+            yield _choose(_without_uses(pa.RecordBatch.from_pydict(columns)), chosen)
+
+
+_TYPES = {"time": pa.timestamp("us"), "weight": pa.float64(), **dict.fromkeys((*NAMES, KEY), pa.string())}
+
+
+def _without_uses(batch: pa.RecordBatch) -> pa.RecordBatch:
+    op = batch.column("op")
+    if isinstance(op, pa.DictionaryArray) and USE not in op.dictionary.to_pylist():
+        return batch
+    return batch.filter(pc.not_equal(pc.cast(op, pa.string()), USE))
+
+
+def _choose(batch: pa.RecordBatch, chosen: Chosen) -> pa.RecordBatch:
+    if chosen == Chosen():
+        return batch
+    wanted = np.ones(batch.num_rows, bool)
+    time_us = pc.cast(pc.cast(batch.column("time"), pa.timestamp("us")), pa.int64()).to_numpy(zero_copy_only=False)
+    if chosen.since is not None:
+        wanted &= time_us >= _microseconds(chosen.since)
+    if chosen.until is not None:
+        wanted &= time_us < _microseconds(chosen.until)
+    if chosen.entities:
+        entity, op = (pc.cast(batch.column(name), pa.string()) for name in ("entity", "op"))
+        named = pc.is_in(pc.utf8_lower(entity), pa.array(sorted(chosen.entities), pa.string()))
+        wanted &= pc.fill_null(pc.or_(named, pc.equal(op, COMMIT)), False).to_numpy(zero_copy_only=False)
+    return batch.filter(pa.array(wanted))
+
+
+def _microseconds(at: datetime) -> int:
+    return round(at.timestamp() * 1_000_000)
+
+
+def _shares(files: Sequence[str], count: int) -> list[list[str]]:
+    """Files by task, of about the same size."""
+    sized = sorted(((Path(path).stat().st_size if Path(path).exists() else 0, path) for path in files), reverse=True)
+    shares: list[list[str]] = [[] for _ in range(min(count, len(files)))]
+    bytes_of = [0] * len(shares)
+    for size, path in sized:
+        least = bytes_of.index(min(bytes_of))
+        shares[least].append(path)
+        bytes_of[least] += size
+    return shares

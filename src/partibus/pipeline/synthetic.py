@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegerType
 
-from partibus.pipeline.slots import slot_of
+from partibus.pipeline.balance import slot_of
 from partibus.routing.slots import SLOT_COUNT
 from partibus.telemetry.schema import DDL
 
@@ -114,7 +114,7 @@ def _chance(shape: Shape, salt: int) -> Column:
 
 
 def main() -> None:
-    from partibus.pipeline.sessions import job_session
+    from partibus.pipeline.job import job_session
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("out")

@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import Final
 
-from partibus.pipeline.histogram import spread
-from partibus.pipeline.partial import DWELL, LATENCY
+from partibus.pipeline.balance import skew
+from partibus.pipeline.partial import DWELL, LATENCY, spread
 from partibus.pipeline.questions import DONE, MOST, Name, Questions, Values
-from partibus.pipeline.skew import skew
 from partibus.telemetry.schema import OK
 
 SERIES_POINTS_MAX: Final = 240

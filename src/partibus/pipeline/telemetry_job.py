@@ -1,4 +1,4 @@
-"""The job `telemetry`: rows or a stream of rows in, result and page out."""
+"""The job `telemetry`: rows, or a stream of rows, in; result and page out."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -9,22 +9,75 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
 
-from partibus.pipeline import follow as stream
 from partibus.pipeline.errors import JobError
-from partibus.pipeline.interrupts import interruption
-from partibus.pipeline.job import Job
-from partibus.pipeline.local_rows import Chosen, PartFile, add_up_files, local_files
+from partibus.pipeline.job import Job, interruption
 from partibus.pipeline.partial import DDL, SCHEMA
-from partibus.pipeline.questions import Questions
-from partibus.pipeline.questions_here import HELD_MAX, questions_here
-from partibus.pipeline.questions_spark import SparkQuestions
-from partibus.pipeline.rollup import Rollup, add_up, parts_of, roll_up
-from partibus.pipeline.rows import follow_rows, of_entities, read_rows, within
+from partibus.pipeline.questions import HELD_MAX, Questions, SparkQuestions, questions_here
+from partibus.pipeline.rollup import KEYS_MAX, Rollup, add_up, added, parts_of, roll_up
+from partibus.pipeline.rows import (
+    Chosen,
+    PartFile,
+    add_up_files,
+    follow_rows,
+    local_files,
+    of_entities,
+    read_rows,
+    within,
+)
 from partibus.pipeline.telemetry import summarize
 from partibus.pipeline.telemetry_page import telemetry_page
+
+FILES_MAX = 200
+"""Files in one micro-batch: the first start beside a full directory works in steps, and a crash repeats one of them."""
+
+
+def start(
+    rows: DataFrame, out: str, *, trigger_seconds: float, once: bool, after: Callable[[int], None]
+) -> StreamingQuery:
+    """Start the query over ``rows``, a stream. ``once``: add up what is there and end. ``after`` is called with the
+    batch's number when its part is written; what it raises ends the query."""
+
+    def write(batch: DataFrame, number: int) -> None:
+        sums = add_up(batch).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            for name, table in zip(Rollup._fields, roll_up(sums, KEYS_MAX), strict=True):
+                path = str(PurePosixPath(tables(out), name, f"batch={number}"))
+                table.coalesce(1).write.mode("overwrite").parquet(path)
+        finally:
+            sums.unpersist()
+        after(number)
+
+    writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(PurePosixPath(out, "checkpoint")))
+    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{trigger_seconds} seconds")
+    return writer.start()
+
+
+def read(spark: SparkSession, out: str, since: int | None = None) -> Rollup:
+    """The sums of all batches; ``since`` (Unix time, seconds) leaves out what is older, except of keys, which have no
+    time. Raises `JobError` when there is none yet."""
+    try:
+        parts = Rollup(*(spark.read.parquet(str(PurePosixPath(tables(out), name))) for name in Rollup._fields))
+    except AnalysisException as error:
+        raise JobError(f"{tables(out)} holds no sums of telemetry: {error.getCondition() or error}") from None
+    parts = Rollup(*(part.drop("batch") for part in parts))
+    if since is not None:
+        minute = since // 60 * 60
+        parts = parts._replace(
+            activity=parts.activity.where(sf.col("second") >= minute),
+            timing=parts.timing.where(sf.col("minute") >= minute),
+        )
+    return added(parts)
+
+
+def tables(out: str) -> str:
+    """The folder of the parts."""
+    return str(PurePosixPath(out, "tables"))
+
 
 Values = dict[str, Any]
 
@@ -83,32 +136,30 @@ def _in_spark(job: Job, parts: Sequence[PartFile]) -> DataFrame:
 def _write(job: Job, sums: DataFrame, out: str) -> None:
     with job.step("write the tables"):
         for name, table in zip(Rollup._fields, roll_up(sums), strict=True):
-            table.write.mode("overwrite").parquet(str(PurePosixPath(stream.tables(out), name)))
+            table.write.mode("overwrite").parquet(str(PurePosixPath(tables(out), name)))
 
 
 def follow(job: Job, want: Want, every_seconds: float, once: bool, show: Callable[[Values], None]) -> None:
     """Add up what comes, and tell after every batch, until interrupted; ``once``: until nothing is new."""
     assert want.out is not None
     out, spark = want.out, job.spark
-    rows = of_entities(
-        within(follow_rows(spark, want.paths[0], stream.FILES_MAX), want.since, want.until), want.entities
-    )
+    rows = of_entities(within(follow_rows(spark, want.paths[0], FILES_MAX), want.since, want.until), want.entities)
     # The numbers of batches that nobody was told of; what a former run has left is told even when nothing is new.
     asked = [-1]
-    query = stream.start(rows, out, trigger_seconds=every_seconds, once=once, after=asked.append)
+    query = start(rows, out, trigger_seconds=every_seconds, once=once, after=asked.append)
     try:
         with interruption() as is_interrupted:
             while query.isActive and not is_interrupted():
                 query.awaitTermination(1)
                 if asked and asked[-1] >= 0 and query.isActive:
                     asked.clear()
-                    show(_finish(job, SparkQuestions(stream.read(spark, out)), want))
+                    show(_finish(job, SparkQuestions(read(spark, out)), want))
     except StreamingQueryException as error:
         raise JobError(f"the stream over {want.paths[0]} ended: {error}") from error
     finally:
         query.stop()
     if asked:
-        show(_finish(job, SparkQuestions(stream.read(spark, out)), want))
+        show(_finish(job, SparkQuestions(read(spark, out)), want))
 
 
 def _finish(job: Job, questions: Questions, want: Want) -> Values:

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from partibus.client.sinks import PATIENCE_S, REQUEST_BYTES
 from partibus.spark.errors import OptionError
-from partibus.spark.option_places import connection_of, endpoint, entity_of
-from partibus.spark.option_table import OPTIONS, Option
-from partibus.spark.option_values import hint_at, refuse_misplaced_key
+from partibus.spark.option_table import OPTIONS, Option, hint_at, refuse_misplaced_key
+from partibus.spark.options import connection_of, endpoint, entity_of
 
 
 class Naming(Enum):

@@ -18,8 +18,8 @@ from partibus.pipeline.balance import (
     plan,
     predict,
     runs_of,
+    skew,
 )
-from partibus.pipeline.skew import skew
 from partibus.routing.slots import SLOT_COUNT, partition_for_key, partition_for_slot, slot_for_key
 
 

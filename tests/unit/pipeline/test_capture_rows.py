@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from partibus.pipeline.capture_job import Rows
+from partibus.pipeline.capture import Rows
 
 
 def progress(batch: int, rows: int) -> SimpleNamespace:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from partibus.cli.jobs.common import job_options, time_option
 from partibus.cli.main import main
 from partibus.cli.pipeline import JOBS, pipeline
-from partibus.pipeline import audit_job, plan, telemetry_job
+from partibus.pipeline import audit, plan, telemetry_job
 from partibus.pipeline.audit import KINDS
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job, JobOptions
@@ -41,17 +41,17 @@ def audited(counts: dict[str, int]) -> dict[str, Any]:
 def test_audit_ends_with_3_when_something_was_found(
     monkeypatch: pytest.MonkeyPatch, counts: dict[str, int], code: int
 ) -> None:
-    seen: list[audit_job.Want] = []
+    seen: list[audit.Want] = []
 
-    def run(job: Job, want: audit_job.Want) -> dict[str, Any]:
+    def run(job: Job, want: audit.Want) -> dict[str, Any]:
         seen.append(want)
         return audited(counts)
 
-    monkeypatch.setattr(audit_job, "run", run)
+    monkeypatch.setattr(audit, "run", run)
     ended, output = call("audit", "--produced", "p1", "--produced", "p2", "--consumed", "c", "--slack", "2s")
     assert ended == code
     assert "lost" in output
-    assert seen == [audit_job.Want(("p1", "p2"), ("c",), (), None, 2000, 10, None)]
+    assert seen == [audit.Want(("p1", "p2"), ("c",), (), None, 2000, 10, None)]
 
 
 def test_a_job_that_fails_ends_with_1_one_line_and_a_result_that_says_so(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partibus.pipeline.histogram import spread, value_of
+from partibus.pipeline.partial import spread, value_of
 
 
 def test_percentiles_count_weights() -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from partibus.pipeline.interrupts import interruption
+from partibus.pipeline.job import interruption
 
 
 def test_first_press_is_noted_and_the_second_is_whoever_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partibus.pipeline import partial
-from partibus.pipeline.histogram import value_of
-from partibus.pipeline.local_rows import Chosen, rows_of
-from partibus.pipeline.partial import READ, partial_sums
+from partibus.pipeline.partial import READ, partial_sums, value_of
+from partibus.pipeline.rows import Chosen, rows_of
 
 pytestmark = pytest.mark.row("D8")
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from partibus.pipeline.capture_page import replay_page
-from partibus.pipeline.redrive_page import redrive_page
+from partibus.pipeline.capture import replay_page
+from partibus.pipeline.redrive import redrive_page
 from partibus.pipeline.report.page import (
     Page,
     Section,

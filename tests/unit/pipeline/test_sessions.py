@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from partibus.pipeline.sessions import log_errors_only, shuffle_less
+from partibus.pipeline.job import log_errors_only, shuffle_less
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def audit(
 
     docs/pipeline.md has the columns. Exit code 3 when something was found.
     """
-    from partibus.pipeline.audit_job import Want, run
+    from partibus.pipeline.audit import Want, run
     from partibus.pipeline.job import Job
 
     want = Want(produced, consumed, remaining, form, slack, samples, out)

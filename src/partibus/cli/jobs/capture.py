@@ -91,17 +91,17 @@ def capture(
         raise click.UsageError("--entity says what to capture, or --replay-to where to send what was captured")
     if replay_to is not None and (follow or cursor is not None or entity is not None):
         raise click.UsageError("--replay-to sends what DIR has: leave out --entity, --cursor and --follow")
-    from partibus.pipeline import capture_job
+    from partibus.pipeline import capture
     from partibus.pipeline.capture import Chosen
     from partibus.pipeline.job import Job
 
     if replay_to is not None:
         chosen = Chosen(since, until, partitions, fates)
-        replay = capture_job.Replay(connection, out, replay_to, chosen, rate, new_ids)
+        replay = capture.Replay(connection, out, replay_to, chosen, rate, new_ids)
         with Job(
             "capture", options, {"out": out, "replay_to": replay_to, "new_ids": new_ids, **chosen._asdict()}
         ) as job:
-            found = capture_job.replay(job, replay)
+            found = capture.replay(job, replay)
         if not is_quiet(options):
             goes_on = " (going on with one that was interrupted)" if found["resumed"] else ""
             sent = "which would be sent" if options.dry_run else f"{found['sent']:,} sent"
@@ -109,13 +109,13 @@ def capture(
         say_report(options)
         return
     assert entity is not None
-    want = capture_job.Want(connection, entity, out, cursor, cursor_bytes)
+    want = capture.Want(connection, entity, out, cursor, cursor_bytes)
     parameters = {"entity": entity, "out": out, "cursor": cursor, "cursor_bytes": cursor_bytes, "follow": follow}
     with Job("capture", options, parameters) as job:
         if follow:
-            capture_job.follow(job, want, every / 1000, lambda found: _print(found, options))
+            capture.follow(job, want, every / 1000, lambda found: _print(found, options))
         else:
-            _print(capture_job.run(job, want), options)
+            _print(capture.run(job, want), options)
     say_report(options)
 
 

@@ -65,7 +65,7 @@ def credits(
 
     TELEMETRY are the directories that brokers write to (partibus serve --telemetry sampled --telemetry-dir DIR).
     """
-    from partibus.pipeline import credits_job
+    from partibus.pipeline import credits
     from partibus.pipeline.job import Job
     from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 
@@ -83,7 +83,7 @@ def credits(
         "credits_per_s": credits_per_s,
     }  # fmt: skip
     with Job("credits", options, parameters) as job:
-        _print(job, credits_job.run(job, credits_job.Want(paths, settings, namespaces, since, until, names_max)))
+        _print(job, credits.run(job, credits.Want(paths, settings, namespaces, since, until, names_max)))
     say_report(options)
 
 

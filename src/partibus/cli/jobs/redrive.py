@@ -70,8 +70,7 @@ def redrive(
     if not 5_000 <= lease <= 3_600_000:
         raise click.UsageError("--lease must be from 5s to 1h")
     from partibus.pipeline.job import Job
-    from partibus.pipeline.redrive import Change
-    from partibus.pipeline.redrive_job import Want, run
+    from partibus.pipeline.redrive import Change, Want, run
 
     parsed = [Change.parse(change) for change in changes]
     want = Want(connection, entity, out, to, where, parsed, rate, new_ids, lease, revoke_locks, samples)

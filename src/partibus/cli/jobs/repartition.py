@@ -42,14 +42,14 @@ def repartition(
     ENTITY is a queue or TOPIC/Subscriptions/NAME. Nobody else receives from it meanwhile. Producers stop first, or are
     stopped by --close-source, else their newer messages may come to the new queue before older ones.
     """
-    from partibus.pipeline import repartition_job
+    from partibus.pipeline import repartition
     from partibus.pipeline.job import Job
 
-    want = repartition_job.Want(connection, source, to, state, partitions, leave, close_source, revoke_locks)
+    want = repartition.Want(connection, source, to, state, partitions, leave, close_source, revoke_locks)
     parameters: dict[str, Any] = want._asdict()
     del parameters["connection"]
     with Job("repartition", options, parameters) as job:
-        found = repartition_job.run(job, want)
+        found = repartition.run(job, want)
     if not is_quiet(options):
         _print(found, options.dry_run)
     say_report(options)
