@@ -7,6 +7,6 @@
                                         job.Job: session, progress, result, report
 ```
 
-The functions of a job know neither options nor files; what they need is an argument. docs/pipeline.md has the tables, the
-shape of results and the exit codes.
+The functions of a job know neither options nor files; what they need is an argument. docs/pipeline.md has the tables,
+the shape of results and the exit codes.
 """

@@ -1,7 +1,7 @@
 """The checked options of the data source for reading.
 
-`partibus.spark.option_table` lists them. Spark hands options over as text with names in any case. A connection string holds
-a key, so an `Options` never shows it: not in `repr`, not in an error.
+`partibus.spark.option_table` lists them. Spark hands options over as text with names in any case. A connection string
+holds a key, so an `Options` never shows it: not in `repr`, not in an error.
 """
 
 from collections.abc import Mapping
