@@ -117,6 +117,11 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     help="manual: time goes on only when it is told to, for tests.",
 )
 @click.option(
+    "--identity",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON file that names an identity provider whose tokens are taken beside keys (docs/access.md).",
+)
+@click.option(
     "--unclaimed-connections",
     type=click.IntRange(min=1),
     default=2_000,
@@ -197,6 +202,7 @@ def serve(
     emulator: bool,
     config: Path | None,
     clock: str,
+    identity: Path | None,
     unclaimed_connections: int,
     unclaimed_per_address: int,
     lock_cached: bool,
@@ -275,6 +281,7 @@ def serve(
         telemetry=TelemetrySettings(
             telemetry, telemetry_sample, telemetry_dir, telemetry_bytes, telemetry_roll / MS_PER_SECOND
         ),
+        identity=identity,
         otlp_endpoint=otlp_endpoint,
     )
     ctx.exit(serve_node(settings))

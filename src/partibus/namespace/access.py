@@ -10,10 +10,11 @@ import hmac
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Flag
+from typing import Protocol
 
 from partibus.errors import Unauthorized, shown
 from partibus.namespace.names import SUBSCRIPTIONS
-from partibus.namespace.sas import Path, Token, check_audience, parse_resource, parse_token, utf8
+from partibus.namespace.sas import PREFIX, Path, Token, check_audience, parse_resource, parse_token, utf8
 
 ROOT_POLICY = "RootManageSharedAccessKey"
 """The policy that every namespace has from its first start, with all rights."""
@@ -23,6 +24,11 @@ EMULATOR_KEY = "SAS_KEY_VALUE"
 
 KEY_CHARS_MIN = 16
 """Of a new key. 16 random letters and digits are 95 bits; keys that the broker makes have 44 characters of base64."""
+
+NOT_OPERATOR = (
+    "This concerns the server or its keys, and needs a key of the operator. Tokens of an identity provider open "
+    "entities only, and so does the emulator's key where the broker listens on other addresses than this machine's own."
+)
 
 
 class Right(Flag):
@@ -48,6 +54,14 @@ def rights_of(names: Iterable[str]) -> Right:
 def names_of(rights: Right) -> list[str]:
     """The words of all rights that are in it: Manage brings the others along (dialect section 9.3)."""
     return [name for name in ("Manage", "Send", "Listen") if RIGHTS[name] in rights]
+
+
+ROLES = {
+    "Azure Service Bus Data Owner": Right.MANAGE,
+    "Azure Service Bus Data Sender": Right.SEND,
+    "Azure Service Bus Data Receiver": Right.LISTEN,
+}
+"""What an identity provider's tokens may give, by the service's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +93,10 @@ class Grant:
     """Path of the entity whose policy it is; empty for the namespace. Never longer than ``path``."""
     key: str = field(default="", repr=False, compare=False)
     """The key that was shown, or that the token is signed with."""
+    operates: bool = True
+    """Whether Manage on the default namespace is the operator's, with all keys and namespaces of the server."""
+    sas: bool = True
+    """Of an access policy; otherwise of an identity provider's token, which is good until its end."""
 
     def allows(self, path: Path, right: Right, now_s: float) -> bool:
         """Whether it is good for ``right`` on ``path`` now."""
@@ -92,11 +110,29 @@ class Grant:
         return not self.owner or not below or below[0] == SUBSCRIPTIONS.lower() or below[0].startswith("$")
 
 
+class Identities(Protocol):
+    """What tokens of an identity provider are good for in one namespace."""
+
+    def grants(self, text: str) -> list[Grant]:
+        """The grants of a token, one at least. Raises `Unauthorized`."""
+        ...
+
+    def fetch_for(self, text: str, then: Callable[[], None]) -> bool:
+        """Whether the keys that check the token are being fetched; ``then`` is called behind it."""
+        ...
+
+
 class AccessPolicies:
     """The policies of a namespace by name, and those of its entities."""
 
-    def __init__(self, policies: Iterable[SasPolicy], *, emulator: bool = False) -> None:
-        """``policies`` stay for good. ``emulator`` also takes `EMULATOR_KEY` for the `ROOT_POLICY`."""
+    def __init__(
+        self, policies: Iterable[SasPolicy], *, emulator: bool = False, emulator_operates: bool = True
+    ) -> None:
+        """``policies`` stay for good. ``emulator`` also takes `EMULATOR_KEY` for the `ROOT_POLICY`; unless
+        ``emulator_operates`` that opens the entities of the namespace and nothing of the server."""
+        self._emulator_operates = emulator_operates
+        self.identities: Identities | None = None
+        """None: no identity provider is configured."""
         self._fixed = {policy.name: policy for policy in policies}
         self._added: dict[Path, dict[str, SasPolicy]] = {}
         """By path of the entity, empty for the namespace; no empty ones."""
@@ -177,7 +213,7 @@ class AccessPolicies:
                 "Check SharedAccessKey of the client."
             )
         owner, policy = good[0]
-        return Grant(name, policy.rights, owner, None, owner, key)
+        return Grant(name, policy.rights, owner, None, owner, key, self._operates(key))
 
     def check_token(self, text: str, audience: str, now_s: float, leeway_s: float = 0) -> Grant:
         """The grant of a token that is shown for ``audience``, the resource that the client is about to use.
@@ -205,11 +241,34 @@ class AccessPolicies:
                 f"The token is for {shown(token.signed_resource)} and not for {shown(audience)}. "
                 "Sign the entity that is used, or the namespace."
             )
-        return Grant(policy.name, policy.rights, resource.path, expires_s, owner, key)
+        return Grant(policy.name, policy.rights, resource.path, expires_s, owner, key, self._operates(key))
+
+    def check_any_token(self, text: str, audience: str, now_s: float, leeway_s: float = 0) -> list[Grant]:
+        """The grants of a shared access signature, as `check_token` has it, or of an identity provider's token. Raises
+        `Unauthorized`."""
+        if text.startswith(PREFIX):
+            return [self.check_token(text, audience, now_s, leeway_s)]
+        if self.identities is None:
+            raise Unauthorized(
+                "The token is no shared access signature: it does not begin with 'SharedAccessSignature sr='. This "
+                "broker takes no tokens of an identity provider. Use a key, or serve with --identity FILE "
+                "(docs/access.md)."
+            )
+        return self.identities.grants(text)
+
+    def fetch_keys(self, text: str, then: Callable[[], None]) -> bool:
+        """Whether the keys that check a token are being fetched; ``then`` is called behind it. Raises
+        `Unauthorized`."""
+        return not text.startswith(PREFIX) and self.identities is not None and self.identities.fetch_for(text, then)
+
+    def _operates(self, key: str) -> bool:
+        return self._emulator_operates or key != EMULATOR_KEY
 
     def renewed(self, grant: Grant) -> Grant | None:
         """What a grant is worth now that policies have changed: with the rights that its policy has now. None when the
         policy, or the key that was shown, is good no more."""
+        if not grant.sas:
+            return grant
         policy = self._find(grant.owner, grant.policy_name)
         if policy is None or grant.key not in self._keys(grant.owner, policy):
             return None

@@ -35,7 +35,7 @@ _SIZE_MAX_BYTES = 1024 * 1024
 _FORM = "Correct it, or move it away: new keys are made at the next start, and clients must be given them."
 
 
-def load_policies(data_directory: Path, *, emulator: bool = False) -> AccessPolicies:
+def load_policies(data_directory: Path, *, emulator: bool = False, emulator_operates: bool = True) -> AccessPolicies:
     """The policies in ``keys.json``, which is made at the first start.
 
     `UnusableFile` when others than its owner can use it, or it has another form; it is left as it was.
@@ -50,7 +50,7 @@ def load_policies(data_directory: Path, *, emulator: bool = False) -> AccessPoli
         raise UnusableFile(
             str(path), f"can't be used ({error.strerror})", "Check that the directory exists, is writable and has room."
         ) from error
-    return AccessPolicies(_parse(path, text), emulator=emulator)
+    return AccessPolicies(_parse(path, text), emulator=emulator, emulator_operates=emulator_operates)
 
 
 def new_key() -> str:

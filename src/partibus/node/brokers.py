@@ -39,7 +39,7 @@ class Brokers:
         clock = SystemClock()
         self._lock = lock_data_directory(settings.data, Owner("supervisor", token_hex(8)))
         self._places = find_stores(settings.data, settings.stores, created_ms=clock.now_ms())
-        self._access = load_policies(settings.data, emulator=settings.emulator)
+        self._access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
         load_secret(settings.data)
         catalog = Catalog(settings.data, len(self._places))
         if settings.config is not None:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from partibus.frontends.rest.metrics import Snapshot
+    from partibus.node.identity import IdentityProvider
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +123,8 @@ class Front:
         rehearsals.on_changed = lambda rules: announcer.spread({"rehearsals": to_plain(rules)})
 
         def serve(record: NamespaceRecord, access: AccessPolicies) -> Broker:
+            if self._identity is not None:
+                access.identities = self._identity.of(record.name)
             broker = Broker(
                 Namespace(catalog.of(record.namespace_id), clock, record, topics_by_row, queues_by_row),
                 access,
@@ -138,6 +141,11 @@ class Front:
             broker.tracer = self._tracing.tracer(record.name)
             return broker
 
+        self._identity: IdentityProvider | None = None
+        if settings.identity is not None:
+            from partibus.node.identity import open_provider
+
+            self._identity = open_provider(settings.identity, loop)
         self.broker = serve(catalog.list_namespaces()[0], access)
         self.namespaces = Namespaces(self.broker, catalog, lambda record: serve(record, AccessPolicies(())), announcer)
         if credits is not None:
@@ -294,6 +302,8 @@ class Front:
         self._backups.stop()
         for task in self._tasks:
             task.cancel()
+        if self._identity is not None:
+            self._identity.close()
         self._tracing.close()
         self.catalog.close()
 
@@ -351,7 +361,12 @@ class Front:
 
         new_message_id = self._amqp.ingress.new_message_id
         app = make_app(self.health, self._metrics, self._clock, self._advance, self.namespaces, new_message_id)
-        return HttpTurns(app, self.namespaces, self._turns)
+        turns = HttpTurns(app, self.namespaces, self._turns)
+        if self._identity is None:
+            return turns
+        from partibus.node.identity import WithKeys
+
+        return WithKeys(turns, self._identity)
 
     async def _metrics(self, only: str | None) -> "Snapshot":
         status, measured = await self._whole.status(), await self._whole.measurements()

@@ -115,7 +115,7 @@ def _join(settings: Settings, created_ms: int, us: Owner, address: "Address", re
             f"is not there, but the namespace of {registry.name} has keys already",
             "Copy it from the data directory of one of its brokers.",
         )
-    access = load_policies(settings.data, emulator=settings.emulator)
+    access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
     secret = read_secret(settings.cluster.secret or settings.data / SECRET_FILE, make=is_new)
     cluster = registry.join(token_hex(8), sha256(secret).hexdigest(), _digest_of_keys(keys, secret))
     _check_mark(settings.data, registry.name, cluster)

@@ -140,7 +140,7 @@ class Member:
             self._loop,
             self._clock,
             Catalog(settings.data, len(names), busy_timeout_s=CATALOG_BUSY_S),
-            load_policies(settings.data, emulator=settings.emulator),
+            load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local),
             {route.name: route for route in self.stores.routes},
             self.stores.runtimes.values,
             self,

@@ -60,7 +60,7 @@ class Node:
             for place, opener, store in zip(self._places, openers, opened, strict=True)
         ]
         catalog = Catalog(settings.data, len(self._places))
-        self._access = load_policies(settings.data, emulator=settings.emulator)
+        self._access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
         if settings.config is not None:
             apply_namespaces(catalog, read_config_json(settings.config), self.clock.now_ms())
         self._keys = first_keys(catalog)

@@ -1,6 +1,7 @@
 """What `partibus serve` is told."""
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,8 +71,22 @@ class Settings(Struct, frozen=True):
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     limits: Limits = field(default_factory=Limits)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    identity: Path | None = None
+    """A file that says which identity provider's tokens are taken; None: of none."""
+    origins: tuple[str, ...] = ()
+    """Of web pages that may use websockets, and change things over HTTP, beside pages of this broker."""
     otlp_endpoint: str = ""
     """URL of an OpenTelemetry collector that gets spans; empty: what the variables ``OTEL_*`` say."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine's own clients can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     @property
     def brokers_most(self) -> int:

@@ -7,7 +7,7 @@ from partibus.clock import Clock
 from partibus.errors import PartibusError, Unauthorized
 from partibus.frontends.amqp.errors import status_of
 from partibus.frontends.amqp.node import Reply, Request, Respond
-from partibus.namespace.access import AccessPolicies, Grant, Right
+from partibus.namespace.access import NOT_OPERATOR, AccessPolicies, Grant, Right
 from partibus.namespace.sas import Path
 
 PUT_TOKEN = "put-token"
@@ -43,8 +43,18 @@ class Claims:
         self._add(self._policies.check_key(policy_name, key))
 
     def show_token(self, token: str, audience: str) -> None:
-        """A SAS token for an audience. Raises `Unauthorized` and `ArgumentError`."""
-        self._add(self._policies.check_token(token, audience, self._now_s()))
+        """Take a token for an audience. Raise `Unauthorized` and `ArgumentError`."""
+        for grant in self._policies.check_any_token(token, audience, self._now_s()):
+            self._add(grant)
+
+    def fetch_keys(self, token: str, then: Callable[[], None]) -> bool:
+        """Whether the keys that check a token are being fetched; ``then`` is called behind it. Raise `Unauthorized`."""
+        return self._policies.fetch_keys(token, then)
+
+    def require_operator(self) -> None:
+        """Raise `Unauthorized` when no grant is the operator's."""
+        if not any(grant.operates and grant.allows((), Right.MANAGE, self._now_s()) for grant in self._grants.values()):
+            raise Unauthorized(NOT_OPERATOR)
 
     def require(self, right: Right, path: Path) -> None:
         """Raise `Unauthorized` when no grant allows ``right`` on ``path`` now."""
@@ -126,11 +136,20 @@ class CbsNode:
             )
         else:
             try:
-                self._claims.show_token(token, audience)
+                if self._claims.fetch_keys(token, lambda: self._show(token, audience, respond)):
+                    return
             except PartibusError as error:
                 respond(_reply(status_of(error), str(error)))
-            else:
-                respond(_reply(202, "Accepted"))
+                return
+            self._show(token, audience, respond)
+
+    def _show(self, token: str, audience: str, respond: Respond) -> None:
+        try:
+            self._claims.show_token(token, audience)
+        except PartibusError as error:
+            respond(_reply(status_of(error), str(error)))
+        else:
+            respond(_reply(202, "Accepted"))
 
 
 def _reply(code: int, text: str) -> Reply:

@@ -111,6 +111,9 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
 REHEARSALS = frozenset((rehearsal.FAIL, rehearsal.SLOW, rehearsal.HEAL, rehearsal.LIST))
 """They cost nothing: whoever rehearses a loss must be able to end it."""
 
+OPERATORS = REHEARSALS | {policies.LIST, policies.SET, policies.REGENERATE, policies.DELETE}
+"""They show or make keys, or concern all stores: not for grants that do not operate (`Grant.operates`)."""
+
 SERVER_OPERATIONS: dict[str, OnServer] = {
     cluster.STATUS: _of_default(cluster.status),
     backup.BACK_UP: _of_default(backup.back_up),
@@ -196,6 +199,8 @@ class NamespaceManagement:
 
         def run() -> None:
             self._claims.require(Right.MANAGE, (MANAGEMENT,))
+            if operation is None or request.operation in OPERATORS:
+                self._claims.require_operator()
             if operation is not None:
                 self._run(request, operation, respond)
             elif of_server is not None:

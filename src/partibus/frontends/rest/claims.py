@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from partibus.clock import Clock
 from partibus.errors import Unauthorized, shown
-from partibus.namespace.access import AccessPolicies, Grant, Right
+from partibus.namespace.access import NOT_OPERATOR, AccessPolicies, Grant, Right
 from partibus.namespace.sas import Path
 from partibus.units.account import CLAIMED
 
@@ -30,7 +30,7 @@ class Claims:
         token = request.headers.get("authorization")
         if token is None:
             raise _no_token()
-        return self._checked(self._grant(request, token, path), path, right)
+        return self._checked(self._grant(request, token, path, path, right), path, right)
 
     def _checked(self, grant: Grant, path: Path, right: Right) -> Grant:
         if not self.allows(grant, path, right):
@@ -46,7 +46,7 @@ class Claims:
         token = request.headers.get("authorization")
         if token is None:
             raise _no_token()
-        grant = self._grant(request, token, path)
+        grant = self._grant(request, token, path, entity, right)
         if narrow and len(grant.path) > len(entity):
             grant = replace(grant, path=entity)
         return self._checked(grant, entity, right)
@@ -60,19 +60,25 @@ class Claims:
         target = "/".join(path)
         if token is None:
             raise Unauthorized(f"Forwarding to '{target}' needs Manage on it, by a token in the header {header}.")
-        if not self.allows(self._grant(request, token, path), path, Right.MANAGE):
+        if not self.allows(self._grant(request, token, path, path, Right.MANAGE), path, Right.MANAGE):
             raise Unauthorized(f"The token in the header {header} does not have Manage on '{target}'.")
 
     def allows(self, grant: Grant, path: Path, right: Right) -> bool:
         """Whether the grant is good for it now."""
         return grant.allows(path, right, self._wall_clock.now_ms() / 1000)
 
-    def _grant(self, request: Request, token: str, path: Path) -> Grant:
+    def _grant(self, request: Request, token: str, path: Path, about: Path, right: Right) -> Grant:
+        """Of several that a token gives, one that has ``right`` on ``about``, if any does."""
         audience = f"{request.url.scheme}://{host_of(request)}/{quote('/'.join(path))}"
         now_s = self._wall_clock.now_ms() / 1000
-        grant = self._access.check_token(token.removeprefix(_BEARER), audience, now_s, LEEWAY_S)
+        grants = self._access.check_any_token(token.removeprefix(_BEARER), audience, now_s, LEEWAY_S)
         note_claim(request)
-        return grant
+        return next((grant for grant in grants if self.allows(grant, about, right)), grants[0])
+
+    def check_operator(self, request: Request) -> None:
+        """Raise `Unauthorized` unless the request shows Manage on the namespace and is the operator's."""
+        if not self.check(request, (), Right.MANAGE).operates:
+            raise Unauthorized(NOT_OPERATOR)
 
 
 def note_claim(request: Request) -> None:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from partibus.clock import Clock, SystemClock
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError, Unauthorized
-from partibus.namespace.access import AccessPolicies, Right
+from partibus.namespace.access import NOT_OPERATOR, AccessPolicies, Right
 
 BODY_BYTES_MAX = 1_024
 ADVANCE_MAX_MS = 366 * 24 * 3_600_000
@@ -50,6 +50,8 @@ class ClockRoute:
         grant = self._access.check_token(token, str(request.url), now_s)
         if not grant.allows((), Right.MANAGE, now_s):
             raise Unauthorized("The clock needs the Manage right on the namespace.")
+        if not grant.operates:
+            raise Unauthorized(NOT_OPERATOR)
 
 
 class ShowClock(ClockRoute):

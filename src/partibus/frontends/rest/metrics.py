@@ -94,7 +94,11 @@ class ShowMetrics:
         of_server = broker is self._namespaces.default
         is_open = of_server and (len(self._namespaces) == 1 or _is_local(request))
         if not is_open or "authorization" in request.headers:
-            Claims(broker.access, broker.wall_clock).check(request, (), Right.MANAGE)
+            claims = Claims(broker.access, broker.wall_clock)
+            if of_server and not is_open:
+                claims.check_operator(request)
+            else:
+                claims.check(request, (), Right.MANAGE)
         snapshot = await self._ask(None if of_server else broker.namespace.name)
         open_metrics = is_open_metrics(request.headers.get("accept", ""))
         return _Pieces(text_of(snapshot, open_metrics), content_type(open_metrics))

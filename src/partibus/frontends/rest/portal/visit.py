@@ -55,7 +55,7 @@ class Visit(Struct):
     @property
     def is_operator(self) -> bool:
         """May see what is the server's and not the namespace's, as with `/metrics`."""
-        return self.broker.is_default and self.can_manage
+        return self.broker.is_default and self.can_manage and self.grant.operates
 
     @property
     def is_post(self) -> bool:
