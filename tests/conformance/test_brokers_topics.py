@@ -42,7 +42,7 @@ def topic(broker: BrokerProcess) -> Iterator[str]:
     broker.delete_queue(name)
 
 
-@pytest.mark.row("C38", "K2")
+@pytest.mark.row("C38")
 def test_a_rule_that_was_answered_holds_through_every_broker(
     broker: BrokerProcess, connections: list[Client], topic: str
 ) -> None:
@@ -67,7 +67,6 @@ def test_a_rule_that_was_answered_holds_through_every_broker(
     assert found == [turn for turn in range(ROUNDS) for _ in range(CONNECTIONS)]
 
 
-@pytest.mark.row("K2")
 def test_a_subscription_is_there_and_gone_for_everybody_at_once(
     broker: BrokerProcess, connections: list[Client], topic: str
 ) -> None:

@@ -55,7 +55,6 @@ def test_all_copies_meet_in_one_partition_by_their_message_id(
     assert len({message.partition for message in found}) > 8
 
 
-@pytest.mark.row("K10")
 def test_message_id_is_no_key_without_duplicate_detection(
     javascript: JavaScriptServiceBus, make_queue: MakeQueue
 ) -> None:

@@ -58,7 +58,7 @@ def bodies(session: str, count: int, first: int = 0) -> list[bytes]:
     return [message.body for message in numbered(session, count, first)]
 
 
-@pytest.mark.row("K3", "K4", "P4", "P15")
+@pytest.mark.row("K3", "P4", "P15")
 def test_session_has_its_own_messages_in_order(
     broker: BrokerProcess, sdk: ServiceBusClient, queue: str, messages_in: CountMessages
 ) -> None:
@@ -78,7 +78,6 @@ def test_session_has_its_own_messages_in_order(
     assert messages_in(queue) == 3
 
 
-@pytest.mark.row("K4")
 def test_next_session_is_one_with_messages_that_nobody_holds(sdk: ServiceBusClient, queue: str) -> None:
     sdk.send_list(queue, [*numbered("a", 2), *numbered("b", 2)])
     first, second = sdk.accept_session(queue, None), sdk.accept_session(queue, None)

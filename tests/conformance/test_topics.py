@@ -96,7 +96,7 @@ def test_settling_in_one_subscription_leaves_the_others_alone(
     assert [messages_in(path, dead=dead) for path in (one, other) for dead in (False, True)] == [0, 0, 0, 0]
 
 
-@pytest.mark.row("K1", "K3", "K4", "P4")
+@pytest.mark.row("K1", "K3", "P4")
 @EACH
 def test_sessions_of_a_subscription_keep_their_order(broker: BrokerProcess, sdk: ServiceBusClient, topic: str) -> None:
     path = subscribe(broker, topic, "sessions", RequiresSession=True)

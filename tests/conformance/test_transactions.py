@@ -83,7 +83,7 @@ def peek_all(broker: BrokerProcess, queue: str) -> list[bytes]:
     return sorted(found)
 
 
-@pytest.mark.row("T1", "T2", "T3", "P4")
+@pytest.mark.row("T1", "P4")
 def test_a_transaction_is_seen_whole_when_it_is_committed(
     proton: TransactionalProton, python: PythonSync, queue: str, present: Present
 ) -> None:

@@ -10,7 +10,11 @@ outcome for the conformance page. Without a row the command runs the saboteurs w
     [[saboteur]]
     row = "K6"
     breaks = "a session id and a partition key that differ are accepted"
-    edits = [{ file = "partibus/x.py", find = "if a != b:", replace = "if False:" }]
+
+    [[saboteur.edits]]
+    file = "partibus/x.py"
+    find = "if a != b:"
+    replace = "if False:"
 
 `find` must occur exactly once in the file.
 """

@@ -338,7 +338,7 @@ class Alone:
         return set(found)
 
 
-@pytest.mark.row("D3", "R14", "K4")
+@pytest.mark.row("D3", "R14")
 @pytest.mark.parametrize("place", PLACES)
 def test_who_reads_alone_completes_what_it_was_shown_and_nothing_else_whatever_is_killed(
     tmp_path: Path, place: str

@@ -219,7 +219,7 @@ def test_a_machine_that_is_lost_costs_its_share_for_some_seconds_and_no_message(
     machines.settle("a", "b", "c")
 
 
-@pytest.mark.row("K4", "P13")
+@pytest.mark.row("P13")
 def test_a_session_that_is_held_through_one_machine_outlives_the_owner_on_another(machines: Machines) -> None:
     with ExitStack() as stack:
         queue = machines.brokers["a"].create_queue("sessions", RequiresSession=True, LockDuration="PT5M")
@@ -333,7 +333,7 @@ def apart(tmp_path_factory: pytest.TempPathFactory, server: PostgreSQLServer) ->
         catalog.kill()  # nobody needs it to end in good order
 
 
-@pytest.mark.row("A4", "K2", "K12", "P3")
+@pytest.mark.row("A4", "P3")
 def test_a_database_that_is_away_limits_what_is_in_it_and_nobody_takes_it_over(apart: Apart) -> None:
     machines, second = apart.machines, apart.stores
     a, b = machines.brokers["a"], machines.brokers["b"]

@@ -40,7 +40,7 @@ def test_what_was_acknowledged_is_there_after_broker_and_server_were_killed(
     assert list((tmp_path / "data" / "stores").iterdir()) == []
 
 
-@pytest.mark.row("P3", "K2", "K12", "A1")
+@pytest.mark.row("P3", "K2", "A1")
 def test_without_the_server_the_partitions_in_files_go_on(tmp_path: Path, server: PostgreSQLServer) -> None:
     schema = new_schema()
     url = server.url(parameters=f"schema={schema}&stores=6")

@@ -81,7 +81,6 @@ def executed(store: Path) -> int:
     return int(count)
 
 
-@pytest.mark.row("K12")
 def test_who_settles_while_the_owner_is_killed_is_told_what_became_of_it(tmp_path: Path) -> None:
     environment = {altered_broker.VARIABLE: f"answers_late:{LATE_S}"}
     with (

@@ -323,7 +323,6 @@ def play(seed: int) -> World:
 SEEDS = range(25)
 
 
-@pytest.mark.row("K12")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lines_that_are_cut(seed: int) -> None:
     world = play(seed)

@@ -220,7 +220,6 @@ async def test_what_another_broker_measures(tmp_path: Path) -> None:
         asked[0](b"too late")
 
 
-@pytest.mark.row("K2")
 @on_loop
 async def test_partitions_on_two_brokers_are_one_queue(tmp_path: Path) -> None:
     async with brokers(tmp_path, "a", "b") as (a, b):

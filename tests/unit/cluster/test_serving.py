@@ -152,7 +152,6 @@ def test_guest_that_is_gone_waits_for_no_session() -> None:
     assert (accepted.request, accepted.session) == (7_002, "late")
 
 
-@pytest.mark.row("K4")
 def test_session_that_was_released_or_has_ended_is_not_released_again() -> None:
     broker = FarBroker()
     sessioned(broker, "a", "b")

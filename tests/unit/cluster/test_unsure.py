@@ -195,7 +195,6 @@ def test_of_very_many_tokens_it_is_not_remembered_which_were_lost() -> None:
 # -- what waits at a route ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("K12")
 def test_settlements_wait_for_the_next_owner_and_sends_do_not() -> None:
     bench = Bench()
     bench.route.submit(ROW, OPTIONS, SEND, bench.answers.append)

@@ -166,7 +166,6 @@ class TestWhatIsStored:
         message = one(ingress, duplicates, with_key, BODY)
         assert (message.key, message.message_id) == ("k", "m")
 
-    @pytest.mark.row("K9")
     def test_ids_of_different_types_are_different_ids(self, ingress: Ingress, duplicates: Queue) -> None:
         ids: list[Any] = ["1", ULong(1), b"1", b"\x01", UUID(int=1), str(UUID(int=1)), "\0ULong 1", "\0\0ULong 1", ""]
         found = [one(ingress, duplicates, encode_properties(message_id=one_id), BODY).message_id for one_id in ids]

@@ -86,7 +86,7 @@ def test_what_is_not_scheduled_any_more_is_not_found_and_nothing_is_cancelled(wo
     assert [one.state for one in peek(client, "q")] == ["scheduled", "active"]
 
 
-@pytest.mark.row("K1", "K11", "P18")
+@pytest.mark.row("K1", "P18")
 def test_numbers_name_the_partitions_of_the_keys(world: World) -> None:
     client = world.client()
     world.queue("q", EnablePartitioning=True)
@@ -105,7 +105,7 @@ def test_numbers_name_the_partitions_of_the_keys(world: World) -> None:
     assert peek(client, "q") == []
 
 
-@pytest.mark.row("K2", "A1")
+@pytest.mark.row("A1")
 def test_a_key_whose_store_is_away_leaves_nothing_scheduled(world: World) -> None:
     client = world.client()
     world.queue("q", EnablePartitioning=True)

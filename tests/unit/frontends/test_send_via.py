@@ -133,7 +133,6 @@ def test_what_is_on_its_way_is_found_again_when_the_store_is_back(world: World) 
     assert left(world, "one") == [b"1"]
 
 
-@pytest.mark.row("T1")
 def test_on_another_amqp_session_another_entity_is_refused(world: World, desk: Desk) -> None:
     world.queue("one")
     link, deliveries = took_one(desk)

@@ -68,7 +68,6 @@ def operate(client: Client, operation: str, body: Mapping[str, object] | None = 
 
 
 class TestAccepting:
-    @pytest.mark.row("K4")
     def test_a_named_session_is_held_also_without_messages(self, world: World, queue: str) -> None:
         client = world.client()
         link = attach(client, "s")
@@ -348,7 +347,6 @@ class TestHolding:
         link = attach(client, "a")
         assert [IncomingMessage(d.payload).session_id for d in client.receive(link, 10)] == ["a", "a"]
 
-    @pytest.mark.row("K4")
     def test_an_abandoned_message_is_the_next_one_again(self, world: World, queue: str) -> None:
         fill(world, "s", body=b"1")
         fill(world, "s", body=b"2")

@@ -192,7 +192,7 @@ def test_open_transactions_of_a_connection_are_bounded(tmp_path: Path) -> None:
 # Sends and settlements ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("T1", "T2", "T3", "P4")
+@pytest.mark.row("T1", "P4")
 def test_messages_are_there_when_they_are_committed_and_not_before(desk: Desk) -> None:
     transaction = desk.declare()
     assert desk.send(transaction, keyed(b"1"), keyed(b"2")) == [in_transaction(transaction, ACCEPTED)] * 2
@@ -273,7 +273,6 @@ def test_a_message_is_settled_with_the_commit(
     assert (desk.left(), desk.left(dead=True)) == (left, dead)
 
 
-@pytest.mark.row("T1")
 def test_sends_and_settlements_are_committed_together(desk: Desk) -> None:
     """The consume-process-produce step that transactions are for."""
     desk.client.send(desk.sender, keyed(b"old"))
@@ -379,7 +378,6 @@ def test_a_session_that_is_given_up_before_the_commit_rolls_it_back(world: World
     assert [body_of(delivery) for delivery in desk.client.receive(again, 1)] == [b"old"]
 
 
-@pytest.mark.row("K8")
 def test_duplicates_are_dropped_in_transactions_too(plain: Desk) -> None:
     world = plain.world
     desk = Desk(world, world.queue("d", RequiresDuplicateDetection=True))
@@ -419,7 +417,6 @@ def test_a_message_without_a_key_is_refused_on_a_partitioned_queue(partitioned: 
     assert partitioned.left() == []
 
 
-@pytest.mark.row("T2", "K5")
 def test_on_a_plain_queue_messages_need_no_key(plain: Desk) -> None:
     transaction = plain.declare()
     plain.send(transaction, message(b"1"), keyed(b"2", "a"), keyed(b"3", "b"))
@@ -440,7 +437,7 @@ def test_a_second_key_is_refused_on_a_partitioned_queue(partitioned: Desk) -> No
     assert partitioned.left() == []
 
 
-@pytest.mark.row("T3", "T7", "P4")
+@pytest.mark.row("P4")
 def test_sessions_are_keys(world: World) -> None:
     desk = Desk(world, world.queue("s", EnablePartitioning=True, RequiresSession=True))
     transaction = desk.declare()

@@ -76,7 +76,6 @@ def scene() -> Scene:
     return Scene()
 
 
-@pytest.mark.row("K4")
 def test_the_holder_goes_on_with_what_he_has_and_gets_the_rest(scene: Scene) -> None:
     lock_id = scene.accept().lock_id
     assert scene.receive(lock_id, 3, receiver=5) == [1, 2, 3]

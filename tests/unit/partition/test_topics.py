@@ -513,7 +513,6 @@ def test_what_was_forwarded_before_is_not_shared_out_again() -> None:
     assert broker.bodies == 8
 
 
-@pytest.mark.row("T1")
 def test_sends_of_a_transaction_are_shared_out_together() -> None:
     broker = Broker(everything, only(2))
     taken = broker.ask(TOPIC, c.TakeNumbers(0, 3))

@@ -228,7 +228,6 @@ class TestNumbers:
             [first.partition_id << 48 | 1, first.partition_id << 48 | 2]
         ]
 
-    @pytest.mark.row("K2")
     @pytest.mark.parametrize(("fails", "error"), [(UNAVAILABLE, StoreUnavailable), (UNKNOWN, OutcomeUnknown)])
     def test_when_some_are_not_stored_the_others_are_cancelled(
         self, fails: r.Failed, error: type[PartibusError]

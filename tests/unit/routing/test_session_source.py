@@ -112,7 +112,6 @@ def lose_owner(bench: Bench) -> c.AcceptSession:
     return command
 
 
-@pytest.mark.row("K4")
 def test_the_next_owner_is_told_what_the_receiver_has_and_asked_for_what_it_waits_for() -> None:
     bench = Bench(is_stored=True)
     bench.source.ask(5, 1000)

@@ -84,7 +84,6 @@ def accepted(session: str, lock_id: int = 7) -> r.SessionAccepted:
 
 
 class TestNamed:
-    @pytest.mark.row("K3")
     def test_a_named_session_is_asked_for_where_its_messages_are(self) -> None:
         bench = Bench()
         bench.search("customer 17")
@@ -100,7 +99,6 @@ class TestNamed:
         bench.search("")
         assert [index for index, _ in bench.asked()] == [partition_for_key("", PARTITIONS)]
 
-    @pytest.mark.row("K4")
     def test_a_session_that_somebody_holds_is_refused_at_once(self) -> None:
         bench = Bench(1)
         bench.search("s")
@@ -108,7 +106,6 @@ class TestNamed:
         assert isinstance(bench.error, SessionCannotBeLocked)
         assert bench.receivers() == []
 
-    @pytest.mark.row("K2")
     def test_the_session_of_a_sick_partition_is_an_error_at_once(self) -> None:
         bench = Bench()
         home = partition_for_key("s", PARTITIONS)

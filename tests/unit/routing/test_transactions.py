@@ -149,7 +149,6 @@ def test_a_transaction_is_unknown_as_soon_as_its_commit_has_begun(
 # Pinning --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("T2", "T3")
 def test_on_a_partitioned_entity_the_key_decides_the_partition(transaction: Transaction) -> None:
     entity = Entity(partitions=PARTITIONS)
     send(transaction, entity, "k", "k")
