@@ -50,6 +50,7 @@ CONTROL = "tests/conformance/test_serve.py::test_health_says_200_and_each_store"
 IMPATIENT = ("partibus/testing/patience.py", "PATIENCE_S = 90.0", "PATIENCE_S = 10.0")
 """Edit of every copy: its tests are expected to wait in vain."""
 TEST_TIMEOUT_S = 60
+ROW_TIMEOUT_S = 900
 
 
 class Edit(TypedDict):
@@ -156,7 +157,7 @@ def carriers(row: str) -> list[str]:
 def prove(saboteur: Saboteur, workers: int) -> Proof:
     """Run the tests of the row against the patched copy.
 
-    Raises RuntimeError when the control test fails against the copy, or when pytest can't run.
+    Raises RuntimeError when the control test fails against the copy, or when pytest can't run or hangs.
     """
     tree = BUILD / saboteur.row
     shutil.rmtree(tree, ignore_errors=True)
@@ -192,7 +193,13 @@ def _pytest(tree: Path, workers: int, *arguments: str) -> int:
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "pytest.log").open("a", encoding="utf-8") as log:
         command = [sys.executable, "-m", "pytest", "-q", *spread, *limits, *arguments]
-        return subprocess.run(command, cwd=PROJECT, env=environment, stdout=log, stderr=log, check=False).returncode
+        try:
+            ran = subprocess.run(
+                command, cwd=PROJECT, env=environment, stdout=log, stderr=log, check=False, timeout=ROW_TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"the tests hang: not over within {ROW_TIMEOUT_S} s; see {log.name}") from error
+        return ran.returncode
 
 
 def _stale() -> Iterator[str]:
