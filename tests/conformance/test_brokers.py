@@ -193,7 +193,7 @@ def test_a_session_is_held_once_whichever_broker_is_asked(shared: BrokerProcess)
             assert session.nothing_left()
 
 
-@pytest.mark.row("P3", "K14", "C2")
+@pytest.mark.row("P3", "K14")
 def test_nothing_accepted_is_lost_with_a_broker(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
     unkeyed = make_queue(EnablePartitioning=True)
     keyed = make_queue(EnablePartitioning=True)

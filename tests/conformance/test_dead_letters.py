@@ -33,7 +33,7 @@ def bury(client: ServiceBusClient, queue: str, *bodies: bytes) -> None:
         client.dead_letter(queue, message, "reason", "description")
 
 
-@pytest.mark.row("C8", "P15")
+@pytest.mark.row("P15")
 def test_dead_letter_is_renewed_deferred_and_received_by_its_number(
     broker: BrokerProcess, sdk: ServiceBusClient, queue: str, messages_in: CountMessages
 ) -> None:

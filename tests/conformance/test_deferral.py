@@ -37,7 +37,7 @@ def defer_one(client: Client, queue: str, body: bytes = b"x") -> Received:
     return message
 
 
-@pytest.mark.row("P15", "C8")
+@pytest.mark.row("P15")
 def test_deferred_message_comes_only_by_its_number(
     sdk: ServiceBusClient, queue: str, messages_in: CountMessages
 ) -> None:

@@ -230,7 +230,6 @@ def test_too_many_deliveries_dead_letter_a_message_and_its_session_goes_on(
     assert (dead.body, dead.dead_letter_reason) == (b"a 0", "MaxDeliveryCountExceeded")
 
 
-@pytest.mark.row("C8")
 def test_deferred_message_of_a_session_comes_to_who_holds_the_session(sdk: ServiceBusClient, queue: str) -> None:
     sdk.send_list(queue, [*numbered("a", 2), *numbered("b", 1)])
     session = sdk.accept_session(queue, "a")

@@ -125,7 +125,7 @@ def over(opened: Callable[[str], ServiceBusClient], request: pytest.FixtureReque
     return opened(request.param)
 
 
-@pytest.mark.row("C1", "C2")
+@pytest.mark.row("C1")
 def test_messages_requests_and_errors_pass_on_every_way_to_the_broker(
     over: ServiceBusClient, make_queue: Callable[..., str]
 ) -> None:
@@ -144,7 +144,6 @@ def test_messages_requests_and_errors_pass_on_every_way_to_the_broker(
         over.send("no-such-queue", Outgoing(b"x"))
 
 
-@pytest.mark.row("C2")
 def test_who_does_not_trust_the_authority_connects_to_nothing(broker: BrokerProcess) -> None:
     address = f"https://localhost:{broker.amqps_port}"
     stranger = PythonSync(over_tls(broker), custom_endpoint_address=address, transport_type=TransportType.Amqp)
@@ -230,7 +229,6 @@ MANY = 20
 """Connections of which each of two brokers gets one, but once in a million times."""
 
 
-@pytest.mark.row("C2")
 @pytest.mark.parametrize("brokers", ["1", "2"])
 def test_certificate_is_replaced_without_a_restart_and_broken_files_change_nothing(
     tmp_path: Path, brokers: str

@@ -67,7 +67,7 @@ def test_without_the_server_the_partitions_in_files_go_on(tmp_path: Path, server
         assert set(there) <= {*range(64), *range(100, 200), *range(1_000, 1_064)}
 
 
-@pytest.mark.row("P1", "P2", "P11")
+@pytest.mark.row("P1", "P11")
 def test_the_stores_of_a_broker_that_is_killed_go_to_the_others(tmp_path: Path, server: PostgreSQLServer) -> None:
     schema = new_schema()
     url = server.url(parameters=f"schema={schema}&stores=16")

@@ -11,8 +11,6 @@ from contextlib import ExitStack, closing, suppress
 from itertools import cycle
 from pathlib import Path
 
-import pytest
-
 from partibus.client import ABANDON, COMPLETE, Client, OutgoingMessage, connect
 from partibus.client.cluster import cluster_status
 from partibus.client.errors import ClientError

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pytest
-
 from partibus.cluster.unsure import DISTRUST_S, STOOD_STILL_S, WAIT_S, Asked, Unsure
 from partibus.partition import commands as c
 from partibus.partition import replies as r

@@ -95,6 +95,8 @@ class TestStore(MemoryStore):
                 super().commit(writes)
             raise error
         super().commit(writes)
+        if self._servant.message_ms:
+            self._servant.host.delay_ms = len(writes.bodies) / 2 * self._servant.message_ms
 
 
 class Servant:
@@ -105,6 +107,8 @@ class Servant:
         self.host = Host(world.timeline, Random(1))
         self.fails: StoreError | None = None
         """What every commit raises."""
+        self.message_ms = 0.0
+        """How long each message of a commit takes; 0: a commit takes as long as any other job."""
         self.stays_away = False
         """The store can't be opened."""
         self.runtime = StoreRuntime(self._open, self.host, world.timeline, world.limits.store, subscribers=world)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partibus.amqp import ACCEPTED, Plain, Source, Target
+from partibus.amqp import ACCEPTED, Closed, Plain, Source, Target
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
 from tests.robustness.raw import transfer
 from tests.unit.frontends.harness import Client, World, body_of, message
@@ -344,3 +344,19 @@ def test_a_connection_whose_last_claim_has_ended_goes_after_a_while(world: World
     client.peer.tick(waits_s)
     world.wait()
     assert client.closed is not None
+
+
+@pytest.mark.row("C2")
+def test_a_connection_outlives_its_links_and_serves_the_next_ones(world: World) -> None:
+    client, queue = world.client(), world.queue("q")
+    for body in (b"first", b"second"):
+        sender = client.sender(queue)
+        client.send(sender, message(body))
+        sender.detach()
+        world.wait()
+        receiver = client.receiver(queue, delete=True)
+        (delivery,) = client.receive(receiver, 1)
+        assert body in delivery.payload
+        receiver.detach()
+        world.wait()
+    assert not any(isinstance(event, Closed) for event in client.events)

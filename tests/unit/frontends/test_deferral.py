@@ -50,7 +50,6 @@ def settle(client: Client, queue: str, tokens: list[UUID], status: str, **more: 
     assert ask(client, queue, "update-disposition", body) == (200, {})
 
 
-@pytest.mark.row("C8")
 def test_a_deferred_message_comes_by_its_number_under_lock(world: World) -> None:
     client = world.client()
     (number,) = deferred(client, world.queue("q"), 1)

@@ -378,7 +378,6 @@ class TestSettling:
         assert DELAY_KEY in (answer.state.error.description or "")
         assert messages_in(world, "q") == (1, 1)
 
-    @pytest.mark.row("C8")
     def test_a_deferred_message_stays_away(self, world: World) -> None:
         fill(world, world.queue("q"), 2)
         client = world.client()

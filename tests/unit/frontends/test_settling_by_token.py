@@ -324,3 +324,14 @@ def test_sequence_numbers_are_told_apart_by_their_digits() -> None:
     wide = [-(2**63), 2**64 - 1, 0, -1, 2**61 - 1, 1]
     body: dict[object, object] = {"sequence-numbers": Array(0x81, wide + wide)}
     assert sequence_numbers(body) == wide
+
+
+@pytest.mark.row("C8")
+@pytest.mark.parametrize("status", ["defered", "suspended"])
+def test_what_is_received_and_deleted_can_be_neither_deferred_nor_dead_lettered(world: World, status: str) -> None:
+    client = filled(world)
+    (delivery,) = client.receive(client.receiver("q", delete=True), 1)
+    body = {"disposition-status": status, "lock-tokens": uuids([token_of(delivery)])}
+    assert refusal(client, "q", "update-disposition", body)[0] == 410
+    assert not peek(client, "q")
+    assert not peek(client, "q/$DeadLetterQueue")

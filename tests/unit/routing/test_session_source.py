@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from partibus.errors import PartibusError, SessionLockLost
 from partibus.partition import commands as c
 from partibus.partition import replies as r
