@@ -161,7 +161,6 @@ def test_a_subscription_may_begin_with_another_rule(admin: JavaScriptAdmin, topi
     assert [(rule["name"], rule["filter"].get("subject")) for rule in page] == [("mine", "l")]
 
 
-@pytest.mark.row("F2")
 def test_forwarding(admin: JavaScriptAdmin) -> None:
     admin.call("createQueue", "target")
     queue = admin.call("createQueue", "source", {"forwardTo": "target"})

@@ -360,7 +360,6 @@ def test_rules_of_every_kind_are_made_changed_listed_and_deleted(admin: Admin, t
         admin.delete_rule(topic, "s", "broken")
 
 
-@pytest.mark.row("F2")
 def test_forwarding_is_set_at_creation_and_by_updates(admin: Admin, topic: str) -> None:
     admin.create_queue("target")
     queue = admin.create_queue("source", forward_to="target", forward_dead_lettered_messages_to="target")

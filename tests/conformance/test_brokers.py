@@ -112,7 +112,6 @@ def drain(broker: BrokerProcess, queue: str) -> list[str]:
     return bodies
 
 
-@pytest.mark.row("P1", "P11")
 def test_stores_and_partitions_are_spread_over_the_brokers(shared: BrokerProcess) -> None:
     assert [(one["id"], one["stores"]) for one in shared.ready["brokers"]] == [
         ("broker-0", 6),
@@ -125,7 +124,7 @@ def test_stores_and_partitions_are_spread_over_the_brokers(shared: BrokerProcess
     assert len({one.owner for one in found.stores[:BROKERS]}) == BROKERS
 
 
-@pytest.mark.row("P1", "P13", "A3")
+@pytest.mark.row("P13", "A3")
 def test_a_queue_is_the_same_through_every_connection(shared: BrokerProcess) -> None:
     with ExitStack() as stack:
         clients = connections(shared, "rhea", CONNECTIONS, stack)
@@ -193,7 +192,7 @@ def test_a_session_is_held_once_whichever_broker_is_asked(shared: BrokerProcess)
             assert session.nothing_left()
 
 
-@pytest.mark.row("P3", "K14")
+@pytest.mark.row("K14")
 def test_nothing_accepted_is_lost_with_a_broker(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
     unkeyed = make_queue(EnablePartitioning=True)
     keyed = make_queue(EnablePartitioning=True)
@@ -212,7 +211,6 @@ def test_nothing_accepted_is_lost_with_a_broker(broker: BrokerProcess, make_queu
         assert set(load.accepted) <= set(drain(broker, queue))
 
 
-@pytest.mark.row("P3")
 def test_a_broker_that_stands_still_is_replaced(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
     queue = make_queue(EnablePartitioning=True)
     seen = len(broker.log)
@@ -408,7 +406,7 @@ def test_limits_are_those_of_all_brokers_together(shared: BrokerProcess) -> None
         eventually("there is room for a connection", lambda: not refusal(lambda: connects(there.connection_string)))
 
 
-@pytest.mark.row("C35", "P11")
+@pytest.mark.row("C35")
 def test_a_broker_that_is_lost_takes_its_clients_out_of_the_count(broker: BrokerProcess) -> None:
     with ExitStack() as stack:
         there = AtEach(stack, broker, "narrow-2", {"connections": BROKERS})

@@ -91,7 +91,6 @@ def test_holder_may_dead_letter_a_dead_letter_again(
     assert messages_in(queue, dead=True) == 1
 
 
-@pytest.mark.row("C20")
 @pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
 def test_messages_expire_without_a_receiver_and_say_why(
     broker: BrokerProcess,
@@ -115,7 +114,6 @@ def test_messages_expire_without_a_receiver_and_say_why(
     assert all(message.dead_letter_description for message in found)
 
 
-@pytest.mark.row("C20")
 def test_expired_messages_of_a_session_are_never_delivered(
     broker: BrokerProcess, javascript: JavaScriptServiceBus, make_queue: MakeQueue, messages_in: CountMessages
 ) -> None:

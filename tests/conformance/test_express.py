@@ -104,7 +104,7 @@ def test_a_forced_message_is_stored_at_once(broker: BrokerProcess, python: Pytho
     assert [message.body for message in receive_all(python, queue, 3)] == [b"forced", b"forced", b"not"]
 
 
-@pytest.mark.row("C25", "C22")
+@pytest.mark.row("C25")
 def test_the_description_says_so(broker: BrokerProcess, make_queue: MakeQueue) -> None:
     queue, other = make_queue(EnableExpress=True, PartibusExpressBoundInMilliseconds=1_500), make_queue()
     http = Http(broker)
@@ -158,7 +158,6 @@ def test_what_is_forwarded_is_durable_where_it_arrives(
     assert Metrics(broker).sum("entity_never_written_messages_total", entity=end) == 0
 
 
-@pytest.mark.row("C22")
 def test_a_peek_shows_what_only_memory_has(broker: BrokerProcess, python: PythonSync, make_queue: MakeQueue) -> None:
     queue = make_queue(EnableExpress=True)
     python.send(queue, *[Outgoing(b"%d" % number) for number in range(20)])

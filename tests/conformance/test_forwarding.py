@@ -66,7 +66,7 @@ def transfer_dead_letters(azure: AzureClient, queue: str, count: int) -> list[Se
     return found
 
 
-@pytest.mark.row("F1", "F2", "F3", "K1")
+@pytest.mark.row("F1", "F3", "K1")
 @pytest.mark.parametrize("to_partitioned", [False, True], ids=["to-plain", "to-partitioned"])
 @pytest.mark.parametrize("from_partitioned", [False, True], ids=["from-plain", "from-partitioned"])
 def test_each_message_arrives_once_and_in_the_order_of_its_key(
@@ -100,7 +100,6 @@ def test_each_message_arrives_once_and_in_the_order_of_its_key(
     assert messages_in(source) == messages_in(target) == 0
 
 
-@pytest.mark.row("F2")
 def test_forwarding_begins_and_ends_by_update(
     broker: BrokerProcess,
     python: PythonSync,
@@ -261,7 +260,7 @@ def test_number_at_the_first_entity_and_messages_that_are_scheduled(
     assert numbers == sorted(set(numbers))
 
 
-@pytest.mark.row("F1", "F2", "F3", "C38")
+@pytest.mark.row("F1", "C38")
 @pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
 def test_through_a_topic_and_its_subscriptions(
     broker: BrokerProcess, sdk: ServiceBusClient, make_queue: MakeQueue, messages_in: CountMessages, partitioned: bool

@@ -172,7 +172,6 @@ def test_receivers_get_what_the_other_partitions_have_and_the_rest_later(
     assert [message.partition for message in receive_all(sdk, partitioned, 2, delete=True)] == [LOST, LOST]
 
 
-@pytest.mark.row("P3")
 def test_a_plain_queue_is_as_available_as_its_store(
     python: PythonSync, make_queue: MakeQueue, rehearsals: Rehearsals
 ) -> None:
@@ -186,7 +185,7 @@ def test_a_plain_queue_is_as_available_as_its_store(
     assert [message.body for message in receive_all(python, queue, 1, delete=True)] == [b"1"]
 
 
-@pytest.mark.row("A1", "A7")
+@pytest.mark.row("A7")
 def test_what_is_locked_in_a_lost_partition_is_settled_when_it_is_back(
     python: PythonSync, partitioned: str, rehearsals: Rehearsals, broker: BrokerProcess
 ) -> None:

@@ -248,7 +248,6 @@ def scrape(broker: BrokerProcess, host: str, headers: dict[str, str]) -> str:
         return str(error.code)
 
 
-@pytest.mark.row("C13")
 @pytest.mark.parametrize("broker", [1], indirect=True)
 def test_requests_commits_and_partitions_are_counted(broker: BrokerProcess) -> None:
     broker.create_queue("orders", EnablePartitioning=True)

@@ -137,7 +137,7 @@ def test_units_follow_the_load_and_every_broker_goes_by_it(tmp_path: Path) -> No
                 assert Namespaces(operator).get(NAME).options["units"] == 2
 
 
-@pytest.mark.row("R12", "P4")
+@pytest.mark.row("P4")
 def test_brokers_come_and_go_with_units_and_locks_and_sessions_stay(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, arguments=("--brokers", "1-2")) as broker, ExitStack() as stack:
         assert len(status(broker).brokers) == 1

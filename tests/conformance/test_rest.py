@@ -47,7 +47,7 @@ def waiting(method: str, queue: str, http: Http) -> bytes:
     ).encode()
 
 
-@pytest.mark.row("C1", "C6")
+@pytest.mark.row("C1")
 def test_a_message_goes_in_and_out_with_its_properties(http: Http, queue: str) -> None:
     target = queue.partition("/Subscriptions/")[0]
     sent = {

@@ -135,7 +135,6 @@ def test_time_that_has_passed_means_at_once_and_has_a_number_all_the_same(
     assert (message.body, message.sequence_number) == (b"x", number)
 
 
-@pytest.mark.row("C20")
 def test_time_to_live_of_a_scheduled_message_counts_from_its_time(
     broker: BrokerProcess, python: PythonSync, make_queue: MakeQueue, messages_in: CountMessages
 ) -> None:

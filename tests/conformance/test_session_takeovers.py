@@ -32,7 +32,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
-@pytest.mark.row("K4", "P4", "P13")
+@pytest.mark.row("K4", "P4")
 @pytest.mark.parametrize("library", ["javascript", "python"])
 def test_a_session_outlives_the_owner_of_its_store(broker: BrokerProcess, library: str) -> None:
     queue = broker.create_queue("sessions", EnablePartitioning=True, RequiresSession=True, LockDuration="PT5M")

@@ -61,7 +61,6 @@ def test_new_max_delivery_count_holds_for_messages_that_are_there(
     assert dead.dead_letter_reason == "MaxDeliveryCountExceeded"
 
 
-@pytest.mark.row("C20")
 def test_new_time_to_live_holds_for_the_next_message(
     broker: BrokerProcess, javascript: JavaScriptServiceBus, queue: str
 ) -> None:

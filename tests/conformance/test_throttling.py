@@ -67,7 +67,7 @@ def accepted(sender: Sender, count: int) -> int:
     return count - len(failures)
 
 
-@pytest.mark.row("R2", "R7", "R8", "R15")
+@pytest.mark.row("R2", "R8", "R15")
 def test_the_clients_own_retries_carry_everything_through_an_enforced_namespace(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         broker.create_queue("q", EnablePartitioning=True)

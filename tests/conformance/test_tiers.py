@@ -83,7 +83,6 @@ def refusal(call: Callable[[], Any]) -> str:
     return str(refused.value)
 
 
-@pytest.mark.row("P5")
 def test_basic_has_plain_queues_only_over_the_admin_api_too(broker: BrokerProcess, basic: str) -> None:
     with admin(broker, basic) as client:
         assert client.get_namespace_properties().messaging_sku == "Basic"
@@ -117,7 +116,7 @@ def test_basic_refuses_over_amqp_what_it_refuses_over_http(basic: str) -> None:
             Entities(client).create_topic("t", {})
 
 
-@pytest.mark.row("P6", "P8", "P9", "P23", "P24", "A11")
+@pytest.mark.row("P6", "P8", "P23", "P24", "A11")
 def test_entities_of_a_premium_namespace_have_its_partitions_and_sizes(
     broker: BrokerProcess, premium: str, parted: str
 ) -> None:

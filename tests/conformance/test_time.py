@@ -28,7 +28,7 @@ LOCK_MS = 60_000
 """LockDuration of a queue that does not say otherwise."""
 
 
-@pytest.mark.row("A7", "C18")
+@pytest.mark.row("A7")
 def test_lock_that_ran_out_is_lost_and_its_message_comes_again(
     broker: BrokerProcess, client: Client, queue: str, messages_in: CountMessages
 ) -> None:
@@ -100,7 +100,6 @@ def test_python_raises_lock_lost_for_each_way_to_settle(
             settle(message.token)
 
 
-@pytest.mark.row("C20")
 @pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
 def test_expired_message_is_never_delivered_and_goes_where_the_queue_says(
     broker: BrokerProcess, python: PythonSync, make_queue: MakeQueue, messages_in: CountMessages, partitioned: bool
@@ -120,7 +119,6 @@ def test_expired_message_is_never_delivered_and_goes_where_the_queue_says(
     assert (dead.body, dead.dead_letter_reason, dead.dead_letter_source) == (b"short", "TTLExpiredException", keeping)
 
 
-@pytest.mark.row("C20")
 def test_message_does_not_expire_while_it_is_locked(
     broker: BrokerProcess, client: Client, make_queue: MakeQueue, messages_in: CountMessages
 ) -> None:
@@ -132,7 +130,6 @@ def test_message_does_not_expire_while_it_is_locked(
     assert messages_in(queue) == 0
 
 
-@pytest.mark.row("C20")
 def test_time_to_live_of_the_queue_is_the_most_that_a_message_gets(
     broker: BrokerProcess, python: PythonSync, make_queue: MakeQueue, messages_in: CountMessages
 ) -> None:

@@ -273,7 +273,6 @@ def test_a_lock_that_has_ended_rolls_back(
     assert present(queue) == [b"old"]
 
 
-@pytest.mark.row("C7")
 def test_what_is_received_and_deleted_does_not_come_back(
     proton: TransactionalProton, python: PythonSync, queue: str, present: Present
 ) -> None:

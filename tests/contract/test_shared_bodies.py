@@ -191,7 +191,6 @@ def test_who_names_a_body_is_known_after_the_store_is_opened_anew(open_store: Op
     assert bodies(store) == [*range(10, MESSAGES)]
 
 
-@pytest.mark.row("F3")
 def test_marks_are_loaded_with_their_partition_and_go_with_it(open_store: Opener) -> None:
     store = open_store()
     writes = published(range(1))

@@ -170,7 +170,7 @@ def test_what_is_refused_is_said_at_its_field_and_nothing_typed_is_lost(
     assert "w" not in [queue.name for queue in admin.list_queues()]
 
 
-@pytest.mark.row("P9", "P27")
+@pytest.mark.row("P27")
 def test_a_change_holds_and_partitioning_is_for_life(browser: Browser, admin: ServiceBusAdministrationClient) -> None:
     browser.submit(form_of(browser, "create?kind=queue", "create"), Name="changed", UserMetadata="kept")
     form = form_of(browser, "change?path=changed", "change")

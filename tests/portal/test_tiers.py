@@ -9,7 +9,7 @@ import pytest
 from tests.portal.conftest import SignIn
 
 
-@pytest.mark.row("P26", "P5")
+@pytest.mark.row("P26")
 def test_basic_has_partitioning_ticked_and_nothing_that_it_has_not(
     sign_in: SignIn, make_namespace: Callable[..., str]
 ) -> None:

@@ -136,7 +136,7 @@ def test_while_another_machine_is_not_reached(machines: FarMachines, fail: Calla
     assert len(found) == len(set(found))
 
 
-@pytest.mark.row("P1", "R15")
+@pytest.mark.row("R15")
 def test_channels_that_are_cut_again_and_again(machines: FarMachines) -> None:
     accepted: set[int] = set()
     for turn in range(4):
@@ -149,7 +149,6 @@ def test_channels_that_are_cut_again_and_again(machines: FarMachines) -> None:
     assert len(found) == len(set(found))
 
 
-@pytest.mark.row("P1")
 def test_late_channels_are_late_and_nothing_else(machines: FarMachines) -> None:
     for way in machines.ways.values():
         way.to_target.delay_s = way.to_client.delay_s = 0.05

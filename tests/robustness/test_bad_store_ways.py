@@ -130,7 +130,7 @@ def test_a_late_database_is_slow_and_nothing_else(broker: BrokerProcess, way: Fa
     assert sorted(drained(broker, "orders")) == list(range(64))
 
 
-@pytest.mark.row("S1", "P3")
+@pytest.mark.row("S1")
 def test_a_database_without_connections_to_spare(tmp_path: Path, server: PostgreSQLServer) -> None:
     """Its stores are away with the reason, the others serve; when there are connections again, so do they."""
     role = f"r{os.getpid()}"

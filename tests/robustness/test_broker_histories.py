@@ -205,7 +205,7 @@ def sends_to_all(nemesis: Nemesis) -> str:
     return "waited for sends"
 
 
-@pytest.mark.row("P3", "A7")
+@pytest.mark.row("A7")
 def test_every_rule_holds_while_brokers_are_killed_and_stopped(tmp_path: Path) -> None:
     deeds = [Nemesis.kill_one, Nemesis.rehearse, Nemesis.stop_for_good, sends_to_all]
     verdict = run(7, 0, tmp_path, deeds, Stage(unavailable_max_ms=3 * UNAVAILABLE_MAX_MS))  # other tests run beside

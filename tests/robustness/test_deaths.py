@@ -47,7 +47,7 @@ def check(verdict: Verdict, deaths: int) -> None:
     assert len(verdict.deeds) == deaths, str(verdict)
 
 
-@pytest.mark.row("R14", "R15", "P11")
+@pytest.mark.row("R14", "R15")
 def test_at_points_of_stores_in_files(tmp_path: Path) -> None:
     check(run_with_deaths(tmp_path, altered_broker.NEAR_POINTS), len(altered_broker.NEAR_POINTS))
 

@@ -23,7 +23,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     assert "Traceback" not in broker.log
 
 
-@pytest.mark.row("C22", "C24")
+@pytest.mark.row("C22")
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_a_kill_loses_young_messages_only_and_no_forced_ones(broker: BrokerProcess, partitioned: bool) -> None:
     """By a clock that stands still: nobody's haste decides how old a message is."""
@@ -47,7 +47,6 @@ def test_a_kill_loses_young_messages_only_and_no_forced_ones(broker: BrokerProce
     assert not {*young} & {*found}, "nothing was in memory only"
 
 
-@pytest.mark.row("C22")
 def test_a_broker_that_is_stopped_loses_nothing(broker: BrokerProcess) -> None:
     broker.create_queue("q", EnableExpress=True, EnablePartitioning=True)
     broker.create_topic("t", EnableExpress=True)

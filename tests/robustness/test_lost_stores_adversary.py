@@ -27,7 +27,7 @@ def is_lost(machines: Machines, asked: str) -> bool:
     return set(troubles) == {LOST} and "has lost store" in str(troubles[LOST])
 
 
-@pytest.mark.row("A4", "S1")
+@pytest.mark.row("S1")
 def test_a_schema_that_is_gone_is_missed_while_brokers_run_and_when_they_start(
     tmp_path: Path, server: PostgreSQLServer
 ) -> None:

@@ -51,7 +51,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory, server: PostgreSQLServer)
         yield machines
 
 
-@pytest.mark.row("P1", "P11", "A3")
+@pytest.mark.row("A3")
 def test_any_of_them_serves_the_whole_namespace(tmp_path: Path, machines: Machines) -> None:
     seen = [machines.status(name) for name in "abc"]
     assert len({tuple((store.name, store.owner, store.epoch) for store in one.stores) for one in seen}) == 1
@@ -88,7 +88,7 @@ def test_any_of_them_serves_the_whole_namespace(tmp_path: Path, machines: Machin
         assert brokers["a"].describe("queue-0").messages == 0
 
 
-@pytest.mark.row("P1", "C38")
+@pytest.mark.row("C38")
 def test_a_rule_that_was_answered_holds_for_what_is_sent_through_any_of_them(machines: Machines) -> None:
     a, b = machines.brokers["a"], machines.brokers["b"]
     topic = a.create_topic("events", EnablePartitioning=True)
@@ -123,7 +123,7 @@ def namespace(machines: Machines, name: str, options: dict[str, object]) -> Iter
             Namespaces(operator).delete(name)
 
 
-@pytest.mark.row("C35", "P1")
+@pytest.mark.row("C35")
 def test_a_limit_of_connections_is_that_of_all_machines(machines: Machines) -> None:
     def is_let_in(string: str) -> bool:
         try:
@@ -147,7 +147,7 @@ def test_a_limit_of_connections_is_that_of_all_machines(machines: Machines) -> N
         eventually("there is room", lambda: is_let_in(at("c")))
 
 
-@pytest.mark.row("R11", "R13", "P1")
+@pytest.mark.row("R11", "R13")
 def test_units_are_a_part_of_all_machines_and_nobody_elses(machines: Machines) -> None:
     """A namespace with too much to do at one of them is refused at another, where a second one is not."""
     one = {"tier": "premium", "units": 1, "units-min": 1, "units-max": 1}
@@ -219,7 +219,6 @@ def test_a_machine_that_is_lost_costs_its_share_for_some_seconds_and_no_message(
     machines.settle("a", "b", "c")
 
 
-@pytest.mark.row("P13")
 def test_a_session_that_is_held_through_one_machine_outlives_the_owner_on_another(machines: Machines) -> None:
     with ExitStack() as stack:
         queue = machines.brokers["a"].create_queue("sessions", RequiresSession=True, LockDuration="PT5M")
@@ -333,7 +332,7 @@ def apart(tmp_path_factory: pytest.TempPathFactory, server: PostgreSQLServer) ->
         catalog.kill()  # nobody needs it to end in good order
 
 
-@pytest.mark.row("A4", "P3")
+@pytest.mark.row("A4")
 def test_a_database_that_is_away_limits_what_is_in_it_and_nobody_takes_it_over(apart: Apart) -> None:
     machines, second = apart.machines, apart.stores
     a, b = machines.brokers["a"], machines.brokers["b"]

@@ -129,7 +129,6 @@ def wake_after_the_loss_of_all_stores(nemesis: Nemesis) -> str:
     return f"stopped {pid} until it had lost its stores, and woke it"
 
 
-@pytest.mark.row("P11")
 def test_a_broker_that_wakes_after_its_stores_were_taken(tmp_path: Path, server: PostgreSQLServer) -> None:
     """The epoch in the store is enough, also where nobody ends a broker that is silent."""
     verdict = run_with("spares_the_silent", tmp_path, [wake_after_the_loss_of_all_stores], *stores_of(server))
@@ -137,7 +136,6 @@ def test_a_broker_that_wakes_after_its_stores_were_taken(tmp_path: Path, server:
     assert rules_broken(verdict) == set(), str(verdict)
 
 
-@pytest.mark.row("P11")
 def test_without_the_epoch_it_breaks_rules(tmp_path: Path, server: PostgreSQLServer) -> None:
     bugs, deeds = "spares_the_silent forgets_the_epoch", [wake_after_the_loss_of_all_stores]
     assert rules_broken(runs_until_a_rule_is_broken(bugs, tmp_path, deeds, server))

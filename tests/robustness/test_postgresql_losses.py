@@ -125,7 +125,7 @@ def test_the_database_is_killed_again_and_again_while_clients_send(tmp_path: Pat
     assert len(found) == len(set(found))
 
 
-@pytest.mark.row("S1", "P11")
+@pytest.mark.row("S1")
 def test_a_broker_that_stands_still_by_itself_goes_on(tmp_path: Path, server: PostgreSQLServer) -> None:
     """Nobody took its stores meanwhile, so they are still its own; locks that have ended are ended."""
     way = FaultProxy(("127.0.0.1", server.port))

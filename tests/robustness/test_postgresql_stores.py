@@ -16,7 +16,7 @@ from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness.ways import KEYS, client_of, drained, message, number_of
 
 
-@pytest.mark.row("S1", "P11")
+@pytest.mark.row("S1")
 def test_what_was_acknowledged_is_there_after_broker_and_server_were_killed(
     tmp_path: Path, server: PostgreSQLServer
 ) -> None:
@@ -40,7 +40,7 @@ def test_what_was_acknowledged_is_there_after_broker_and_server_were_killed(
     assert list((tmp_path / "data" / "stores").iterdir()) == []
 
 
-@pytest.mark.row("P3", "K2", "A1")
+@pytest.mark.row("K2", "A1")
 def test_without_the_server_the_partitions_in_files_go_on(tmp_path: Path, server: PostgreSQLServer) -> None:
     schema = new_schema()
     url = server.url(parameters=f"schema={schema}&stores=6")
@@ -67,7 +67,6 @@ def test_without_the_server_the_partitions_in_files_go_on(tmp_path: Path, server
         assert set(there) <= {*range(64), *range(100, 200), *range(1_000, 1_064)}
 
 
-@pytest.mark.row("P1", "P11")
 def test_the_stores_of_a_broker_that_is_killed_go_to_the_others(tmp_path: Path, server: PostgreSQLServer) -> None:
     schema = new_schema()
     url = server.url(parameters=f"schema={schema}&stores=16")

@@ -216,13 +216,13 @@ def travel(folder: Path, broker: BrokerProcess, doors: Sequence[str], hunt: Call
     assert mistakes([*history.operations, replace(came, sequence=came.sequence + 1)], dead)
 
 
-@pytest.mark.row("P11", "C38", "F1")
+@pytest.mark.row("C38", "F1")
 def test_messages_on_long_ways_while_brokers_are_killed_in_turns(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, arguments=("--brokers", str(BROKERS))) as broker:
         travel(tmp_path, broker, [broker.connection_string], partial(kill_in_turns, broker))
 
 
-@pytest.mark.row("P11", "C38", "F1")
+@pytest.mark.row("C38", "F1")
 def test_messages_on_long_ways_while_machines_are_lost(tmp_path: Path, server: PostgreSQLServer) -> None:
     with Machines(tmp_path, server).start("a", "b", "c") as machines:
         lost = [machines.brokers[name] for name in "ab"]

@@ -334,7 +334,7 @@ def play_all() -> None:
     assert 10 * lost < take_overs, "a lock is lost only when its owner is killed before the next commit"
 
 
-@pytest.mark.row("K4", "P13")
+@pytest.mark.row("K4")
 def test_sessions_go_on_at_the_next_owner() -> None:
     play_all()
 

@@ -202,7 +202,6 @@ def test_senders_sections_follow_the_brokers_whatever_is_present(
     assert b"".join(encoded).endswith(PROPERTIES_SECTION + APPLICATION_SECTION + REST)
 
 
-@pytest.mark.row("F1")
 def test_what_a_forwarded_message_brings_along_is_shown_once() -> None:
     """A delivery has each annotation once: the message's own takes the place of the broker's."""
     data = pack(rest=REST, annotation_count=1, annotations=pairs({Symbol("x"): 1}))

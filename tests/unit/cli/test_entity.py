@@ -109,7 +109,6 @@ def test_topics_and_subscriptions_have_their_own_options(broker: TinyBroker, run
     assert len(broker.requests) == seen
 
 
-@pytest.mark.row("A3", "A4")
 def test_list_and_show_as_tables_and_as_json(broker: TinyBroker, run: Run) -> None:
     limited = {**QUEUE, "name": "limited", "availability": "Limited", "partitions-away": [3, 11]}
     broker.answers["partibus:list-entities"] = lambda body: (200, None, "", {"entities": [QUEUE, limited]})

@@ -37,7 +37,7 @@ def rows(result: Result) -> list[dict[str, object]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-@pytest.mark.row("R10", "P6", "P8")
+@pytest.mark.row("R10")
 def test_life_of_a_namespace(broker: BrokerProcess) -> None:
     operator = broker.connection_string
     made = run(operator, "namespace", "create", "acme-1", "--throttling", "observe", "--limit", "entities=2")

@@ -83,7 +83,6 @@ def test_what_is_no_property_is_refused(text: str) -> None:
         key_value(text)
 
 
-@pytest.mark.row("R12")
 @pytest.mark.parametrize(("text", "found"), [("1", (1, None)), ("64", (64, None)), ("1-4", (1, 4)), ("2-2", (2, 2))])
 def test_numbers_of_brokers(text: str, found: tuple[int, int | None]) -> None:
     assert brokers(text) == found

@@ -95,7 +95,6 @@ def test_entities_are_created_listed_and_deleted(broker: TinyBroker, client: Cli
     assert broker.tokens == [f"sb://127.0.0.1:{broker.port}/"]
 
 
-@pytest.mark.row("A3", "A4")
 def test_entity_with_stores_away_says_whose_counts_are_missing(broker: TinyBroker, client: Client) -> None:
     limited = {**QUEUE, "availability": "Limited", "partitions-away": [3, 11]}
     broker.answers["partibus:get-entity"] = lambda body: (200, None, "OK", limited)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,7 +64,6 @@ def test_the_loss_of_a_broker_moves_its_stores_only(count: int, brokers: set[str
     }
 
 
-@pytest.mark.row("P11")
 def test_neighbouring_partitions_begin_at_different_brokers() -> None:
     wanted = assign(16, NAMES[:4], {})
     assert all(wanted[store] != wanted[store + 1] for store in range(15))

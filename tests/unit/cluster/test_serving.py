@@ -38,7 +38,6 @@ def near_receive(broker: FarBroker, count: int = 10) -> r.Granted:
     return broker.granted()
 
 
-@pytest.mark.row("P14")
 def test_reservations_of_a_guest_that_is_gone_are_free_at_once() -> None:
     broker = FarBroker()
     broker.answered(broker.send(4))

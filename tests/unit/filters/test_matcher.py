@@ -187,7 +187,6 @@ def test_parameters_tell_equal_texts_apart() -> None:
     assert matched(rules, one, yes).shares == {1: [one], 2: [yes]}
 
 
-@pytest.mark.row("R5")
 def test_a_message_costs_an_evaluation_for_each_rule() -> None:
     """However few of them are really made."""
     rules = {key: [rule(CorrelationFilter(label="x"))] for key in range(10)} | {10: [rule(TrueFilter()), rule("a = 1")]}

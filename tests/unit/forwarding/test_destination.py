@@ -87,7 +87,6 @@ def test_without_a_key_the_position_alone_decides_in_runs() -> None:
     assert places == [3, 3, 3, 4, 0]
 
 
-@pytest.mark.row("F1")
 def test_what_the_destination_does_not_take() -> None:
     assert refused(stored(), destination(requires_session=True)) == "Session ID is null"
     assert refused(stored(), destination(message_size_max_bytes=20)) == "MessageSizeExceeded"

@@ -102,7 +102,6 @@ def test_dead_letters_are_purged_too(world: World) -> None:
     assert found == {"message-count": 2}
 
 
-@pytest.mark.row("A1")
 def test_a_partition_that_is_away_is_told(world: World) -> None:
     client = filled(world, 30, EnablePartitioning=True)
     store = world.store_of("q", partition_for_key("k", 16))

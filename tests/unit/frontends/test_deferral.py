@@ -188,7 +188,6 @@ def test_more_than_one_reply_can_hold_is_refused_and_nothing_is_lost(
     assert len(messages(receive(client, "q", numbers[:3]))) == 3
 
 
-@pytest.mark.row("A1")
 def test_a_store_that_is_away_leaves_no_message_of_the_others_locked(world: World) -> None:
     client = world.client()
     numbers = deferred(client, world.queue("q", EnablePartitioning=True), 32)

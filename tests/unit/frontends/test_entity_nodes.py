@@ -66,7 +66,6 @@ class TestPeeking:
         (found,) = peek(client, "q")
         assert (found.state, found.delivery_count) == ("active", 1)
 
-    @pytest.mark.row("A1")
     def test_a_session_whose_store_is_away(self, world: World) -> None:
         client = world.client()
         world.queue("q", RequiresSession=True, EnablePartitioning=True)

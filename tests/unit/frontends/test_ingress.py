@@ -90,7 +90,6 @@ class TestWhatIsStored:
         assert stored.application_properties == given[3]
         assert stored.rest == BODY
 
-    @pytest.mark.row("C20")
     def test_the_largest_time_to_live_is_no_limit_and_is_shown_as_it_was(self, ingress: Ingress, queue: Queue) -> None:
         """Clients write it for whatever is longer than 49.7 days, with the true one in the properties."""
         for ttl_ms, lives_ms in ((TTL_MAX_MS, None), (TTL_MAX_MS - 1, TTL_MAX_MS - 1)):

@@ -465,7 +465,6 @@ class TestAStoreThatFails:
         fill(world, "q", 1)
         assert bodies(client.deliveries(again)) == [b"0"]
 
-    @pytest.mark.row("A1")
     def test_a_partitioned_queues_receiver_goes_on(self, world: World) -> None:
         client = world.client()
         link = client.receiver(world.queue("q", EnablePartitioning=True))

@@ -105,7 +105,6 @@ def test_numbers_name_the_partitions_of_the_keys(world: World) -> None:
     assert peek(client, "q") == []
 
 
-@pytest.mark.row("A1")
 def test_a_key_whose_store_is_away_leaves_nothing_scheduled(world: World) -> None:
     client = world.client()
     world.queue("q", EnablePartitioning=True)

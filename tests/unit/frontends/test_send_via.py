@@ -76,7 +76,7 @@ def took_one(desk: Desk) -> tuple[Any, list[Any]]:
     return link, desk.client.receive(link, 1)
 
 
-@pytest.mark.row("T1", "F1", "F3")
+@pytest.mark.row("T1", "F1")
 @pytest.mark.parametrize("to_partitioned", [False, True])
 def test_one_is_completed_and_others_are_sent_elsewhere_together(
     world: World, desk: Desk, *, to_partitioned: bool
@@ -156,7 +156,7 @@ def test_a_destination_that_is_gone_leaves_a_transfer_dead_letter(world: World, 
     assert "could not be found" in str(desk.client.refusal(link))
 
 
-@pytest.mark.row("F1", "F3")
+@pytest.mark.row("F1")
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_a_link_that_names_another_destination(world: World, *, partitioned: bool) -> None:
     desk = Desk(world, world.queue("via", EnablePartitioning=partitioned))
@@ -192,7 +192,6 @@ def test_who_sends_through_an_entity_needs_a_claim_for_both(world: World, desk: 
     assert plain.is_open
 
 
-@pytest.mark.row("F1")
 def test_a_destination_that_goes_while_a_link_leads_to_it_is_not_found(world: World, desk: Desk) -> None:
     world.queue("one")
     link = desk.client.sender("via", desk.session, properties={THROUGH: "one"})

@@ -162,7 +162,6 @@ class TestOverload:
         assert len(bodies(client, "q")) == 60
 
 
-@pytest.mark.row("P9")
 def test_a_batch_is_stored_message_by_message(world: World) -> None:
     client = world.client()
     sender = client.sender(world.queue("q"))

@@ -312,7 +312,6 @@ class TestNodes:
 
 
 class TestPolicies:
-    @pytest.mark.row("R2")
     def test_observing_refuses_nothing_and_counts_what_would_have_been(self, world: World) -> None:
         throttle(world, ThrottlingPolicy.OBSERVE)
         client = world.client()

@@ -582,7 +582,6 @@ def test_a_lock_that_ends_before_the_commit_rolls_it_back(plain: Desk) -> None:
     assert plain.left() == [b"old"]
 
 
-@pytest.mark.row("C7")
 def test_what_is_received_and_deleted_is_in_no_transaction(plain: Desk) -> None:
     plain.client.send(plain.sender, message(b"x"))
     link = plain.client.receiver("q", delete=True)

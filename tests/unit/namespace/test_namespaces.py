@@ -111,7 +111,6 @@ class TestApart:
         with pytest.raises(ArgumentError, match="an existing queue or topic"):
             acme.create_queue("source", {"ForwardTo": "target"})
 
-    @pytest.mark.row("F1")
     @pytest.mark.parametrize("name", ["ForwardTo", "ForwardDeadLetteredMessagesTo"])
     def test_a_target_by_an_address_in_another_namespace_is_refused(self, namespaces: Namespaces, name: str) -> None:
         acme, bravo = namespaces.create("acme-1", STANDARD), namespaces.create("bravo-1", STANDARD)
@@ -204,7 +203,6 @@ class TestOptions:
         with pytest.raises(InvalidOperation, match="which stays"):
             member.namespaces.delete("Default")
 
-    @pytest.mark.row("P9")
     def test_the_tier_and_the_partitions_are_no_options_of_an_update(self, namespaces: Namespaces) -> None:
         namespaces.create("acme-1", NamespaceOptions(tier=Tier.PREMIUM, partition_count=2))
         with pytest.raises(ArgumentError, match="tier is 'standard'"):

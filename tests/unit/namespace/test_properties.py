@@ -73,7 +73,6 @@ def test_the_properties_of_every_kind_are_read_back(kind: EntityKind) -> None:
     assert options_of(kind, properties_of(kind, EntityOptions())) == EntityOptions()
 
 
-@pytest.mark.row("F2")
 @pytest.mark.parametrize("field", ["ForwardTo", "ForwardDeadLetteredMessagesTo"])
 @pytest.mark.parametrize(
     ("raw", "name"),
@@ -172,7 +171,7 @@ def test_values_are_read_in_our_units() -> None:
     assert queue_options(queue_properties(options)) == options
 
 
-@pytest.mark.row("P25", "P7")
+@pytest.mark.row("P25")
 def test_enable_partitioning_means_sixteen_partitions() -> None:
     assert queue_options({"EnablePartitioning": True}).partitioned
     assert not queue_options({"EnablePartitioning": False}).partitioned

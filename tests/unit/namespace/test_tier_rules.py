@@ -47,7 +47,6 @@ BASIC_LACKS = [
 ]
 
 
-@pytest.mark.row("P5")
 @pytest.mark.parametrize(("name", "options"), BASIC_LACKS, ids=[name for name, _ in BASIC_LACKS])
 def test_basic_has_queues_of_the_plain_kind_only(catalog: Catalog, name: str, options: EntityOptions) -> None:
     of_tier(catalog, Tier.BASIC)
@@ -74,7 +73,7 @@ def test_basic_has_no_topics_and_keeps_messages_for_two_weeks(catalog: Catalog) 
     assert made(catalog, "many", options=PARTITIONED)[1] == 16
 
 
-@pytest.mark.row("P6", "P7")
+@pytest.mark.row("P6")
 @pytest.mark.parametrize("partitions", [1, 2, 4, 8, 16])
 def test_in_premium_the_namespace_says_how_many_partitions(catalog: Catalog, partitions: int) -> None:
     of_tier(catalog, Tier.PREMIUM, partitions)
@@ -204,7 +203,7 @@ def test_a_namespace_may_have_other_limits_than_its_tier(catalog: Catalog) -> No
         made(catalog, "two")
 
 
-@pytest.mark.row("P10", "R10")
+@pytest.mark.row("R10")
 def test_what_came_from_another_tier_keeps_what_it_has(catalog: Catalog) -> None:
     standard = {
         "wide": EntityOptions(partitioned=True, max_size_mb=5 * 1024, express=True),

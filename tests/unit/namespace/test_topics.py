@@ -225,7 +225,6 @@ def test_a_target_is_spelt_as_it_was_made(namespace: Namespace) -> None:
     assert (queue.forward_to, queue.forward_dead_lettered_to) == (None, None)
 
 
-@pytest.mark.row("F2")
 def test_a_target_exists_when_it_is_set_and_may_go_later(namespace: Namespace) -> None:
     with pytest.raises(ArgumentError, match=r"ForwardTo is 'gone', but must be an existing queue or topic\. Create it"):
         namespace.create("q", EntityOptions(forward_to="gone"))
@@ -246,7 +245,6 @@ def chain(namespace: Namespace, *names: str) -> Queue:
     return made
 
 
-@pytest.mark.row("F2")
 @pytest.mark.parametrize(
     ("last", "words"),
     [
@@ -262,7 +260,6 @@ def test_a_way_back_is_refused_with_its_names(namespace: Namespace, last: Entity
     assert namespace.queue("c").forward_to is None
 
 
-@pytest.mark.row("F2")
 def test_a_way_back_through_a_topic_is_found(namespace: Namespace) -> None:
     topic(namespace)
     chain(namespace, "a", "b")
@@ -273,7 +270,6 @@ def test_a_way_back_through_a_topic_is_found(namespace: Namespace) -> None:
         subscription(namespace, "T/Subscriptions/other", forward_to="T")
 
 
-@pytest.mark.row("F2")
 def test_a_name_that_comes_back_closes_no_circle(namespace: Namespace) -> None:
     chain(namespace, "a", "b")
     namespace.delete("b")

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from partibus.clock import ManualClock
 from partibus.message import Message, pack
 from partibus.namespace.entity import Entity
@@ -77,7 +75,6 @@ def all_durable(node: Node) -> bool:
     return all(runtime.is_durable(runtime.decided) for runtime in node.runtimes)
 
 
-@pytest.mark.row("C20")
 def test_what_expires_is_gone_and_durable(tmp_path: Path) -> None:
     async def scene(node: Node, hand: Hand) -> None:
         entity = node.broker.create_queue("q", {"DeadLetteringOnMessageExpiration": True, "EnablePartitioning": True})

@@ -223,7 +223,6 @@ def test_who_leads_changes_the_number_of_units_and_others_follow(whole: Whole) -
     assert leading.watch.units == other.watch.units == 2
 
 
-@pytest.mark.row("R12")
 def test_scaling_takes_only_what_is_free(process: Process) -> None:
     process.watch.leads = True
     process.member.namespaces.create("other-plant", premium(4))

@@ -55,7 +55,6 @@ def written(partition: Partition, events: list[Event]) -> Writes:
     return writes
 
 
-@pytest.mark.row("F1")
 def test_what_is_reserved_to_be_forwarded_stays_so_until_it_is() -> None:
     partition = filled(FORWARDS, 3)
     grants = granted(partition, forward(1))
@@ -70,7 +69,7 @@ def test_what_is_reserved_to_be_forwarded_stays_so_until_it_is() -> None:
     assert partition.state.subqueues[0].messages == 0
 
 
-@pytest.mark.row("F1", "R14")
+@pytest.mark.row("R14")
 def test_another_forwarder_gets_what_its_predecessor_had_and_is_the_only_one() -> None:
     partition = filled(FORWARDS, 3)
     first = granted(partition, forward(1))
@@ -81,7 +80,7 @@ def test_another_forwarder_gets_what_its_predecessor_had_and_is_the_only_one() -
     assert [(grant.receiver, positions([grant])) for grant in more] == [(2, [4])]
 
 
-@pytest.mark.row("F1", "P16")
+@pytest.mark.row("P16")
 def test_nothing_is_granted_behind_what_others_hold() -> None:
     partition = filled(PLAIN, 5)
     locked = granted(partition, c.Receive(0, 9, 2, 1 << 20))
@@ -95,7 +94,6 @@ def test_nothing_is_granted_behind_what_others_hold() -> None:
     assert positions(granted(partition, completed)) == [3, 4, 5]
 
 
-@pytest.mark.row("F1")
 def test_reservations_of_a_front_end_hold_up_until_they_lapse() -> None:
     partition = filled(PLAIN, 3)
     granted(partition, c.Receive(0, 9, 1, 1 << 20, reserve=True))
@@ -104,7 +102,6 @@ def test_reservations_of_a_front_end_hold_up_until_they_lapse() -> None:
     assert positions(granted(partition, c.Tick(), 100)) == [1, 2, 3]
 
 
-@pytest.mark.row("F1")
 def test_deferred_messages_hold_nothing_up() -> None:
     partition = filled(PLAIN, 2)
     locked = granted(partition, c.Receive(0, 9, 1, 1 << 20))
@@ -113,7 +110,6 @@ def test_deferred_messages_hold_nothing_up() -> None:
     assert positions(granted(partition, forward(1))) == [2]
 
 
-@pytest.mark.row("F1")
 def test_what_waits_to_be_forwarded_does_not_expire_and_does_when_it_no_longer_waits() -> None:
     partition = filled(FORWARDS, 2, ttl_ms=50)
     assert partition.handle(c.Tick(), 60).loads == []
@@ -125,7 +121,6 @@ def test_what_waits_to_be_forwarded_does_not_expire_and_does_when_it_no_longer_w
     assert isinstance(load, w.SweepLoad)
 
 
-@pytest.mark.row("F1")
 def test_what_can_not_go_on_is_a_transfer_dead_letter() -> None:
     partition = filled(FORWARDS, 2)
     assert len(list(partition.counts())) == 2  # no row for a sub-queue that nobody has needed
@@ -149,7 +144,7 @@ def send(partition: Partition, origin: list[int], now_ms: int = 0) -> list[Event
     return step.events
 
 
-@pytest.mark.row("F1", "R14")
+@pytest.mark.row("R14")
 def test_each_position_is_stored_once() -> None:
     partition = Partition(ROW, PLAIN)
     events = send(partition, [4, 5, 9])
@@ -164,7 +159,7 @@ def test_each_position_is_stored_once() -> None:
     assert partition.state.subqueues[0].messages == 5
 
 
-@pytest.mark.row("F1", "R14")
+@pytest.mark.row("R14")
 def test_marks_are_loaded_with_the_partition() -> None:
     snapshot = Snapshot(10, 10, 0, {}, [], [], {}, {ORIGIN: 9})
     partition = Partition(ROW, PLAIN, snapshot)
@@ -172,7 +167,7 @@ def test_marks_are_loaded_with_the_partition() -> None:
     assert partition.state.subqueues[0].messages == 0
 
 
-@pytest.mark.row("F1", "K9")
+@pytest.mark.row("K9")
 def test_a_repeated_send_is_no_duplicate_of_itself() -> None:
     """The ids of what has come before are passed over with it: those that follow keep their own."""
     partition = Partition(ROW, PartitionOptions(duplicate_window_ms=10_000))
@@ -188,7 +183,7 @@ def test_a_repeated_send_is_no_duplicate_of_itself() -> None:
 # Who reads a forwarding sub-queue alone ------------------------------------------------------------------------------
 
 
-@pytest.mark.row("F1", "D3")
+@pytest.mark.row("D3")
 @pytest.mark.parametrize("revoke", [False, True])
 def test_nobody_reads_alone_what_goes_on_to_another_entity(revoke: bool) -> None:
     partition = filled(FORWARDS, 3)
@@ -200,7 +195,7 @@ def test_nobody_reads_alone_what_goes_on_to_another_entity(revoke: bool) -> None
     assert [type(reply) for reply in step.replies] == [r.CursorOpened], "who only looks is not in the way"
 
 
-@pytest.mark.row("F1", "D3")
+@pytest.mark.row("D3")
 def test_what_is_on_its_way_when_forwarding_ends_is_waited_for_also_by_who_revokes() -> None:
     partition = filled(FORWARDS, 3)
     reserved = granted(partition, forward(1))
@@ -216,7 +211,7 @@ def test_what_is_on_its_way_when_forwarding_ends_is_waited_for_also_by_who_revok
     assert partition.state.subqueues[0].messages == 0
 
 
-@pytest.mark.row("F1", "D3")
+@pytest.mark.row("D3")
 def test_a_lease_from_before_the_forwarding_holds_and_its_next_run_takes_over() -> None:
     partition = filled(PLAIN, 3)
     partition.handle(c.OpenCursor(5, 0, "reader", lease_ms=1_000), 0)

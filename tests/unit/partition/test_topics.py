@@ -414,7 +414,6 @@ def test_a_topic_that_is_gone_refuses() -> None:
 # -- what the topic does itself ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("C20")
 def test_scheduled_messages_wait_at_the_topic_and_are_shared_out_when_they_are_due() -> None:
     broker = Broker(nothing, everything, only(2))
     due_ms = broker.timeline.now_ms() + 5_000
@@ -502,7 +501,6 @@ def test_duplicates_are_told_by_the_topic() -> None:
     assert broker.bodies == 6
 
 
-@pytest.mark.row("F3")
 def test_what_was_forwarded_before_is_not_shared_out_again() -> None:
     broker = Broker(everything, tagged("b"))
     for known in (0, 2):

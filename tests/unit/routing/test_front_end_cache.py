@@ -271,7 +271,6 @@ class TestBytes:
 
 
 class TestAPartitionThatFails:
-    @pytest.mark.row("A1")
     def test_the_others_go_on(self) -> None:
         front = Front()
         source, got = front.receiver()
@@ -340,7 +339,6 @@ class TestAPartitionThatFails:
         front.partitions[0].fail()
         assert stopped == [True]
 
-    @pytest.mark.row("P14")
     def test_answers_that_come_after_the_store_was_given_up_are_for_whoever_asked(self) -> None:
         """An owner that gives its store up tells receivers at once, and still answers what it had begun."""
         front = Front()

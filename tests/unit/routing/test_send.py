@@ -69,7 +69,7 @@ def test_a_plain_entity_has_no_choice() -> None:
     assert stored(partitions) == {0: ["a", None]}
 
 
-@pytest.mark.row("K1", "P11")
+@pytest.mark.row("K1")
 def test_equal_keys_meet_in_one_partition_in_order() -> None:
     route, partitions = entity()
     keys = [f"key-{index % 50}" for index in range(500)]

@@ -197,7 +197,6 @@ class TestElsewhere:
         assert throttle.refuses(Operation.RECEIVE)
 
 
-@pytest.mark.row("R2")
 @pytest.mark.parametrize("rules", [0, 2])
 def test_what_is_observed_is_what_would_be_refused(timeline: Timeline, rules: int) -> None:
     """The same requests, with a policy that refuses and with one that looks on."""

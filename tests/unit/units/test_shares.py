@@ -28,7 +28,6 @@ def test_what_is_left_is_for_those_without_units_and_never_nothing() -> None:
     assert left_of(8, 2, 4) == LEFT_MIN / 2
 
 
-@pytest.mark.row("R12")
 @pytest.mark.parametrize(("units", "brokers"), [(0, 1), (3, 1), (4, 2), (7, 2), (8, 3), (16, 4), (40, 4)])
 def test_there_are_as_many_brokers_as_units_want_and_one_unit_for_the_others(units: int, brokers: int) -> None:
     assert brokers_wanted(units, 1, 4, 4) == brokers

@@ -158,7 +158,6 @@ def test_what_the_partition_needs_is_beside_the_message() -> None:
     assert shown(READER.from_headers([], b"", QUEUE))[1]["MessageId"] == "made-here"
 
 
-@pytest.mark.row("C20")
 @pytest.mark.parametrize(
     ("given", "lives_ms"),
     [
