@@ -20,8 +20,6 @@ from partibus.frontends.rest.exposition import (
     pieces,
 )
 
-pytestmark = pytest.mark.row("C13")
-
 
 class Clock:
     def __init__(self) -> None:
