@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from partibus.units.scaling import DOWN_MS, UP_MS, Scaling
 from partibus.units.shares import UNITS
 
-pytestmark = pytest.mark.row("R12")
-
 
 class Namespace:
     """Wants so many units of processor time."""
@@ -30,6 +28,7 @@ class Namespace:
                 self.units = units
 
 
+@pytest.mark.row("R12")
 def test_more_when_the_load_stays_high() -> None:
     namespace = Namespace()
     namespace.run(UP_MS // 1_000, 0.75)
@@ -38,6 +37,7 @@ def test_more_when_the_load_stays_high() -> None:
     assert namespace.units == 2
 
 
+@pytest.mark.row("R12")
 def test_step_by_step_up_to_what_the_load_needs() -> None:
     namespace = Namespace()
     namespace.run(600, 5.0)
@@ -53,6 +53,7 @@ def test_a_burst_changes_nothing() -> None:
     assert namespace.changes == []
 
 
+@pytest.mark.row("R12")
 def test_less_when_the_load_stays_low_and_not_before() -> None:
     namespace = Namespace(units=4)
     namespace.run(DOWN_MS // 1_000, 0.2)
