@@ -2,7 +2,7 @@
 
 Times are wall-clock milliseconds since 1970, UTC: deadlines are persisted and outlive the process. Within a process
 time must not jump when somebody sets the machine's clock, and must go on while the machine sleeps; hence wall time at
-start plus the boot-time clock. Only a store that has seen a later time moves it, forward.
+start plus the boot-time clock. Only `SystemClock.catch_up` moves it, forward, to where the machine's clock is by now.
 """
 
 import time
@@ -42,7 +42,8 @@ class SystemClock:
         return (self._start_ns + time.clock_gettime_ns(_BOOT_CLOCK)) // NS_PER_MS
 
     def catch_up(self, seen_ms: int) -> bool:
-        """Jump to a time that somebody has seen already, and go on from there; False when it is there. Any thread."""
+        """Jump to a time that the machine's clock has reached, and go on from there; False when it is there already.
+        Any thread."""
         with self._moving:
             behind_ns = seen_ms * NS_PER_MS - self._start_ns - _boot_time_ns()
             if behind_ns <= 0:

@@ -46,6 +46,9 @@ class StoreLimits(Struct, frozen=True):
     """Longest time that rows nobody waits for wait for a commit to travel with (rows C13, C14: up to 20 ms)."""
     lazy_operations: int = 1_000
     """With so many of them the commit starts without waiting."""
+    clock_ahead_ms: int = 300_000
+    """A store that was used at a later time than this machine's clock shows is not opened when the difference is
+    larger: one of the two clocks is wrong. Locks in it may last that much longer (ADR 0021)."""
     express_bytes: int = 128 * MIB
     """Stored bytes of express messages that only memory has, of all stores that a broker owns; past it a partition
     writes what it has at once. 50,000 messages of 1 KiB a second for two seconds and a half (D18)."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -12,9 +17,11 @@ from partibus.client import connect
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.patience import PATIENCE_S
 from tests.robustness import altered_broker
-from tests.robustness.ways import client_of, message, number_of
+from tests.robustness.ways import KEYS, client_of, drained, message, number_of
 
 HOUR_S = 3_600
+DAY_MS = 24 * HOUR_S * 1_000
+AHEAD_S = 3
 
 
 class MovedClock:
@@ -91,18 +98,55 @@ def test_a_clock_that_jumps_to_and_fro_under_load_changes_nothing(machine: Moved
     assert found == list(range(400))
 
 
-def test_a_clock_set_back_between_two_runs_prolongs_no_lock(machine: MovedClock) -> None:
+def test_a_clock_set_back_a_little_between_two_runs_prolongs_locks_by_that_at_most(machine: MovedClock) -> None:
     machine.broker.create_queue("soon", LockDuration="PT5S")
-    machine.set(HOUR_S // 2)
-    machine.broker.restart()  # the clock is ahead, by less than what tokens are good for
+    machine.set(AHEAD_S)
+    machine.broker.restart()
     with client_of(machine.broker) as client:
         client.sender("soon").send([message(1)])
         (locked,) = client.receiver("soon").receive(1, timeout_s=PATIENCE_S)
     machine.set(0)
-    machine.broker.restart()  # somebody has set it right: the lock would end in half an hour and five seconds
+    machine.broker.restart()  # an operator has set it right
     with client_of(machine.broker) as client:
-        (again,) = client.receiver("soon").receive(1, timeout_s=PATIENCE_S)
+        (again,) = client.receiver("soon").receive(1, timeout_s=AHEAD_S + PATIENCE_S)
         assert (number_of(again), again.delivery_count) == (1, 1)
-        assert again.locked_until_ms is not None
         assert locked.locked_until_ms is not None
-        assert again.locked_until_ms > locked.locked_until_ms
+        assert time.time() * 1_000 >= locked.locked_until_ms, "no lock ends on a time that the machine has not reached"
+
+
+def test_a_wrong_time_in_an_empty_store_expires_nothing_in_others(tmp_path: Path) -> None:
+    """It is six days ahead: followed, it would end times to live everywhere, and be written to every store."""
+    arguments = ("--store", "sqlite:17")  # one more than a partitioned queue has partitions
+    with BrokerProcess(tmp_path, arguments=arguments) as broker:
+        broker.create_queue("days", EnablePartitioning=True, DefaultMessageTimeToLive="P1D")
+        with client_of(broker) as client:
+            for key in KEYS:
+                client.sender("days").send([message(KEYS.index(key), key)])
+    before = [highest(broker, number) for number in range(17)]
+    wrong_ms = round(time.time() * 1_000) + 6 * DAY_MS
+    empty = before.index(0)
+    with closing(sqlite3.connect(store_file(broker, empty))) as connection, connection:
+        connection.execute("UPDATE owner SET highest_ms = ?", (wrong_ms,))
+    with BrokerProcess(tmp_path, arguments=arguments) as broker:
+        with client_of(broker) as client:
+            client.sender("days").send([message(number) for number in range(64, 80)])
+        with pytest.raises(HTTPError) as health:
+            urlopen(f"{broker.http_url}/health")
+        assert "serve with --accept-clock once" in health.value.read().decode()
+    told = [highest(broker, number) for number in range(17)]
+    assert told.pop(empty) == wrong_ms
+    assert max(told) < wrong_ms - 5 * DAY_MS, "nothing has spread"
+    with BrokerProcess(tmp_path, arguments=(*arguments, "--accept-clock")) as broker:
+        assert sorted(drained(broker, "days", range(80))) == list(range(80))
+        assert urlopen(f"{broker.http_url}/health").status == 200
+    assert highest(broker, empty) < wrong_ms - 5 * DAY_MS
+
+
+def store_file(broker: BrokerProcess, number: int) -> Path:
+    return broker.data / "stores" / f"store-{number:02}.db"
+
+
+def highest(broker: BrokerProcess, number: int) -> int:
+    with closing(sqlite3.connect(store_file(broker, number))) as connection:
+        ((highest_ms,),) = connection.execute("SELECT highest_ms FROM owner").fetchall()
+    return int(highest_ms)

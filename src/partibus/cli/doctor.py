@@ -18,6 +18,8 @@ from partibus.spark.java import find_java
 
 _SQLITE_LEAST: Final = (3, 35, 0)
 # The stores' statements use RETURNING.
+_WAL_RESET_BUG: Final = (((3, 7, 0), (3, 44, 6)), ((3, 45, 0), (3, 50, 7)), ((3, 51, 0), (3, 51, 3)))
+# From each version to the one that mends it: https://sqlite.org/wal.html#walresetbug.
 _SLOW_SYNC_MS: Final = 20.0
 _ROOM_BYTES: Final = 1 << 30
 
@@ -70,6 +72,12 @@ def _sqlite() -> Check:
     found, least = sqlite3.sqlite_version, ".".join(map(str, _SQLITE_LEAST))
     if sqlite3.sqlite_version_info < _SQLITE_LEAST:
         return Check("SQLite", "fail", found, f"use a Python that is built with SQLite {least} or newer")
+    if any(first <= sqlite3.sqlite_version_info < fixed for first, fixed in _WAL_RESET_BUG):
+        advice = (
+            "has the WAL-reset bug, which the broker's order of checkpoints avoids; let no other program write to the "
+            "files of a running broker (docs/loss.md), or use a Python with SQLite 3.51.3 or newer"
+        )
+        return Check("SQLite", "warn", found, advice)
     return Check("SQLite", "ok", found)
 
 

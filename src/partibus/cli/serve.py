@@ -136,6 +136,11 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     help="The same for one address of clients.",
 )
 @click.option(
+    "--accept-clock",
+    is_flag=True,
+    help="Turn the time of stores back that a wrong clock has written to; give it once (docs/loss.md).",
+)
+@click.option(
     "--lock-cached",
     is_flag=True,
     help="Lock the messages that a front end caches for partitioned queues, as the service does.",
@@ -205,6 +210,7 @@ def serve(
     identity: Path | None,
     unclaimed_connections: int,
     unclaimed_per_address: int,
+    accept_clock: bool,
     lock_cached: bool,
     stores: tuple[str, ...],
     catalog: str | None,
@@ -270,6 +276,7 @@ def serve(
         config=config,
         ready_file=ready_file,
         manual_clock=clock == "manual",
+        accept_clock=accept_clock,
         stores=stores,
         catalog=catalog,
         cluster=cluster,

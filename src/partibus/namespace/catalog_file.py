@@ -1,16 +1,26 @@
-"""The catalog in a SQLite file: made owner-only, checked before anything in it is used or changed."""
+"""The catalog in a SQLite file: made owner-only, checked before anything in it is used or changed.
 
+Brokers of one machine share it. SQLite before 3.51.3 can lose pages when one connection commits while another begins a
+checkpoint of a log that is copied already (https://sqlite.org/wal.html#walresetbug). So a checkpoint follows a commit
+of the same broker, which no checkpoint has copied, and brokers make checkpoints one after the other: `_Turn`.
+"""
+
+import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from partibus.durable import LOG_SUFFIX, rewrite, sync_directory
 from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
 from partibus.namespace.catalog_database import FORMAT_VERSION, Row, schema_steps
 
 FILE_NAME = "catalog.db"
 BUSY_TIMEOUT_S = 5.0
+
+CHECKPOINT_BYTES = 1 << 20
+"""The log is copied into the file after a commit that finds it as long."""
 
 _RESTORE = "Restore it from a backup, or start with an empty data directory."
 _CHECK_PLACE = "Check that the directory exists, is writable and has room."
@@ -23,7 +33,22 @@ class CatalogFile:
         """Opens or makes ``catalog.db``. `UnusableFile` when it can't be used. ``busy_timeout_s``: how long a call
         waits while another process is in the middle of a change."""
         self._path = data_directory / FILE_NAME
-        self._connection = open_catalog_file(self._path, busy_timeout_s)
+        self._busy_timeout_s = busy_timeout_s
+        self._turn = _Turn(self._path)
+        self._failed_sync = False
+        self._open()
+
+    def _open(self) -> None:
+        self._descriptor = -1
+        self._connection = open_catalog_file(self._path, self._busy_timeout_s)
+        try:
+            self._descriptor = os.open(self._path, os.O_RDWR)
+            if self._log_bytes() > 0:
+                self._rewrite()
+        except (sqlite3.Error, OSError) as error:
+            self._failed_sync = True
+            self.close()
+            raise UnusableFile(str(self._path), f"can't be used ({error})", _CHECK_PLACE) from error
 
     @property
     def name(self) -> str:
@@ -49,13 +74,19 @@ class CatalogFile:
             raise self._unavailable(error) from error
 
     def begin(self, *, writing: bool) -> None:
+        if self._failed_sync:
+            self._open_anew()
         self.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
 
     def commit(self) -> None:
         try:
-            self._connection.execute("COMMIT")
+            if self._log_bytes() >= CHECKPOINT_BYTES and self._turn.take_now():
+                self._commit_and_copy()
+            else:
+                self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self.rollback()
+            self._failed_sync = self._failed_sync or _is_failed_sync(error)
             if error.sqlite_errorname in ("SQLITE_FULL", "SQLITE_BUSY"):
                 raise self._unavailable(error) from error
             raise OutcomeUnknown(
@@ -70,12 +101,110 @@ class CatalogFile:
         """Nothing to do: brokers that share a file have a supervisor, who tells them (ADR 0007)."""
 
     def close(self) -> None:
-        self._connection.close()
+        """Idempotent."""
+        with ExitStack() as closing:
+            closing.callback(self._turn.close)
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                closing.callback(os.close, descriptor)
+            if self._failed_sync:
+                # SQLite makes a checkpoint when the last connection is closed, and one that only reads can't.
+                with suppress(sqlite3.Error):
+                    reader = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+                    closing.callback(reader.close)
+                    reader.execute("SELECT version FROM format").fetchall()
+            self._connection.close()
+
+    def _rewrite(self) -> None:
+        """Bring to the disk what the log says. Raises `sqlite3.Error`, `OSError`."""
+        connection = self._connection
+        connection.execute(f"PRAGMA busy_timeout = {round(BUSY_TIMEOUT_S * 1_000)}")
+        with self._turn.taken():
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                rewrite(self._path, self._descriptor)
+            finally:
+                connection.execute("ROLLBACK")
+        connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1_000)}")
+
+    def _open_anew(self) -> None:
+        """Write again what a failed sync may have kept from the disk (`partibus.durable`). Raises StoreUnavailable."""
+        self.close()
+        try:
+            self._open()
+        except UnusableFile as error:
+            raise StoreUnavailable(f"{error} Nothing was changed. Try again.") from error
+        self._failed_sync = False
+
+    def _commit_and_copy(self) -> None:
+        """Commit and copy the log into the file. The caller has the turn, so no other broker copies meanwhile."""
+        try:
+            # A change that surely adds to the log, also where the transaction itself changes nothing.
+            ((marks,),) = self._connection.execute("PRAGMA user_version").fetchall()
+            self._connection.execute(f"PRAGMA user_version = {(marks + 1) % (1 << 31)}")
+            self._connection.execute("COMMIT")
+            try:
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            except sqlite3.Error as error:
+                # The change is stored; the log stays as it is until the next one.
+                self._failed_sync = _is_failed_sync(error)
+        finally:
+            self._turn.give_up()
+
+    def _log_bytes(self) -> int:
+        try:
+            return self._path.with_name(self._path.name + LOG_SUFFIX).stat().st_size
+        except OSError:
+            return 0
 
     def _unavailable(self, error: sqlite3.Error) -> StoreUnavailable:
         return StoreUnavailable(
             f"{self._path}: the catalog can't be used now ({error}); nothing was changed. Try again."
         )
+
+
+class _Turn:
+    """The right to make a checkpoint, which one broker of the machine has at a time."""
+
+    def __init__(self, catalog: Path) -> None:
+        """Nothing is opened before it is wanted."""
+        self._path = catalog.with_suffix(".lock")
+        self._descriptor = -1
+
+    def take_now(self) -> bool:
+        """Take the turn, unless another broker has it or the lock can't be used: the next commit tries again."""
+        try:
+            self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def give_up(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Wait for the turn, a few milliseconds, and give it up at the end."""
+        self._lock(fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            self.give_up()
+
+    def _lock(self, how: int) -> None:
+        if self._descriptor < 0:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._descriptor, how)
+
+    def close(self) -> None:
+        """Idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _is_failed_sync(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode in (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
 
 
 def open_catalog_file(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
@@ -106,11 +235,7 @@ def _make_owner_only(path: Path) -> None:
     """SQLite gives the files that it puts beside a database the mode of the database."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(path.parent)
     except FileExistsError:
         return
     except OSError as error:
@@ -122,6 +247,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     version = _checked_format(connection, path, tables) if tables else 0
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA foreign_keys = ON")
     if version == FORMAT_VERSION:
         return

@@ -117,7 +117,7 @@ class Member:
         self._meters = self._telemetry.meters
         names = body["store_names"]
         places = [StorePlace(*place) for place in body["store_places"]]
-        check_time = stored_time(self._clock, self._time_jumped, self._loop)
+        check_time = stored_time(self._clock, settings, self._time_jumped, self._loop)
         self._openers = [Opener(place, StoreOwner(*self._us), check_time=check_time) for place in places]
         self._places = places
         self._serving = Serving()

@@ -63,6 +63,8 @@ class Settings(Struct, frozen=True):
     config: Path | None = None
     ready_file: Path | None = None
     manual_clock: bool = False
+    accept_clock: bool = False
+    """Open stores that were used at a much later time than this machine's clock shows, and turn their time back."""
     stores: tuple[str, ...] = ()
     """URLs of stores in databases, and ``sqlite:N``; none: files in the data directory. See `store.opening`."""
     catalog: str | None = None

@@ -1,7 +1,9 @@
-"""A broker's time is never behind that of a store which it opens, whoever wrote to it last (D26).
+"""Checks the times that stores remember: no broker goes by a time that its machine has not reached (D26).
 
-Else a clock that was set back between two runs, or that of another machine which takes a store over, would prolong
-every lock and put off whatever is scheduled. It jumps, in one step: what has ended already has ended.
+A store remembers the latest time of its commits. A store that is ahead of this machine's clock was used by a clock that
+is ahead, or this machine's is behind. Following it would expire messages, also those of other stores, and note the
+wrong time there. So a small difference is ignored: locks last that much longer. A store with a larger one is not opened
+until an operator has said which clock was wrong (ADR 0021).
 """
 
 import asyncio
@@ -10,46 +12,61 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from partibus.clock import Clock, SystemClock
+from partibus.node.settings import Settings
 from partibus.partition.ports import StoreError
 from partibus.store.opening import CheckTime
 
-AHEAD_MAX_MS = 7 * 24 * 3_600_000
-"""A store that is ahead by more was written to by a clock that was wrong, or this machine's is wrong; to follow would
-write down a wrong time for years."""
-
 _DRIFT_MAX_MS = 1_000
-"""Clocks of processes that have run for long differ by as much, and nobody need hear of it."""
+"""Clocks of processes that have run for long differ by as much. It is not worth a warning."""
 
 log = logging.getLogger(__name__)
 
 
-def stored_time(clock: Clock, jumped: Callable[[], None], loop: asyncio.AbstractEventLoop) -> CheckTime | None:
-    """What openers are to ask. ``jumped`` is called on the loop after the clock has. None for a clock that is moved by
-    hand: it shows what its mover says."""
+def stored_time(
+    clock: Clock, settings: Settings, jumped: Callable[[], None], loop: asyncio.AbstractEventLoop
+) -> CheckTime | None:
+    """Make what openers ask. ``jumped`` is called on the loop after the clock has moved on. Return None for a clock
+    that is moved by hand: it notes no times in stores and follows none."""
     if not isinstance(clock, SystemClock):
         return None
+    ahead_max_ms = settings.limits.store.clock_ahead_ms
 
-    def check(name: str, highest_ms: int) -> None:
-        # Somebody may have set the machine's clock right since this process began.
+    def check(name: str, highest_ms: int) -> int | None:
+        # An operator may have set the machine's clock right since this process began.
         here_ms = max(clock.now_ms(), SystemClock().now_ms())
-        if highest_ms - here_ms > AHEAD_MAX_MS:
-            raise StoreError(
-                f"{name}: was last used at {_text(highest_ms)}, more than {AHEAD_MAX_MS // 86_400_000} days after "
-                f"{_text(here_ms)}, which it is by this machine's clock; set the clock right, or, if it was wrong "
-                "then, serve once with --clock manual, make a backup, and restore that into a new broker",
-                executed=False,
-            )
-        behind_ms = highest_ms - clock.now_ms()
-        if clock.catch_up(highest_ms):
+        behind_ms = min(highest_ms, here_ms) - clock.now_ms()
+        if clock.catch_up(min(highest_ms, here_ms)):
             level = logging.WARNING if behind_ms > _DRIFT_MAX_MS else logging.DEBUG
-            log.log(level, "%s was used at a time that is %d ms ahead: time goes on from there", name, behind_ms)
+            log.log(level, "%s: the machine's clock was set on by %d ms: time goes on from there", name, behind_ms)
             loop.call_soon_threadsafe(jumped)
+        ahead_ms = highest_ms - here_ms
+        if ahead_ms > ahead_max_ms:
+            if not settings.accept_clock:
+                raise StoreError(
+                    f"{name}: was last used at {_text(highest_ms)}, {_seconds(ahead_ms)} after {_text(here_ms)}, which "
+                    f"it is by this machine's clock, and more than {_seconds(ahead_max_ms)}; set this clock right, or, "
+                    "if the other one was wrong, serve with --accept-clock once",
+                    executed=False,
+                )
+            log.warning("%s: its time is turned back from %s to %s", name, _text(highest_ms), _text(here_ms))
+            return here_ms
+        if ahead_ms > _DRIFT_MAX_MS:
+            log.warning(
+                "%s was used at a time that is %s ahead of this machine's clock: locks in it may last that much longer",
+                name,
+                _seconds(ahead_ms),
+            )
+        return None
 
     return check
 
 
+def _seconds(duration_ms: int) -> str:
+    return f"{duration_ms / 1_000:,.0f} s"
+
+
 def _text(time_ms: int) -> str:
-    """For people; a time that no calendar has is told as it is."""
+    """Format a time for people; one that no calendar has as its number."""
     try:
         return datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):

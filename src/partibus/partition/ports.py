@@ -327,6 +327,10 @@ def executed_requests(parts: Iterable[bytes]) -> dict[int, int]:
     return dict(pair for part in parts for pair in struct.iter_unpack("<qq", part))
 
 
+LOCK_MS_MAX = 300_000
+"""The longest lock that an entity can have."""
+
+
 class StoreError(Exception):
     """A commit or a load failed. ``executed`` is False when surely nothing of the commit is stored, None when nobody
     can tell before the store is opened again (the sync failed, say)."""
@@ -387,6 +391,12 @@ class Store(Protocol):
     @property
     def generations(self) -> Sequence[Generation]:
         """The generations that the store has gone through, one at least, in the order of their numbers."""
+        ...
+
+    def set_time(self, now_ms: int) -> None:
+        """Turn `highest_ms` back to ``now_ms``, durably: the clock that wrote it was wrong. Locks, session locks and
+        exclusive leases end `LOCK_MS_MAX` later at most. Call it after opening and before a partition is loaded. Raises
+        `StoreError`."""
         ...
 
     def begin_generation(self, above: int = 0) -> Generation:

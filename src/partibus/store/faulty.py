@@ -167,6 +167,10 @@ class FaultyStore:
         """Of the store inside."""
         return self.inner.generations
 
+    def set_time(self, now_ms: int) -> None:
+        """See the port."""
+        self.inner.set_time(now_ms)
+
     def begin_generation(self, above: int = 0) -> Generation:
         """See the port."""
         return self.inner.begin_generation(above)

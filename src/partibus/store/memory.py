@@ -14,6 +14,7 @@ from partibus.partition.generations import Generation
 from partibus.partition.ports import (
     BODY_COLUMNS,
     ENTRY_COLUMNS,
+    LOCK_MS_MAX,
     DueRows,
     EntryRow,
     FateRow,
@@ -121,6 +122,15 @@ class MemoryStore:
     def generations(self) -> Sequence[Generation]:
         """See the port."""
         return self.disk.written.generations
+
+    def set_time(self, now_ms: int) -> None:
+        """See the port."""
+        with self._lock:
+            self._check_owner()
+            tables = self.disk.written.copy()
+            tables.cut_locks(now_ms + LOCK_MS_MAX)
+            self.disk.durable = self.disk.written = tables
+            self.disk.highest_ms = self._highest_ms = now_ms
 
     def begin_generation(self, above: int = 0) -> Generation:
         """See the port."""

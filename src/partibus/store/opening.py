@@ -49,8 +49,9 @@ class StorePlace(NamedTuple):
         return "://" in self.location
 
 
-CheckTime = Callable[[str, int], None]
-"""Gets the name of an opened store and its `highest_ms`. Raises `StoreError` when it may not be used at this time."""
+CheckTime = Callable[[str, int], int | None]
+"""Gets the name of an opened store and its `highest_ms`. Returns the time that the store is to be turned back to, or
+None. Raises `StoreError` when the store may not be used at this time."""
 
 
 class Opener:
@@ -73,7 +74,9 @@ class Opener:
         store = self._open()
         if self._check_time is not None:
             try:
-                self._check_time(store.name, store.highest_ms)
+                back_to_ms = self._check_time(store.name, store.highest_ms)
+                if back_to_ms is not None:
+                    store.set_time(back_to_ms)
             except StoreError:
                 store.close()
                 raise

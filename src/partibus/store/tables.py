@@ -213,6 +213,16 @@ class Tables:
             left_off=left_off(self.generations, self.left_off.get(partition_row, ())),
         )
 
+    def cut_locks(self, end_ms: int) -> None:
+        """Have locks, session locks and exclusive leases end then at the latest."""
+        for rows in self.lock_batches.values():
+            for first_pos, (until_ms, bitmap) in rows.items():
+                rows[first_pos] = (min(until_ms, end_ms), bitmap)
+        for place, lock in self.session_locks.items():
+            self.session_locks[place] = lock._replace(until_ms=min(lock.until_ms, end_ms))
+        for key, cursor in self.cursors.items():
+            self.cursors[key] = cursor._replace(until_ms=min(cursor.until_ms, end_ms))
+
     def begin_generation(self, above: int, draw: Draw) -> Generation:
         """See `partibus.partition.ports.Store.begin_generation`. Raises `NoNumbersLeft`."""
         highest = max((max(counters[:2]) for counters in self.partitions.values()), default=FIRST_NUMBER)

@@ -44,3 +44,27 @@ def test_what_the_broker_can_not_do_without_fails(monkeypatch: pytest.MonkeyPatc
 def test_slow_disk_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "sync_ms", lambda place: 100.0)
     assert checks("--data", str(tmp_path))[1]["disk sync"]["state"] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [
+        ((3, 40, 1), "warn"),
+        ((3, 44, 6), "ok"),
+        ((3, 45, 0), "warn"),
+        ((3, 50, 7), "ok"),
+        ((3, 51, 2), "warn"),
+        ((3, 51, 3), "ok"),
+        ((3, 53, 4), "ok"),
+    ],
+)
+def test_an_sqlite_with_the_bug_of_logs_that_start_over_is_told(
+    version: tuple[int, int, int], state: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sqlite3.sqlite_version_info", version)
+    monkeypatch.setattr("sqlite3.sqlite_version", ".".join(map(str, version)))
+    status, found = checks("--data", str(tmp_path))
+    assert status == 0
+    assert found["SQLite"]["state"] == state
+    assert found["SQLite"]["found"] == ".".join(map(str, version))
+    assert ("WAL-reset bug" in found["SQLite"]["advice"]) == (state == "warn")

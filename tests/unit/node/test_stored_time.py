@@ -10,23 +10,27 @@ from typing import Any
 import pytest
 
 from partibus.clock import ManualClock, SystemClock
-from partibus.node.stored_time import AHEAD_MAX_MS, stored_time
+from partibus.limits import Limits
+from partibus.node.settings import Settings
+from partibus.node.stored_time import stored_time
 from partibus.partition.ports import StoreError, Writes
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.store.opening import Opener, find_stores
+from partibus.store.opening import CheckTime, Opener, find_stores
 from partibus.store.owner import Owner
 
 HOUR_MS = 3_600_000
+AHEAD_MAX_MS = Limits().store.clock_ahead_ms
 
 
-def on_loop(check: Callable[[SystemClock, Callable[[str, int], None]], None]) -> int:
+def on_loop(check: Callable[[SystemClock, CheckTime], None], *, accept: bool = False) -> int:
     """How often somebody was told that time has jumped."""
 
     async def run() -> int:
         told: list[None] = []
         clock = SystemClock()
-        check_time = stored_time(clock, lambda: told.append(None), asyncio.get_running_loop())
+        settings = Settings(data=Path(), accept_clock=accept)
+        check_time = stored_time(clock, settings, lambda: told.append(None), asyncio.get_running_loop())
         assert check_time is not None
         check(clock, check_time)
         await asyncio.sleep(0)
@@ -35,41 +39,49 @@ def on_loop(check: Callable[[SystemClock, Callable[[str, int], None]], None]) ->
     return asyncio.run(run())
 
 
-def test_time_goes_on_from_where_a_store_has_been() -> None:
-    def check(clock: SystemClock, check_time: Callable[[str, int], None]) -> None:
-        seen_ms = clock.now_ms() + HOUR_MS
-        check_time("store-00", seen_ms)
-        assert seen_ms <= clock.now_ms() < seen_ms + HOUR_MS
-        check_time("store-01", seen_ms - 1)
+@pytest.mark.parametrize("ahead_ms", [HOUR_MS // 60, AHEAD_MAX_MS - HOUR_MS // 60, -HOUR_MS])
+def test_time_follows_the_machines_clock_and_no_store(ahead_ms: int, caplog: pytest.LogCaptureFixture) -> None:
+    def check(clock: SystemClock, check_time: CheckTime) -> None:
+        before_ms = clock.now_ms()
+        assert check_time("store-00", before_ms + ahead_ms) is None
+        assert before_ms <= clock.now_ms() <= SystemClock().now_ms()
 
-    assert on_loop(check) == 1, "the second store was not ahead"
-
-
-def test_a_store_of_the_past_moves_nothing() -> None:
-    assert on_loop(lambda clock, check_time: check_time("store-00", clock.now_ms() - HOUR_MS)) == 0
-    assert on_loop(lambda _, check_time: check_time("store-00", 0)) == 0
+    assert on_loop(check) == 0
+    assert ("store-00 was used at a time that is" in caplog.text) == (ahead_ms > 0)
 
 
-@pytest.mark.parametrize("ahead_ms", [AHEAD_MAX_MS + HOUR_MS, 10**17])
-def test_a_store_that_is_absurdly_far_ahead_is_not_followed(ahead_ms: int) -> None:
-    def check(clock: SystemClock, check_time: Callable[[str, int], None]) -> None:
+@pytest.mark.parametrize("ahead_ms", [AHEAD_MAX_MS + HOUR_MS // 60, 6 * 24 * HOUR_MS, 10**17])
+def test_a_store_that_is_far_ahead_is_not_opened(ahead_ms: int) -> None:
+    def check(clock: SystemClock, check_time: CheckTime) -> None:
         before_ms = clock.now_ms()
         with pytest.raises(
-            StoreError, match=r"store-00: was last used at .* more than 7 days after .*set the clock right"
+            StoreError,
+            match=r"store-00: was last used at .* more than 300 s; set this clock right.*--accept-clock once",
         ):
             check_time("store-00", before_ms + ahead_ms)
-        assert clock.now_ms() < before_ms + HOUR_MS
+        assert clock.now_ms() <= SystemClock().now_ms()
 
     assert on_loop(check) == 0
 
 
+def test_an_operator_can_have_its_time_turned_back() -> None:
+    def check(clock: SystemClock, check_time: CheckTime) -> None:
+        before_ms = clock.now_ms()
+        back_to_ms = check_time("store-00", before_ms + 6 * 24 * HOUR_MS)
+        assert back_to_ms is not None
+        assert before_ms <= back_to_ms <= SystemClock().now_ms()
+        assert check_time("store-01", before_ms) is None
+
+    assert on_loop(check, accept=True) == 0
+
+
 def test_who_sets_the_machines_clock_right_need_not_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(clock: SystemClock, check_time: Callable[[str, int], None]) -> None:
+    def check(clock: SystemClock, check_time: CheckTime) -> None:
         seen_ms = clock.now_ms() + 30 * 24 * HOUR_MS
         with pytest.raises(StoreError):
             check_time("store-00", seen_ms)
         monkeypatch.setattr("time.time_ns", lambda: (seen_ms + 5) * 1_000_000)
-        check_time("store-00", seen_ms)
+        assert check_time("store-00", seen_ms) is None
         assert clock.now_ms() >= seen_ms
 
     assert on_loop(check) == 1
@@ -77,7 +89,7 @@ def test_who_sets_the_machines_clock_right_need_not_start_again(monkeypatch: pyt
 
 def test_a_clock_that_is_moved_by_hand_follows_nobody() -> None:
     loop = asyncio.new_event_loop()
-    assert stored_time(ManualClock(5), lambda: None, loop) is None
+    assert stored_time(ManualClock(5), Settings(data=Path()), lambda: None, loop) is None
     loop.close()
 
 
@@ -97,8 +109,14 @@ def test_an_opener_closes_what_it_refuses(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match=r"no$"):
         Opener(place, Owner("broker-0", "run-2"), check_time=refuse)()
-    Opener(place, Owner("broker-0", "run-3"), check_time=lambda _, highest_ms: asked.append(highest_ms))().close()
-    assert asked == [1_700_000_000_000] * 2
+    for back_to_ms in (1_600_000_000_000, None):
+
+        def note(_: str, highest_ms: int, back_to_ms: int | None = back_to_ms) -> int | None:
+            asked.append(highest_ms)
+            return back_to_ms
+
+        Opener(place, Owner("broker-0", "run-3"), check_time=note)().close()
+    assert asked == [1_700_000_000_000, 1_700_000_000_000, 1_600_000_000_000]
 
 
 @pytest.mark.parametrize("manual", [False, True])

@@ -148,6 +148,12 @@ class PostgreSQLStore:
         """See the port."""
         return self._writer.ownership.generations
 
+    def set_time(self, now_ms: int) -> None:
+        """See the port."""
+        with self._commit_lock:
+            self._check_usable()
+            self._writer.set_time(now_ms)
+
     def begin_generation(self, above: int = 0) -> Generation:
         """See the port."""
         with self._commit_lock:

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from partibus.partition.generations import Generation
-from partibus.partition.ports import StoreError, StoreFenced, Writes
+from partibus.partition.ports import LOCK_MS_MAX, StoreError, StoreFenced, Writes
 from partibus.store.owner import Owner
 from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.connection import Connection, application_name, connect, end
@@ -97,6 +97,13 @@ class Writer:
                     raise store_error(error, name, "a commit", executed=False) from error
             else:
                 return
+
+    def set_time(self, now_ms: int) -> None:
+        """See `partibus.partition.ports.Store.set_time`. Raises `StoreError`."""
+        parameters = {"now_ms": now_ms, "end_ms": now_ms + LOCK_MS_MAX}
+        if self.transact(statement("set_time"), parameters) is None:
+            raise self._fenced(self.ownership.fenced(read_owner(self.connection)))
+        self.ownership.highest_ms = now_ms
 
     def begin_generation(self, above: int) -> Generation:
         """Begin a generation; see `partibus.partition.ports.Store.begin_generation`. Raises `StoreError`; where the

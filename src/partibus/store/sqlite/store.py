@@ -152,6 +152,11 @@ class SQLiteStore:
         """See the port."""
         return self._writer.generations
 
+    def set_time(self, now_ms: int) -> None:
+        """See the port."""
+        with self._committing():
+            self._writer.set_time(now_ms)
+
     def begin_generation(self, above: int = 0) -> Generation:
         """See the port."""
         with self._committing():

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from partibus.durable import rewrite
 from partibus.partition.generations import Generation
-from partibus.partition.ports import StoreFenced
+from partibus.partition.ports import LOCK_MS_MAX, StoreFenced
 from partibus.store.generations import NoNumbersLeft
 from partibus.store.sqlite import generations
 from partibus.store.sqlite.connection import connect_reader, connect_writer
@@ -76,6 +76,17 @@ class Writer:
             self.dropped_partitions = [
                 row for (row,) in self.connection.execute(statement("select_dropped_partitions")).fetchall()
             ]
+
+    def set_time(self, now_ms: int) -> None:
+        """See `partibus.partition.ports.Store.set_time`. Raises `StoreError`."""
+
+        def change(connection: sqlite3.Connection) -> None:
+            connection.execute(statement("update_highest_ms"), (now_ms,))
+            for name in ("cut_lock_batches", "cut_session_locks", "cut_leases"):
+                connection.execute(statement(name), {"end_ms": now_ms + LOCK_MS_MAX})
+
+        self.transact(change)
+        self.ownership.highest_ms = now_ms
 
     def begin_generation(self, above: int) -> Generation:
         """Begin a generation; see `partibus.partition.ports.Store.begin_generation`. Raises `StoreError`."""

@@ -1,0 +1,1 @@
+UPDATE lock_batch SET until_ms = :end_ms WHERE until_ms > :end_ms

@@ -1,0 +1,1 @@
+UPDATE session_lock SET until_ms = :end_ms WHERE until_ms > :end_ms

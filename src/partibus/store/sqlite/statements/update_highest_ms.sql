@@ -1,0 +1,1 @@
+UPDATE owner SET highest_ms = ?
