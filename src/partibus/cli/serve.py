@@ -122,6 +122,13 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     help="JSON file that names an identity provider whose tokens are taken beside keys (docs/access.md).",
 )
 @click.option(
+    "--allow-origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Pages of this site (https://tools.example) may use websockets and change things over HTTP; repeatable.",
+)
+@click.option(
     "--unclaimed-connections",
     type=click.IntRange(min=1),
     default=2_000,
@@ -207,6 +214,7 @@ def serve(
     emulator: bool,
     config: Path | None,
     clock: str,
+    origins: tuple[str, ...],
     identity: Path | None,
     unclaimed_connections: int,
     unclaimed_per_address: int,
@@ -289,6 +297,7 @@ def serve(
             telemetry, telemetry_sample, telemetry_dir, telemetry_bytes, telemetry_roll / MS_PER_SECOND
         ),
         identity=identity,
+        origins=origins,
         otlp_endpoint=otlp_endpoint,
     )
     ctx.exit(serve_node(settings))

@@ -361,7 +361,11 @@ class Front:
 
         new_message_id = self._amqp.ingress.new_message_id
         app = make_app(self.health, self._metrics, self._clock, self._advance, self.namespaces, new_message_id)
-        turns = HttpTurns(app, self.namespaces, self._turns)
+        from partibus.frontends.origins import Origins, RefuseForeignPages
+
+        origins = Origins(self._settings.origins, public_key=self._settings.emulator)
+        self._amqp.origins = origins
+        turns = RefuseForeignPages(HttpTurns(app, self.namespaces, self._turns), origins)
         if self._identity is None:
             return turns
         from partibus.node.identity import WithKeys

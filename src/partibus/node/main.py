@@ -17,6 +17,11 @@ from partibus.node.settings import Settings
 from partibus.partition.ports import StoreError
 from partibus.telemetry.settings import check
 
+EVERYBODY = """\
+partibus: WARNING: --emulator takes a key that everybody knows, and {host} is not this machine's own address only.
+partibus: WARNING: Whoever reaches these ports can read, send and delete everything in the default namespace.
+partibus: WARNING: Serve without --emulator, or with --host 127.0.0.1. Keys and other namespaces stay closed to it."""
+
 
 class _Service(Protocol):
     """What both forms have in common."""
@@ -80,6 +85,8 @@ async def _serve(settings: Settings) -> int:
         await service.stop()
         return 0
     await starting
+    if settings.emulator and not settings.is_local:
+        print(EVERYBODY.format(host=settings.host), file=sys.stderr)
     print(f"partibus: serving AMQP on {settings.host}:{service.ready['amqp_port']}", file=sys.stderr)
     http = f"{settings.host}:{service.ready['http_port']}, the portal at /portal"
     print(f"partibus: serving HTTP on {http}", file=sys.stderr)

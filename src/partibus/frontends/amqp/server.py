@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from secrets import token_hex
 from time import perf_counter_ns
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -18,6 +18,9 @@ from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
 from partibus.units.account import Account
 from partibus.units.turns import PIECE_BYTES, Turns
+
+if TYPE_CHECKING:
+    from partibus.frontends.origins import Origins
 
 log = logging.getLogger(__name__)
 
@@ -309,6 +312,8 @@ class AmqpServer:
             unsent_bytes_max=min(limits.unsent_bytes_max, limits.unclaimed_bytes),
         )
         """Of connections that have shown no claim."""
+        self.origins: Origins | None = None
+        """The pages that may open websockets; None: the broker's own."""
         self.loop = loop
         self.ingress = Ingress(_message_ids())
         self.protocols: set[PeerProtocol] = set()
@@ -338,7 +343,7 @@ class AmqpServer:
         limits = self.limits
         inner = self.make_protocol()
         frame_bytes_max = min(limits.websocket_frame_bytes_max, limits.unclaimed_bytes + _HEADER_BYTES)
-        websocket = Websocket(inner, frame_bytes_max, limits.handshake_timeout_s)
+        websocket = Websocket(inner, frame_bytes_max, limits.handshake_timeout_s, self.origins)
         inner.when_claimed = lambda: websocket.take_frames_of(limits.websocket_frame_bytes_max)
         return websocket
 

@@ -21,6 +21,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from partibus.frontends.amqp.server import CALLED
+from partibus.frontends.origins import Origins
 
 SUBPROTOCOLS: Final = (Subprotocol("AMQPWSB10"), Subprotocol("amqp"))
 """What the service's clients ask for, and the name that the standard gives."""
@@ -47,11 +48,14 @@ def _choose(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | 
 class Websocket(asyncio.Protocol, asyncio.Transport):
     """The server's side. ``inner`` is connected when the client's handshake is good."""
 
-    def __init__(self, inner: asyncio.Protocol, frame_bytes_max: int, close_s: float) -> None:
+    def __init__(
+        self, inner: asyncio.Protocol, frame_bytes_max: int, close_s: float, origins: Origins | None = None
+    ) -> None:
         """``frame_bytes_max``: of one frame from the client, which is held until all of it is here. ``close_s``: how
         long a client may take to end a connection that we end."""
         asyncio.Transport.__init__(self)
         self._inner = inner
+        self._origins = origins or Origins()
         self._close_s = close_s
         self._framing = ServerProtocol(select_subprotocol=_choose, max_size=(None, frame_bytes_max), logger=_log)
         self._transport: asyncio.Transport
@@ -194,6 +198,10 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
 
     def _answer(self, request: Request) -> None:
         """To the client's handshake."""
+        refusal = self._origins.refusal(request.headers.get("Origin"), request.headers.get("Host"))
+        if refusal is not None:
+            self._framing.send_response(self._framing.reject(403, f"{refusal}\n"))
+            return
         self._framing.send_response(self._framing.accept(request))
         if self._framing.state is State.OPEN:
             self._host = request.headers.get("Host")

@@ -1,0 +1,89 @@
+"""Web pages of other sites: what they may not do through the browser of somebody who can reach the broker.
+
+A browser names the page that asks in ``Origin``, on every websocket and on every request that changes something.
+Programs name none. A page is the broker's own when it was got under the name that is asked. With the emulator's key,
+which everybody knows, that is not enough: a page can have its own name lead to this machine (DNS rebinding), so the
+name must be an address or ``localhost``.
+"""
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+READING = ("GET", "HEAD", "OPTIONS")
+_FOREIGN_SITES = (b"cross-site", b"same-site")
+
+
+class Origins:
+    """Which pages are trusted."""
+
+    def __init__(self, allowed: Iterable[str] = (), *, public_key: bool = False) -> None:
+        """``allowed``: origins such as ``https://tools.example``, beside the broker's own pages. ``public_key``: the
+        emulator's key is good."""
+        self._allowed = frozenset(one.lower().rstrip("/") for one in allowed)
+        self._public_key = public_key
+
+    def refusal(self, origin: str | None, host: str | None) -> str | None:
+        """Why what a page of ``origin`` asks of ``host`` is refused; None when it is not."""
+        if origin is None or origin.lower() in self._allowed:
+            return None
+        scheme, _, name = origin.lower().partition("://")
+        if scheme not in ("http", "https") or name != (host or "").lower():
+            return f"A page of {origin!r:.120} may not use this broker. Allow it with serve --allow-origin."
+        if self._public_key and not _is_local_name(name):
+            return (
+                f"With the emulator's key pages must be got from an address or localhost, not from {name!r:.120}. "
+                "Allow it with serve --allow-origin."
+            )
+        return None
+
+
+class RefuseForeignPages:
+    """An application whose requests that change something come from programs and trusted pages."""
+
+    def __init__(self, app: ASGIApp, origins: Origins) -> None:
+        self._app = app
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in READING:
+            found = {name: value for name, value in scope["headers"] if name in _LOOKED_AT}
+            origin, host = (_text(found.get(name)) for name in (b"origin", b"host"))
+            refusal = self._origins.refusal(origin, host)
+            if origin is None and found.get(b"sec-fetch-site") in _FOREIGN_SITES:
+                refusal = "A page of another site may not use this broker. Allow it with serve --allow-origin."
+            if _is_of_portal(scope["path"]) and not _is_own(origin, host):
+                refusal = None  # the portal refuses what its own pages have not sent, with a page that says so
+            if refusal is not None:
+                await PlainTextResponse(refusal, 403, {"connection": "close"})(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+_LOOKED_AT = (b"origin", b"host", b"sec-fetch-site")
+
+
+def _is_of_portal(path: str) -> bool:
+    return path.startswith("/portal") and path[len("/portal") :][:1] in ("", "/")
+
+
+def _is_own(origin: str | None, host: str | None) -> bool:
+    return origin is not None and origin.lower().partition("://")[2] == (host or "").lower()
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")
+
+
+def _is_local_name(host: str) -> bool:
+    """An address, or a name below ``localhost``: no other site can have either."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,81 @@
+"""The key that everybody knows: who may use it, and for what."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+
+import pytest
+
+from partibus.client import OutgoingMessage, connect
+from partibus.client.entities import Entities
+from partibus.client.errors import AccessDenied
+from partibus.client.namespaces import Namespaces
+from partibus.client.policies import Policies
+from partibus.namespace.access import EMULATOR_KEY
+from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.patience import PATIENCE_S
+
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Protocol": "AMQPWSB10",
+}
+
+
+@pytest.fixture(scope="module")
+def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Listens on every address."""
+    arguments = ("--host", "0.0.0.0", "--allow-origin", "https://tools.example")
+    with BrokerProcess(tmp_path_factory.mktemp("everywhere"), arguments=arguments) as broker:
+        yield broker
+
+
+def status(broker: BrokerProcess, method: str, path: str, headers: dict[str, str]) -> int:
+    connection = http.client.HTTPConnection("localhost", broker.ready["http_port"], timeout=PATIENCE_S)
+    connection.request(method, path, b"", headers)
+    answer = connection.getresponse()
+    connection.close()
+    return answer.status
+
+
+def test_it_is_warned_of_where_others_can_reach_it(everywhere: BrokerProcess, broker: BrokerProcess) -> None:
+    assert "WARNING: --emulator takes a key that everybody knows, and 0.0.0.0" in everywhere.log
+    assert "WARNING" not in broker.log
+
+
+def test_where_others_can_reach_it_it_opens_entities_of_the_default_namespace_only(everywhere: BrokerProcess) -> None:
+    assert EMULATOR_KEY in everywhere.connection_string
+    with connect(everywhere.connection_string, timeout_s=PATIENCE_S) as client:
+        Entities(client).create_queue("q", {})
+        client.sender("q").send([OutgoingMessage(body=b"x")])
+        with pytest.raises(AccessDenied, match="needs a key of the operator"):
+            Policies(client).list()
+        with pytest.raises(AccessDenied, match="needs a key of the operator"):
+            Policies(client, "q").list()
+        with pytest.raises(AccessDenied, match="needs a key of the operator"):
+            Namespaces(client).list()
+
+
+def test_on_this_machine_alone_it_is_the_operators(broker: BrokerProcess) -> None:
+    with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
+        assert Policies(client).list()
+        assert Namespaces(client).list()
+
+
+@pytest.mark.parametrize(
+    ("origin", "answer"),
+    [(None, 101), ("http://localhost:{port}", 101), ("https://tools.example", 101), ("https://evil.example", 403)],
+)
+def test_a_page_of_another_site_opens_no_websocket(everywhere: BrokerProcess, origin: str | None, answer: int) -> None:
+    headers = dict(UPGRADE)
+    if origin is not None:
+        headers["Origin"] = origin.format(port=everywhere.ready["http_port"])
+    assert status(everywhere, "GET", "/$servicebus/websocket", headers) == answer
+
+
+def test_a_page_of_another_site_changes_nothing_over_http(everywhere: BrokerProcess) -> None:
+    assert status(everywhere, "POST", "/q/messages", {"Origin": "https://evil.example"}) == 403
+    assert status(everywhere, "POST", "/q/messages", {}) == 401
