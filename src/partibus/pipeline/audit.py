@@ -1,19 +1,21 @@
-"""Producers' and consumers' logs put side by side: what broke a promise.
+"""The job `audit`: logs of producers and consumers compared, and every broken promise listed.
 
-| finding | means |
+| finding | meaning |
 |---|---|
-| lost | acknowledged to the producer, and completed by nobody |
+| lost | acknowledged to the producer, and completed by no consumer |
 | unsent | received, though no producer sent it |
 | refused | received, though the broker refused it |
 | doubled | completed more often than it was sent |
 | after_completion | delivered again after a completion was acknowledged |
 | out_of_order | first delivered after a message that follows it in its key |
-| lock_overlap | delivered to a second holder while the lock of the first one ran |
+| lock_overlap | delivered to a second holder during the lock of the first one |
 
-Every finding is a function from the two logs to a table of `FINDING`, by joins and windows over message ids and keys:
-nothing is collected, no window spans more than one message or one key. What lets a finding pass is what the broker does
-not promise (docs/loss.md): times of different machines differ by up to ``slack``; a message whose first delivery nobody
-logged says nothing about order.
+Every finding is a function from the two logs to a table of `FINDING`, by joins and windows over message ids and keys.
+It
+collects nothing, and no window spans more than one message or one key. A finding respects the limits of the broker's
+promises (docs/loss.md): times of different machines differ by up to ``slack``, and a message whose first delivery is
+not
+in a log says nothing about order.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,23 +51,23 @@ Values = dict[str, Any]
 
 
 class Logs(NamedTuple):
-    """What is compared; both as `logs.fitted` makes them."""
+    """The logs to compare, as `logs.fitted` makes them."""
 
     produced: DataFrame
     consumed: DataFrame
     remaining: DataFrame | None = None
-    """Entity and message id of what is still there: not received, not lost either."""
+    """Entity and message id of messages that remain: neither received nor lost."""
 
 
 class Terms(NamedTuple):
-    """What is taken for a fault."""
+    """The definition of a fault."""
 
     slack_ms: int = 1000
-    """By how much clocks of producers and consumers may differ."""
+    """The largest difference between clocks of producers and consumers."""
 
 
 def normalized(logs: Logs) -> Logs:
-    """Entities are compared without case; a send without an outcome was acknowledged."""
+    """Fold the case of entities, and count a send without an outcome as acknowledged."""
     entity = sf.lower(sf.coalesce("entity", sf.lit("")))
     produced = logs.produced.withColumn("entity", entity).withColumn(
         "outcome", sf.lower(sf.coalesce("outcome", sf.lit("ok")))
@@ -75,7 +77,7 @@ def normalized(logs: Logs) -> Logs:
 
 
 def sends(logs: Logs) -> DataFrame:
-    """One row per message: how often it was sent, acknowledged, refused; its first time, key and place."""
+    """Make one row per message: how often it was sent, acknowledged and refused, its first time, key and place."""
     return logs.produced.groupBy(*ID).agg(
         sf.count(sf.lit(1)).alias("sends"),
         sf.count_if(sf.col("outcome") == "ok").alias("acknowledged"),
@@ -87,7 +89,7 @@ def sends(logs: Logs) -> DataFrame:
 
 
 def receipts(logs: Logs) -> DataFrame:
-    """One row per message that was received: how often, how often completed, when first."""
+    """Make one row per received message: how often it came, how often it was completed, and its first time."""
     first = sf.min(sf.struct("received_time", sf.coalesce("delivery_count", sf.lit(0)).alias("delivery_count")))
     return logs.consumed.groupBy(*ID).agg(
         sf.count(sf.lit(1)).alias("deliveries"),
@@ -99,11 +101,12 @@ def receipts(logs: Logs) -> DataFrame:
 
 
 def reconciled(logs: Logs) -> DataFrame:
-    """Both sides of every message: `sends` and `receipts`, nulls where one has nothing."""
+    """Join both sides of every message, `sends` and `receipts`, with nulls where one has nothing."""
     return sends(logs).join(receipts(logs), [*ID], "full")
 
 
 def lost(both: DataFrame, logs: Logs) -> DataFrame:
+    """Find acknowledged messages that were neither completed nor remain."""
     gone = both.where((sf.col("acknowledged") > 0) & (sf.coalesce("completions", sf.lit(0)) == 0))
     if logs.remaining is not None:
         gone = gone.join(logs.remaining, [*ID], "left_anti")
@@ -112,17 +115,19 @@ def lost(both: DataFrame, logs: Logs) -> DataFrame:
 
 
 def unsent(both: DataFrame) -> DataFrame:
+    """Find received messages without a send."""
     strange = both.where(sf.col("sends").isNull())
     return _found(strange, "unsent", "first.received_time", sf.format_string("received %d times", "deliveries"))
 
 
 def refused(both: DataFrame) -> DataFrame:
+    """Find received messages that the broker refused."""
     all_refused = (sf.col("sends") == sf.col("refusals")) & (sf.col("deliveries") > 0)
     return _found(both.where(all_refused), "refused", "first.received_time", sf.lit("every send was refused"))
 
 
 def doubled(both: DataFrame) -> DataFrame:
-    """A send of unknown outcome may have been stored, so it counts as one."""
+    """Find messages that were completed too often. A send of unknown outcome may have been stored, so it counts as one."""
     more = both.where(sf.col("completions") > sf.greatest(sf.col("sends") - sf.col("refusals"), sf.lit(1)))
     detail = sf.format_string(
         "sent %d times, completed %d times by %s", "sends", "completions", sf.array_join("consumers", ", ", "?")
@@ -131,7 +136,7 @@ def doubled(both: DataFrame) -> DataFrame:
 
 
 def after_completion(logs: Logs, sent: DataFrame, terms: Terms) -> DataFrame:
-    """Messages that were sent once only: of others another copy may have come."""
+    """Find deliveries after a completion, of messages that were sent once; of others another copy may have come."""
     whole = Window.partitionBy(*ID)
     completed = logs.consumed.withColumn("completed_first", sf.min("completed_time").over(whole))
     again = completed.where(_later("received_time", "completed_first", terms))
@@ -145,8 +150,10 @@ def after_completion(logs: Logs, sent: DataFrame, terms: Terms) -> DataFrame:
 
 
 def out_of_order(both: DataFrame) -> DataFrame:
-    """First deliveries of a key, in the order of their times, must not go back in its sequence. Only those count that
-    were the first indeed, as the delivery count tells; where times are equal, the order in between is not known."""
+    """Find first deliveries that go back in the sequence of their key.
+
+    Only deliveries count that the delivery count shows to be first. Among equal times the order is not known.
+    """
     least = both.agg(sf.min("first.delivery_count").alias("least"))
     known = both.where(
         sf.col("key").isNotNull()
@@ -169,7 +176,7 @@ def out_of_order(both: DataFrame) -> DataFrame:
 
 
 def lock_overlap(logs: Logs, terms: Terms) -> DataFrame:
-    """Two deliveries in a row under different locks, the first of which had neither ended nor been given back."""
+    """Find consecutive deliveries under different locks of which the first had neither expired nor been released."""
     in_turn = Window.partitionBy(*ID).orderBy("received_time", "lock_token")
     previous = sf.lag(
         sf.struct("received_time", "locked_until", "lock_token", "completed_time", "released_time", "consumer")
@@ -192,7 +199,7 @@ def lock_overlap(logs: Logs, terms: Terms) -> DataFrame:
 
 
 def findings(logs: Logs, both: DataFrame, terms: Terms) -> DataFrame:
-    """All that is wrong: rows of `FINDING`. ``logs`` are `normalized`, ``both`` is what `reconciled` says of them."""
+    """Make all rows of `FINDING`. ``logs`` are `normalized`; ``both`` is `reconciled` of them."""
     sent = both.where(sf.col("sends").isNotNull())
     tables = [
         lost(both, logs),
@@ -210,7 +217,7 @@ KINDS: Final = ("lost", "unsent", "refused", "doubled", "after_completion", "out
 
 
 def totals(both: DataFrame) -> Values:
-    """Counts over all messages."""
+    """Count over all messages."""
     counts: dict[str, Callable[[], Column]] = {
         "messages": lambda: sf.count(sf.lit(1)),
         "sends": lambda: sf.sum("sends"),
@@ -232,21 +239,21 @@ def totals(both: DataFrame) -> Values:
 
 
 def counted(found: DataFrame) -> dict[str, int]:
-    """How many of each kind, zeros too."""
+    """Count each kind of finding, zeros included."""
     rows = found.groupBy("kind").count().collect()
     counts = {row["kind"]: row["count"] for row in rows}
     return {kind: counts.get(kind, 0) for kind in KINDS}
 
 
 def samples(found: DataFrame, most: int) -> list[Values]:
-    """The first of each kind, ``most`` at most."""
+    """Return the first findings of each kind, ``most`` at most."""
     rank = sf.row_number().over(Window.partitionBy("kind").orderBy("at", "message_id"))
     rows = found.withColumn("rank", rank).where(sf.col("rank") <= most).drop("rank").sort("kind", "at", "message_id")
     return [{**row.asDict(), "at": _iso(row["at"])} for row in rows.collect()]
 
 
 def delays(both: DataFrame, points_max: int = 240) -> list[Values]:
-    """Over time of sending: messages sent and completed per second, and how long they took to be received."""
+    """Return messages sent and completed per second over the time of sending, and their delay."""
     span = both.agg(sf.min(sf.unix_seconds("sent_time")), sf.max(sf.unix_seconds("sent_time"))).first()
     if span is None or span[0] is None:
         return []
@@ -266,7 +273,7 @@ def delays(both: DataFrame, points_max: int = 240) -> list[Values]:
 
 
 def _later(one: str, other: str, terms: Terms) -> Column:
-    """Whether a time is after another, by more than clocks may differ."""
+    """Tell whether a time is after another by more than clocks may differ."""
     return sf.unix_micros(sf.col(one)) > sf.unix_micros(sf.col(other)) + terms.slack_ms * 1000
 
 
@@ -285,20 +292,20 @@ REMAINING = tuple(column for column in PRODUCED if column.name in ID)
 
 
 class Want(NamedTuple):
-    """What is asked for."""
+    """The request for an audit."""
 
     produced: Sequence[str]
     consumed: Sequence[str]
     remaining: Sequence[str] = ()
     form: str | None = None
-    """One of `logs.FORMATS`; None goes by the names."""
+    """One of `logs.FORMATS`; None: by the file names."""
     slack_ms: int = 1000
     samples_max: int = 10
     out: str | None = None
 
 
 def run(job: Job, want: Want) -> Values:
-    """The result; its `counts` are all zero when every promise was kept."""
+    """Run the audit. The `counts` of the result are all zero when every promise was kept."""
     spark = job.spark
 
     def log(paths: Sequence[str], columns: Sequence[LogColumn]) -> Any:
@@ -344,7 +351,7 @@ MEANINGS: Final = {
 
 
 def audit_page(found: Values) -> Page:
-    """The page of `audit_job.run`'s values."""
+    """Make the page of a result of `run`."""
     totals, counts = found["totals"], found["counts"]
     return Page(
         title="Audit",

@@ -1,11 +1,11 @@
-"""Which partition carries how much, now and with other partitions: plain arithmetic over the loads of slots (D7).
+"""The load of each partition, now and with other partition counts: arithmetic over the loads of slots (D7).
 
-A key's slot does not depend on the number of partitions, so with the load of every slot the load of every partition of
-any other division follows exactly; messages without a key spread evenly. What sampling leaves uncertain is said beside
-each prediction.
+A key's slot does not depend on the number of partitions. So the loads of the slots give the exact load of every
+partition
+of any other division; messages without a key spread evenly. Each prediction states the error of sampling.
 
-A *run* is the slots that one partition owns, next to each other. `plan` splits runs whose load is over a limit, where
-that helps, and merges neighbours that are both cold.
+A *run* is the consecutive slots of one partition. `plan` splits runs whose load is over a limit, where that helps, and
+merges neighbours that are both cold.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,18 +21,18 @@ from pyspark.sql.pandas.functions import pandas_udf
 from partibus.routing.slots import SLOT_COUNT, partition_for_slot, slot_for_key
 
 COUNT_MAX = 1024
-"""Partitions that an entity is tried with when its number is worked out."""
+"""The most partitions that are tried for an entity."""
 USEFUL = 0.9
-"""A split must leave the larger part at most so much of the whole: else it moves the problem."""
+"""The largest share that a split may leave in one part; a larger one would only move the problem."""
 MERGE = 0.5
-"""Neighbours are merged when both together are at most so much of the limit, far from being split again."""
+"""The largest share of the limit for merged neighbours, far from being split again."""
 
 
 class Skew(NamedTuple):
-    """Spread of one quantity over the partitions."""
+    """The spread of one quantity over the partitions."""
 
     largest_over_mean: float
-    """1 when even; the partition with the most carries this many times the mean."""
+    """1 when even; the fullest partition carries this many times the mean."""
     smallest_over_mean: float
     variation: float
     """Standard deviation over mean; 0 when even."""
@@ -49,16 +49,16 @@ class Run(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """How a load would spread."""
+    """The predicted spread of a load."""
 
     partitions: int
     shares: list[float]
     skew: Skew
     largest_share: float
     effective_partitions: float
-    """1 / largest share: so many times what one partition carries is what all carry before the busiest is full."""
+    """1 / largest share: the capacity of all partitions, in partitions, when the busiest is full."""
     error: float
-    """What the largest share may be off, plus or minus, with 95 % confidence; 0 where every message is known."""
+    """The error of the largest share, plus or minus, with 95 % confidence; 0 where every message is known."""
 
 
 class Split(NamedTuple):
@@ -79,26 +79,28 @@ class Merge(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What to do, in this order, and what comes out."""
+    """The actions in order, and their result."""
 
     limit_share: float
     actions: list[Split | Merge]
     runs: list[Run]
     shares: list[float]
-    """Of the runs."""
+    """The shares of the runs."""
     stuck: list[Run]
-    """Over the limit, and no split would help: one slot carries nearly all."""
+    """Runs over the limit that no split would help: one slot carries nearly all."""
 
 
 def runs_of(count: int) -> list[Run]:
-    """The runs of an entity with so many partitions."""
+    """Return the runs of an entity with so many partitions."""
     bounds = [-(-partition * SLOT_COUNT // count) for partition in range(count + 1)]
     return [Run(partition, first, end) for partition, (first, end) in enumerate(pairwise(bounds))]
 
 
 def observed_count(placed: Mapping[int, int], partitions: Sequence[int]) -> int | None:
-    """The smallest number of partitions that explains where slots were found; None when none does, as when the number
-    was changed meanwhile."""
+    """Return the smallest number of partitions that explains where slots were found.
+
+    None when none does, as when the number has changed meanwhile.
+    """
     least = max(partitions, default=0) + 1
     return next(
         (
@@ -111,13 +113,13 @@ def observed_count(placed: Mapping[int, int], partitions: Sequence[int]) -> int 
 
 
 def loads_of_runs(slots: Mapping[int, float], unkeyed: float, runs: Sequence[Run]) -> list[float]:
-    """The load of each run; what has no key is dealt evenly."""
+    """Return the load of each run. Messages without a key count evenly."""
     upto = _sums(slots)
     return [upto[run.end] - upto[run.first] + unkeyed / len(runs) for run in runs]
 
 
 def predict(slots: Mapping[int, float], unkeyed: float, count: int, rows: int, sampled_share: float) -> Prediction:
-    """The spread over ``count`` partitions. ``rows``: what was known of the load; see `Prediction.error`."""
+    """Predict the spread over ``count`` partitions. ``rows`` is the size of the sample; see `Prediction.error`."""
     loads = loads_of_runs(slots, unkeyed, runs_of(count))
     total = sum(loads)
     shares = [load / total if total else 1 / count for load in loads]
@@ -128,7 +130,7 @@ def predict(slots: Mapping[int, float], unkeyed: float, count: int, rows: int, s
 
 
 def plan(slots: Mapping[int, float], unkeyed: float, runs: Sequence[Run], limit: float, count_max: int) -> Plan:
-    """Splits and merges such that no partition's load is over ``limit``, with at most ``count_max`` partitions."""
+    """Plan splits and merges so that no load is over ``limit``, with at most ``count_max`` partitions."""
     upto = _sums(slots)
     now: list[Run] = list(runs)
     stuck: set[Run] = set()
@@ -156,7 +158,7 @@ def plan(slots: Mapping[int, float], unkeyed: float, runs: Sequence[Run], limit:
         found.append(Split(run.partition, at, new, shares))
     while len(now) > 1:
         fewer = len(now) - 1
-        # What has no key is dealt to fewer then: that must make nobody else hot.
+        # Messages without a key spread over fewer partitions then, which must not overload another one.
         if any(load(run, fewer) > limit for run in now if run not in stuck):
             break
         pairs = [
@@ -174,7 +176,7 @@ def plan(slots: Mapping[int, float], unkeyed: float, runs: Sequence[Run], limit:
 
 
 def _middle(upto: Sequence[float], run: Run) -> int | None:
-    """Where to split a run so that the larger part is smallest; None where that helps nobody."""
+    """Return where to split a run so that the larger part is smallest; None where no split helps."""
     whole = upto[run.end] - upto[run.first]
     if run.end - run.first < 2 or whole == 0:
         return None
@@ -186,12 +188,12 @@ def _middle(upto: Sequence[float], run: Run) -> int | None:
 
 
 def _sums(slots: Mapping[int, float]) -> list[float]:
-    """Load of all slots below each."""
+    """Return the load of all slots below each."""
     return [0.0, *accumulate(slots.get(slot, 0.0) for slot in range(SLOT_COUNT))]
 
 
 def skew(loads: Sequence[float]) -> Skew:
-    """The skew of a non-empty list; of one that sums to nothing, that of an even one."""
+    """Compute the skew of a non-empty list; a list of zeros counts as even."""
     count, total = len(loads), sum(loads)
     if total == 0:
         return Skew(1.0, 1.0, 0.0, 0.0)
@@ -203,13 +205,13 @@ def skew(loads: Sequence[float]) -> Skew:
 
 
 def slot_of(key: Column) -> Column:
-    """The slot of each key, 0 .. 16383; null without a key."""
+    """Compute the slot of each key, 0 .. 16383; null without a key."""
     hashed: Column = pandas_udf(_slots, "int")(key)  # type: ignore[call-overload]
     return hashed
 
 
 def partition_of(slot: Column, partition_count: Column) -> Column:
-    """`partibus.routing.slots.partition_for_slot` in Spark's own functions."""
+    """Compute `partibus.routing.slots.partition_for_slot` with Spark's own functions."""
     return shiftright(slot * partition_count, SLOT_COUNT.bit_length() - 1)
 
 

@@ -1,4 +1,4 @@
-"""Capture: every message of an entity as a row of one table, what became of it as a row of another.
+"""The job `capture`: each message of an entity as a row of one table, its disposition as a row of another.
 
 ```text
  entity ──▶ stream of messages ──▶ OUT/messages ┐
@@ -6,8 +6,8 @@
                                                 ┘
 ```
 
-A cursor keeps both for the two streams, and is moved by each apart. A message is captured where it was accepted, so it
-is there before its fate, whichever of both tables is ahead.
+A cursor keeps both for the two streams, and each stream advances its own position. A message is captured where it was
+accepted, so it is found with its fate, whichever table is ahead.
 """
 
 import json
@@ -50,10 +50,10 @@ from partibus.spark.tail import complete_tail
 Values = dict[str, Any]
 
 HERE = "here"
-"""The fate of a message that has not left, as far as is captured."""
+"""The fate of a message that had not left when it was captured."""
 MESSAGES, FATES, CHECKPOINTS = "messages", "fates", "checkpoints"
 NOT_CAPTURED = ("state",)
-"""Of a message when it was read, which depends on when that was."""
+"""Columns that depend on the time of reading."""
 _KEY = ["entity_id", "partition_id", "sequence_number"]
 FATE_NAMES = (
     HERE, "completed", "received_and_deleted", "dead_lettered", "expired", "purged", "forwarded", "consumed", "lost",
@@ -61,19 +61,21 @@ FATE_NAMES = (
 
 
 class Chosen(NamedTuple):
-    """Which of the captured messages."""
+    """A choice of captured messages."""
 
     since: datetime | None = None
-    """By the time that the broker accepted them."""
+    """The earliest time of acceptance by the broker."""
     until: datetime | None = None
     partitions: Sequence[int] = ()
-    """Empty: all."""
+    """Partition ids; empty: all."""
     fates: Sequence[str] = ()
 
 
 def start(spark: SparkSession, options: Mapping[str, str], out: str, *, seconds: float | None) -> list[StreamingQuery]:
-    """The two streams: messages and fates. ``options``: of the data source, with the cursor; ``seconds``: the trigger,
-    None: what is there now."""
+    """Start the two streams, of messages and fates.
+
+    ``options`` are those of the data source, with the cursor. ``seconds`` is the trigger; None: what is there now.
+    """
     queries = []
     for name in (MESSAGES, FATES):
         rows = spark.readStream.format("partibus").options(**{**options, "table": name}).load()
@@ -91,13 +93,17 @@ def start(spark: SparkSession, options: Mapping[str, str], out: str, *, seconds:
 
 
 def messages(spark: SparkSession, out: str) -> DataFrame:
-    """The captured messages, without their fates. Raises `JobError`."""
+    """Read the captured messages without their fates. Raises `JobError`."""
     return _table(spark, out, MESSAGES, DDL).drop(*NOT_CAPTURED)
 
 
 def captured(spark: SparkSession, out: str) -> DataFrame:
-    """The captured messages with their fates: columns of the data source, and ``fate`` (`HERE`: not left),
-    ``fate_time`` and ``dwell_ms``, from acceptance to that. Raises `JobError`."""
+    """Read the captured messages with their fates. Raises `JobError`.
+
+    The columns are those of the data source and ``fate`` (`HERE`: not left), ``fate_time`` and ``dwell_ms``, the time
+    from
+    acceptance to the fate.
+    """
     found = messages(spark, out)
     fates = _table(spark, out, FATES, FATE_DDL).select(
         *_KEY, "fate", "fate_time", sf.col("delivery_count").alias("_deliveries")
@@ -113,7 +119,7 @@ def captured(spark: SparkSession, out: str) -> DataFrame:
 
 
 def chosen(rows: DataFrame, want: Chosen) -> DataFrame:
-    """Those rows of `captured`."""
+    """Select rows of `captured`."""
     tests: list[Column] = []
     if want.since is not None:
         tests.append(sf.col("enqueued_time") >= sf.lit(want.since))
@@ -129,7 +135,7 @@ def chosen(rows: DataFrame, want: Chosen) -> DataFrame:
 
 
 def summary(rows: DataFrame) -> Values:
-    """Of `captured`: totals, messages and milliseconds by fate, and both over time in minutes."""
+    """Summarize `captured`: totals, messages and milliseconds by fate, and both over time in minutes."""
     by_fate = (
         rows.groupBy("fate")
         .agg(
@@ -156,11 +162,11 @@ def summary(rows: DataFrame) -> Values:
 
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _MINUTES_MAX = 1_440
-"""In a series: a day; of longer ones the last."""
+"""The most minutes of a series: the last day of a longer one."""
 
 
 def _per_minute(rows: DataFrame, time: str) -> list[list[int]]:
-    """[Unix time, messages] of minutes that have some."""
+    """Return [Unix time, messages] of minutes with messages."""
     minute = (sf.unix_seconds(time) / 60).cast("bigint") * 60
     counted = rows.groupBy(minute.alias("at")).count().orderBy(sf.desc("at")).limit(_MINUTES_MAX).collect()
     return [[row.at, row["count"]] for row in reversed(counted)]
@@ -176,20 +182,20 @@ def _table(spark: SparkSession, out: str, name: str, ddl: str) -> DataFrame:
 CAPTURE, REPLAY = "capture.json", "replay.json"
 LOOK_S = 1
 LOOKS = 20
-"""After so many of them rows are counted: of a query Spark keeps what the last hundred micro-batches did."""
+"""Looks between two counts of rows: Spark keeps the last hundred micro-batches of a query."""
 
 
 class Rows:
-    """How many a query has brought in this run, if it is asked for them now and then."""
+    """Counts the rows of a query in this run, if it is asked now and then."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self.query = query
         self._counted = 0
         self._batch = -1
-        """The last one that is counted."""
+        """The last counted micro-batch."""
 
     def count(self) -> int:
-        """With those of earlier calls."""
+        """Return the count, earlier calls included."""
         for progress in self.query.recentProgress:
             if progress.batchId > self._batch and progress.numInputRows:  # one that idles has its next batch's number
                 self._counted += progress.numInputRows
@@ -198,19 +204,19 @@ class Rows:
 
 
 class Want(NamedTuple):
-    """What is asked for of a capture."""
+    """The request for a capture."""
 
     connection: str
     entity: str
     out: str
     cursor: str | None = None
-    """None: a name of its own for each directory."""
+    """The cursor's name; None: one derived from the directory."""
     cursor_bytes: int = BOUND_BYTES
     start: str = "earliest"
 
 
 class Replay(NamedTuple):
-    """What is asked for of a replay."""
+    """The request for a replay."""
 
     connection: str
     out: str
@@ -221,7 +227,7 @@ class Replay(NamedTuple):
 
 
 def run(job: Job, want: Want) -> Values:
-    """Capture what is there now, and tell of all that is captured."""
+    """Capture what is there now, and report on everything captured."""
     options = _begin(job.spark, want)
     with job.step("capture"):
         queries = start(job.spark, options, want.out, seconds=None)
@@ -233,7 +239,7 @@ def run(job: Job, want: Want) -> Values:
 def follow(
     job: Job, want: Want, every_s: float, show: Callable[[Values], None], is_over: Callable[[], bool] = lambda: False
 ) -> None:
-    """Capture what comes until interrupted, or until ``is_over``, asked each second, says so; then tell."""
+    """Capture until interrupted, or until ``is_over`` says so, which is asked each second; then report."""
     spark = job.spark
     with interruption() as is_interrupted:
         options = _begin(spark, want)
@@ -258,7 +264,7 @@ def follow(
 
 
 def replay(job: Job, want: Replay) -> Values:
-    """Send captured messages, each once: one that was interrupted goes on when it is asked for again."""
+    """Send captured messages, each once. A replay that was interrupted continues when it is requested again."""
     spark = job.spark
     place = Place(spark, want.out)
     rows = chosen(captured(spark, want.out), want.chosen)
@@ -301,7 +307,7 @@ def _to_send(rows: DataFrame, want: Replay) -> DataFrame:
 
 
 def _begin(spark: SparkSession, want: Want) -> dict[str, str]:
-    """The options of both streams; a capture that begins has its cursor first, from which on nothing is missed."""
+    """Make the options of both streams. A new capture creates its cursor first, so that it misses nothing."""
     place = Place(spark, want.out)
     before = place.read(CAPTURE)
     if before is not None and (before["entity"], want.cursor or before["cursor"]) != (want.entity, before["cursor"]):
@@ -335,7 +341,7 @@ def _begin(spark: SparkSession, want: Want) -> dict[str, str]:
 
 
 def _complete(spark: SparkSession, out: str, options: dict[str, str]) -> None:
-    """What the last micro-batches have written is nobody's to keep any more."""
+    """Advance the cursor over the last micro-batches."""
     place = Place(spark, out)
     for name in (MESSAGES, FATES):
         checkpoint = place.at(CHECKPOINTS, name)
@@ -373,7 +379,7 @@ def _finish(job: Job, want: Want, counted: list[Rows]) -> Values:
 
 
 def capture_page(found: Values) -> Page:
-    """The page of `capture_job.run`'s values."""
+    """Make the page of a result of `run`."""
     fates, partitions = found["fates"], found["partitions"]
     left = {name: one for name, one in fates.items() if name != "here"}
     return Page(
@@ -401,7 +407,7 @@ def capture_page(found: Values) -> Page:
 
 
 def replay_page(found: Values) -> Page:
-    """The page of `capture_job.replay`'s values."""
+    """Make the page of a result of `replay`."""
     return Page(
         title="Replay",
         lead=f"Captured messages, sent to {found['to']}.",
@@ -451,19 +457,20 @@ class Place:
         self._configuration = spark.sparkContext._jsc.hadoopConfiguration()
 
     def at(self, *names: str) -> str:
-        """The path of what is inside."""
+        """Return the path of an item inside."""
         return "/".join((self.path, *names))
 
     def exists(self, *names: str) -> bool:
+        """Tell whether an item exists."""
         path, files = self._open(*names)
         return bool(files.exists(path))
 
     def is_written(self, *names: str) -> bool:
-        """A table is complete: Spark marks it when all of its files are there."""
+        """Tell whether a table is complete: Spark marks it when all of its files are there."""
         return self.exists(*names, _SUCCESS)
 
     def read(self, name: str) -> Values | None:
-        """The JSON object in a file; None when there is none."""
+        """Read the JSON object in a file; None when there is none."""
         path, files = self._open(name)
         if not files.exists(path):
             return None
@@ -475,7 +482,7 @@ class Place:
         return found
 
     def write(self, name: str, values: Values) -> None:
-        """Replace a file. What is read after a crash is the old content or the new one."""
+        """Replace a file. A read after a crash returns the old content or the new one."""
         aside, files = self._open(f".{name}.new")
         stream = files.create(aside, True)
         stream.write(bytearray(json.dumps(values, ensure_ascii=False, indent=2, default=str).encode()))
@@ -488,7 +495,7 @@ class Place:
         context.rename(aside, self._open(name)[0], renames)
 
     def remove(self, *names: str) -> None:
-        """With all that is inside. Idempotent."""
+        """Remove an item with its content. Idempotent."""
         path, files = self._open(*names)
         files.delete(path, True)
 

@@ -1,4 +1,4 @@
-"""What an enforced namespace would have throttled (row D9): what clients asked for, priced, period by period.
+"""The job `credits`: what an enforced namespace would have throttled (row D9), period by period.
 
 ```text
  rows of `use` ──▶ demand ──▶ period_sums ──▶ replay ──▶ periods in which something is refused
@@ -6,11 +6,11 @@
                      └────────────────── costs ◀────────────┘   by entity, client, operation, rule
 ```
 
-A namespace begins each period with its credits; what is left is lost, what is owed is repaid. A request is admitted
-while the balance is positive, which is the rule of the broker (D23). Of a period only sums are known: so requests of
-one period count as equally large, and which of them come first is not known. Where all of them are equal the replay is
-exact; else it is wrong by one request per period at most. What is refused is not tried again here, and a delivery that
-is withheld is not made later, both of which would add to the periods behind.
+A namespace begins each period with its credits; a rest is lost, a debt is repaid. The broker admits a request while the
+balance is positive (D23). Only sums of a period are known. So requests of one period count as equally large, and their
+order is unknown. Where all are equal the replay is exact; otherwise it is wrong by one request per period at most.
+Refused
+requests are not repeated here, and withheld deliveries are not made later, which would both add to later periods.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ from partibus.telemetry.schema import OK
 from partibus.throttling.settings import ThrottlingSettings
 
 PERIOD_MS: Final = 1_000
-"""The only one that can be replayed: telemetry has sums of a second."""
+"""The only period that can be replayed: telemetry has sums of a second."""
 FILTER: Final = "filter"
 OTHER_RULES: Final = r"^\((\d+) others\)$"
 SUBSCRIPTIONS: Final = "/subscriptions/"
@@ -41,7 +41,7 @@ _SUMMED: Final = ("requests", "units", "cost", "refused", "throttled_cost")
 
 
 class PeriodSum(NamedTuple):
-    """What was asked for in one period."""
+    """The demand of one period."""
 
     namespace: str
     period: int
@@ -57,15 +57,15 @@ class Refused(NamedTuple):
     namespace: str
     period: int
     cost: float
-    """What was asked for, in credits."""
+    """The demand in credits."""
     refused: float
-    """Of that."""
+    """The refused part of it."""
     requests: float
-    """That would have been refused."""
+    """Requests that would have been refused."""
 
 
 def demand(uses: DataFrame, settings: ThrottlingSettings) -> DataFrame:
-    """Period, namespace, entity, client, asked_for, rules, requests, units, cost; of rows of `use`."""
+    """Price rows of `use`: period, namespace, entity, client, asked_for, rules, requests, units, cost."""
     prices = sf.create_map(*[
         sf.lit(value)
         for pair in (
@@ -88,8 +88,10 @@ def demand(uses: DataFrame, settings: ThrottlingSettings) -> DataFrame:
 
 
 def uses_of_messages(rows: DataFrame) -> DataFrame:
-    """Rows of `use` from those about messages, for telemetry without the former: sends and deliveries, each a request
-    of its own, of nobody by name. What rules, peeks and management cost is not in it."""
+    """Derive rows of `use` from rows about messages, for telemetry that has none.
+
+    Sends and deliveries count as a request each, without a client. The cost of rules, peeks and management is missing.
+    """
     is_copy = sf.contains(sf.lower("entity"), sf.lit(SUBSCRIPTIONS))
     sends = (sf.col("op") == "send") & ~is_copy
     found = rows.where((sends | (sf.col("op") == "deliver")) & (sf.col("outcome") == OK))
@@ -106,13 +108,16 @@ def uses_of_messages(rows: DataFrame) -> DataFrame:
 
 
 def period_sums(demand: DataFrame) -> DataFrame:
-    """`PeriodSum` as rows. What rules cost is part of a send, not a request of its own."""
+    """Make rows of `PeriodSum`. The cost of rules is part of a send, not a request of its own."""
     requests = sf.sum(sf.when(sf.col("asked_for") != FILTER, sf.col("requests")).otherwise(0.0))
     return demand.groupBy("namespace", "period").agg(sf.sum("cost").alias("cost"), requests.alias("requests"))
 
 
 def replay(sums: Iterable[PeriodSum], period_credits: int) -> Iterator[Refused]:
-    """The periods in which something is refused. ``sums`` by namespace, then period; one at a time is looked at."""
+    """Yield the periods in which something is refused.
+
+    ``sums`` are by namespace, then period; they are read one at a time.
+    """
     namespace: str | None = None
     period, balance = 0, 0.0
     for one in sums:
@@ -131,8 +136,10 @@ def replay(sums: Iterable[PeriodSum], period_credits: int) -> Iterator[Refused]:
 
 
 def with_refused(demand: DataFrame, refused: DataFrame) -> DataFrame:
-    """``refused``: `Refused` as rows. Adds to the demand what of its cost would have been refused, each request of a
-    period alike, and what it cost in periods in which something was."""
+    """Add to the demand the part of its cost that would have been refused, and its cost in periods with refusals.
+
+    ``refused`` has rows of `Refused`. Each request of a period counts alike.
+    """
     share = (sf.col("refused") / sf.col("period_cost")).alias("share")
     known = refused.withColumnRenamed("cost", "period_cost").select("namespace", "period", share)
     joined = demand.join(sf.broadcast(known), ["namespace", "period"], "left")
@@ -144,9 +151,11 @@ def with_refused(demand: DataFrame, refused: DataFrame) -> DataFrame:
 
 
 def costs(priced: DataFrame, most: int) -> DataFrame:
-    """What each entity, client, kind of operation and rule cost: ``kind``, one of `KINDS`, and ``name``. Those that
-    cost most while something was refused, and then those that cost most at all; at most so many of a namespace and
-    kind. ``priced`` has what `with_refused` adds."""
+    """Compute the cost of each entity, client, operation and rule: ``kind``, one of `KINDS`, and ``name``.
+
+    First come those that cost most while something was refused, then those that cost most in all, ``most`` at most of a
+    namespace and kind. ``priced`` has the columns that `with_refused` adds.
+    """
     named = sf.array(
         *[sf.struct(sf.lit(kind).alias("kind"), sf.col(column).alias("name")) for kind, column in _COLUMNS.items()]
     )
@@ -163,8 +172,12 @@ def costs(priced: DataFrame, most: int) -> DataFrame:
 
 
 def _of_rules(priced: DataFrame) -> DataFrame:
-    """By rule: ``topic/subscription/rule``. Each rule of a topic costs the same, as each is compared with every
-    message; those that telemetry does not name are one line together."""
+    """Compute the cost by rule, ``topic/subscription/rule``.
+
+    Each rule of a topic costs the same, since each is evaluated on every message. Rules that telemetry does not name
+    are one
+    line together.
+    """
 
     def standing_for(line: Column) -> Column:
         return sf.coalesce(sf.regexp_extract(line, OTHER_RULES, 1).try_cast("int"), sf.lit(1))
@@ -187,27 +200,27 @@ def _period() -> Column:
 Values = dict[str, Any]
 
 POINTS = 400
-"""Of a curve over time."""
+"""Points of a curve over time."""
 PERIODS_MAX = 1_000_000
-"""Periods with refusals that are told apart, ten days of nothing else: who was refused later is not told."""
+"""The most periods with refusals that are told apart: ten days of nothing else."""
 REFUSED = "namespace string, period bigint, cost double, refused double, requests double"
 USES, MESSAGES = "uses", "messages"
 
 
 class Want(NamedTuple):
-    """What is asked for."""
+    """The request for a replay of credits."""
 
     paths: Sequence[str]
     settings: ThrottlingSettings
     namespaces: Sequence[str] = ()
-    """Empty: all."""
+    """Namespaces; empty: all."""
     since: datetime | None = None
     until: datetime | None = None
     names_max: int = 10
 
 
 def run(job: Job, want: Want) -> Values:
-    """The result of what is there."""
+    """Run the job on the telemetry that is there."""
     spark, settings = job.spark, want.settings
     with job.step("read"):
         uses = _chosen(read_rows(spark, want.paths, uses=True), want)
@@ -266,8 +279,7 @@ def _totals(sums: DataFrame) -> list[Any]:
 
 
 def _series(sums: DataFrame, totals: Sequence[Any], refused: Sequence[Refused]) -> dict[str, list[Values]]:
-    """By namespace: in equal steps the mean and peak of what was asked for, and what would have been refused, each in
-    credits per second."""
+    """Compute curves by namespace: mean and peak demand and would-be refusals in equal steps, in credits per second."""
     if not totals:
         return {}
     first, last = min(one["first"] for one in totals), max(one["last"] for one in totals)
@@ -325,7 +337,7 @@ def _namespace(
 
 
 def _longest(periods: Sequence[int]) -> int:
-    """The longest run of neighbours."""
+    """Return the length of the longest run of neighbours."""
     longest = run = 0
     before = None
     for period in periods:

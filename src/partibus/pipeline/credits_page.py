@@ -1,4 +1,4 @@
-"""What the job `credits` found, as a page."""
+"""The page of the job `credits`."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ _PLOTTED: Final = 8
 
 
 def credits_page(found: Values) -> Page:
-    """The page of `credits_job.run`'s values."""
+    """Make the page of a result of `credits.run`."""
     namespaces = found["namespaces"]
     throttled = [one for one in namespaces if one["throttled"]]
     rate = number(found["credits_per_s"])
@@ -86,7 +86,7 @@ def _blocks(one: Values, found: Values) -> list[str]:
         rows = one[key]
         if not rows:
             continue
-        # While nothing is refused the whole time counts.
+        # Without refusals the whole time counts.
         measure = "throttled_cost" if one["throttled"] else "cost"
         total = sum(row[measure] for row in one["operations"]) or 1.0
         if key != "operations":

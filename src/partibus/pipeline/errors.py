@@ -1,4 +1,4 @@
-"""What stops a job."""
+"""Errors that end a job."""
 
 import re
 
@@ -11,12 +11,11 @@ _RAISED = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception|Interrupt)
 
 
 class JobError(PartibusError):
-    """A job can't be done; the text names the option or the table, what is wrong with it and the way out."""
+    """A job can't be done. The text names the option or the table, the fault and the next step."""
 
 
 def said(error: BaseException) -> str:
-    """What an error says, in a line: of a traceback that a task has left in it what was raised there, ours before
-    others'."""
+    """Return an error in one line. Of a traceback from a task it takes the error raised there, ours before others'."""
     text = str(error)
     if _LATE in text:
         return (

@@ -1,4 +1,4 @@
-"""One run of a job: its Spark session, what it shows meanwhile, what it leaves behind.
+"""One run of a job: its Spark session, its progress, its result and report.
 
 ```text
  with Job("telemetry", options, parameters) as job:
@@ -7,7 +7,7 @@
      job.finish(values, page=...)
 ```
 
-The result has the same frame for every job (docs/pipeline.md); it is written also when the job fails.
+The result has the same frame for every job (docs/pipeline.md). A failed job writes one too.
 """
 
 import json
@@ -43,24 +43,24 @@ DONE, FINDINGS, FAILED = "done", "findings", "failed"
 
 
 class JobOptions(NamedTuple):
-    """What every job can be told."""
+    """Options of every job."""
 
     master: str | None = None
-    """None: what `spark-submit` says, else all cores of this machine."""
+    """Spark's master; None: as `spark-submit` says, else all cores of this machine."""
     config: Mapping[str, str] = {}
     json: Path | None = None
-    """Where the result goes; `-` is standard output."""
+    """The file of the result; `-` is standard output."""
     report: Path | None = None
     dry_run: bool = False
     spark: SparkSession | None = None
-    """One to use and to leave running, for who calls a job from a program."""
+    """A session to use and to leave running, for programs that call a job."""
 
 
 class Job:
-    """A context manager; the session starts when it is first asked for."""
+    """A context manager; the session starts when it is first used."""
 
     def __init__(self, name: str, options: JobOptions, parameters: Values) -> None:
-        """``parameters``: the job's own options, for the result. No secrets in them."""
+        """Prepare a job. ``parameters`` are the job's own options for the result, without secrets."""
         self.name = name
         self.options = options
         self._parameters = parameters
@@ -93,6 +93,7 @@ class Job:
 
     @property
     def spark(self) -> SparkSession:
+        """The Spark session."""
         if self._spark is None:
             with self.step("start Spark"):
                 self._spark = job_session(f"partibus {self.name}", self.options.master, self.options.config)
@@ -100,7 +101,7 @@ class Job:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Show a step while it works, and note how long it took."""
+        """Show a step while it works, and record its duration."""
         bar = self._bars.add_task(name, total=None)
         outer, self._running = self._running, bar
         started = time.monotonic()
@@ -113,7 +114,7 @@ class Job:
         self._bars.update(bar, total=1, completed=1)
 
     def watched(self, work: Callable[[], T]) -> T:
-        """Do ``work``, an action on a DataFrame, and show meanwhile how many tasks of its stages are done."""
+        """Run ``work``, an action on a DataFrame, and show how many tasks of its stages are done."""
         if not self.console.is_terminal or self._running is None:
             return work()
         tracker, bar = self.spark.sparkContext.statusTracker(), self._running
@@ -126,8 +127,10 @@ class Job:
             return running.result()
 
     def finish(self, result: Values, *, status: str = DONE, page: Callable[[Values], Page] | None = None) -> Values:
-        """Write result and report; may be called again while a job goes on. ``page`` is asked only where a report is
-        wanted. The answer is the result in its frame."""
+        """Write result and report; returns the result in its frame.
+
+        A job that goes on may call this again. ``page`` is called only where a report is wanted.
+        """
         self._result, self._status = result, status
         report = self.options.report
         if report is not None and page is not None:
