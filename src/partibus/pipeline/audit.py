@@ -127,7 +127,10 @@ def refused(both: DataFrame) -> DataFrame:
 
 
 def doubled(both: DataFrame) -> DataFrame:
-    """Find messages that were completed too often. A send of unknown outcome may have been stored, so it counts as one."""
+    """Find messages that were completed too often.
+
+    A send of unknown outcome may have been stored, so it counts as one.
+    """
     more = both.where(sf.col("completions") > sf.greatest(sf.col("sends") - sf.col("refusals"), sf.lit(1)))
     detail = sf.format_string(
         "sent %d times, completed %d times by %s", "sends", "completions", sf.array_join("consumers", ", ", "?")
