@@ -13,9 +13,10 @@ WORKERS ?= 4
 PYTEST_ARGS ?=
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Of `make chaos`: what chance does, and for how long.
+# Of `make chaos`: what chance does, and for how long; and how long damaged bytes are given to each parser.
 SEED ?= 1
 SECONDS ?= 120
+FUZZ_SECONDS ?= 600
 
 # Rows whose saboteurs `make saboteurs` runs; empty means those that are not proved.
 SABOTAGED ?=
@@ -49,8 +50,9 @@ format: setup ## put the code into the one format and fix what the linter can fi
 bench: setup ## measure, and write docs/benchmarks.md
 	$(PY) -m bench
 
-chaos: setup ## kill brokers, clients and databases, cut connections, and check what clients saw (SEED=7 SECONDS=300)
+chaos: setup ## kill brokers, clients and databases, cut connections, and check what clients saw; then fuzz each parser (SEED=7 SECONDS=300 FUZZ_SECONDS=60)
 	$(PY) -m partibus.testing.chaos $(SEED) $(SECONDS) build/chaos
+	$(PY) -m tests.robustness.fuzz $(SEED) $(FUZZ_SECONDS)
 
 # The page is written after failures too (status 1), not after a run that was cut short.
 conformance: setup $(NODE_MODULES) ## every test, then docs/conformance.md from what they showed

@@ -1,0 +1,567 @@
+"""Every parser that bytes of a peer reach, each with inputs that are made to be bad for it.
+
+A parser is driven as the broker drives it, without a socket. `Parser.run` says what came of an input in a few words,
+and raises what must never be raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import h11
+from starlette.requests import Request
+
+from partibus.amqp import Closed, Connection, DecodeError, Delivery, SessionClosed
+from partibus.amqp.codec.decoder import decode_all
+from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.performatives import Attach, Begin, Flow, Open
+from partibus.amqp.frames import AMQP_HEADER, HEADER, SASL_HEADER, frame
+from partibus.amqp.section_encoding import encode_application_properties, encode_data, encode_value
+from partibus.amqp.sections import BATCH_FORMAT
+from partibus.clock import ManualClock
+from partibus.errors import PartibusError
+from partibus.filters.errors import EvaluationError
+from partibus.filters.model import SqlAction, SqlFilter
+from partibus.filters.sql import compile_action, compile_filter
+from partibus.filters.view import GivenView
+from partibus.frontends.amqp.ingress import Ingress
+from partibus.frontends.amqp.node import read_request
+from partibus.frontends.amqp.operations.arguments import body_of, lock_tokens, mapping, sequence_numbers
+from partibus.frontends.amqp.rule_values import read_rule
+from partibus.frontends.amqp.websocket import Websocket
+from partibus.frontends.rest.atom.xml_in import parse_xml
+from partibus.frontends.rest.body import BodyTooLarge
+from partibus.frontends.rest.data.message_in import MessageReader
+from partibus.frontends.rest.data.message_out import body_of as body_over_http
+from partibus.frontends.rest.portal.signing_in import grant_of
+from partibus.frontends.rest.portal.visit import read_form
+from partibus.namespace.access import AccessPolicies, Right, SasPolicy
+from partibus.namespace.catalog import EntityRecord
+from partibus.namespace.config_document import ConfigError
+from partibus.namespace.config_json import parse_config_json
+from partibus.namespace.connection_string import parse_connection_string
+from partibus.namespace.entities import EntityDescription, EntityOptions
+from partibus.namespace.placement import Placement
+from partibus.namespace.queues import Queue
+
+Shape = Callable[[int], bytes]
+"""From a size to an input of about as many bytes."""
+
+CORPUS = Path(__file__).with_name("corpus")
+_FILTER_EXPRESSIONS = ("p LIKE q", "p LIKE '%a_a_b%'", "p + q = q OR p IN (q, p + p)", "sys.ViaPartitionKey = p")
+
+
+@dataclass(frozen=True)
+class Parser:
+    """``drive`` takes the bytes; what it may raise are refusals."""
+
+    name: str
+    drive: Callable[[bytes], object]
+    shapes: Mapping[str, Shape]
+    refusals: tuple[type[Exception], ...] = field(default=(DecodeError, PartibusError))
+    sizes: tuple[int, int, int] = (1_000, 2_000, 4_000)
+    """Of inputs whose work is compared, below the bound of what is looked at."""
+
+    def run(self, data: bytes) -> str:
+        """What comes of an input, without the values that it quotes."""
+        try:
+            outcome = self.drive(data)
+        except self.refusals as error:
+            return f"{type(error).__name__} {complaint(error)}"
+        return complaint(outcome) if isinstance(outcome, str) else type(outcome).__name__
+
+
+def complaint(error: object) -> str:
+    """The words of a message, without the values that it quotes."""
+    text = re.sub(r"'[^']*'|\"[^\"]*\"|\(.*\)|\[.*\]|\{.*\}|channel.*|link [^ ]*", "", str(error)[:400])
+    return " ".join(re.findall(r"\b[A-Za-z][a-z:-]+\b", text)[:4])
+
+
+# Values of AMQP -------------------------------------------------------------------------------------------------------
+
+
+def compound(code: int, count: int, content: bytes) -> bytes:
+    """A list, map or array in the four-byte form."""
+    return bytes((code,)) + (len(content) + 4).to_bytes(4) + count.to_bytes(4) + content
+
+
+def repeated(item: bytes) -> Shape:
+    """A list of one item."""
+    return lambda size: compound(0xD0, size // len(item), item * (size // len(item)))
+
+
+def a_map(pairs: list[bytes]) -> bytes:
+    """A map of encoded pairs."""
+    return compound(0xD1, 2 * len(pairs), b"".join(pairs))
+
+
+def colliding_uuids(size: int) -> bytes:
+    """A map whose keys have one hash: multiples of the modulus of Python's hashes."""
+    return a_map([encode(UUID(int=(2**61 - 1) * n)) + b"\x40" for n in range(1, size // 18)])
+
+
+def colliding_numbers(size: int) -> bytes:
+    """A map whose keys are in one place of any small table."""
+    return a_map([encode(n << 40) + b"\x40" for n in range(1, size // 10)])
+
+
+def nested(size: int) -> bytes:
+    """Lists in lists."""
+    value = b"\x40"
+    while len(value) < size:
+        value = compound(0xD0, 1, value)
+    return value
+
+
+def text_map(size: int) -> bytes:
+    """A map of short texts."""
+    return a_map([encode(f"{n:06x}") + b"\x40" for n in range(size // 9)])
+
+
+VALUES: dict[str, Shape] = {
+    "nulls": repeated(b"\x40"),
+    "UUIDs": repeated(b"\x98" + bytes(16)),
+    "described values": repeated(b"\x00\x44\x40"),
+    "chains of descriptors": repeated(b"\x00\x44" * 60 + b"\x40"),
+    "empty lists": repeated(b"\xc0\x01\x00"),
+    "arrays of nulls": repeated(b"\xe0\x02\x20\x40"),
+    "texts": repeated(b"\xa1\x01x"),
+    "lists in lists": nested,
+    "colliding UUIDs": colliding_uuids,
+    "colliding numbers": colliding_numbers,
+    "maps of few UUIDs": repeated(colliding_uuids(90)),
+    "a map of texts": text_map,
+    "an array without room": lambda size: b"\xf0" + (size + 5).to_bytes(4) + b"\xff\xff\xff\xff\x40" + bytes(size),
+    "one binary": lambda size: b"\xb0" + size.to_bytes(4) + bytes(size),
+}
+"""Each as one value."""
+
+
+def values_in(wrap: Callable[[bytes], bytes]) -> dict[str, Shape]:
+    """The same in something else."""
+    return {name: (lambda size, make=make: wrap(make(size))) for name, make in VALUES.items()}  # type: ignore[misc]
+
+
+# Frames ---------------------------------------------------------------------------------------------------------------
+
+_OPENING = (
+    AMQP_HEADER
+    + frame(0, Open(container_id="peer"))
+    + frame(0, Begin(next_outgoing_id=0, incoming_window=9, outgoing_window=9))
+    + frame(0, Attach(name="in", handle=0, role=False, initial_delivery_count=0))
+    + frame(0, Attach(name="out", handle=1, role=True))
+)
+
+
+def _feed(connection: Connection, data: bytes) -> str:
+    events = list(connection.receive_data(data))
+    while connection.more_to_read:
+        events += connection.receive_data(b"")
+    connection.data_to_send()
+    ends = [str(event.error) for event in events if isinstance(event, Closed | SessionClosed)]
+    return f"{sorted({type(event).__name__ for event in events})} {ends[:1]}"
+
+
+def _frames(data: bytes) -> str:
+    connection = Connection(server=True)
+    for event in connection.receive_data(_OPENING):
+        link = getattr(event, "link", None)
+        if link is not None:
+            link.accept()
+            if hasattr(link, "grant"):
+                link.grant(1_000)
+    connection.open("broker")
+    return _feed(connection, data)
+
+
+def raw_frame(code: int, fields: bytes, count: int, kind: int = 0, payload: bytes = b"") -> bytes:
+    """A frame of a performative with encoded fields."""
+    body = b"\x00\x53" + bytes((code,)) + compound(0xD0, count, fields) + payload
+    return HEADER.pack(8 + len(body), 2, kind, 0) + body
+
+
+_FIELDS: dict[str, tuple[int, bytes, int]] = {
+    "open": (0x10, encode("c") + b"\x40" * 8, 10),
+    "begin": (0x11, b"\x40" + b"\x43" * 3 + b"\x40" * 3, 8),
+    "attach": (0x12, encode("n") + b"\x52\x07\x41" + b"\x40" * 4, 8),
+    "attach, properties": (0x12, encode("n") + b"\x52\x07\x41" + b"\x40" * 10, 14),
+    "flow": (0x13, b"\x43" * 4 + b"\x40" * 6, 11),
+    "transfer": (0x14, b"\x43\x43\xa0\x01t\x43\x42\x42\x40", 8),
+    "disposition": (0x15, b"\x41\x43\x43\x41", 5),
+    "detach": (0x16, b"\x43\x41", 3),
+    "end": (0x17, b"", 1),
+    "close": (0x18, b"", 1),
+}
+"""Of each performative its code, the fields before one that takes a compound, and how many there are with it."""
+
+
+def _frame_of(code: int, fields: bytes, count: int) -> Callable[[bytes], bytes]:
+    return lambda value: raw_frame(code, fields + value, count)
+
+
+def _many(one: bytes) -> Shape:
+    return lambda size: one * (size // len(one))
+
+
+_TRANSFER = raw_frame(0x14, b"\x43\x43\xa0\x01t\x43\x42", 5, payload=b"\x00\x53\x75\xa0\x00")
+_PART = raw_frame(0x14, b"\x43\x43\xa0\x01t\x43\x42\x41", 6, payload=b"x")
+_FRAMES: dict[str, Shape] = {
+    "empty frames": _many(HEADER.pack(8, 2, 0, 0)),
+    "flows with an echo": _many(frame(0, Flow(incoming_window=9, next_outgoing_id=0, outgoing_window=9, echo=True))),
+    "transfers": _many(_TRANSFER),
+    "a transfer that never ends": _many(_PART),
+    "dispositions of all": lambda size: (
+        b"".join(raw_frame(0x14, b"\x43\x70" + n.to_bytes(4) + b"\xa0\x01t\x43\x42", 5) for n in range(size // 60))
+        + raw_frame(0x15, b"\x42\x43\x70\x7f\xff\xff\xff\x42" + b"\x00\x53\x23\xc0\x05\x02\x52\x01\x44", 5)
+        * (size // 60)
+    ),
+    "begins": lambda size: b"".join(
+        frame(channel, Begin(next_outgoing_id=0, incoming_window=9, outgoing_window=9))
+        for channel in range(1, size // 25)
+    ),
+    "attaches": lambda size: b"".join(
+        frame(0, Attach(name=str(handle), handle=handle, role=True)) for handle in range(2, size // 30)
+    ),
+    "a length without a frame": lambda size: b"\x00\x00\xff\xff\x02\x00\x00\x00" + bytes(size),
+}
+
+# Messages -------------------------------------------------------------------------------------------------------------
+
+_QUEUE = Queue(EntityRecord(1, EntityDescription("q", EntityOptions()), (Placement(0, 0, 1),), 0, 0))
+
+
+def _message(data: bytes) -> object:
+    ingress = Ingress(lambda: "0" * 32)
+    batch = Delivery(None, 0, b"t", BATCH_FORMAT, False, None, data)  # type: ignore[arg-type]
+    with contextlib.suppress(PartibusError):
+        ingress.messages_of(batch, _QUEUE)
+    ingress.begin()
+    message = ingress.message_of(data, _QUEUE)
+    return body_over_http(message.data)
+
+
+_SECTIONS = {"annotations": 0x72, "properties": 0x73, "application properties": 0x74, "body": 0x77}
+
+
+def _section(code: int) -> Callable[[bytes], bytes]:
+    return lambda value: b"\x00\x53" + bytes((code,)) + value
+
+
+_POLICIES = AccessPolicies([SasPolicy("p", Right.MANAGE, "key", "")])
+_POLICIES.follow("a/a/a", [SasPolicy("p", Right.SEND, "other", "")])
+_TOKEN = "SharedAccessSignature sr={}&sig=eA%3D%3D&se=99999999999&skn=p"
+
+
+def _cbs(data: bytes) -> object:
+    request = read_request(data)
+    token, audience = request.body, request.properties.get("name")
+    if isinstance(token, str) and isinstance(audience, str):
+        return _POLICIES.check_token(token, audience, 0)
+    return "no token"
+
+
+def _put_token(token: str, audience: str) -> bytes:
+    return encode_application_properties({"operation": "put-token", "name": audience}) + encode_value(token)
+
+
+def _management(data: bytes) -> object:
+    body = body_of(read_request(data).body)
+    for read in (lock_tokens, sequence_numbers, lambda body: mapping(body, "properties"), partial(read_rule, "r")):
+        with contextlib.suppress(PartibusError):
+            read(body)
+    return body
+
+
+def _request(value: bytes) -> bytes:
+    return encode_application_properties({"operation": "x"}) + b"\x00\x53\x77" + value
+
+
+# HTTP and websockets --------------------------------------------------------------------------------------------------
+
+
+class _Transport:
+    """Takes everything."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *_: None
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class _Inner(asyncio.Protocol):
+    taken = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        pass
+
+    def data_received(self, data: bytes) -> None:
+        self.taken += len(data)
+
+
+_HANDSHAKE = (
+    b"GET /$servicebus/websocket HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def _websocket(data: bytes) -> str:
+    async def serve() -> str:
+        inner = _Inner()
+        websocket = Websocket(inner, 1 << 20, 1.0)
+        websocket.connection_made(_Transport())  # type: ignore[arg-type]
+        websocket._take(_HANDSHAKE)
+        websocket._take(data)
+        closing = websocket.is_closing()
+        websocket.connection_lost(None)
+        return f"taken {bool(inner.taken)} {closing}"
+
+    return asyncio.run(serve())
+
+
+def _http_head(data: bytes) -> str:
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=32 * 1024)
+    connection.receive_data(data)
+    kinds = set()
+    while (event := connection.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+        kinds.add(type(event).__name__)
+        if isinstance(event, h11.ConnectionClosed):
+            break
+    return str(sorted(kinds))
+
+
+def _web_request(query: bytes = b"", body: bytes = b"", *headers: tuple[bytes, bytes]) -> Request:
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": body}
+
+    scope = {"type": "http", "scheme": "http", "path": "/portal", "query_string": query, "headers": list(headers)}
+    return Request(scope, receive)
+
+
+_BROKER: Any = SimpleNamespace(access=_POLICIES, wall_clock=ManualClock(1_000_000))
+
+
+def _cookie(data: bytes) -> object:
+    request = _web_request(b"", b"", (b"host", b"localhost:80"), (b"cookie", data))
+    return grant_of(_BROKER, request) or "none"
+
+
+def _query(data: bytes) -> object:
+    return _web_request(data).query_params
+
+
+def _form(data: bytes) -> object:
+    request = _web_request(b"", data, (b"content-type", b"application/x-www-form-urlencoded"))
+    return asyncio.run(read_form(request))
+
+
+_READER = MessageReader(lambda: "0" * 32)
+
+
+def _broker_properties(data: bytes) -> object:
+    return _READER.from_headers([("brokerproperties", data.decode("latin-1"))], b"", _QUEUE)
+
+
+def _json_batch(data: bytes) -> object:
+    return list(_READER.from_batch(data, _QUEUE))
+
+
+def _filter(data: bytes) -> object:
+    """The text as a filter, as an action, and as a property that filters look at."""
+    text = data.decode("latin-1")
+    with contextlib.suppress(PartibusError):
+        compile_filter(SqlFilter(text))
+    with contextlib.suppress(PartibusError):
+        compile_action(SqlAction(text))
+    half = len(text) // 2
+    view = GivenView({"p": text[:half], "q": text[half:]}, {"ViaPartitionKey": text})
+    for expression in _FILTER_EXPRESSIONS:
+        with contextlib.suppress(EvaluationError):
+            compile_filter(SqlFilter(expression)).test(view)
+    return "done"
+
+
+def _text(drive: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: drive(data.decode("latin-1"))
+
+
+def _sas(text: str) -> object:
+    return _POLICIES.check_token(text, text[:4_000], 0)
+
+
+PARSERS: tuple[Parser, ...] = (
+    Parser("values", decode_all, VALUES),
+    *(Parser(f"frames, {name}", _frames, values_in(_frame_of(*fields))) for name, fields in _FIELDS.items()),
+    Parser("frames", _frames, _FRAMES),
+    Parser(
+        "SASL",
+        lambda data: _feed(Connection(server=True), SASL_HEADER + data),
+        values_in(lambda value: raw_frame(0x41, encode("PLAIN") + value, 2, kind=1)),
+    ),
+    *(Parser(f"messages, {name}", _message, values_in(_section(code))) for name, code in _SECTIONS.items()),
+    Parser(
+        "messages",
+        _message,
+        {
+            "data sections": _many(b"\x00\x53\x75\xa0\x00"),
+            "messages of no bytes": _many(encode_data(encode_data(b""))),
+            "sections spelled otherwise": _many(b"\x00\xa3\x10amqp:data:binary\xa0\x00"),
+            "a descriptor nested": lambda size: b"\x00" * size,
+        },
+    ),
+    Parser(
+        "$cbs",
+        _cbs,
+        {
+            "segments": lambda size: _put_token(_TOKEN.format("a/" * (size // 2)), "sb://h/" + "a/" * (size // 4)),
+            "escapes": lambda size: _put_token(_TOKEN.format("%25" * (size // 3)), "%41" * (size // 3)),
+            **values_in(_request),
+        },
+    ),
+    Parser(
+        "$management",
+        _management,
+        values_in(_request)
+        | values_in(lambda value: _request(a_map([encode("lock-tokens") + value])))
+        | values_in(lambda value: _request(a_map([encode("properties") + value, encode("sequence-numbers") + value]))),
+    ),
+    Parser(
+        "websockets",
+        _websocket,
+        {
+            "frames of a byte": _many(b"\x82\x81\0\0\0\0A"),
+            "empty frames": _many(b"\x82\x80\0\0\0\0"),
+            "pings": _many(b"\x89\x80\0\0\0\0"),
+            "fragments": lambda size: b"\x02\x81\0\0\0\0A" + b"\x00\x81\0\0\0\0A" * (size // 7),
+            "one frame": lambda size: b"\x82\xff" + size.to_bytes(8) + b"\1\2\3\4" + bytes(size),
+        },
+        (),
+    ),
+    Parser(
+        "HTTP",
+        _http_head,
+        {
+            "headers": lambda size: b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * (size // 6) + b"\r\n",
+            "folded lines": lambda size: b"GET / HTTP/1.1\r\nHost: x\r\na: b" + b"\r\n c" * (size // 4) + b"\r\n\r\n",
+            "one line": lambda size: b"GET /" + b"a" * size,
+            "chunks of a byte": lambda size: (
+                b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * (size // 6)
+            ),
+            "lines of a byte": lambda size: b"\n" * size,
+        },
+        (h11.RemoteProtocolError,),
+    ),
+    Parser(
+        "cookies",
+        _cookie,
+        {
+            "backslashes": lambda size: b'partibus-portal-80="' + b"\\" * size + b'"',
+            "quotes": lambda size: b'partibus-portal-80="' + b'\\"' * (size // 2) + b'"',
+            "pairs": _many(b"a=b;"),
+            "semicolons": _many(b";"),
+            "base64": lambda size: b"partibus-portal-80=" + b"QUFB" * (size // 4),
+        },
+    ),
+    Parser("queries", _query, {"pairs": _many(b"a=b&"), "escapes": _many(b"%41"), "ampersands": _many(b"&")}),
+    Parser(
+        "forms",
+        _form,
+        {"pairs": _many(b"a=b&"), "escapes": _many(b"%41"), "one field": lambda size: b"a=" + b"+" * size},
+        (PartibusError, BodyTooLarge),
+    ),
+    Parser(
+        "XML",
+        parse_xml,
+        {
+            "elements": lambda size: b"<a>" + b"<b/>" * (size // 4) + b"</a>",
+            "attributes": lambda size: b"<a " + b" ".join(b'a%x=""' % n for n in range(size // 8)) + b"/>",
+            "namespaces": lambda size: b"<a " + b" ".join(b'xmlns:a%x="u"' % n for n in range(size // 14)) + b"/>",
+            "entities": lambda size: b"<a>" + b"&lt;" * (size // 4) + b"</a>",
+            "opened": _many(b"<a>"),
+            "one text": lambda size: b"<a>" + b"x\n" * (size // 2) + b"</a>",
+        },
+    ),
+    Parser(
+        "BrokerProperties",
+        _broker_properties,
+        {
+            "nested": lambda size: b'{"a":' * (size // 5),
+            "members": lambda size: b"{" + b",".join(b'"%x":0' % n for n in range(size // 8)) + b"}",
+            "one number": lambda size: b'{"TimeToLive":' + b"9" * size + b"}",
+            "one text": lambda size: b'{"Label":"' + b"\\u0041" * (size // 6) + b'"}',
+        },
+    ),
+    Parser(
+        "batches in JSON",
+        _json_batch,
+        {
+            "messages": lambda size: b"[" + b",".join([b'{"Body":""}'] * (size // 12)) + b"]",
+            "properties": lambda size: (
+                b'[{"UserProperties":{' + b",".join(b'"%x":0' % n for n in range(size // 8)) + b"}}]"
+            ),
+            "nested": _many(b"["),
+            "lists": lambda size: b'[{"x":[' + b"[]," * (size // 3) + b"[]]}]",
+            "numbers": lambda size: b"[" + b"9" * size + b"]",
+        },
+    ),
+    Parser(
+        "filters",
+        _filter,
+        {
+            "characters of one pattern": _many(b"a_"),
+            "percents": _many(b"%a"),
+            "parentheses": _many(b"("),
+            "conditions": lambda size: b" OR ".join([b"a=1"] * (size // 7)),
+            "members": lambda size: b"a IN (" + b",".join([b"1"] * (size // 2)) + b")",
+            "digits": _many(b"9"),
+            "quotes": _many(b"''"),
+        },
+        sizes=(250, 500, 1_000),
+    ),
+    Parser(
+        "tokens",
+        _text(_sas),
+        {
+            "segments": lambda size: _TOKEN.format("a/" * (size // 2)).encode(),
+            "escapes": lambda size: _TOKEN.format("%25" * (size // 3)).encode(),
+            "claims": lambda size: b"SharedAccessSignature " + b"&".join(b"%x=1" % n for n in range(size // 6)),
+            "a signature": lambda size: b"SharedAccessSignature sr=a&se=1&skn=p&sig=" + b"QUFB" * (size // 4),
+            "a policy": lambda size: b"SharedAccessSignature sr=a&se=1&sig=QUFB&skn=" + b"%2525" * (size // 5),
+        },
+    ),
+    Parser(
+        "connection strings",
+        _text(parse_connection_string),
+        {
+            "pairs": _many(b"Endpoint=sb://h/;"),
+            "semicolons": _many(b";"),
+            "a host": lambda size: b"Endpoint=sb://" + b"a." * (size // 2) + b"!",
+            "a name": lambda size: b"x" * size + b"=y",
+            "a key": lambda size: b"Endpoint=sb://h/;SharedAccessKeyName=p;SharedAccessKey=" + b"=" * size,
+        },
+    ),
+    Parser(
+        "Config.json",
+        parse_config_json,
+        {
+            "nested": _many(b"["),
+            "members": lambda size: b"{" + b",".join(b'"%x":0' % n for n in range(size // 8)) + b"}",
+            "members twice": lambda size: b"{" + b",".join([b'"a":0'] * (size // 6)) + b"}",
+            "queues": lambda size: (
+                b'{"UserConfig":{"Namespaces":[{"Name":"n","Queues":['
+                + b",".join(b'{"Name":"q%x","Properties":{}}' % n for n in range(size // 35))
+                + b"]}]}}"
+            ),
+        },
+        (ConfigError,),
+    ),
+)
