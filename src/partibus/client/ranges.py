@@ -48,6 +48,8 @@ class PartitionRange(NamedTuple):
     retained: int = 0
     """Messages that have left it and are kept for cursors."""
     retained_bytes: int = 0
+    passed_over: tuple[tuple[int, int], ...] = ()
+    """Positions that no message will get, as (first, end) pairs that ascend: the store was put back from a copy."""
 
 
 class PartitionMap(NamedTuple):
@@ -395,12 +397,17 @@ def _map(body: Mapping[str, object]) -> PartitionMap:
             integer(entry, "messages"),
             integer(entry, "retained"),
             integer(entry, "retained-bytes"),
+            _pairs(integers(entry, "passed-over")),
         )
         for entry in maps(body, "partitions")
     ]
     return PartitionMap(
         text(body, "entity"), text(body, "entity-id"), integer(body, "map-version"), tuple(sorted(partitions))
     )
+
+
+def _pairs(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _states(body: Mapping[str, object]) -> dict[int, CursorState]:

@@ -16,9 +16,10 @@ from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.namespaces import Namespaces
 from partibus.partition.answers import OnReply
 from partibus.partition.commands import Inspect
+from partibus.partition.generations import count_positions
 from partibus.partition.replies import CursorInfo, Inspected
 from partibus.partition.runtime import StoreRuntime
-from partibus.routing.arrivals import end_of
+from partibus.routing.arrivals import end_of, passed_over_in
 from partibus.routing.partitions import PartitionHandle
 
 log = logging.getLogger(__name__)
@@ -137,14 +138,16 @@ class CursorWatch:
 
 def _facts(found: list[tuple[str, int, Inspected]]) -> list[CursorFacts]:
     cursors: dict[tuple[str, int, str], list[tuple[CursorInfo, int]]] = {}
+    """With each cursor the positions that it has yet to pass."""
     for path, _, inspected in found:
         for cursor in inspected.cursors:
             key = (path, cursor.kind, cursor.name)
-            cursors.setdefault(key, []).append((cursor, end_of(inspected, cursor.kind)))
+            passed, end_pos = passed_over_in(inspected, cursor.kind), end_of(inspected, cursor.kind)
+            cursors.setdefault(key, []).append((cursor, count_positions(passed, cursor.position, end_pos)))
     facts = [
         CursorFacts(
             *key,
-            sum(max(0, end_pos - cursor.position) for cursor, end_pos in parts),
+            sum(lag for _, lag in parts),
             sum(max(0, cursor.complete_from - cursor.position) for cursor, _ in parts),
             max(cursor.moved_ms for cursor, _ in parts),
             any(cursor.epoch for cursor, _ in parts),

@@ -46,6 +46,18 @@ class LeftOff(NamedTuple):
     """Of the generation that began."""
 
 
+def passed_over(rows: Sequence[LeftOff], *, active: bool) -> list[tuple[int, int]]:
+    """Return the positions that a sub-queue has passed over, as (first, end) pairs that ascend. ``active``: the active
+    sub-queue, whose positions are sequence counters."""
+    return [(row.next_sequence if active else row.next_number, row.first) for row in rows]
+
+
+def count_positions(passed: Sequence[tuple[int, int]], from_pos: int, to_pos: int) -> int:
+    """Count the positions from ``from_pos`` on and below ``to_pos``, without those that were passed over."""
+    between = max(0, to_pos - from_pos)
+    return between - sum(max(0, min(to_pos, end) - max(from_pos, first)) for first, end in passed)
+
+
 def generation_of(generations: Sequence[Generation], pos: int) -> Generation:
     """The generation that a position belongs to."""
     if len(generations) == 1:

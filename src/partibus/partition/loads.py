@@ -134,4 +134,5 @@ def inspected(state: PartitionState, command: Inspect, scheduled: int) -> Inspec
             for kind, subqueue in state.subqueues.items()
             if subqueue.cursors is not None
         },
+        list(state.left_off),
     )

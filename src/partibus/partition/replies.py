@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from partibus.partition.commands import Command
 from partibus.partition.entry import Entry
+from partibus.partition.generations import LeftOff
 from partibus.partition.ports import EntryRow, FateRow
 
 
@@ -298,6 +299,8 @@ class Inspected(Struct):
     cursors: list[CursorInfo] = field(default_factory=list)
     retained: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By sub-queue kind: finished messages that are kept for cursors, and their bytes."""
+    left_off: list[LeftOff] = field(default_factory=list)
+    """The numbers that were passed over when generations of the store began."""
 
 
 class Failed(Struct):

@@ -40,6 +40,7 @@ class PartitionState:
         "duplicates",
         "express",
         "inbound_marks",
+        "left_off",
         "next_number",
         "next_reservation",
         "next_sequence",
@@ -75,6 +76,8 @@ class PartitionState:
         """When a scheduled message became active last, since the partition was loaded; 0: none did."""
         self.inbound_marks = dict(snapshot.inbound_marks) if snapshot else {}
         """Key of a sub-queue that forwards to this partition -> the highest position there that has come (D15)."""
+        self.left_off = tuple(snapshot.left_off) if snapshot else ()
+        """The numbers that were passed over when generations of the store began."""
         self.closed = 0
         """Bit ``1 << kind`` is set for each sub-queue that hands nothing out now (`partibus.partition.exclusive`)."""
         self.subqueues: dict[int, Subqueue] = _Subqueues()

@@ -7,6 +7,7 @@ all sub-queues together get so many looks a second, whoever waits. Nobody is ask
 
 from collections.abc import Callable, Mapping
 
+from partibus.partition.generations import passed_over
 from partibus.partition.keys import SubqueueKind
 from partibus.partition.replies import Failed, Inspected
 from partibus.routing.detour import CallLater, Timer
@@ -38,6 +39,11 @@ class _Waiter:
 def end_of(inspected: Inspected, kind: int) -> int:
     """Above every position that was given in a sub-queue so far."""
     return inspected.end_pos if kind == SubqueueKind.ACTIVE else inspected.end_number
+
+
+def passed_over_in(inspected: Inspected, kind: int) -> list[tuple[int, int]]:
+    """Positions below the end that a sub-queue passed over, as (first, end) pairs that ascend."""
+    return passed_over(inspected.left_off, active=kind == SubqueueKind.ACTIVE)
 
 
 class Arrivals:

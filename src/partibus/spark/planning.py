@@ -4,12 +4,20 @@ Positions, not sequence numbers, are counted: a dead-lettered message keeps its 
 They have gaps, so that they bound the number of messages and do not give it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from partibus.client.ranges import PartitionMap
+
 Positions = Mapping[int, int]
 """A position by partition id."""
+
+
+PassedOver = Mapping[int, Sequence[tuple[int, int]]]
+"""By partition id: positions that no message has, as (first, end) pairs that ascend. A store that was put back from a
+copy passes over a thousand million of them; they count for nothing, or a stream would take days to cross them."""
+NOTHING: PassedOver = {}
 
 
 class Split(NamedTuple):
@@ -23,15 +31,46 @@ class Split(NamedTuple):
         return f"partition {self.partition_id}, positions [{self.first_pos}, {self.end_pos})"
 
 
-def plan_splits(start: Positions, end: Positions, positions_max: int | None = None) -> list[Split]:
+def plan_splits(
+    start: Positions, end: Positions, positions_max: int | None = None, passed_over: PassedOver = NOTHING
+) -> list[Split]:
     """One split per broker partition in order of partition id, empty ones included, so that Spark's partition number
     is the broker's; with ``positions_max``, a longer partition becomes several splits of nearly equal length. A
     partition that has no start is read from 0: it has come since."""
     splits: list[Split] = []
     for partition_id, end_pos in sorted(end.items()):
-        bounds = _cut(start.get(partition_id, 0), end_pos, positions_max)
+        passed = passed_over.get(partition_id, ())
+        first, last = (_compacted(pos, passed) for pos in (start.get(partition_id, 0), end_pos))
+        bounds = [_expanded(pos, passed) for pos in _cut(first, last, positions_max)]
+        bounds[0], bounds[-1] = start.get(partition_id, 0), max(end_pos, bounds[0])
         splits += (Split(partition_id, low, high) for low, high in pairwise(bounds))
     return splits
+
+
+def passed_over_in(found: PartitionMap) -> PassedOver:
+    """Return what the partitions of an entity have passed over."""
+    return {one.partition_id: one.passed_over for one in found.partitions if one.passed_over}
+
+
+def compacted(positions: Positions, passed_over: PassedOver) -> dict[int, int]:
+    """Renumber positions as if none had been passed over."""
+    return {one: _compacted(pos, passed_over.get(one, ())) for one, pos in positions.items()}
+
+
+def expanded(positions: Positions, passed_over: PassedOver) -> dict[int, int]:
+    """Undo `compacted`. A position at the begin of what was passed over becomes the one behind it."""
+    return {one: _expanded(pos, passed_over.get(one, ())) for one, pos in positions.items()}
+
+
+def _compacted(position: int, passed: Sequence[tuple[int, int]]) -> int:
+    return position - sum(max(0, min(position, end) - first) for first, end in passed)
+
+
+def _expanded(position: int, passed: Sequence[tuple[int, int]]) -> int:
+    for first, end in passed:
+        if position >= first:
+            position += end - first
+    return position
 
 
 def _cut(first: int, end: int, step_max: int | None) -> list[int]:

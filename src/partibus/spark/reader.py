@@ -26,7 +26,7 @@ from partibus.spark.connections import borrowed_client
 from partibus.spark.errors import DataLossError, PlanError, ReadError
 from partibus.spark.options import Options
 from partibus.spark.patience import Patience, may_pass
-from partibus.spark.planning import Split, plan_splits
+from partibus.spark.planning import Split, passed_over_in, plan_splits
 from partibus.spark.ports import OpenClient, RangeReader
 from partibus.spark.positions import resolve
 from partibus.spark.schema import ACTIVE
@@ -69,7 +69,8 @@ def plan(options: Options, open_client: OpenClient) -> list[Task]:
                 start = begin_at(options, open_or_find(options, client, start))
     except (ClientError, OSError) as error:
         raise plan_error(options, error) from error
-    return [Task(split, found.entity_id) for split in plan_splits(start, end, options.messages_per_split)]
+    splits = plan_splits(start, end, options.messages_per_split, passed_over_in(found))
+    return [Task(split, found.entity_id) for split in splits]
 
 
 def starting_positions(options: Options, client: RangeReader, found: PartitionMap) -> dict[int, int]:

@@ -17,7 +17,16 @@ from partibus.spark.offsets import Offset
 from partibus.spark.options import Options
 from partibus.spark.patience import Patience
 from partibus.spark.patient_client import PatientClient
-from partibus.spark.planning import Positions, admit, admit_bytes, plan_splits
+from partibus.spark.planning import (
+    PassedOver,
+    Positions,
+    admit,
+    admit_bytes,
+    compacted,
+    expanded,
+    passed_over_in,
+    plan_splits,
+)
 from partibus.spark.ports import OpenClient, RangeReader
 from partibus.spark.reader import Task, begin_at, open_or_find, starting_positions
 
@@ -68,6 +77,7 @@ class StreamPlanner:
         start.check_entity(found, self._options.where)
         self._begin(start._replace(map_version=found.version))
         ends = {one.partition_id: one.end_pos for one in found.partitions}
+        self._warn_of_copies(start, found)
         positions = self._admit(start.positions, ends) if limited else admit(start.positions, ends, None)
         return Offset(found.entity_id, found.version, positions).to_json()
 
@@ -84,7 +94,11 @@ class StreamPlanner:
         """What the tasks of a micro-batch read. Raises as `initial_offset`."""
         start, end = Offset.from_json(start_json), Offset.from_json(end_json)
         self._begin(start)
-        splits = plan_splits(start.positions, end.positions, self._options.messages_per_split)
+        passed_over: PassedOver = {}
+        if self._options.messages_per_split is not None:
+            seen = self._seen = self._seen or self._client.ask(lambda client: client.map())
+            passed_over = passed_over_in(seen)
+        splits = plan_splits(start.positions, end.positions, self._options.messages_per_split, passed_over)
         return [Task(split, end.entity_id) for split in splits if split.first_pos < split.end_pos]
 
     def commit(self, end_json: Json) -> None:
@@ -159,20 +173,44 @@ class StreamPlanner:
             return self._client.ask(lambda client: client.map())
         return self._client.ask(lambda client: client.wait(positions, timeout_s))
 
+    def _warn_of_copies(self, start: Offset, found: PartitionMap) -> None:
+        for one in found.partitions:
+            position = start.positions.get(one.partition_id, 0)
+            for first, end in one.passed_over:
+                if first < position < end:
+                    _log.warning(
+                        "partition %d of %s was put back from a copy: the checkpoint has read it up to position %d, "
+                        "and the copy ends at %d. The query goes on with what came since, at %d.",
+                        one.partition_id,
+                        self._options.where,
+                        position,
+                        first,
+                        end,
+                    )
+
     def _admit(self, start: Positions, ends: Positions) -> dict[int, int]:
-        admitted = admit(start, ends, self._options.max_messages)
-        if self._options.max_bytes is None:
-            return admitted
-        sizes = {
-            partition_id: self._bytes_per_position(partition_id, start.get(partition_id, 0), end)
-            for partition_id, end in admitted.items()
-            if end > start.get(partition_id, 0)
-        }
-        return admit_bytes(start, admitted, self._options.max_bytes, sizes)
+        assert self._seen is not None, "asked for the ends"
+        passed_over = passed_over_in(self._seen)
+        first, last = compacted(start, passed_over), compacted(ends, passed_over)
+        admitted = admit(first, last, self._options.max_messages)
+        if self._options.max_bytes is not None:
+            upto = expanded(admitted, passed_over)
+            sizes = {
+                partition_id: self._bytes_per_position(partition_id, start.get(partition_id, 0), upto[partition_id])
+                for partition_id, end in admitted.items()
+                if end > first.get(partition_id, 0)
+            }
+            admitted = admit_bytes(first, admitted, self._options.max_bytes, sizes)
+        return expanded(admitted, passed_over)
 
     def _bytes_per_position(self, partition_id: int, start: int, end: int) -> float:
         keeps = self._options.cursor is not None and not self._options.consumes
         frame = self._client.ask(
             lambda client: next(client.read(partition_id, start, end, _SAMPLE_BYTES, finished=keeps), None)
         )
-        return 0.0 if frame is None else frame.data.nbytes / (frame.next_pos - start)
+        if frame is None:
+            return 0.0
+        assert self._seen is not None, "asked for the ends"
+        passed = {partition_id: passed_over_in(self._seen).get(partition_id, ())}
+        read = compacted({partition_id: frame.next_pos}, passed)[partition_id]
+        return frame.data.nbytes / max(1, read - compacted({partition_id: start}, passed)[partition_id])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partibus.spark.planning import Split, admit, admit_bytes, plan_splits, share
+from partibus.spark.planning import PassedOver, Split, admit, admit_bytes, compacted, expanded, plan_splits, share
 
 positions = st.dictionaries(st.integers(0, 99), st.integers(0, 10**9), max_size=5)
 wants = st.dictionaries(st.integers(0, 20), st.integers(0, 1000), max_size=8)
@@ -109,3 +110,38 @@ def test_little_is_taken_whole_whatever_the_estimate() -> None:
 
 def test_message_larger_than_the_limit_comes_alone() -> None:
     assert admit_bytes({0: 4, 1: 4}, {0: 9, 1: 9}, 1000, {0: 5000.0, 1: 5000.0}) in ({0: 5, 1: 4}, {0: 4, 1: 5})
+
+
+# -- positions that were passed over ----------------------------------------------------------------------------------
+
+GAP = 1 << 30
+PASSED: PassedOver = {0: [(100, GAP), (GAP + 50, 3 * GAP)]}
+"""The store was put back from a copy twice: 99 positions, 50 and those from 3 * GAP on."""
+
+
+@pytest.mark.parametrize(
+    ("position", "number", "back"),
+    [(0, 0, 0), (99, 99, 99), (100, 100, GAP), (GAP - 1, 100, GAP), (GAP, 100, GAP), (GAP + 49, 149, GAP + 49),
+     (GAP + 50, 150, 3 * GAP), (2 * GAP, 150, 3 * GAP), (3 * GAP + 7, 157, 3 * GAP + 7)],
+)  # fmt: skip
+def test_positions_that_were_passed_over_do_not_count(position: int, number: int, back: int) -> None:
+    assert compacted({0: position, 1: position}, PASSED) == {0: number, 1: position}
+    assert expanded({0: number}, PASSED) == {0: back}
+
+
+def test_a_stream_crosses_what_was_passed_over_at_once() -> None:
+    position, batches = 0, []
+    while position < 3 * GAP + 10:
+        first, last = compacted({0: position}, PASSED), compacted({0: 3 * GAP + 10}, PASSED)
+        position = expanded(admit(first, last, 60), PASSED)[0]
+        batches.append(position)
+    assert batches == [60, GAP + 20, 3 * GAP + 10]
+
+
+def test_splits_have_about_as_many_positions_that_messages_may_have() -> None:
+    splits = plan_splits({0: 0}, {0: 3 * GAP + 10}, 50, PASSED)
+    assert [(split.first_pos, split.end_pos) for split in splits] == [
+        (0, 40), (40, 80), (80, GAP + 20), (GAP + 20, 3 * GAP + 10)
+    ]  # fmt: skip
+    assert plan_splits({0: 100}, {0: GAP}, 50, PASSED) == [Split(0, 100, GAP)]
+    assert plan_splits({0: GAP}, {0: 7}, 50, PASSED) == [Split(0, GAP, GAP)]

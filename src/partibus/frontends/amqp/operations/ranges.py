@@ -18,7 +18,7 @@ from partibus.partition.commands import ReadFates, ReadRange
 from partibus.partition.keys import POSITION_MAX
 from partibus.partition.ports import FateRow
 from partibus.partition.replies import Failed, FatesRead, Inspected, RangeRead
-from partibus.routing.arrivals import end_of
+from partibus.routing.arrivals import end_of, passed_over_in
 from partibus.routing.cursors import cursor_error
 from partibus.routing.inspect import inspect_all
 from partibus.routing.partitions import PartitionHandle, error_of
@@ -75,6 +75,7 @@ def _map(request: EntityRequest, found: list[Inspected]) -> dict[object, object]
                 "partition-id": Int(index),
                 "first-position": 0,
                 "end-position": end_of(one, kind),
+                "passed-over": Array(LONG, [pos for pair in passed_over_in(one, kind) for pos in pair]),
                 "messages": 0 if subqueue is None else subqueue.messages,
                 "retained": retained,
                 "retained-bytes": retained_bytes,
