@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from partibus.durable import replace_file
 from partibus.errors import UnusableFile
 from partibus.namespace.access import (
     EMULATOR_KEY,
@@ -82,19 +83,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write_owner_only(path: Path, text: bytes) -> None:
-    """Whole or not at all: written beside, synced, and only then given its name."""
-    beside = path.with_name(f"{path.name}.new")
-    beside.unlink(missing_ok=True)
-    with open(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    replace_file(path, text)
 
 
 def _parse(path: Path, text: bytes) -> list[SasPolicy]:

@@ -6,7 +6,6 @@ takes 50 ms and 9 MiB to come in, hence this module is imported by who uses it.
 """
 
 import ipaddress
-import os
 import re
 import socket
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from partibus.durable import replace_file
 from partibus.errors import ArgumentError, UnusableFile
 
 AUTHORITY: Final = "ca.pem"
@@ -226,14 +226,7 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Readers see the old file or the new one."""
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    replace_file(path, content, mode)
 
 
 def _reason(error: Exception) -> str:

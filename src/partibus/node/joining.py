@@ -23,6 +23,7 @@ from partibus.cluster.secret import FILE_NAME as SECRET_FILE
 from partibus.cluster.secret import read_secret
 from partibus.cluster.sockets import bound_tcp
 from partibus.cluster.wire import VERSION as WIRE
+from partibus.durable import replace_file
 from partibus.errors import StartError, StoreUnavailable, UnusableFile
 from partibus.namespace.access import AccessPolicies
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
@@ -191,10 +192,7 @@ def _check_mark(data: Path, catalog: str, cluster: str) -> None:
 
 
 def _mark(data: Path, catalog: str, cluster: str) -> None:
-    path = data / MARK
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps({"catalog": catalog, "cluster": cluster}) + "\n")
-    part.replace(path)
+    replace_file(data / MARK, json.dumps({"catalog": catalog, "cluster": cluster}).encode() + b"\n")
 
 
 def _digest_of_keys(path: Path, secret: bytes) -> str:

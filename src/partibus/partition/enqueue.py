@@ -9,7 +9,7 @@ from partibus.partition.duplicates import DuplicateIds, Waiting, id_of
 from partibus.partition.entry import Entry
 from partibus.partition.events import Enqueued, IdsRemembered, NumbersTaken
 from partibus.partition.inbound import new_ones
-from partibus.partition.keys import SubqueueKind, body_key
+from partibus.partition.keys import NUMBERS_FULL, SubqueueKind, body_key
 from partibus.partition.load_requests import DuplicateLoad, DuplicateScan, SinkLoad
 from partibus.partition.notes import FULL, SEND
 from partibus.partition.outbound import take_transfers
@@ -47,7 +47,10 @@ def enqueue(
 
 
 def over_quota(state: PartitionState, command: Enqueue) -> Refused | None:
-    """The refusal of a send to a partition that is full (row P21)."""
+    """Return the refusal of a send to a partition that is full (row P21), or that has few numbers left."""
+    given_out = max(state.next_sequence, state.next_number)
+    if given_out >= NUMBERS_FULL:
+        return Refused(command.request, given_out, NUMBERS_FULL, numbers=True)
     limit = state.options.size_bytes_max
     if limit is not None and state.size_bytes >= limit:
         return Refused(command.request, state.size_bytes, limit)
@@ -56,6 +59,9 @@ def over_quota(state: PartitionState, command: Enqueue) -> Refused | None:
 
 def take_numbers(state: PartitionState, command: TakeNumbers, now_ms: int, step: Step) -> None:
     """Sequence counters for messages that come later."""
+    if state.next_sequence >= NUMBERS_FULL:
+        step.replies.append(Refused(command.request, state.next_sequence, NUMBERS_FULL, numbers=True))
+        return
     first = state.next_sequence
     state.next_sequence += command.count
     step.events.append(NumbersTaken())

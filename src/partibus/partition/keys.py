@@ -29,6 +29,9 @@ the last of them; the schemas' index of such entries says the same bit."""
 
 NUMBERS_END = SHARED_BODY
 """Positions, sequence counters and lock ids stay below: above are the flags of bodies and the next sub-queue."""
+NUMBERS_FULL = NUMBERS_END - (1 << 32)
+"""From this number on a partition takes no messages. What it has can be received, dead-lettered and moved: that takes
+numbers as well, a few for each message."""
 
 
 class SubqueueKind(IntEnum):

@@ -27,6 +27,8 @@ class Refused(Struct):
     request: int
     size_bytes: int
     size_bytes_max: int
+    numbers: bool = False
+    """The partition has given out so many of its numbers, not stored so many bytes."""
 
 
 class Granted(Struct):

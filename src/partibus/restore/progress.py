@@ -6,9 +6,9 @@ sub-queue.
 """
 
 import json
-import os
 from pathlib import Path
 
+from partibus.durable import replace_file
 from partibus.errors import InvalidOperation
 
 
@@ -46,12 +46,8 @@ class Progress:
         """
         self._next[f"{partition_id}/{kind}"] = next_pos
         self.sent += sent
-        part = self._path.with_name(f"{self._path.name}.part")
-        with part.open("w", encoding="utf-8") as file:
-            json.dump(self._document | {"sent": self.sent, "next": self._next}, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        document = self._document | {"sent": self.sent, "next": self._next}
+        replace_file(self._path, json.dumps(document, indent=2).encode())
 
     def _read(self, restore: dict[str, str]) -> None:
         try:

@@ -137,6 +137,13 @@ def error_of(reply: Failed | Refused | CursorHeld | ReceiveRefused, entity: str)
             f"'{entity}' hands nothing out for a moment: the cursor {shown(reply.name)} waits for the end of locks, to "
             "read it alone. Wait 10 seconds and try again."
         )
+    if isinstance(reply, Refused) and reply.numbers:
+        return QuotaExceeded(
+            f"A partition of '{entity}' that has given out {reply.size_bytes} sequence numbers",
+            reply.size_bytes_max,
+            "sequence numbers",
+            "Receive its messages, and make another entity for new ones.",
+        )
     if isinstance(reply, Refused):
         return QuotaExceeded(
             f"A partition of '{entity}' with {reply.size_bytes} bytes",

@@ -17,9 +17,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
 
+from partibus.durable import replace_file
 from partibus.partition.ports import StoreError
 from partibus.store.sqlite.backup import Moment, check_directory, copy_changed, copy_store
-from partibus.store.sqlite.creation import sync_directory, sync_file
 
 LIST = "backup.json"
 CATALOG = "catalog.db"
@@ -99,12 +99,7 @@ def store_file(directory: Path, name: str) -> Path:
 
 def _write_list(directory: Path, backup: Backup) -> None:
     document = {"format": FORMAT, **backup._asdict()}
-    part = directory / f"{LIST}.part"
     try:
-        part.touch(mode=0o600)
-        part.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-        sync_file(part)
-        part.replace(directory / LIST)
-        sync_directory(directory)
+        replace_file(directory / LIST, json.dumps(document, indent=2).encode() + b"\n")
     except OSError as error:
         raise StoreError(f"{directory}: its list can't be written: {error.strerror}", executed=False) from error

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from partibus.durable import replace_file
 from partibus.partition.ports import Store, StoreError
 from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import STORES_DEFAULT, make_stores, open_store, store_id
@@ -309,14 +310,8 @@ class _ListingFile:
     def save(self) -> None:
         """Durably. Raises `StoreError`."""
         document = {"cluster": self.cluster, "stores": dict(sorted(self.places.items()))}
-        part = self.path.with_suffix(".part")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with part.open("w") as file:
-                json.dump(document, file, indent=2)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self.path)
+            replace_file(self.path, json.dumps(document, indent=2).encode() + b"\n")
         except OSError as error:
             raise _refused(f"{self.path}: can't be written: {error.strerror}") from error
