@@ -45,7 +45,7 @@ def test_deferred_message_comes_only_by_its_number(
     assert nothing_left(sdk, queue)
     assert [(m.sequence_number, m.state) for m in peek_all(sdk, queue)] == [(deferred.number, "deferred")]
     (message,) = sdk.receive_deferred(queue, [deferred.number])
-    assert (message.body, message.sequence_number, message.delivery_count) == (b"x", deferred.number, 0)
+    assert (message.body, message.sequence_number, message.delivery_count) == (b"x", deferred.number, 1)
     sdk.complete(queue, message)
     assert messages_in(queue) == 0
     with pytest.raises(ClientTrouble) as gone:
@@ -87,17 +87,17 @@ def test_abandoned_or_expired_it_stays_deferred_and_is_counted(
     sdk.abandon(queue, first)
     assert nothing_left(sdk, queue)
     (second,) = sdk.receive_deferred(queue, [number])
-    assert second.delivery_count == 1
+    assert second.delivery_count == 2
     broker.advance(LOCK_MS)
     with pytest.raises(ClientTrouble) as lost:
         sdk.complete(queue, second)
     assert lost.value.kind is Trouble.LOCK_LOST
     assert nothing_left(sdk, queue)
     (third,) = sdk.receive_deferred(queue, [number])
-    assert third.delivery_count == 2
+    assert third.delivery_count == 3
     sdk.defer(queue, third)
     (fourth,) = sdk.receive_deferred(queue, [number])
-    assert fourth.delivery_count == 2
+    assert fourth.delivery_count == 4
 
 
 def test_deferred_message_is_dead_lettered_by_its_holder_or_by_too_many_deliveries(
@@ -132,7 +132,7 @@ def test_one_number_that_is_not_deferred_gives_none_of_them(
             sdk.receive_deferred(queue, [deferred.number, other])
         assert refused.value.kind is Trouble.MESSAGE_NOT_FOUND
     (message,) = sdk.receive_deferred(queue, [deferred.number])
-    assert message.delivery_count == 0
+    assert message.delivery_count == 1
     assert messages_in(queue) == 2
 
 

@@ -23,7 +23,9 @@ from tests.conformance.clients.interface import (
     Client,
     ClientTrouble,
     Outgoing,
+    ServiceBusClient,
     Trouble,
+    peek_all,
     receive_all,
 )
 from tests.conformance.clients.javascript import JavaScriptServiceBus
@@ -145,3 +147,16 @@ def test_deleting_a_queue_refuses_what_a_sender_sends_on(broker: BrokerProcess, 
     with pytest.raises(ClientTrouble) as refused:
         client.send(queue, MESSAGE)
     assert refused.value.kind is Trouble.NOT_FOUND
+
+
+@pytest.mark.queues
+def test_a_queue_that_is_made_again_answers_on_the_same_connection(
+    broker: BrokerProcess, sdk: ServiceBusClient, queue: str
+) -> None:
+    sdk.send(queue, MESSAGE)
+    assert len(peek_all(sdk, queue)) == 1
+    broker.delete_queue(queue)
+    broker.create_queue(queue)
+    sdk.send(queue, Outgoing(b"new"))
+    sdk.schedule(queue, [Outgoing(b"newer")], 4_102_444_800_000)
+    assert {message.body for message in peek_all(sdk, queue)} == {b"new", b"newer"}

@@ -70,9 +70,20 @@ def dead_letter(
     state.arrive(to_kind, moved, sum([entry.size_bytes for entry in moved]), step)
 
 
+def counts_deliveries(kind: int) -> bool:
+    """Whether a delivery that was not completed raises the count. In a dead-letter sub-queue the count stands still."""
+    return kind == SubqueueKind.ACTIVE
+
+
 def is_used_up(state: PartitionState, kind: int, entry: Entry) -> bool:
     """Delivered as often as the entity allows. Nothing is ever used up in a dead-letter sub-queue."""
     return kind == SubqueueKind.ACTIVE and entry.delivery_count >= state.options.max_delivery_count
+
+
+def is_deferred_too_often(state: PartitionState, kind: int, entry: Entry) -> bool:
+    """Whether a deferred entry has more deliveries than the entity allows. The deferral itself counts, so an entry at
+    the bound can still be received once by its number."""
+    return kind == SubqueueKind.ACTIVE and entry.delivery_count > state.options.max_delivery_count
 
 
 def dead_letter_used_up(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:

@@ -6,7 +6,7 @@ number is *claimed*, so that nobody else gets it and no row that was read meanwh
 
 from partibus.partition.commands import ReceiveDeferred
 from partibus.partition.cursor_answers import held_by
-from partibus.partition.dead_letter import dead_letter_used_up, expire, is_expired, is_used_up
+from partibus.partition.dead_letter import dead_letter_used_up, expire, is_deferred_too_often, is_expired
 from partibus.partition.lane import Lane
 from partibus.partition.load_requests import DeferredLoad
 from partibus.partition.locks import lock
@@ -54,8 +54,8 @@ def deferred_loaded(
         return
     in_order = [found[sequence] for sequence in dict.fromkeys(command.sequences)]
     entries = [entry_of(row, row.data, len(row.data)) for row in in_order]
-    # Nobody looked at their time while they were deferred (row C20); or the store stopped between count and move.
-    used_up = [entry for entry in entries if is_used_up(state, command.kind, entry)]
+    # The partition does not watch the time of deferred entries (row C20), and a deferral moves no message.
+    used_up = [entry for entry in entries if is_deferred_too_often(state, command.kind, entry)]
     expired = [entry for entry in entries if is_expired(command.kind, entry, now_ms) and entry not in used_up]
     if used_up or expired:
         subqueue.claimed.difference_update(command.sequences)

@@ -1,6 +1,6 @@
 """Entries that were handed out go back: to their place, away for a while, or to the dead-letter sub-queue."""
 
-from partibus.partition.dead_letter import dead_letter_doomed, is_used_up
+from partibus.partition.dead_letter import counts_deliveries, dead_letter_doomed, is_used_up
 from partibus.partition.entry import Entry
 from partibus.partition.events import Updated
 from partibus.partition.keys import SubqueueKind
@@ -24,15 +24,16 @@ def put_back(
 ) -> None:
     """Return entries that are no longer locked; those delivered often enough are dead-lettered.
 
-    ``counted``: the delivery counts. ``delay_ms``: how long they stay away, 0 not at all, None as the entity's policy
-    says. ``rewritten``: their rows have changed in any case.
+    ``counted``: the delivery counts, if the sub-queue counts deliveries. ``delay_ms``: how long they stay away, 0 not
+    at all, None as the entity's policy says. ``rewritten``: their rows have changed in any case.
     """
     if not entries:
         return
     subqueue = state.subqueues[kind]
     doomed = False
+    raised = counted and counts_deliveries(kind)
     for entry in entries:
-        entry.delivery_count += counted
+        entry.delivery_count += raised
         if is_used_up(state, kind, entry):
             subqueue.doomed[entry.pos] = entry
             doomed = True

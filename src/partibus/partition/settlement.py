@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from partibus.partition.commands import Outcome, Settle, Transact
-from partibus.partition.dead_letter import dead_letter
+from partibus.partition.dead_letter import counts_deliveries, dead_letter
 from partibus.partition.entry import Entry
 from partibus.partition.events import Updated
 from partibus.partition.lane import Lane
@@ -124,12 +124,13 @@ def _lost(command: Settle, held: list[tuple[Lane, LockBatch, list[int]]]) -> lis
 
 
 def _defer(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
-    """Leave entries alone until somebody asks for them."""
+    """Put entries aside until a receiver asks for their numbers. A deferral counts as a delivery."""
     claimed = state.subqueues[kind].claimed
     for entry in entries:
         if entry.state == EntryState.DEFERRED:
             claimed.discard(entry.sequence)  # else whoever asked for it meanwhile has the claim
         entry.state = EntryState.DEFERRED
+        entry.delivery_count += counts_deliveries(kind)
     step.events.append(Updated(kind, entries))
 
 

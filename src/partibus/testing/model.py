@@ -218,6 +218,8 @@ class Model:
         for item in items:
             # A reservation was good when it was made.
             limit = self.options.max_delivery_count if kind == ACTIVE and item.state != RESERVED else None
+            if limit is not None and item.deferred:
+                limit += 1  # the deferral counts, and the message can be received once more
             assert not self.is_expired(kind, item, now_ms), f"handed out after its time to live: {item}"
             i.i05_never_after_complete(item.name, self.fates)
             i.i07_delivery_count_never_falls(item.name, item.delivery_count, item.delivery_count, limit)
@@ -256,6 +258,7 @@ class Model:
             item.state, item.reason = DOOMED, (command.reason, command.description)
         elif command.outcome is Outcome.DEFER:
             item.state, item.deferred = DEFERRED, True
+            item.delivery_count += kind == ACTIVE
         elif command.outcome is Outcome.RELEASE:
             self._give_back(kind, item, counted=False)
         else:
@@ -550,7 +553,7 @@ class Model:
 
     def _give_back(self, kind: int, item: Item, *, counted: bool) -> None:
         item.state = DEFERRED if item.deferred else READY
-        item.delivery_count += counted
+        item.delivery_count += counted and kind == ACTIVE
         if self.is_used_up(kind, item):
             item.state, item.reason = DOOMED, self._used_up_reason()
 

@@ -98,8 +98,8 @@ def test_they_come_in_the_order_asked_for_from_all_partitions(world: World, mode
 
 def test_abandoned_they_are_deferred_again_and_counted(world: World) -> None:
     client = world.client()
-    (number,) = deferred(client, world.queue("q", MaxDeliveryCount=2), 1)
-    for count in (0, 1):
+    (number,) = deferred(client, world.queue("q", MaxDeliveryCount=3), 1)
+    for count in (1, 2):
         (item,) = receive(client, "q", [number])["messages"]
         (found,) = messages({"messages": [item]})
         assert (found.delivery_count, found.state) == (count, "deferred")
@@ -107,7 +107,21 @@ def test_abandoned_they_are_deferred_again_and_counted(world: World) -> None:
     assert peek(client, "q") == []
     (dead,) = peek(client, "q/$DeadLetterQueue")
     assert dead.dead_letter_reason == "MaxDeliveryCountExceeded"
-    assert dead.application_properties["tries"] == 1
+    assert dead.application_properties["tries"] == 2
+
+
+def test_one_that_was_deferred_at_its_last_delivery_can_be_received_once_more(world: World) -> None:
+    client = world.client()
+    (number,) = deferred(client, world.queue("q", MaxDeliveryCount=1), 1)
+    (item,) = receive(client, "q", [number])["messages"]
+    (one,) = messages({"messages": [item]})
+    assert one.delivery_count == 1
+    settle(client, "q", [item["lock-token"]], "defered")
+    body = {"sequence-numbers": longs([number]), "receiver-settle-mode": PEEK_LOCK}
+    found = refusal(client, "q", "receive-by-sequence-number", body)
+    assert found[:2] == (404, "com.microsoft:message-not-found")
+    (dead,) = peek(client, "q/$DeadLetterQueue")
+    assert dead.dead_letter_reason == "MaxDeliveryCountExceeded"
 
 
 def test_a_lock_that_ran_out_leaves_them_deferred(world: World) -> None:
@@ -123,7 +137,7 @@ def test_a_lock_that_ran_out_leaves_them_deferred(world: World) -> None:
     )
     assert (status, condition) == (410, "com.microsoft:message-lock-lost")
     (again,) = messages(receive(client, "q", [number]))
-    assert again.delivery_count == 1
+    assert again.delivery_count == 2
 
 
 def test_in_the_dead_letter_sub_queue_too(world: World) -> None:
@@ -152,7 +166,7 @@ def test_one_number_too_many_leaves_all_as_they_were(world: World, mode: int, pa
     )
     assert (status, condition) == (404, "com.microsoft:message-not-found")
     assert str(unknown) in text
-    assert [one.delivery_count for one in messages(receive(client, "q", numbers))] == [0] * 20
+    assert [one.delivery_count for one in messages(receive(client, "q", numbers))] == [1] * 20
 
 
 @pytest.mark.parametrize("number", [0, -5, 16 << 48 | 1, (1 << 63) - 1])

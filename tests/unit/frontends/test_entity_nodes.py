@@ -6,7 +6,7 @@ import pytest
 
 from partibus.amqp import Modified
 from partibus.amqp.codec.types import Int
-from partibus.amqp.section_encoding import encode_application_properties, encode_data, encode_value
+from partibus.amqp.section_encoding import encode_application_properties, encode_value
 from partibus.frontends.amqp.operations import rules
 from partibus.partition.ports import StoreError
 from partibus.routing.slots import partition_for_key
@@ -53,7 +53,7 @@ class TestPeeking:
         _, found = ask(client, "q", "peek-message", {**ONE, "omit-message-body": True})
         (one,) = messages(found)
         assert (one.message_id, one.application_properties, one.body) == ("m", {"a": 1}, b"")
-        assert one.sections.body == encode_data(b"")
+        assert one.sections.body == b""
         (whole,) = messages(ask(client, "q", "peek-message", {**ONE, "omit-message-body": False})[1])
         assert len(whole.payload) > 10_000
 
@@ -113,6 +113,22 @@ class TestRequests:
         world.wait()
         (found,) = client.deliveries(replies)
         assert b"could not be found" in found.payload
+
+    def test_a_queue_that_is_made_again_under_the_same_name(self, world: World) -> None:
+        client = world.client()
+        client.send(client.sender(world.queue("q")), message(b"old"))
+        session = client.session()
+        replies = client.receiver("q/$management", session)
+        replies.grant(1)
+        sender = client.sender("q/$management", session)
+        world.broker.delete("q")
+        client.send(client.sender(world.queue("q")), message(b"new"))
+        client.send_raw(
+            sender, encode_application_properties({"operation": "com.microsoft:peek-message"}) + encode_value(ONE)
+        )
+        world.wait()
+        (found,) = client.deliveries(replies)
+        assert b"new" in found.payload
 
     def test_what_cannot_be_undone_is_no_part_of_a_transaction(self, world: World) -> None:
         client = world.client()

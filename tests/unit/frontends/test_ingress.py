@@ -293,3 +293,14 @@ class TestManyValues:
     def test_properties_with_many_values_are_stored(self, ingress: Ingress, queue: Queue) -> None:
         given = encode_application_properties({"a": [None] * 20_000})
         assert StoredMessage(one(ingress, queue, given, BODY).data).application_properties == given
+
+
+def test_keys_that_come_as_the_bytes_of_a_text(ingress: Ingress, queue: Queue) -> None:
+    annotations = encode_annotations({"x-opt-partition-key": "schlüssel".encode()})
+    found = one(ingress, queue, annotations, BODY)
+    assert found.partition_key == "schlüssel"
+    assert encode("schlüssel") in StoredMessage(found.data).annotations
+    properties = raw_section(0x73, (11).to_bytes(4) + b"\x40" * 10 + b"\xa0\x03key")
+    assert one(ingress, queue, properties, BODY).session_id == "key"
+    with pytest.raises(ArgumentError, match="the bytes of one in UTF-8"):
+        one(ingress, queue, encode_annotations({"x-opt-partition-key": b"\xff"}), BODY)

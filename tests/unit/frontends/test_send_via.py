@@ -199,6 +199,8 @@ def test_a_destination_that_goes_while_a_link_leads_to_it_is_not_found(world: Wo
     (state,) = desk.client.send(link, message(b"1", partition_key="k"))
     assert error_of(state).condition == "amqp:not-found"
     assert kept(world, "via", SubqueueKind.TRANSFER) == 0
+    world.queue("one")
+    assert desk.client.send(link, message(b"2", partition_key="k")) == [ACCEPTED]
 
 
 @pytest.mark.row("F1")

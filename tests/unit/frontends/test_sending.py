@@ -13,6 +13,7 @@ from partibus.limits import Limits, StoreLimits
 from partibus.partition.ports import StoreError, StoreFull
 from partibus.routing.slots import partition_for_key
 from tests.unit.frontends.harness import Client, World, body_of, message, until
+from tests.unit.frontends.node_requests import peek
 
 
 def key_of(partition: int) -> str:
@@ -109,6 +110,17 @@ def test_a_link_whose_queue_is_deleted_rejects(world: World) -> None:
     world.broker.delete("q")
     (state,) = client.send(sender, message())
     assert condition(state) == "amqp:not-found"
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_link_goes_on_with_the_queue_that_was_made_again(world: World, partitioned: bool) -> None:
+    client = world.client()
+    sender = client.sender(world.queue("q"))
+    assert client.send(sender, message(b"old")) == [ACCEPTED]
+    world.broker.delete("q")
+    world.queue("q", EnablePartitioning=partitioned)
+    assert client.send(sender, message(b"new")) == [ACCEPTED]
+    assert [one.body for one in peek(client, "q")] == [b"new"]
 
 
 def test_credit_is_topped_up(tmp_path: Path) -> None:

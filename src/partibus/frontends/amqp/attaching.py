@@ -1,5 +1,7 @@
 """Which node or entity a client's new link leads to, and who owns it from then on."""
 
+from functools import partial
+
 from partibus.amqp import Coordinator, Link, Receiver, Sender, Source, Target
 from partibus.amqp.codec.types import Symbol, ULong
 from partibus.errors import InvalidOperation, PartibusError, QuotaExceeded, Unsupported
@@ -99,8 +101,15 @@ class Attaching:
             self._broker.throttle,
             credit,
             self._flush,
+            partial(self._find_again, link),
             destination,
         )
+
+    def _find_again(self, link: Receiver, gone: Entity) -> Entity:
+        """The entity that has the path of a deleted one. Raises `EntityNotFound` and `QuotaExceeded`."""
+        found = self._broker.entity(gone.queue.name)
+        self._links.move(link, gone.queue, found.queue)
+        return found
 
     def _attach_outgoing(self, link: Sender) -> None:
         """The client receives: messages of a sub-queue, or replies of a node."""

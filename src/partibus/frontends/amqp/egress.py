@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from partibus.amqp.section_encoding import encode_annotations, encode_data
+from partibus.amqp.section_encoding import encode_annotations
 from partibus.amqp.sections import DELIVERY_ANNOTATIONS
 from partibus.message import DeliveryEncoder, StoredMessage
 from partibus.namespace.entity import Entity
@@ -10,8 +10,6 @@ from partibus.partition.keys import SubqueueKind
 from partibus.partition.ports import EntryRow, EntryState
 
 LOCK_TOKEN = "x-opt-lock-token"
-_NO_BODY = encode_data(b"")
-"""Readers expect a body section: where the body is left out there is an empty one."""
 
 
 def encoder_for(entity: Entity, kind: int, partition_id: int) -> DeliveryEncoder:
@@ -66,7 +64,7 @@ def encode_deferred(
 
 
 def without_body(data: bytes) -> bytes:
-    """A stored form with an empty body and no footer, for who peeks at properties only."""
+    """Return a stored form without body section and footer, for a peek at properties only."""
     stored = StoredMessage(data)
-    stored.rest = _NO_BODY
+    stored.rest = b""
     return stored.pack()

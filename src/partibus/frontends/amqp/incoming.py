@@ -2,12 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 
 from partibus.amqp import ACCEPTED, AmqpError, Delivery, DeliveryState, Receiver, Rejected, TransactionalState
 from partibus.amqp.errors import DETACH_FORCED
-from partibus.errors import EntityNotFound, OutcomeUnknown, PartibusError
+from partibus.errors import EntityNotFound, OutcomeUnknown, PartibusError, QuotaExceeded
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.pattern import Repeats
@@ -50,10 +51,13 @@ class IncomingLink:
         throttle: Throttle,
         credit: int,
         flush: Callable[[], None],
+        find_again: Callable[[Entity], Entity],
         destination: Entity | None = None,
     ) -> None:
-        """``destination``: where messages go that are sent through ``entity`` (section 3.7)."""
+        """``destination``: where messages go that are sent through ``entity`` (section 3.7). ``find_again`` returns the
+        entity that has the path of a deleted one now, or raises `EntityNotFound`."""
         self._destination = destination
+        self._find_again = find_again
         self._link = link
         self._flush = flush
         self._entity = entity
@@ -83,6 +87,8 @@ class IncomingLink:
             self._runs.append(run)
             self._finish(run, [self._throttle.refusal()] * len(deliveries))
             return
+        if self._entity.queue.deleted or (self._destination is not None and self._destination.queue.deleted):
+            self._follow_paths()
         if any(delivery.state is not None for delivery in deliveries):
             deliveries = self._take_transactional(deliveries)
         run = _Run(deliveries)
@@ -110,6 +116,15 @@ class IncomingLink:
         if batches and self._throttle.active:
             self._throttle.observe_sends([len(batch) for batch in batches], self._rule_count)
         self._go_on(run, batches, refused)
+
+    def _follow_paths(self) -> None:
+        """Go on with the entities that were made anew under the same paths. The link belongs to its address, and client
+        libraries keep it open: a detach would fail the next send of two of them."""
+        with suppress(EntityNotFound, QuotaExceeded):
+            if self._entity.queue.deleted:
+                self._entity = self._find_again(self._entity)
+            if self._destination is not None and self._destination.queue.deleted:
+                self._destination = self._find_again(self._destination)
 
     def _note_use(self, uses: Uses, requests: int, messages: int) -> None:
         peer, name = self._link.session.connection.peer, self._entity.queue.name

@@ -211,6 +211,7 @@ class Ingress:
                 continue
             if key == PARTITION_KEY:
                 partition_key = _text("partition key", decode(raw)[0])
+                raw = encode(partition_key)  # readers of other libraries expect a string
             elif key == SCHEDULED_TIME:
                 scheduled_ms = _time(key, decode(raw)[0])
             try:
@@ -284,9 +285,15 @@ def _time(name: str, value: object) -> int | None:
 
 
 def _text(name: str, value: object) -> str | None:
-    """A short text; None for null."""
+    """A short text; None for null. One client's library sends a key that it has received as binary: the UTF-8 bytes
+    of a text are that text."""
     if value is None:
         return None
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError as error:
+            raise ArgumentError(name, value, "a string, or the bytes of one in UTF-8") from error
     if not isinstance(value, str):
         raise ArgumentError(name, value, "a string")
     if len(value) > KEY_CHARS_MAX:

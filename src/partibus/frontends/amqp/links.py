@@ -89,6 +89,13 @@ class Links:
         self._broker.clients.use(entity, self)
         self._using[link] = entity
 
+    def move(self, link: Link, old: Queue, new: Queue) -> None:
+        """Count a link that uses ``old`` at ``new``. Raises as `use`."""
+        if self._using.get(link) is old:
+            self._broker.clients.leave(old, self)
+            del self._using[link]
+            self.use(link, new)
+
     def receive(self, link: Link, entity: Queue) -> None:
         """Raises `ServerBusy` when the entity has as many receivers as it takes."""
         self._broker.clients.add_receiver(entity)

@@ -7,7 +7,7 @@ per request, not at attach.
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from partibus.errors import EntityNotFound, InvalidOperation, PartibusError, Unsupported
+from partibus.errors import InvalidOperation, PartibusError, Unsupported
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.node import REQUEST_ROOM_BYTES, Reply, Request, Respond
 from partibus.frontends.amqp.operations import (
@@ -129,7 +129,7 @@ SERVER_OPERATIONS: dict[str, OnServer] = {
 
 
 class EntityManagement:
-    """`<entity>/$management`."""
+    """`<entity>/$management`. The node belongs to the path, and follows it to an entity that was made anew."""
 
     def __init__(self, entity: Entity, kind: int, path: Path, connection: ConnectionState) -> None:
         self._entity = entity
@@ -153,7 +153,8 @@ class EntityManagement:
         def run() -> None:
             self._connection.claims.require(operation.right, self._path)
             if self._entity.queue.deleted:
-                raise EntityNotFound(self._entity.queue.name)
+                # The link is for the address: an entity that was made anew under the same path answers.
+                self._entity = self._connection.broker.entity(self._entity.queue.name)
             if request.transaction is not None and not operation.transactional:
                 raise InvalidOperation(
                     f"{request.operation} can't be part of a transaction. Ask for it outside of the transaction."

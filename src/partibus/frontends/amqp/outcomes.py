@@ -34,7 +34,9 @@ from partibus.amqp import (
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Described
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError, Unsupported
+from partibus.namespace.addresses import subqueue_path
 from partibus.partition.commands import Outcome
+from partibus.partition.keys import SubqueueKind
 
 REASON_KEY: Final = "DeadLetterReason"
 DESCRIPTION_KEY: Final = "DeadLetterErrorDescription"
@@ -123,6 +125,15 @@ def check_delay(settlement: Settlement, entity: str, *, ordered: bool) -> None:
         raise InvalidOperation(
             f"'{entity}' keeps the order of its sessions, so an abandon can't be delayed there: {DELAY_KEY} is "
             f"{settlement.delay_ms}. Abandon without it, or send the message again with a scheduled enqueue time."
+        )
+
+
+def check_target(settlement: Settlement, entity: str, kind: int) -> None:
+    """Raises `InvalidOperation` for a dead-letter in the dead-letter sub-queue, as the service does."""
+    if settlement.outcome is Outcome.DEAD_LETTER and kind == SubqueueKind.DEAD_LETTER:
+        raise InvalidOperation(
+            f"A message from '{subqueue_path(entity, kind)}' can't be dead-lettered again. Complete it, or send it "
+            f"again to '{entity}'."
         )
 
 

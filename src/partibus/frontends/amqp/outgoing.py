@@ -18,7 +18,7 @@ from partibus.errors import (
 from partibus.frontends.amqp.egress import encoder_for
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.handing_out import HandingOut
-from partibus.frontends.amqp.outcomes import Settlement, check_delay, settlement_of
+from partibus.frontends.amqp.outcomes import Settlement, check_delay, check_target, settlement_of
 from partibus.message import DeliveryEncoder
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entity import Entity
@@ -319,6 +319,7 @@ class OutgoingLink:
                 return
             settlement = settlement_of(event.state)
             check_delay(settlement, self._entity.queue.name, ordered=self._ordered)
+            check_target(settlement, self._entity.queue.name, self._kind)
         except PartibusError as error:
             self._refuse(event, error)
             return
@@ -367,6 +368,7 @@ class OutgoingLink:
                 raise ArgumentError("the outcome in a transactional state", None, "accepted, modified or rejected")
             settlement = settlement_of(state.outcome)
             check_delay(settlement, self._entity.queue.name, ordered=self._ordered)
+            check_target(settlement, self._entity.queue.name, self._kind)
             contexts: list[Context] = event.contexts  # type: ignore[assignment]
             for partition, indexes in _by_partition(contexts).items():
                 command = self._command(0, [contexts[i][1:] for i in indexes], settlement)

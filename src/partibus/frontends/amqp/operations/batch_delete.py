@@ -20,8 +20,9 @@ from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.slots import partition_for_key
 
 NAME = "com.microsoft:batch-delete-messages"
-COUNT_MAX = 500
-"""Messages in one request (section 6.3): the bound of the standard tier."""
+COUNT_MAX = 4_000
+"""Messages in one request, the bound of the service. A client's purge asks for that many at a time, on every tier. The
+store reads and removes them in slices."""
 _TIME_LEAST, _TIME_MOST = -(1 << 63), (1 << 63) - 1
 
 

@@ -12,7 +12,15 @@ from partibus.frontends.amqp.operations.arguments import lock_tokens, mapping, o
 from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
 from partibus.frontends.amqp.operations.spread import Ask, ask_all, held_session, tokens_by_partition
 from partibus.frontends.amqp.operations.status import failure, success
-from partibus.frontends.amqp.outcomes import COMPLETE, Settlement, abandon, check_delay, dead_letter, defer
+from partibus.frontends.amqp.outcomes import (
+    COMPLETE,
+    Settlement,
+    abandon,
+    check_delay,
+    check_target,
+    dead_letter,
+    defer,
+)
 from partibus.namespace.addresses import subqueue_path
 from partibus.partition.commands import Settle
 from partibus.partition.replies import Failed
@@ -72,6 +80,7 @@ def _read(
     held = held_session(request)
     settlement = _settlement(arguments)
     check_delay(settlement, entity.queue.name, ordered=held is not None)
+    check_target(settlement, entity.queue.name, request.kind)
     lost = MessageLockLost() if held is None else SessionLockLost(entity.queue.name, text(arguments, SESSION_ID))
     groups = tokens_by_partition(entity, lock_tokens(arguments), held, lost)
     numbers = entity.route.numbers
