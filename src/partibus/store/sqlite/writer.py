@@ -83,7 +83,7 @@ class Writer:
         def change(connection: sqlite3.Connection) -> None:
             connection.execute(statement("update_highest_ms"), (now_ms,))
             for name in ("cut_lock_batches", "cut_session_locks", "cut_leases"):
-                connection.execute(statement(name), {"end_ms": now_ms + LOCK_MS_MAX})
+                connection.execute(statement(name), (now_ms + LOCK_MS_MAX,))
 
         self.transact(change)
         self.ownership.highest_ms = now_ms

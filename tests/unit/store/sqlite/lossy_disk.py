@@ -2,6 +2,13 @@
 
 Run as a program, this module is the process that uses a store there: its arguments are a directory, the file of faults
 and a plan. It prints the number of each commit that was acknowledged.
+
+```text
+commit:7   commit message 7           random:S,A,B   commits A to B, with faults drawn from the seed S
+fail:P*N   N syncs of a file fail     copy           make a checkpoint
+hold       begin to read              release        end that
+trusting, checkpoints_go_on           plant a bug
+```
 """
 
 from __future__ import annotations
@@ -118,6 +125,20 @@ def main() -> None:
         while store is None:
             with suppress(StoreError):
                 store = open_store(directory, settings)
+        if verb == "hold":
+            reader = store._readers.reader()
+            connection = reader.__enter__()
+            connection.execute("BEGIN")
+            connection.execute("SELECT count(*) FROM entry").fetchall()
+            continue
+        if verb == "release":
+            connection.execute("ROLLBACK")
+            reader.__exit__(None, None, None)
+            continue
+        if verb == "copy":
+            with store._commit_lock:
+                store._checkpoints.run_now(store._writer.connection)
+            continue
         number = int(argument)
         try:
             writes = enqueued(number, data=bytes(30_000))

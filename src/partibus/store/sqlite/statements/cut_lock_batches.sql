@@ -1,1 +1,1 @@
-UPDATE lock_batch SET until_ms = :end_ms WHERE until_ms > :end_ms
+UPDATE lock_batch SET until_ms = ?1 WHERE until_ms > ?1

@@ -1,1 +1,1 @@
-UPDATE session_lock SET until_ms = :end_ms WHERE until_ms > :end_ms
+UPDATE session_lock SET until_ms = ?1 WHERE until_ms > ?1
