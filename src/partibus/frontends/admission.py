@@ -10,6 +10,7 @@ number of all connections has a bound; where claimed connections take all of it,
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
@@ -19,6 +20,18 @@ from partibus.limits import AdmissionLimits
 log = logging.getLogger(__name__)
 
 LOG_EVERY_S: Final = 10.0
+FAILURES_BURST: Final = 20
+"""Of one address and policy, before answers become slow: a deployment with an old key in some of its clients."""
+ADDRESS_BURST: Final = 200
+"""Of one address with whatever policies."""
+FAILURES_A_SECOND: Final = 0.5
+"""Failures that are forgotten."""
+SLOW_S: Final = 2.0
+SLOW_MAX: Final = 64
+TRUSTED_S: Final = 3_600.0
+TALLIES_MAX: Final = 10_000
+POLICY_CHARS: Final = 64
+"""Of a policy's name, as it is told apart here."""
 _NETWORK_BITS: Final = 64
 """Of an IPv6 address: a single customer gets that many to choose from."""
 
@@ -125,3 +138,98 @@ def address_of(host: str | None) -> str:
             return str(address.ipv4_mapped)
         return f"{IPv6Address(int(address) >> _NETWORK_BITS << _NETWORK_BITS)}/{_NETWORK_BITS}"
     return str(address)
+
+
+class SignIns:
+    """Attempts to show a key or token that failed, by address and policy.
+
+    A good key is taken at once, whatever others at its address did: a stranger behind the same address locks nobody
+    out. Past a burst of failures the answer to a further one waits for `SLOW_S`, and where `SLOW_MAX` of them wait, an
+    attempt is not even looked at, unless the policy's key was shown from that address within the last hour. So a
+    guesser without a client beside it gets `SLOW_MAX / SLOW_S` guesses a second, however many connections it makes. It
+    never finds a key of 16 random characters; this keeps it from taking the broker's time.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self.refused = 0
+        """Since the start."""
+        self._now_s = now_s
+        self._tallies: dict[tuple[str, str], _Tally] = {}
+        """By address and policy, those that were used last at the end."""
+        self._logged_s = -LOG_EVERY_S
+
+    def may_try(self, host: str | None, policy: str) -> bool:
+        """Whether an attempt is looked at."""
+        tally = self._tallies.get((address_of(host), policy))
+        if tally is None:
+            return True
+        now_s = self._now_s()
+        if tally.good_s is not None and now_s - tally.good_s < TRUSTED_S:
+            return True
+        return tally.waiting(now_s) < SLOW_MAX
+
+    def failed(self, host: str | None, policy: str) -> float:
+        """Count a failure. Return for how many seconds its answer waits."""
+        self.refused += 1
+        now_s = self._now_s()
+        address = address_of(host)
+        tallies = [(self._tally(address, policy), FAILURES_BURST), (self._tally(address, ""), ADDRESS_BURST)]
+        is_slow = False
+        for tally, burst in tallies:
+            tally.failures = max(0.0, tally.failures - (now_s - tally.counted_s) * FAILURES_A_SECOND) + 1
+            tally.counted_s = now_s
+            is_slow |= tally.failures > burst
+        if not is_slow:
+            return 0.0
+        tallies[0][0].slow(now_s)
+        if now_s - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = now_s
+            log.warning(
+                "keys or tokens of the access policy %.100r from %s are refused again and again; the answers wait for "
+                "%g s each",
+                policy,
+                address or "an unknown address",
+                SLOW_S,
+            )
+        return SLOW_S
+
+    def succeeded(self, host: str | None, policy: str) -> None:
+        """A good key or token was shown."""
+        self._tally(address_of(host), policy).good_s = self._now_s()
+
+    def _tally(self, address: str, policy: str) -> "_Tally":
+        key = (address, policy[:POLICY_CHARS])
+        tally = self._tallies.pop(key, None)
+        if tally is None:
+            tally = _Tally(self._now_s())
+            if len(self._tallies) >= TALLIES_MAX:
+                del self._tallies[next(iter(self._tallies))]
+        self._tallies[key] = tally
+        return tally
+
+
+class _Tally:
+    __slots__ = ("_slow", "counted_s", "failures", "good_s")
+
+    def __init__(self, now_s: float) -> None:
+        self.failures = 0.0
+        self.counted_s = now_s
+        self.good_s: float | None = None
+        self._slow: deque[float] = deque(maxlen=SLOW_MAX)
+        """When the last slow answers were begun."""
+
+    def slow(self, now_s: float) -> None:
+        """Note one more slow answer."""
+        self._slow.append(now_s)
+
+    def waiting(self, now_s: float) -> int:
+        """How many slow answers wait, also those whose connections have ended."""
+        while self._slow and now_s - self._slow[0] >= SLOW_S:
+            self._slow.popleft()
+        return len(self._slow)
+
+
+def policy_of(token: str) -> str:
+    """Return the policy that a token names, of whatever form; "(token)" for none, or an identity provider's."""
+    named = token.partition("skn=")[2].partition("&")[0] if token.startswith("SharedAccess") else ""
+    return named[:POLICY_CHARS] or "(token)"

@@ -357,7 +357,7 @@ class Front:
 
     def _make_app(self) -> "ASGIApp":
         from partibus.frontends.rest.app import make_app
-        from partibus.node.http_turns import HttpTurns
+        from partibus.node.http_turns import HttpTurns, SlowRefusals
 
         new_message_id = self._amqp.ingress.new_message_id
         app = make_app(self.health, self._metrics, self._clock, self._advance, self.namespaces, new_message_id)
@@ -365,7 +365,8 @@ class Front:
 
         origins = Origins(self._settings.origins, public_key=self._settings.emulator)
         self._amqp.origins = origins
-        turns = RefuseForeignPages(HttpTurns(app, self.namespaces, self._turns), origins)
+        slow = SlowRefusals(HttpTurns(app, self.namespaces, self._turns), self._amqp.sign_ins)
+        turns = RefuseForeignPages(slow, origins)
         if self._identity is None:
             return turns
         from partibus.node.identity import WithKeys

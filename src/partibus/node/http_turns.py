@@ -7,12 +7,16 @@ from collections.abc import Awaitable, Generator
 from time import perf_counter_ns
 from typing import Any, Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from partibus.frontends.admission import SLOW_S, SignIns, policy_of
 from partibus.namespace.namespaces import Namespaces
 from partibus.units.account import CLAIMED, Account, Bill
 from partibus.units.turns import Turns
 
+_FORM: Final = "(a form)"
+"""Stands for the policy of a key that is typed into a form."""
 REQUEST_BYTES: Final = 2_048
 """As many bytes over AMQP cost as much as what the loop does for a request but for its application."""
 
@@ -49,6 +53,45 @@ class HttpTurns:
             await _Timed(self._app(scope, receive, send), bill)
         finally:
             bill.charge(self._namespaces.default.account)
+
+
+class SlowRefusals:
+    """An application whose refusals of keys and tokens come late where there are many (`SignIns`)."""
+
+    def __init__(self, app: ASGIApp, sign_ins: SignIns) -> None:
+        self._app = app
+        self._sign_ins = sign_ins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        shown = dict(scope["headers"]).get(b"authorization") if scope["type"] == "http" else None
+        is_form = scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith("/portal")
+        if shown is None and not is_form:
+            await self._app(scope, receive, send)
+            return
+        host = scope["client"][0] if scope.get("client") else None
+        policy = policy_of(shown.decode("latin-1").removeprefix("Bearer ")) if shown is not None else _FORM
+        if not self._sign_ins.may_try(host, policy):
+            text = "Too many keys or tokens of this policy were refused from your address. Try again later."
+            await PlainTextResponse(text, 503, {"retry-after": str(int(SLOW_S))})(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        on_claimed = state.get(CLAIMED)
+        is_good = False
+
+        def claimed() -> None:
+            nonlocal is_good
+            is_good = True
+            self._sign_ins.succeeded(host, policy)
+            if on_claimed is not None:
+                on_claimed()
+
+        async def send_late(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 401 and not is_good:
+                await asyncio.sleep(self._sign_ins.failed(host, policy))
+            await send(message)
+
+        state[CLAIMED] = claimed
+        await self._app(scope, receive, send_late)
 
 
 def _host(scope: Scope) -> str | None:

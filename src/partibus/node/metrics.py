@@ -127,6 +127,7 @@ class Measuring:
                     "connections": len(self._server.protocols),
                     "unclaimed": self._server.admission.unclaimed,
                     "dropped": self._server.admission.dropped,
+                    "refused": self._server.sign_ins.refused,
                     "links": sum(protocol.peer.links for protocol in self._server.protocols),
                     "unsettled": sum(protocol.peer.unsettled for protocol in self._server.protocols),
                 },

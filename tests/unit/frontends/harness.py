@@ -379,6 +379,10 @@ class Client:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
+    def is_closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self.closed is not None
+
     @property
     def closed(self) -> Closed | None:
         """How the connection ended."""

@@ -6,8 +6,22 @@ import logging
 
 import pytest
 
-from partibus.frontends.admission import LOG_EVERY_S, Admission, address_of
+from partibus.amqp import Plain
+from partibus.frontends.admission import (
+    FAILURES_A_SECOND,
+    FAILURES_BURST,
+    LOG_EVERY_S,
+    SLOW_MAX,
+    SLOW_S,
+    TALLIES_MAX,
+    TRUSTED_S,
+    Admission,
+    SignIns,
+    address_of,
+    policy_of,
+)
 from partibus.limits import AdmissionLimits
+from tests.unit.frontends.harness import Client, World
 
 
 class Fake:
@@ -113,3 +127,98 @@ def test_the_log_says_so_and_not_for_each(admission: Admission, time: Time, capl
 )
 def test_an_address_is_what_one_client_has(host: str | None, address: str) -> None:
     assert address_of(host) == address
+
+
+@pytest.fixture
+def sign_ins(time: Time) -> SignIns:
+    return SignIns(time)
+
+
+def fail(sign_ins: SignIns, count: int, host: str = "10.0.0.1", policy: str = "p") -> list[float]:
+    return [sign_ins.failed(host, policy) for _ in range(count)]
+
+
+def test_answers_to_failures_become_slow_after_a_burst_and_quick_again(sign_ins: SignIns, time: Time) -> None:
+    assert fail(sign_ins, FAILURES_BURST) == [0.0] * FAILURES_BURST
+    assert fail(sign_ins, 2) == [SLOW_S] * 2
+    assert sign_ins.failed("10.0.0.2", "p") == sign_ins.failed("10.0.0.1", "other") == 0.0
+    time.now_s += FAILURES_BURST / FAILURES_A_SECOND
+    assert sign_ins.failed("10.0.0.1", "p") == 0.0
+    assert sign_ins.refused == FAILURES_BURST + 5
+
+
+def test_a_guesser_is_not_looked_at_more_often_however_many_connections_it_makes(sign_ins: SignIns, time: Time) -> None:
+    tried = 0
+    for _ in range(10):
+        for _ in range(1_000):
+            if sign_ins.may_try("10.0.0.1", "p"):
+                tried += 1
+                sign_ins.failed("10.0.0.1", "p")
+        time.now_s += SLOW_S
+    assert tried <= FAILURES_BURST + 10 * (SLOW_MAX + FAILURES_A_SECOND * SLOW_S)
+    assert sign_ins.may_try("10.0.0.2", "p")
+    assert sign_ins.may_try("10.0.0.1", "other")
+
+
+def test_a_stranger_locks_out_no_client_behind_the_same_address(sign_ins: SignIns, time: Time) -> None:
+    sign_ins.succeeded("10.0.0.1", "p")
+    for _ in range(10):
+        fail(sign_ins, 1_000)
+        assert sign_ins.may_try("10.0.0.1", "p")
+        time.now_s += 60
+    time.now_s += TRUSTED_S
+    fail(sign_ins, 1_000)
+    assert not sign_ins.may_try("10.0.0.1", "p")
+    time.now_s += SLOW_S
+    assert sign_ins.may_try("10.0.0.1", "p")
+
+
+def test_what_strangers_make_it_remember_is_bounded(sign_ins: SignIns) -> None:
+    for number in range(TALLIES_MAX + 100):
+        sign_ins.failed("10.0.0.1", f"p{number}")
+    assert len(sign_ins._tallies) == TALLIES_MAX
+
+
+@pytest.mark.parametrize(
+    ("token", "policy"),
+    [
+        ("SharedAccessSignature sr=a&sig=b&se=1&skn=me&x=y", "me"),
+        ("SharedAccessSignature sr=a", "(token)"),
+        ("ey.ey.x", "(token)"),
+    ],
+)
+def test_the_policy_of_a_token(token: str, policy: str) -> None:
+    assert policy_of(token) == policy
+
+
+def test_a_wrong_password_is_answered_late_and_a_right_one_at_once(world: World) -> None:
+    sign_ins = SignIns(lambda: world.timeline.time_ms / 1000)
+
+    def client(key: str) -> Client:
+        made = Client(world, Plain("root", key))
+        made.peer._sign_ins = sign_ins
+        made.open()
+        return made
+
+    for _ in range(FAILURES_BURST):
+        assert client("wrong").closed is not None
+    late = client("wrong")
+    assert not late.is_closed()
+    good = client("root-key")
+    assert good.engine.peer is not None
+    world.wait(SLOW_S * 1000 + 1)
+    assert late.is_closed()
+    gone = client("wrong")
+    gone.lose()
+    world.wait(SLOW_S * 1000 + 1)
+
+
+def test_a_wrong_token_is_answered_late(world: World) -> None:
+    client = world.client(login=None)
+    for _ in range(FAILURES_BURST):
+        assert client.put_token("root", "sb://localhost/q", key="wrong") == 401
+    began_ms = world.timeline.time_ms
+    with pytest.raises(ValueError, match="not enough values"):
+        client.put_token("root", "sb://localhost/q", key="wrong")
+    assert world.timeline.time_ms - began_ms < SLOW_S * 1000
+    assert client.put_token("root", "sb://localhost/q") == 202

@@ -1,6 +1,7 @@
 """What a connection may do: the grants it has shown, by SASL PLAIN or through `$cbs`, and the `$cbs` node itself."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from partibus.amqp.codec.types import Int
 from partibus.clock import Clock
@@ -19,8 +20,22 @@ GRANTS_MAX = 1_000
 """Tokens that one connection can show; a renewed token takes the place of the former one."""
 
 
+class Guard(Protocol):
+    """Slows down whoever shows tokens that are no good."""
+
+    def may_try(self, token: str) -> bool:
+        """Whether a token is looked at."""
+        ...
+
+    def shown(self, token: str, respond: Callable[[], None], *, good: bool) -> None:
+        """A token was looked at: answer now, or later."""
+        ...
+
+
 class Claims:
     """The grants of one connection."""
+
+    guard: Guard | None = None
 
     def __init__(
         self,
@@ -144,12 +159,21 @@ class CbsNode:
             self._show(token, audience, respond)
 
     def _show(self, token: str, audience: str, respond: Respond) -> None:
+        guard = self._claims.guard
+        if guard is not None and not guard.may_try(token):
+            respond(_reply(503, "Too many tokens of this policy were refused from your address. Try again later."))
+            return
+        reply = _reply(202, "Accepted")
+        is_good = True
         try:
             self._claims.show_token(token, audience)
         except PartibusError as error:
-            respond(_reply(status_of(error), str(error)))
+            reply = _reply(status_of(error), str(error))
+            is_good = not isinstance(error, Unauthorized)
+        if guard is None:
+            respond(reply)
         else:
-            respond(_reply(202, "Accepted"))
+            guard.shown(token, lambda: respond(reply), good=is_good)
 
 
 def _reply(code: int, text: str) -> Reply:

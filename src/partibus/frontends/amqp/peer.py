@@ -27,7 +27,9 @@ from partibus.amqp import (
 )
 from partibus.amqp import Limits as EngineLimits
 from partibus.amqp.errors import CONNECTION_FORCED
+from partibus.clock import Clock
 from partibus.errors import PartibusError, QuotaExceeded
+from partibus.frontends.admission import SignIns, policy_of
 from partibus.frontends.amqp.attaching import Attaching
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.completions import Completions
@@ -74,11 +76,15 @@ class Peer:
         congested: Callable[[], bool],
         call_later: CallLater,
         on_claimed: Callable[[], None] = lambda: None,
+        sign_ins: SignIns | None = None,
     ) -> None:
         """Until the client's open names another one it is a connection to the default namespace. ``on_claimed`` is
         called when the connection has shown its first claim."""
         self._namespaces = namespaces
         self._login: PlainLogin | None = None
+        self._sign_ins = sign_ins or SignIns(monotonic_of(namespaces.default.wall_clock))
+        self.host: str | None = None
+        """The client's address."""
         self.called: str | None = None
         """What the client calls the server below AMQP: by TLS, or in the request for a websocket."""
         self._is_lost = False
@@ -129,6 +135,7 @@ class Peer:
         self.broker = broker
         self._completions = Completions(broker.numbers)
         self._claims = Claims(broker.access, broker.wall_clock, self._count, self._watch_claims)
+        self._claims.guard = self
         self._links = Links(broker, self._claims, self._replies)
         bounds = broker.namespace.bounds
         self._transactions = Transactions(
@@ -253,15 +260,30 @@ class Peer:
     def _on_login(self, login: PlainLogin) -> None:
         """Which namespace the client means is said with its open, after the answer: then it is checked once more, and
         what counts is what it has shown in that one. Here it is let in when any of them takes its key."""
+        if not self._sign_ins.may_try(self.host, login.username):
+            log.info("login refused unseen: too many from its address have failed")
+            self._answer_login()
+            return
         meant = self._namespaces.of_host(login.hostname or self.called)
         refusal = _refusal_of(meant, login)
         # Each is asked whatever the others say: how long it takes tells nothing of them.
         others = [] if refusal is None else [_refusal_of(broker, login) for broker in self._namespaces]
         if refusal is None or None in others:
             self._login = login
+            self._sign_ins.succeeded(self.host, login.username)
+            self._answer_login()
+            return
+        log.info("login refused: %s", refusal)
+        waits_s = self._sign_ins.failed(self.host, login.username)
+        if waits_s:
+            self._call_later(waits_s * 1000, self._answer_login)
         else:
-            log.info("login refused: %s", refusal)
-        self._dispatch(self.connection.answer_login(self._login is not None))
+            self._answer_login()
+
+    def _answer_login(self) -> None:
+        if not self._is_lost:
+            self._dispatch(self.connection.answer_login(self._login is not None))
+            self._flush()
 
     def _on_opened(self) -> None:
         broker = self._namespaces.of_host(self.connection.called or self.called)
@@ -292,6 +314,20 @@ class Peer:
         self._transactions.limits = self.broker.limits.transaction
         self._replies.bytes_max = REPLY_BYTES_MAX
         self._on_claimed()
+
+    def may_try(self, token: str) -> bool:
+        """See `partibus.frontends.amqp.claims.Guard`."""
+        return self._sign_ins.may_try(self.host, policy_of(token))
+
+    def shown(self, token: str, respond: Callable[[], None], *, good: bool) -> None:
+        """See `partibus.frontends.amqp.claims.Guard`."""
+        if good:
+            self._sign_ins.succeeded(self.host, policy_of(token))
+            respond()
+        elif waits_s := self._sign_ins.failed(self.host, policy_of(token)):
+            self._call_later(waits_s * 1000, respond)
+        else:
+            respond()
 
     def _refuse(self, error: AmqpError) -> None:
         self.close(error)
@@ -325,6 +361,11 @@ class Peer:
         self._links.check_claims()
         self._watch_claims()
         self._flush()
+
+
+def monotonic_of(clock: Clock) -> Callable[[], float]:
+    """Seconds of a clock."""
+    return lambda: clock.now_ms() / 1000
 
 
 def _refusal_of(broker: Broker, login: PlainLogin) -> PartibusError | None:

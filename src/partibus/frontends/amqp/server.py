@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from partibus.amqp import AmqpError
 from partibus.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR
-from partibus.frontends.admission import Admission
+from partibus.frontends.admission import Admission, SignIns
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.peer import Peer
 from partibus.namespace.broker import Broker
@@ -48,7 +48,13 @@ class PeerProtocol(asyncio.Protocol):
         self._server = server
         self._loop = server.loop
         self.peer = Peer(
-            server.namespaces, server.ingress, self._flush_soon, self._is_congested, self._call_later, self._on_claimed
+            server.namespaces,
+            server.ingress,
+            self._flush_soon,
+            self._is_congested,
+            self._call_later,
+            self._on_claimed,
+            server.sign_ins,
         )
         self._limits = server.unclaimed_limits
         self._waiting_bytes_max = min(WAITING_BYTES_MAX, self._limits.unclaimed_bytes)
@@ -79,7 +85,8 @@ class PeerProtocol(asyncio.Protocol):
         self._server.protocols.add(self)
         self._tick_after(limits.handshake_timeout_s, self._check_handshake)
         peername = transport.get_extra_info("peername")
-        self._server.admission.enter(self, peername[0] if isinstance(peername, tuple) else None)
+        self.peer.host = peername[0] if isinstance(peername, tuple) else None
+        self._server.admission.enter(self, self.peer.host)
 
     def drop(self) -> None:
         """See `partibus.frontends.admission.Connection`."""
@@ -303,6 +310,8 @@ class AmqpServer:
         admission: Admission | None = None,
     ) -> None:
         """``turns``: of the namespaces, and ``admission``: of connections, shared with other front ends on the loop."""
+        self.sign_ins = SignIns(loop.time)
+        """Shared with HTTP."""
         self.admission = admission or Admission(namespaces.default.limits.admission, loop.time)
         self.namespaces = namespaces
         self.limits = limits = namespaces.default.limits.connection

@@ -225,6 +225,11 @@ def _of_brokers(snapshot: Snapshot) -> Iterator[Block]:
         [(at, one["clients"].get("dropped", 0)) for at, one in told],
     )
     yield counter(
+        "broker_refused_sign_ins",
+        "Keys and tokens that were refused, over AMQP and HTTP.",
+        [(at, one["clients"].get("refused", 0)) for at, one in told],
+    )
+    yield counter(
         "broker_cpu_seconds",
         "Processor time, of all threads, in user and in system mode.",
         ((at, one["process"]["cpu_seconds"]) for at, one in told),
