@@ -137,7 +137,7 @@ def test_two_data_directories_have_different_keys(tmp_path: Path) -> None:
 
 
 def test_what_an_interrupted_first_start_left_is_no_hindrance(tmp_path: Path) -> None:
-    (tmp_path / f"{FILE_NAME}.new").write_text('{"versi')
+    (tmp_path / f".{FILE_NAME}.part").write_text('{"versi')
     (made,) = load_policies(tmp_path)
     assert made.name == ROOT_POLICY
     assert [file.name for file in tmp_path.iterdir()] == [FILE_NAME]

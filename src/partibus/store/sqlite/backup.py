@@ -28,7 +28,8 @@ STEP_PAGES = 128
 """2 MiB: what a disk writes in the time of a few commits."""
 PAUSE_S = 0.002
 HOLD_S = 0.5
-"""No store commits for so long at most when a backup begins. With 16 stores under load it takes some 30 ms."""
+"""No store commits for so long at most when a backup begins. With 16 stores, of which 1,500 messages a second
+committed, 0.2 to 240 ms were measured, in half of the cases less than 7."""
 _HOLDS = 5
 _BETWEEN_HOLDS_S = 0.2
 _POLL_S = 0.0005
