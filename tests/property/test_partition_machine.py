@@ -10,16 +10,25 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from partibus.limits import PartitionLimits
 from partibus.message import Message
 from partibus.partition import commands as c
 from partibus.partition.commands import LockToken, Outcome
 from partibus.partition.keys import SubqueueKind
+from partibus.partition.lane import Lane
+from partibus.partition.machine import Partition
 from partibus.partition.options import PartitionOptions
+from partibus.partition.residency import Cold
 from partibus.store.memory import MemoryStore
 from partibus.testing.cursor_model import CursorState
 from partibus.testing.lockstep import ROW, Lockstep
@@ -269,6 +278,22 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([1, 10, 60, 1_000]))
     def advance(self, ms: int) -> None:
+        self.both.advance(ms)
+
+    @rule(times=st.integers(1, 3))
+    def go_cold(self, times: int) -> None:
+        """At any moment; more often than others since it does nothing while the store is asked."""
+        for _ in range(times):
+            self.both.go_cold()
+            if self.both.answers:
+                self.both.answer(0)
+            elif self.both.runnable():
+                self.both.run_load(0)
+
+    @rule(ms=st.sampled_from([0, 10, 60]))
+    def go_cold_at_rest(self, ms: int) -> None:
+        self.both.settle_down()
+        self.both.go_cold()
         self.both.advance(ms)
 
     @rule()
@@ -629,6 +654,73 @@ TestCursorsAndSessions = CursorSessionMachine.TestCase
 TestCursorsAndSessions.settings = quick(30)
 TestCursorsBehindBytes = CopiedCursorMachine.TestCase
 TestCursorsBehindBytes.settings = quick(12)
+
+
+GO_COLD = Partition.go_cold
+DROP_WINDOW = Lane.drop_window
+
+
+def reserves_twice(machine: Partition) -> Cold:
+    """Reservations are counted from the beginning."""
+    return GO_COLD(machine)._replace(next_reservation=1)
+
+
+def locks_twice(machine: Partition) -> Cold:
+    """The last number is given again."""
+    cold = GO_COLD(machine)
+    return cold._replace(next_number=max(1, cold.next_number - 1))
+
+
+def brings_back_what_is_held(lane: Lane) -> None:
+    """The next page passes over nothing."""
+    DROP_WINDOW(lane)
+    lane.above.clear()
+
+
+class ColdMachine(PartitionMachine):
+    """A cache that takes what is sent, again after the partition went cold."""
+
+    @rule(count=st.integers(1, 3))
+    def reserve_and_go_cold(self, count: int) -> None:
+        both = self.both
+        both.enqueue([both.message()])
+        both.receive(ACTIVE, 9, count, 10_000, reserve=True)
+        both.settle_down()
+        both.return_reserved(ACTIVE, [token for _, token in both.reserved[-1:]])
+        both.cancel(ACTIVE, 9)
+        both.settle_down()
+        both.go_cold()
+
+    @rule()
+    def hold_what_lies_behind_what_came_back(self) -> None:
+        both = self.both
+        both.enqueue([both.message() for _ in range(3)])
+        both.receive(ACTIVE, 8, 2, 10_000)
+        both.settle_down()
+        both.settle(ACTIVE, Outcome.RELEASE, [token for kind, token in both.delivered[-2:-1] if kind == ACTIVE])
+        both.settle_down()
+        both.go_cold()
+        both.receive(ACTIVE, 8, 4, 10_000)
+        both.settle_down()
+
+
+TestCold = ColdMachine.TestCase
+TestCold.settings = quick(30)
+
+PLANTED: dict[str, tuple[type, str, object, type[PartitionMachine], str | None]] = {
+    "gives a reservation twice": (Partition, "go_cold", reserves_twice, ColdMachine, "was given before"),
+    "gives a number twice": (Partition, "go_cold", locks_twice, SessionMachine, None),
+    "brings back what is held": (Lane, "drop_window", brings_back_what_is_held, ColdMachine, None),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_planted_bug_of_a_partition_that_goes_cold_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, planted, machine, complaint = PLANTED[bug]
+    monkeypatch.setattr(owner, name, planted)
+    search = settings(quick(100), phases=(Phase.generate,), derandomize=True, database=None, print_blob=False)
+    with pytest.raises(AssertionError, match=complaint):
+        run_state_machine_as_test(machine, settings=search)
 
 
 def test_entries_that_no_memory_has_seen_survive_any_number_of_crashes() -> None:

@@ -27,7 +27,9 @@ from partibus.partition.ports import Store, Writes
 from partibus.partition.put_back import put_back
 from partibus.partition.reading import read
 from partibus.partition.replies import Accepted, Granted
+from partibus.partition.runtime import StoreRuntime
 from partibus.partition.sessions import Session, Sessions
+from partibus.partition.slot import Slot
 from partibus.partition.state import PartitionState
 from partibus.partition.step import Step
 from partibus.partition.subqueue import Subqueue
@@ -50,6 +52,7 @@ def test_every_history_keeps_what_was_promised() -> None:
         happened["crashes"] += simulation.crashes
         happened.update(simulation.faults.happened)
         happened.update(simulation.oracle.tally())
+        happened.update(simulation.went_cold)
     for what, least in ENOUGH.items():
         assert happened[what] >= least * SEEDS, f"too little of {what} to prove anything: {happened}"
     assert happened >= Counter(("refused", "forgotten", "torn", "unanswered", "unsynced", "load_fails"))
@@ -69,6 +72,8 @@ ENOUGH = {
     "states read": 0.3,
     "transactions done": 3,
     "transactions refused": 0.3,
+    "went cold": 10,
+    "windows dropped": 10,
 }
 """How often on average in one history."""
 
@@ -189,6 +194,38 @@ def goes_on_with_the_scan(duplicates: DuplicateIds, window_ms: int) -> None:
 CHANGE_WINDOW = DuplicateIds.change_window
 
 
+DROP_WINDOW = Lane.drop_window
+GO_COLD = StoreRuntime._go_cold
+
+
+def brings_back_what_is_held(lane: Lane) -> None:
+    """The next page passes over nothing."""
+    DROP_WINDOW(lane)
+    lane.above.clear()
+
+
+def reads_what_is_not_written(lane: Lane) -> None:
+    """The next page is read before what was decided is durable."""
+    DROP_WINDOW(lane)
+    lane.edited = False
+
+
+def loses_the_tail(lane: Lane) -> None:
+    """The next page ends where the tail began."""
+    tail_from = lane.tail_from
+    DROP_WINDOW(lane)
+    lane.tail_from = tail_from
+
+
+def goes_cold_at_once(runtime: StoreRuntime, slot: Slot) -> None:
+    """What is not durable is forgotten, too."""
+    durable, runtime._queue.durable = runtime._queue.durable, runtime._queue.number
+    try:
+        GO_COLD(runtime, slot)
+    finally:
+        runtime._queue.durable = durable
+
+
 def run_all(seeds: Iterable[int]) -> None:
     for seed in seeds:
         Simulation(seed).run(STEPS)
@@ -207,7 +244,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         "handed out while under lock|after it was finished|two places|expected|was overtaken",
     ),
     "hands out what has expired": (hand_out, "is_expired", never_expired, "time to live"),
-    "activates too early": (loading, "read", reads_early, "came early"),
+    "activates too early": (loading, "read", reads_early, "came early|acknowledged and are gone"),
     "ends sessions too early": (Sessions, "expired", ends_early, "lost before its end"),
     "renews sessions in words only": (Sessions, "hold", holds_no_longer, "lost before its end|it is held until"),
     "forgets session states": (commits, "record", forgets("session_states"), "has state"),
@@ -219,6 +256,30 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         "change_window",
         goes_on_with_the_scan,
         "was kept at",
+    ),
+    "a dropped window brings back what is held": (
+        Lane,
+        "drop_window",
+        brings_back_what_is_held,
+        "handed out while under lock|after it was finished|two places|expected|was overtaken",
+    ),
+    "a page behind a dropped window is read too early": (
+        Lane,
+        "drop_window",
+        reads_what_is_not_written,
+        "handed out while under lock|after it was finished|two places|expected|was overtaken|delivery count",
+    ),
+    "a dropped window loses its tail": (
+        Lane,
+        "drop_window",
+        loses_the_tail,
+        "was overtaken|acknowledged and are gone|never comes to rest",
+    ),
+    "goes cold before its rows are durable": (
+        StoreRuntime,
+        "_go_cold",
+        goes_cold_at_once,
+        "was overtaken|given|acknowledged and are gone|under lock|finished|durable|delivery count|still holds",
     ),
     "does transactions in part": (
         transactions,

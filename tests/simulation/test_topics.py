@@ -39,6 +39,8 @@ ENOUGH = {
     "sessions accepted": 5,
     "subscriptions deleted": 0.3,
     "refused": 0.5,
+    "went cold": 5,
+    "windows dropped": 3,
 }
 """How often on average in one history."""
 
@@ -53,6 +55,7 @@ def test_every_history_of_a_topic_keeps_what_was_promised() -> None:
         happened["crashes"] += simulation.crashes
         happened.update(simulation.faults.happened)
         happened.update(simulation.tally())
+        happened.update(simulation.went_cold)
     for what, least in ENOUGH.items():
         assert happened[what] >= least * SEEDS, f"too little of {what} to prove anything: {happened}"
     assert happened >= Counter(("refused", "forgotten", "torn", "unanswered", "unsynced", "load_fails"))
@@ -129,7 +132,12 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
     "a store that does not look for other names": (Tables, "_delete_if_unnamed", takes_all_with_it, "which are gone"),
     "forgets a subscription": (publish, "_share", forgets_one, "acknowledged (before subscription|and are gone)"),
     "shares out what was known": (topic, "plan", planned_together, "was kept at"),
-    "leaves what was due": (sweeps, "publish_due", stays_scheduled, "more than once|after it was finished"),
+    "leaves what was due": (
+        sweeps,
+        "publish_due",
+        stays_scheduled,
+        "more than once|after it was finished|while under lock",
+    ),
     "acknowledges before the commit": (CommitQueue, "wait", waits_for_nothing(r.Accepted), "acknowledged before"),
 }
 

@@ -19,13 +19,16 @@ from typing import NamedTuple
 from partibus.message import Message
 from partibus.partition.commands import Enqueue, Transact
 from partibus.partition.events import IdsForgotten
+from partibus.partition.load_requests import DuplicateScan
 from partibus.partition.step import Step
 
 ID_BYTES = 16
 GENERATIONS_PER_WINDOW = 8
 BUCKET_IDS = 1 << 15
 RECENT_MAX = 1 << 15
-"""Ids in memory: some 3 MB."""
+"""Ids in memory: some 6 MB."""
+RECENT_BYTES = 190
+"""Of one: its bytes, the time, its place in the dictionary and in the list behind that."""
 CELLS_MIN = 1 << 16
 CELLS_MAX = 1 << 24
 CELLS_PER_ID = 16
@@ -59,13 +62,13 @@ class DuplicateIds:
         "_recent",
         "_stored",
         "_to_trim",
-        "_trim_ms",
         "_window_ms",
         "answered",
         "is_known",
         "is_stale",
         "loading",
         "scanning",
+        "trim_ms",
         "waiting",
     )
 
@@ -82,7 +85,8 @@ class DuplicateIds:
         """The one that ids go to now."""
         self._to_trim = 0
         """Ids in the store whose bucket is out of the window."""
-        self._trim_ms: int | None = None
+        self.trim_ms: int | None = None
+        """When the first bucket is out of the window."""
         self._longest_ms = 0
         """The longest time between the begin of a bucket and an id in it. A bucket may be older than the window of now:
         only a scan knows."""
@@ -112,8 +116,19 @@ class DuplicateIds:
             self.is_known = False
             self.is_stale = self.scanning
 
-    def begin_scan(self) -> None:
-        """Note that all ids in the store are going to be read."""
+    @property
+    def is_idle(self) -> bool:
+        """No command waits, and the store is not being asked."""
+        return not (self.waiting or self.loading or self.scanning)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the filter and of the ids."""
+        return len(self._cells) + RECENT_BYTES * len(self._recent)
+
+    def begin_scan(self, step: Step, most: int) -> None:
+        """Have all ids in the store read, ``most`` at a time."""
+        step.loads.append(DuplicateScan((-1, b""), most))
         self.scanning = True
         self.is_stale = False
         self._counts.clear()
@@ -123,7 +138,7 @@ class DuplicateIds:
         """Note that all ids in the store have been read."""
         self.scanning = False
         self.is_known = True
-        self._trim_ms = self._out_of_window_ms(min(self._counts)) if self._counts else None
+        self.trim_ms = self._out_of_window_ms(min(self._counts)) if self._counts else None
 
     def first_bucket(self, now_ms: int) -> int:
         """No bucket before this one has ids inside of the window."""
@@ -197,8 +212,8 @@ class DuplicateIds:
         counts = self._counts
         counts[bucket] = counts.get(bucket, 0) + count
         self._stored += count
-        if self._trim_ms is None:
-            self._trim_ms = self._out_of_window_ms(bucket)
+        if self.trim_ms is None:
+            self.trim_ms = self._out_of_window_ms(bucket)
         while CELLS_PER_ID * self._stored > len(self._cells) < CELLS_MAX:
             self._grow()
 
@@ -232,12 +247,15 @@ class DuplicateIds:
     # -- removing what is out of the window --------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """When `trim` has something to do: not before it is known what the store has."""
-        return self._trim_ms if self.is_known else None
+        """When `trim` has something to do."""
+        return None if self.scanning else self.trim_ms
 
-    def trim(self, now_ms: int, step: Step) -> None:
-        """Have some of the ids removed that are out of the window."""
-        if self._trim_ms is None or now_ms < self._trim_ms or not self.is_known:
+    def trim(self, now_ms: int, step: Step, scan_ids: int) -> None:
+        """Have some of the ids removed that are out of the window. What the store has is read before, if need be."""
+        if self.trim_ms is None or now_ms < self.trim_ms or self.scanning:
+            return
+        if not self.is_known:
+            self.begin_scan(step, scan_ids)
             return
         first = self.first_bucket(now_ms)
         for bucket in [bucket for bucket in self._counts if bucket < first]:
@@ -248,10 +266,10 @@ class DuplicateIds:
             step.events.append(IdsForgotten(first, TRIM_IDS))
             self._to_trim -= TRIM_IDS
         if self._to_trim > 0:
-            self._trim_ms = now_ms + TRIM_PAUSE_MS
+            self.trim_ms = now_ms + TRIM_PAUSE_MS
         else:
             self._to_trim = 0
-            self._trim_ms = max(now_ms + 1, self._out_of_window_ms(min(self._counts))) if self._counts else None
+            self.trim_ms = max(now_ms + 1, self._out_of_window_ms(min(self._counts))) if self._counts else None
 
 
 def id_of(message: Message) -> bytes | None:

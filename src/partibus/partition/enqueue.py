@@ -204,7 +204,7 @@ def screen(state: PartitionState, command: Enqueue | Transact, now_ms: int, step
     ids = [id_of(message) for send in sends if isinstance(send, Enqueue) for message in send.messages]
     duplicates.waiting.append(Waiting(command, ids))
     if not duplicates.is_known and not duplicates.scanning:
-        _scan(state, duplicates, step)
+        duplicates.begin_scan(step, state.options.limits.scan_ids)
 
 
 def next_screened(state: PartitionState, now_ms: int, step: Step) -> Waiting | None:
@@ -238,7 +238,7 @@ def duplicates_scanned(state: PartitionState, rows: list[tuple[int, bytes, int]]
     """Ids from before the partition was loaded; the scan goes on until it has seen all."""
     duplicates = _duplicates(state)
     if duplicates.is_stale:
-        _scan(state, duplicates, step)
+        duplicates.begin_scan(step, state.options.limits.scan_ids)
         return
     duplicates.take_scanned(rows, now_ms)
     if rows:
@@ -246,11 +246,6 @@ def duplicates_scanned(state: PartitionState, rows: list[tuple[int, bytes, int]]
         step.loads.append(DuplicateScan((bucket, last_id), state.options.limits.scan_ids))
     else:
         duplicates.end_scan()
-
-
-def _scan(state: PartitionState, duplicates: DuplicateIds, step: Step) -> None:
-    duplicates.begin_scan()
-    step.loads.append(DuplicateScan((-1, b""), state.options.limits.scan_ids))
 
 
 def _without_duplicates(

@@ -26,6 +26,9 @@ from partibus.partition.entry import Entry
 from partibus.partition.lock_table import LockTable
 from partibus.partition.ready_queue import ReadyQueue
 
+ENTRY_BYTES = 320
+"""Memory of an entry beside its stored bytes: the object, its numbers, the head of the bytes, its place in a queue."""
+
 
 class Demand(Struct):
     """What a receiver waits for."""
@@ -61,6 +64,7 @@ class Lane:
         "tail",
         "tail_bytes",
         "tail_from",
+        "weighed",
     )
 
     def __init__(
@@ -98,6 +102,8 @@ class Lane:
         """The page that is being read is of before `forget`."""
         self.bodies_stale = False
         """Likewise the bodies."""
+        self.weighed = 0
+        """What its windows held when the partition counted them last; below 0: its session has ended."""
 
     @property
     def in_memory(self) -> bool:
@@ -167,6 +173,28 @@ class Lane:
         self.edited = True
         self.page_stale = self.loading_page
         self.bodies_stale = self.loading_bodies
+
+    @property
+    def window_bytes(self) -> int:
+        """Memory of its windows."""
+        return self.ready.size_bytes + self.tail_bytes + ENTRY_BYTES * (len(self.ready) + len(self.tail))
+
+    def drop_window(self) -> None:
+        """Let go of what waits, in a partition that waits for no answer of its store. A page brings it again, which has
+        to see everything that was written until now and passes over what somebody holds."""
+        ready = self.ready
+        head = ready.head()
+        if head is None and not self.tail:
+            return
+        self.paged_up_to = mark = self.paged_up_to if head is None else min(head.pos, self.paged_up_to)
+        self.above = {
+            pos for table in (self.locks, self.reservations) for batch in table for pos in batch.entries if pos >= mark
+        }
+        self.ready = ReadyQueue()
+        self.tail.clear()
+        self.tail_bytes = 0
+        self.tail_from = self.end_pos
+        self.edited = True
 
     def page_in(self, entries: list[Entry], up_to: int) -> None:
         """Take in a page; everything below ``up_to`` is in memory now."""

@@ -10,6 +10,7 @@ from partibus.partition.meters import Meters
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Snapshot, Store
 from partibus.partition.reading import read
+from partibus.partition.residency import Cold
 from partibus.partition.slot import Slot
 from partibus.partition.tenure import Tenure
 from partibus.partition.topic import Topics
@@ -18,7 +19,7 @@ from partibus.partition.topic import Topics
 class Loading:
     """Of one store. What was read for a partition that is not in use any more is given up."""
 
-    __slots__ = ("_express", "_meters", "_slots", "_tenure", "_topics")
+    __slots__ = ("_express", "_meters", "_slots", "_tenure", "_topics", "topics")
 
     def __init__(
         self, tenure: Tenure, slots: Mapping[int, Slot], topics: Topics, meters: Meters, express: Pool
@@ -29,13 +30,18 @@ class Loading:
         self._topics = topics
         self._meters = meters
         self._express = express
+        self.topics: set[Slot] = set()
+        """Topics that are being loaded: what their subscriptions hold must not be forgotten meanwhile."""
 
     def subscriptions_of(self, row: int, options: PartitionOptions) -> Sequence[int]:
         """The rows of its subscriptions, if it is a topic's."""
         return self._topics.subscriptions_of(row) if options.topic else ()
 
-    def load(self, slot: Slot, run: str, loaded: Callable[[Slot, Partition], None]) -> None:
-        """Read what a partition begins with, and make its machine. ``run``: of this broker."""
+    def load(
+        self, slot: Slot, run: str, loaded: Callable[[Slot, Partition], None], cold: Callable[[int], Cold]
+    ) -> None:
+        """Read what a partition begins with, and make its machine. ``run``: of this broker. ``cold``: gives what is
+        left of it in memory."""
         row, subscriptions = slot.row, self.subscriptions_of(slot.row, slot.options)
         store = self._tenure.store
         assert store is not None, "open"
@@ -46,7 +52,8 @@ class Loading:
 
         def found(answer: tuple[Snapshot | None, Mapping[int, int]]) -> None:
             snapshot, sizes = answer
-            machine = slot.machine = Partition(row, slot.options, snapshot, epoch)
+            self.topics.discard(slot)
+            machine = slot.machine = Partition(row, slot.options, snapshot, epoch, cold(row))
             state = machine.state
             state.tally = self._meters.tally_of(row)
             state.pool = self._express
@@ -55,7 +62,14 @@ class Loading:
                 self._topics.loaded(slot, dict.fromkeys(subscriptions, 0) | dict(sizes), self._slots)
             loaded(slot, machine)
 
-        self._tenure.read(ask, found, wanted=lambda: self._slots.get(row) is slot)
+        if slot.options.topic:
+            self.topics.add(slot)
+        self._tenure.read(
+            ask,
+            found,
+            wanted=lambda: self._slots.get(row) is slot,
+            given_up=lambda: self.topics.discard(slot),
+        )
 
     def read(self, slot: Slot, load: w.Load, found: Callable[[w.Loaded], None], given_up: Callable[[], None]) -> None:
         """Read what a machine asks for. ``given_up`` is called instead of ``found`` when nobody can use it any more."""

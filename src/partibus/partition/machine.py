@@ -24,6 +24,7 @@ from partibus.partition.options import PartitionOptions
 from partibus.partition.outbound import forwarded, forwards_no_longer
 from partibus.partition.ports import Snapshot
 from partibus.partition.publish import arrive
+from partibus.partition.residency import Cold
 from partibus.partition.session_locks import (
     accept_session,
     cancel_accept,
@@ -77,14 +78,26 @@ _HANDLERS: dict[type, Callable[..., None]] = {
 }
 
 
+MACHINE_BYTES = 8_000
+"""Memory of a partition in use that holds nothing, with what the runtime keeps of it."""
+
+
 class Partition:
     """One partition of one entity with its sub-queues."""
 
     __slots__ = ("state",)
 
-    def __init__(self, row: int, options: PartitionOptions, snapshot: Snapshot | None = None, epoch: int = 0) -> None:
-        """``epoch``: of the store's owner; rises each time that the store is opened."""
-        self.state = PartitionState(row, options, snapshot, epoch)
+    def __init__(
+        self,
+        row: int,
+        options: PartitionOptions,
+        snapshot: Snapshot | None = None,
+        epoch: int = 0,
+        cold: Cold | None = None,
+    ) -> None:
+        """``epoch``: of the store's owner; rises each time that the store is opened. ``cold``: what `go_cold` gave,
+        if this owner had the partition in use before."""
+        self.state = PartitionState(row, options, snapshot, epoch, cold)
 
     def handle(self, command: w.Input, now_ms: int) -> Step:
         """Apply one command at one moment."""
@@ -106,6 +119,7 @@ class Partition:
                         look_after_probe(state, lane, now_ms, step)
                     serve(state, lane, now_ms, step)
                     read_ahead(state, lane, step)
+                    state.weigh(lane)
             if state.sessions is None or not state.sessions.waiting or state.closed & 1 or not offer(state, step):
                 return step
 
@@ -124,6 +138,52 @@ class Partition:
         self.state.options = options
         if self.state.duplicates is not None and options.duplicate_window_ms is not None:
             self.state.duplicates.change_window(options.duplicate_window_ms)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds, without what is under lock."""
+        state = self.state
+        size_bytes = MACHINE_BYTES + state.window_bytes
+        if state.duplicates is not None:
+            size_bytes += state.duplicates.memory_bytes
+        if (sessions := state.sessions) is not None:
+            if sessions.ended_bytes:
+                state.window_bytes -= sessions.ended_bytes
+                size_bytes -= sessions.ended_bytes
+                sessions.ended_bytes = 0
+            size_bytes += sessions.memory_bytes
+        if state.sinks is not None:
+            size_bytes += state.sinks.memory_bytes
+        return size_bytes
+
+    @property
+    def may_go_cold(self) -> bool:
+        """Once all that it has decided is durable, the store has everything that it holds. The runtime knows whether
+        something is under way besides."""
+        state = self.state
+        if state.closed or state.options.forwards or _has_unwritten(state):
+            return False
+        others = (state.sessions, state.duplicates, state.sinks)
+        return all(subqueue.is_idle for subqueue in state.subqueues.values()) and all(
+            other is None or other.is_idle for other in others
+        )
+
+    def go_cold(self) -> Cold:
+        """Give what its successor begins with, beside the store; this one is done with."""
+        state = self.state
+        trim_ms = None if state.duplicates is None else state.duplicates.trim_ms
+        return Cold(self.counters[1], state.next_reservation, state.activated_ms, trim_ms)
+
+    def drop_windows(self) -> None:
+        """Let go of all windows, while the store is asked for nothing. What only memory has stays."""
+        state = self.state
+        stays = _has_unwritten(state) or any(subqueue.doomed for subqueue in state.subqueues.values())
+        for lane in state.lanes:
+            if not stays and not state.closed >> lane.kind & 1:
+                lane.drop_window()
+            state.weigh(lane)
 
     def next_deadline_ms(self) -> int | None:
         """When a `Tick` has something to do: the earliest end of a lock, reservation or session, or the earliest time
@@ -168,3 +228,7 @@ class Partition:
                 messages -= len(express.unwritten)
                 size_bytes -= express.size_bytes
             yield subqueue_key(self.state.row, kind), messages, size_bytes
+
+
+def _has_unwritten(state: PartitionState) -> bool:
+    return state.express is not None and bool(state.express.unwritten or state.express.locks)

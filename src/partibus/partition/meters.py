@@ -10,6 +10,7 @@ from typing import Final
 
 from partibus.partition.express import Room
 from partibus.partition.notes import Recorder
+from partibus.partition.residency import Residency
 
 COMMIT_BUCKETS_S: Final = (0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds of the histogram of commits: a sync of a good disk is a third of the first, a busy one's near 0.01."""
@@ -116,6 +117,8 @@ class Meters:
         self.recorder = recorder
         self.express = Room()
         """What express entities may keep in memory, of all stores."""
+        self.residency = Residency()
+        """What partitions in use may hold, of all stores."""
         self.tallies: dict[int, Tally] = {}
         """By partition row, of the partitions that are or were in use here and are not deleted."""
 

@@ -36,6 +36,7 @@ from partibus.partition.meters import Meters
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store, StoreFull
 from partibus.partition.questions import Questions
+from partibus.partition.residency import ColdPartitions
 from partibus.partition.slot import Slot
 from partibus.partition.tenure import BEING_OPENED, Tenure
 from partibus.partition.topic import Topics, publishes
@@ -75,12 +76,16 @@ class StoreRuntime:
         """Whether a run of a broker is there."""
         limits, meters = limits or StoreLimits(), meters or Meters()
         meters.express.bytes_max = limits.express_bytes
+        meters.residency.bytes_max = limits.partition_bytes
         self._clock = clock
         self._wake = wake
         self._failed = failed
         self._forwards = Forwards(host, forward)
         self._meters = meters
         self._slots: dict[int, Slot] = {}
+        self._residency = meters.residency
+        self._cold = ColdPartitions()
+        self._call_soon = host.call_soon
         self._dropped: dict[int, None] = {}
         """The last rows that were dropped, an ordered set: who used them may not know yet. No row is given twice."""
         self._answers = Answers()
@@ -194,6 +199,8 @@ class StoreRuntime:
     def _tell_usable(self) -> None:
         if self._backlog.awaited and self.failure is None and not self.overloaded:
             self._backlog.release()
+        if self._residency.is_over:
+            self._residency.ask(self._call_soon)
 
     # -- the way in --------------------------------------------------------------------------------------------------
 
@@ -263,15 +270,45 @@ class StoreRuntime:
             if asked.row in self._slots:  # since then; it knows better
                 self.submit(asked.row, self._slots[asked.row].options, asked.command)
             elif (callback := self._answers.whose(inspected)) is not None:
+                inspected.activated_ms = self._cold.activated_ms(asked.row)
                 self._answers.put(callback, inspected)
         self._answers.deliver()
 
     def _begin_slot(self, row: int, options: PartitionOptions) -> Slot:
         slot = self._slots[row] = Slot(row, options)
         self._topics.joins(slot)
-        self._loading.load(slot, self.run, self._loaded)
+        self._loading.load(slot, self.run, self._loaded, self._cold.take)
+        self._residency.join(slot, self._go_cold)
         self._forwards.see_options(row, options)
         return slot
+
+    def _go_cold(self, slot: Slot) -> None:
+        """Forget a partition that nobody uses, as far as the store has it: all of it, or its windows. What waits for
+        its time wakes it."""
+        machine = slot.machine
+        if machine is None or slot.is_awaited or self._loading.topics:
+            return
+        deadline_ms = machine.next_deadline_ms()
+        if not (
+            max(slot.written, slot.reserved) <= self._queue.durable
+            and machine.may_go_cold
+            and (deadline_ms is None or self._wake is not None)
+        ):
+            before = slot.size_bytes
+            machine.drop_windows()
+            self._residency.weigh(slot, machine.memory_bytes)
+            self._residency.windows_dropped += slot.size_bytes < before
+            return
+        self._cold.add(slot.row, machine.go_cold())
+        if slot.options.topic:
+            self._topics.went_cold(slot)
+        del self._slots[slot.row]
+        self._residency.leave(slot)
+        self._residency.went_cold += 1
+        if deadline_ms is None:
+            self._deadlines.discard(slot.row)
+        else:
+            self._deadlines.add(deadline_ms, slot.row, self._clock.now_ms())
 
     def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
         """Forget a partition and delete its rows: the entity was deleted. ``on_dropped`` gets the row when that is
@@ -281,9 +318,11 @@ class StoreRuntime:
             del self._dropped[next(iter(self._dropped))]
         slot = self._slots.pop(row, None)
         self._deadlines.discard(row)
+        self._cold.discard(row)
         # Before a topic that waited for it goes on with what was planned when it was there.
         self._topics.dropped(row)
         if slot is not None:
+            self._residency.leave(slot)
             self._waiting.dropped(slot)
             if slot.machine is not None and slot.machine.state.express is not None:
                 slot.machine.state.express.release()
@@ -308,12 +347,17 @@ class StoreRuntime:
         """Let every partition whose deadline has passed run out what is due; the clock's hand moves this one too."""
         self._tenure.check_held()
         now_ms = self._clock.now_ms()
+        cold: list[int] = []
         for deadline_ms, row in self._deadlines.due(now_ms):
             slot = self._slots.get(row)
-            if slot is not None and slot.machine is not None and slot.deadline_ms == deadline_ms:
+            if slot is None:
+                cold.append(row)
+            elif slot.machine is not None and slot.deadline_ms == deadline_ms:
                 slot.deadline_ms = None
                 self._handle(slot, c.Tick(), True)
         self._deadlines.arm(now_ms)
+        if cold and self._wake is not None:
+            self._wake(cold)
         self._answers.deliver()
 
     @property
@@ -369,6 +413,7 @@ class StoreRuntime:
                 queue.wait(slot.reserved, callback, reply)
             else:
                 queue.wait(slot.waited, callback, reply)
+        slot.loads += len(step.loads)
         for load in step.loads:
             number = slot.needed_by(load, queue.durable)
             if number <= queue.durable:
@@ -382,6 +427,11 @@ class StoreRuntime:
             slot.deadline_ms = deadline_ms
             self._deadlines.add(deadline_ms, slot.row, now_ms)
 
+        slot.is_used = True
+        if (size_bytes := machine.memory_bytes) != slot.size_bytes:
+            self._residency.weigh(slot, size_bytes)
+        if self._residency.is_over:
+            self._residency.ask(self._call_soon)
         if step.arrivals is not None:
             for row, arrive in step.arrivals.items():
                 self._handle(self._slots[row], arrive, holdable)
@@ -405,7 +455,11 @@ class StoreRuntime:
             self._waiting.refuse(slot, why)
         self._answers.fail_requests(why, full=full)
         self._answers.fail_receivers(why, full=full)
+        for slot in self._slots.values():
+            self._residency.leave(slot)
         self._slots.clear()
+        self._cold.clear()
+        self._loading.topics.clear()
         self._glances.clear()
         self._topics.clear()
         self._deadlines.clear()
@@ -413,6 +467,8 @@ class StoreRuntime:
         return is_busy
 
     def _tell_closed(self, why: str) -> None:
+        for slot in self._slots.values():
+            self._residency.leave(slot)
         self._answers.fail_requests(why)
         self._answers.fail_receivers(why)
         self._answers.deliver()
@@ -442,6 +498,7 @@ class StoreRuntime:
             return
 
         def found(answer: w.Loaded) -> None:
+            slot.loads -= 1
             if not (slot.options.topic and publishes(answer)):
                 self._handle(slot, answer, True)
             elif slot.waiting:

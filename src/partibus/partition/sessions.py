@@ -26,6 +26,9 @@ from partibus.partition.step import Step
 
 CANDIDATES_MAX = 4_096
 CHANGED_MAX = 4_096
+SESSION_BYTES = 3_000
+"""Memory of a session that is held, without its window."""
+NAME_BYTES = 200
 
 AWAY_MS = 20_000
 """So long the holder of a session that is away has to come: longer than he tries to. That he was given it may be news
@@ -128,6 +131,7 @@ class Sessions:
         "_receivers",
         "by_lock",
         "candidates",
+        "ended_bytes",
         "held",
         "may_have_more",
         "overflowed",
@@ -156,6 +160,8 @@ class Sessions:
         self._changed: set[str] = set()
         self._draining: set[str] = set()
         self._drained_by = 0
+        self.ended_bytes = 0
+        """Counted as windows of sessions that have ended since the partition looked."""
         self.resuming: dict[int, list[Settle | Transact]] = {}
         """Lock ids of sessions that are away, or of whose messages the rows are being read -> settlements that wait."""
 
@@ -293,8 +299,20 @@ class Sessions:
         del self.held[session.name]
         del self.by_lock[session.lock_id]
         self._deadlines.discard(session.lock_id)
+        self.ended_bytes += max(0, session.lane.weighed)
+        session.lane.weighed = -1
         if self._receivers.get(session.receiver) is session:
             del self._receivers[session.receiver]
+
+    @property
+    def is_idle(self) -> bool:
+        """None is held or asked for."""
+        return not (self.held or self.waiting or self.resuming or self.scanning)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Beside the windows of sessions."""
+        return SESSION_BYTES * len(self.held) + NAME_BYTES * (len(self.candidates) + len(self._changed))
 
     def next_deadline_ms(self) -> int | None:
         """When the first lock ends."""

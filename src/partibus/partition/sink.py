@@ -52,6 +52,16 @@ class Sinks:
         """Sink -> [batch, ids of that one and earlier ones in the store; -1: the store has not said yet]."""
         self._trim_ms: int | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """No command waits, and nothing is left to be forgotten."""
+        return not (self._waiting or self._loading or self._passing or self._trims)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the ids that memory has."""
+        return self._memory.size_bytes
+
     # -- the line ----------------------------------------------------------------------------------------------------
 
     def lets_pass(self, command: Enqueue) -> bool:

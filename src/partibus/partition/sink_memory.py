@@ -10,6 +10,10 @@ IDS_MAX = 32_768
 """Of all sinks of a partition: 3 MB. With more the store is asked again, until two more batches are committed."""
 
 
+ID_BYTES = 110
+"""Memory of one: its bytes and its place in a set."""
+
+
 class _Ids:
     """Of one sink."""
 
@@ -32,6 +36,11 @@ class SinkMemory:
     def __init__(self) -> None:
         self._sinks: dict[int, _Ids] = {}
         self._count = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the ids."""
+        return ID_BYTES * self._count
 
     def has(self, sink: int) -> bool:
         """Something is known of the sink: `begin` was called, and its ids have not all been forgotten since."""

@@ -19,10 +19,13 @@ class Slot:
         "asleep",
         "deadline_ms",
         "ends",
+        "is_used",
+        "loads",
         "machine",
         "options",
         "reserved",
         "row",
+        "size_bytes",
         "subscriptions",
         "waited",
         "waiting",
@@ -52,6 +55,12 @@ class Slot:
         self.ends: dict[int, int] = {}
         """Commit -> the end of the active sub-queue that it makes durable; the last durable one and those to come."""
         self.deadline_ms: int | None = None
+        self.loads = 0
+        """What the machine has asked the store for, and has not got yet."""
+        self.is_used = True
+        """Used since the hand has passed (`partibus.partition.residency`)."""
+        self.size_bytes = 0
+        """What it holds, as counted there."""
 
     def needed_by(self, load: w.Load, durable: int) -> int:
         """The commit that has to be durable before a load can run.
@@ -73,6 +82,21 @@ class Slot:
         if isinstance(load, w.BodyLoad) or (isinstance(load, w.PageLoad) and not load.edited):
             return self.waited
         return self.written
+
+    @property
+    def has_plans(self) -> bool:
+        """Commands wait for partitions that are being loaded, or for what the machine has asked the store."""
+        return bool(self.waiting or self.loads or self.asleep)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Something is under way that counts on what memory has: a command that waits, a load, or a topic's plan."""
+        return (
+            self.machine is None
+            or self.has_plans
+            or bool(self.wakes)
+            or (self.subscriptions is not None and (topic := self.subscriptions.topic) is not None and topic.has_plans)
+        )
 
     def follow(self, options: PartitionOptions) -> None:
         """The entity was updated."""

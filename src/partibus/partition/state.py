@@ -15,6 +15,7 @@ from partibus.partition.lock_table import LockBatch
 from partibus.partition.meters import Tally
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import EntryRow, EntryState, Fate, LockBatchRow, Snapshot
+from partibus.partition.residency import Cold
 from partibus.partition.retention import keep
 from partibus.partition.sessions import Sessions
 from partibus.partition.sink import Sinks
@@ -54,26 +55,39 @@ class PartitionState:
         "subqueues",
         "subscriptions",
         "tally",
+        "window_bytes",
     )
 
-    def __init__(self, row: int, options: PartitionOptions, snapshot: Snapshot | None, epoch: int = 0) -> None:
-        """``epoch``: which opening of the store this is."""
+    def __init__(
+        self,
+        row: int,
+        options: PartitionOptions,
+        snapshot: Snapshot | None,
+        epoch: int = 0,
+        cold: Cold | None = None,
+    ) -> None:
+        """``epoch``: which opening of the store this is. ``cold``: what is left of the partition from before it went
+        cold, in the same one."""
         self.row = row
         self.options = options
         self.next_sequence = snapshot.next_sequence if snapshot else 1
         apart = epoch % EPOCHS_APART + (snapshot is not None)
         self.next_number = (snapshot.next_number if snapshot else 1) + apart * UNWRITTEN_NUMBERS_MAX
         """Lock ids, positions in dead-letter sub-queues, numbers of rewritten bodies; durable with what uses them."""
+        if cold is not None and cold.next_number:
+            self.next_number = cold.next_number
         self.session_state_bytes = snapshot.session_state_bytes if snapshot else 0
-        self.next_reservation = 1
+        self.next_reservation = 1 if cold is None else cold.next_reservation
         self.tally = Tally()
         """What is counted; the runtime gives one that outlives this state."""
         self.pool = Pool(Room())
         """Of the store: what is in memory only. The runtime gives the one that its partitions share."""
         self.express: Express | None = None
         """From the first express message on."""
-        self.activated_ms = 0
-        """When a scheduled message became active last, since the partition was loaded; 0: none did."""
+        self.activated_ms = 0 if cold is None else cold.activated_ms
+        """When a scheduled message became active last, since the store was opened; 0: none did."""
+        self.window_bytes = 0
+        """Memory of the windows of all lanes, as of each lane's last change."""
         self.inbound_marks = dict(snapshot.inbound_marks) if snapshot else {}
         """Key of a sub-queue that forwards to this partition -> the highest position there that has come (D15)."""
         self.left_off = tuple(snapshot.left_off) if snapshot else ()
@@ -110,6 +124,7 @@ class PartitionState:
         """Of an entity with duplicate detection."""
         if options.duplicate_window_ms is not None:
             self.duplicates = DuplicateIds(options.duplicate_window_ms, is_known=snapshot is None)
+            self.duplicates.trim_ms = None if cold is None else cold.trim_ms
         self.sinks: Sinks | None = Sinks(snapshot.sinks) if snapshot and snapshot.sinks else None
         """From the first row of one on."""
         self.subscriptions: Subscriptions | None = Subscriptions() if options.topic else None
@@ -142,12 +157,24 @@ class PartitionState:
     @property
     def held_bytes(self) -> int:
         """Of all lanes."""
+        return sum([lane.held_bytes for lane in self.lanes])
+
+    # -- lanes -------------------------------------------------------------------------------------------------------
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """Of sub-queues and of sessions that are held."""
         lanes: list[Lane] = list(self.subqueues.values())
         if self.sessions is not None:
             lanes += [session.lane for session in self.sessions.held.values()]
-        return sum([lane.held_bytes for lane in lanes])
+        return lanes
 
-    # -- lanes -------------------------------------------------------------------------------------------------------
+    def weigh(self, lane: Lane) -> None:
+        """Count what a lane's windows hold now."""
+        weighs = lane.window_bytes
+        if weighs != lane.weighed and lane.weighed >= 0:
+            self.window_bytes += weighs - lane.weighed
+            lane.weighed = weighs
 
     def lane_under(self, kind: int, lock_id: int, now_ms: int) -> Lane | None:
         """Where what is locked under a lock id came from: the sub-queue, or the session that is held under it."""

@@ -4,6 +4,7 @@ from collections import deque
 
 from partibus.partition.cursors import Cursors
 from partibus.partition.entry import Entry
+from partibus.partition.keys import SubqueueKind
 from partibus.partition.lane import Lane
 from partibus.partition.load_requests import DueSweep, Sweep
 
@@ -55,6 +56,26 @@ class Subqueue(Lane):
         """What memory knew beside the rows that `sweep` reads is forgotten: they have to be read again."""
         self.released: set[str] = set()
         """Sessions released since `sweep` began, or with messages used up since: what it read of them may be gone."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody holds or waits for anything, and the store is asked for nothing."""
+        cursors = self.cursors
+        return not (
+            self.locks
+            or self.reservations
+            or self.demands
+            or self.forwarder
+            or self.doomed
+            or self.claimed
+            or self.sweep is not None
+            or self.sweeps
+            or (self.kind == SubqueueKind.TRANSFER and self.messages)
+            or (
+                cursors is not None
+                and (cursors.exclusive is not None or cursors.paused_until_ms or cursors.clearing or cursors.unbegun)
+            )
+        )
 
     @property
     def has_more(self) -> bool:

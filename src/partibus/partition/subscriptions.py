@@ -5,16 +5,28 @@ is in use says what it has.
 """
 
 from collections.abc import Mapping
+from typing import Protocol
+
+
+class Topic(Protocol):
+    """The partition of a topic in use."""
+
+    @property
+    def has_plans(self) -> bool:
+        """Commands wait in it for which subscriptions were loaded: these have to stay in use."""
+        ...
 
 
 class Subscriptions:
     """Stored bytes by partition row of the subscription. Who is not in it gets no messages: it was deleted."""
 
-    __slots__ = ("sizes", "total")
+    __slots__ = ("sizes", "topic", "total")
 
     def __init__(self) -> None:
         self.sizes: dict[int, int] = {}
         self.total = 0
+        self.topic: Topic | None = None
+        """The topic's partition, while it is in use."""
 
     def begin(self, sizes: Mapping[int, int]) -> None:
         """As the store has it."""

@@ -82,6 +82,7 @@ class Topics:
         if subscriptions is None:
             return
         subscriptions.begin(sizes)
+        subscriptions.topic = topic
         for row in sizes:
             self._of[row] = subscriptions
             slot = slots.get(row)
@@ -97,6 +98,14 @@ class Topics:
         subscriptions = self._of.pop(row, None)
         if subscriptions is not None:
             subscriptions.drop(row)
+
+    def went_cold(self, topic: Slot) -> None:
+        """Forget whose a topic's subscriptions are: it is told when the topic is loaded again."""
+        assert topic.machine is not None, "loaded"
+        subscriptions = topic.machine.state.subscriptions
+        for row in () if subscriptions is None else subscriptions.sizes:
+            if self._of.get(row) is subscriptions:
+                del self._of[row]
 
     def clear(self) -> None:
         """Nothing is in use any more."""

@@ -214,6 +214,9 @@ class AnswerLockstep:
             assert demand.delete or reply.until_ms == both.model.sessions[demand.session].until_ms
         elif state == LOCKED:
             self._new_lock_id(reply.lock_id)
+        elif state == RESERVED:
+            assert reply.lock_id > both.last_reservation, f"reservation {reply.lock_id} was given before"
+            both.last_reservation = reply.lock_id
         items = both.model.grant(
             reply.kind, sequences, reply.lock_id, reply.until_ms, both.now_ms, state, demand.session
         )

@@ -44,6 +44,7 @@ from partibus.store.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.invariants import BrokenPromise, body_of, name_in
 from partibus.testing.simulated_host import SimulatedHost, Timeline
+from partibus.testing.simulation import draw_limits
 
 INBOX, HUB, ERRORS, SINK = ENTITIES = ("inbox", "hub", "errors", "sink")
 ROWS = {INBOX: (1, 2), HUB: (11, 12, 13), ERRORS: (21,), SINK: (31, 32)}
@@ -69,7 +70,9 @@ class Process:
         self.alive = True
         self.numbers = Numbers()
         self.host = SimulatedHost(world.timeline, world.random)
-        self.runtime = StoreRuntime(self._open, self.host, world.timeline, forward=self._see, wake=self._wake)
+        self.runtime = StoreRuntime(
+            self._open, self.host, world.timeline, draw_limits(world.seed), forward=self._see, wake=self._wake
+        )
         self.runtime.open()
         self.pumps: dict[tuple[int, int], Pump] = {}
         self._handles: dict[str, list[PartitionHandle]] = {}

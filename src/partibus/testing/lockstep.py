@@ -30,7 +30,7 @@ from partibus.testing.answer_lockstep import NEVER, AnswerLockstep, Demand, Pend
 from partibus.testing.cursor_lockstep import KINDS, CursorLockstep, check_fates
 from partibus.testing.event_lockstep import EventLockstep
 from partibus.testing.invariants import body_of
-from partibus.testing.machine_memory import check_memory, check_rows, check_unwritten
+from partibus.testing.machine_memory import check_memory, check_rows, check_unwritten, check_windows
 from partibus.testing.model import DELAYED, SCHEDULED, Model
 
 T = TypeVar("T")
@@ -93,6 +93,10 @@ class Lockstep:
         self._events = EventLockstep(self)
         self.is_broken = False
         """A step has failed: nothing that follows means anything."""
+        self.last_reservation = 0
+        """No reservation is made twice while the store has the same owner."""
+        self.went_cold = 0
+        self.windows_dropped = 0
         self._was_express = False
         """Numbers may be reserved in the store."""
         self._request = 0
@@ -258,6 +262,7 @@ class Lockstep:
         self.demands.clear()
         self.paused_ms.clear()
         self.taken.clear()
+        self.last_reservation = 0
         self.sessions.clear()  # their holders were links to the process
         self.model = deepcopy(self.durable_model)
         self.model.options = self.options
@@ -269,6 +274,29 @@ class Lockstep:
             assert self.model.next_sequence <= self.machine.state.next_sequence
             self.model.next_sequence = self.machine.state.next_sequence  # others were given, or might have been
         self.slot = self._new_slot()
+        check_memory(self.machine, self.model)
+
+    def go_cold(self) -> None:
+        """Have the partition go cold as the runtime would: forgotten and loaded again, or without its windows. Nothing
+        that anybody can see changes, so the model does not."""
+        if self.loads or self.answers:
+            return
+        is_durable = self.under_way is None and not self.pending.counters
+        if is_durable and self.machine.may_go_cold:
+            pool = self.machine.state.pool
+            self._was_express |= self.machine.state.express is not None
+            cold = self.machine.go_cold()
+            self.machine = Partition(self.row, self.options, self.store.load_partition(self.row), 0, cold)
+            self.machine.state.pool = pool
+            if self._was_express:  # numbers were reserved in the store
+                assert self.model.next_sequence <= self.machine.state.next_sequence
+                self.model.next_sequence = self.machine.state.next_sequence
+            self.slot = self._new_slot()
+            self.went_cold += 1
+        else:
+            self.machine.drop_windows()
+            self.windows_dropped += 1
+            check_windows(self.machine)
         check_memory(self.machine, self.model)
 
     def settle_down(self) -> None:

@@ -40,6 +40,13 @@ def check_memory(machine: Partition, model: Model) -> None:
     assert machine.state.session_state_bytes == sum(len(state) for state, _ in model.states.values())
 
 
+def check_windows(machine: Partition) -> None:
+    """What windows hold is counted right after each lane was looked at."""
+    counted = machine.memory_bytes  # which takes off what has ended
+    windows = sum(lane.window_bytes for lane in machine.state.lanes)
+    assert machine.state.window_bytes == windows, f"{machine.state.window_bytes} of {counted} counted, not {windows}"
+
+
 def check_unwritten(machine: Partition, now_ms: int, partition_row: int) -> None:
     """What only memory has is young, was not forced, and is counted right (D18)."""
     state, express = machine.state, machine.state.express

@@ -6,18 +6,21 @@ answer. In the end the store is closed and drained: all that was acknowledged mu
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from msgspec.structs import replace
 
-from partibus.limits import PartitionLimits
+from partibus.limits import PartitionLimits, StoreLimits
 from partibus.message import Message, pack
 from partibus.partition import commands as c
 from partibus.partition import replies as r
+from partibus.partition.meters import Meters
 from partibus.partition.options import PartitionOptions
 from partibus.partition.ports import Store, StoreError
+from partibus.partition.residency import Residency
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore
 from partibus.store.memory import MemoryDisk, MemoryStore
@@ -46,6 +49,11 @@ CALM_FAULTS = Faults(refused=0.002, unanswered=0.002, load_fails=0.001)
 assert 4 * IO_MS_MAX + 40 < LOCK_WRITTEN_MS <= EXPRESS_BOUND_MS / 6
 
 
+def draw_limits(seed: int) -> StoreLimits:
+    """The memory for partitions: in a quarter of the histories none, so that all go cold as soon as they may."""
+    return StoreLimits(partition_bytes=Random(-seed).choice((0, 60_000, *[StoreLimits().partition_bytes] * 2)))
+
+
 class Simulation:
     """One history. Raises `BrokenPromise`, which names the seed."""
 
@@ -66,6 +74,8 @@ class Simulation:
         self.oracle = Oracle(
             self.disk, ordered=set(ROWS) - {RESERVED}, lock_written_ms=LOCK_WRITTEN_MS, options=self.options
         )
+        self.residencies: list[Residency] = []
+        """Of each process."""
         self.crashes = 0
         self.names = 0
         self._number = 0
@@ -119,9 +129,33 @@ class Simulation:
         """Start the broker on what the disk has."""
         self.host = SimulatedHost(self.timeline, self.random)
         failed = self._tell_oracle_of_loss if self.express_ms else None
-        self.runtime = StoreRuntime(self.open_store, self.host, self.timeline, wake=self._wake, failed=failed)
+        self.runtime = StoreRuntime(
+            self.open_store,
+            self.host,
+            self.timeline,
+            draw_limits(self.seed),
+            wake=self._wake,
+            failed=failed,
+            meters=self.new_meters(),
+        )
         self.runtime.open()
         self.runtime.wake_timed()
+
+    def new_meters(self) -> Meters:
+        """Of a process that starts."""
+        meters = Meters()
+        self.residencies.append(meters.residency)
+        return meters
+
+    @property
+    def went_cold(self) -> Counter[str]:
+        """How often partitions, and windows of partitions that stayed, went cold (D25)."""
+        return Counter(
+            {
+                "went cold": sum(one.went_cold for one in self.residencies),
+                "windows dropped": sum(one.windows_dropped for one in self.residencies),
+            }
+        )
 
     def _tell_oracle_of_loss(self) -> None:
         """Memory is lost; clients cannot tell it from a store that is closed."""

@@ -29,7 +29,7 @@ from partibus.testing.oracle import Oracle, name_of
 from partibus.testing.session_clients import SESSIONS, SessionConsumer
 from partibus.testing.simulated_host import SimulatedHost, Timeline
 from partibus.testing.simulated_topic import Rule, SimulatedFanOut, SimulatedSubscribers
-from partibus.testing.simulation import FAULTS, LOCK_WRITTEN_MS, Simulation
+from partibus.testing.simulation import FAULTS, LOCK_WRITTEN_MS, Simulation, draw_limits
 
 TOPIC = 20
 ALL, EVEN, MARKED, SHORT = SUBSCRIPTIONS = (21, 22, 23, 24)
@@ -104,6 +104,7 @@ class TopicSimulation(Simulation):
             row: _Copies(self.disk, ordered={row}, lock_written_ms=LOCK_WRITTEN_MS, options=promised)
             for row in SUBSCRIPTIONS
         }
+        self.residencies = []
         self.crashes = 0
         self.names = 0
         self.refusals = 0
@@ -139,9 +140,11 @@ class TopicSimulation(Simulation):
             self.open_store,
             self.host,
             self.timeline,
+            draw_limits(self.seed),
             wake=self._wake,
             subscribers=subscribers,
             failed=self.lose_memory,
+            meters=self.new_meters(),
         )
         self.runtime.open()
         self.runtime.wake_timed()

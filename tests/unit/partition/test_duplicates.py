@@ -180,7 +180,7 @@ def test_ids_out_of_the_window_are_removed_in_slices() -> None:
     asked = 0
     while (due_ms := ids.next_deadline_ms()) is not None:
         step = Step()
-        ids.trim(due_ms, step)
+        ids.trim(due_ms, step, 5_000)
         asked += sum(event.most for event in step.events if isinstance(event, IdsForgotten))
     assert asked == 3 * TRIM_IDS
 
