@@ -150,6 +150,20 @@ def forgets_the_epoch() -> None:
     _replace(PostgreSQLStore, "is_held", property(lambda _: True))
 
 
+def follows_stores() -> None:
+    """A broker goes by the latest time that a store remembers, whatever its machine's clock says."""
+    from partibus.node import node
+
+    def stored_time(clock: Any, _settings: Any, jumped: Callable[[], None], loop: Any) -> Callable[[str, int], None]:
+        def check(_name: str, highest_ms: int) -> None:
+            if clock.catch_up(highest_ms):
+                loop.call_soon_threadsafe(jumped)
+
+        return check
+
+    _replace(node, "stored_time", stored_time)
+
+
 # -- slowness, which is no bug ---------------------------------------------------------------------------------------
 
 

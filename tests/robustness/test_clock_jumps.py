@@ -114,20 +114,29 @@ def test_a_clock_set_back_a_little_between_two_runs_prolongs_locks_by_that_at_mo
         assert time.time() * 1_000 >= locked.locked_until_ms, "no lock ends on a time that the machine has not reached"
 
 
-def test_a_wrong_time_in_an_empty_store_expires_nothing_in_others(tmp_path: Path) -> None:
-    """It is six days ahead: followed, it would end times to live everywhere, and be written to every store."""
-    arguments = ("--store", "sqlite:17")  # one more than a partitioned queue has partitions
-    with BrokerProcess(tmp_path, arguments=arguments) as broker:
+STORES_17 = ("--store", "sqlite:17")
+"""One more than a partitioned queue has partitions: one is empty."""
+
+
+def make_one_store_wrong(folder: Path) -> tuple[int, int]:
+    """Send messages that are good for a day, and have an empty store remember a time six days ahead. The number of that
+    store, and that time."""
+    with BrokerProcess(folder, arguments=STORES_17) as broker:
         broker.create_queue("days", EnablePartitioning=True, DefaultMessageTimeToLive="P1D")
         with client_of(broker) as client:
             for key in KEYS:
                 client.sender("days").send([message(KEYS.index(key), key)])
-    before = [highest(broker, number) for number in range(17)]
     wrong_ms = round(time.time() * 1_000) + 6 * DAY_MS
-    empty = before.index(0)
+    empty = [highest(broker, number) for number in range(17)].index(0)
     with closing(sqlite3.connect(store_file(broker, empty))) as connection, connection:
         connection.execute("UPDATE owner SET highest_ms = ?", (wrong_ms,))
-    with BrokerProcess(tmp_path, arguments=arguments) as broker:
+    return empty, wrong_ms
+
+
+def test_a_wrong_time_in_an_empty_store_expires_nothing_in_others(tmp_path: Path) -> None:
+    """Followed, it would end times to live everywhere, and be written to every store."""
+    empty, wrong_ms = make_one_store_wrong(tmp_path)
+    with BrokerProcess(tmp_path, arguments=STORES_17) as broker:
         with client_of(broker) as client:
             client.sender("days").send([message(number) for number in range(64, 80)])
         with pytest.raises(HTTPError) as health:
@@ -136,10 +145,23 @@ def test_a_wrong_time_in_an_empty_store_expires_nothing_in_others(tmp_path: Path
     told = [highest(broker, number) for number in range(17)]
     assert told.pop(empty) == wrong_ms
     assert max(told) < wrong_ms - 5 * DAY_MS, "nothing has spread"
-    with BrokerProcess(tmp_path, arguments=(*arguments, "--accept-clock")) as broker:
+    with BrokerProcess(tmp_path, arguments=(*STORES_17, "--accept-clock")) as broker:
         assert sorted(drained(broker, "days", range(80))) == list(range(80))
         assert urlopen(f"{broker.http_url}/health").status == 200
     assert highest(broker, empty) < wrong_ms - 5 * DAY_MS
+
+
+def test_a_broker_that_follows_the_times_of_stores_is_caught(tmp_path: Path) -> None:
+    """With the bug planted again: messages of other stores expire, and the time spreads to these."""
+    empty, wrong_ms = make_one_store_wrong(tmp_path)
+    environment = {altered_broker.VARIABLE: "follows_stores"}
+    planted = BrokerProcess(tmp_path, arguments=STORES_17, command=altered_broker.COMMAND, environment=environment)
+    with planted as broker, client_of(broker) as client:
+        client.sender("days").send([message(number) for number in range(64, 80)])
+    assert sum(highest(broker, number) >= wrong_ms for number in range(17) if number != empty) > 0
+    with BrokerProcess(tmp_path, arguments=(*STORES_17, "--accept-clock")) as broker:
+        left = drained(broker, "days")
+    assert not set(range(64)) <= set(left)
 
 
 def store_file(broker: BrokerProcess, number: int) -> Path:

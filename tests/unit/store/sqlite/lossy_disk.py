@@ -26,6 +26,7 @@ import pytest
 
 from partibus.partition.ports import StoreError
 from partibus.store.sqlite import checkpoint, writer
+from partibus.store.sqlite.connection import connect_reader
 from tests.contract.stores import complete, enqueued
 from tests.unit.store.sqlite.places import SETTINGS, open_store
 
@@ -114,7 +115,7 @@ def main() -> None:
     """Go through a plan, then end as a killed process does."""
     directory, faults = Path(sys.argv[1]), Path(sys.argv[2])
     settings = SETTINGS._replace(checkpoint_bytes=600_000)
-    store = None
+    store = reading = None
     for verb, argument in _steps(sys.argv[3:]):
         if verb in PLANTED:
             PLANTED[verb]()
@@ -126,14 +127,13 @@ def main() -> None:
             with suppress(StoreError):
                 store = open_store(directory, settings)
         if verb == "hold":
-            reader = store._readers.reader()
-            connection = reader.__enter__()
-            connection.execute("BEGIN")
-            connection.execute("SELECT count(*) FROM entry").fetchall()
+            reading = connect_reader(directory / "store-00.db", settings)
+            reading.execute("BEGIN")
+            reading.execute("SELECT count(*) FROM entry").fetchall()
             continue
         if verb == "release":
-            connection.execute("ROLLBACK")
-            reader.__exit__(None, None, None)
+            assert reading is not None
+            reading.close()
             continue
         if verb == "copy":
             with store._commit_lock:
