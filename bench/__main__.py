@@ -21,6 +21,7 @@ from bench.duplicates import measure_duplicates
 from bench.entities import measure_entities
 from bench.express import measure_express
 from bench.filters import measure_filters
+from bench.holds import measure_holds
 from bench.kill import measure_kill
 from bench.life import measure_life
 from bench.many import measure_many
@@ -52,6 +53,8 @@ LIFE_COUNT = 50_000
 EXPRESS_COUNT = 40_000
 """What a broker takes within about a second: messages that become old while they are measured are written like others,
 and what is to be measured is the answer from memory."""
+ALONE = frozenset({"filters", "holds"})
+"""Parts that need no foreign generator."""
 QUICK_PARTS = ("partibus", "gil", "latency")
 
 Row = dict[str, object]
@@ -149,6 +152,11 @@ def _many(run: Run) -> Rows:
 def _transports(run: Run) -> Rows:
     scale = run.scale
     for row in measure_transports(WORK / "transports", pairs=scale.pairs, count=scale.pair_count):
+        yield row.as_dict()
+
+
+def _holds(run: Run) -> Rows:
+    for row in measure_holds(WORK / "holds"):
         yield row.as_dict()
 
 
@@ -274,6 +282,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "express": _express,
     "many": _many,
     "filters": _filters,
+    "holds": _holds,
     "transports": _transports,
     "topics": _topics,
     "entities": _entities,
@@ -327,7 +336,7 @@ def main() -> int:
     print(json.dumps({"machine": machine}))
     try:
         run = Run(
-            build(WORK),
+            Path() if ALONE.issuperset(parts) else build(WORK),
             QUICK if arguments.quick else FULL,
             arguments.backlog or (QUICK_BACKLOG if arguments.quick else BACKLOG),
         )

@@ -66,6 +66,7 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
     yield from section("The next session", _ACCEPT, _accept(found), _ACCEPT_NOTE)
     yield from section("Sessions, deferred and scheduled messages by the million", _MANY, _many(found), _MANY_NOTE)
     yield from section("Rules of subscriptions", _RULES, _rules(found), _RULES_NOTE)
+    yield from section("Requests that are made to be slow", _HOLDS, _holds(found), _HOLDS_NOTE)
     yield from section("Telemetry", _TELEMETRY, _telemetry(found), _TELEMETRY_NOTE)
     yield from section("Metrics", _METRICS, _metrics(found), _METRICS_NOTE)
     yield from section("Counting credits", _METERING, _metering(found), _METERING_NOTE)
@@ -392,6 +393,24 @@ def _many(rows: Sequence[Row]) -> Iterator[list[str]]:
                 *(fine(times.get(key)) for key in ("p50", "p99")),
                 f"{row['peak_mib']:.0f}",
             ]
+
+
+_HOLDS_NOTE = """\
+How long one request of at most 1 MiB holds a broker's loop: the longest call on it while the request is answered, in
+processor time of the loop's thread, on asyncio's own loop, the shorter of two runs. Each request is made to be bad for
+what reads it, without a key or with one; these are the longest.
+"""
+_HOLDS = ("request", "key", "ms")
+_HOLDS_SHOWN = 15
+
+
+def _holds(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """Yield a line for each of the longest, then how many there are."""
+    holds = sorted((row for row in rows if row["scenario"] == "holds"), key=lambda row: -row["ms"])
+    for row in holds[:_HOLDS_SHOWN]:
+        yield [row["what"], "yes" if row["key"] else "no", number(row["ms"])]
+    if len(holds) > _HOLDS_SHOWN:
+        yield [f"{len(holds) - _HOLDS_SHOWN} others", "", f"≤ {number(holds[_HOLDS_SHOWN]['ms'])}"]
 
 
 _RULES_NOTE = """\

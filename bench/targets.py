@@ -50,6 +50,7 @@ _MICRO_BATCH_MS = 400
 _IDLE_SHARE = 0.02
 _BESIDE_MORE = 0.2
 _MANY_MB = 700
+_HOLD_MS = 50
 _MANY_RESTART_S = 5
 
 
@@ -77,6 +78,7 @@ def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
     yield from _accept(rows)
     yield from _many(rows)
     yield from _filters(rows)
+    yield from _holds(rows)
     yield from _topics(rows)
     yield from _entities(rows)
     yield from _brokers(rows)
@@ -217,6 +219,15 @@ def _many(rows: Sequence[Row]) -> Iterator[Verdict]:
             what = f"{row['messages']:,} messages, {row['queue']}"
             yield _at_most(f"most resident memory, {what}", row["peak_mib"] * 2**20 / 1e6, _MANY_MB, "MB")
             yield _at_most(f"restart to the first one, {what}", row["start_s"] + row["first_s"], _MANY_RESTART_S, "s")
+
+
+def _holds(rows: Sequence[Row]) -> Iterator[Verdict]:
+    holds = [row for row in rows if row["scenario"] == "holds"]
+    for key in (False, True):
+        found = [row for row in holds if row["key"] is key]
+        if found:
+            what = f"longest hold of the loop by 1 MiB {'with' if key else 'without'} a key"
+            yield _at_most(what, max(row["ms"] for row in found), _HOLD_MS, "ms")
 
 
 def _filters(rows: Sequence[Row]) -> Iterator[Verdict]:

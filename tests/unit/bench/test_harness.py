@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from bench.gil import parse_samples
+from bench.holds import Hold
 from bench.page import write_page
 from bench.results import keep, read, replace_all
 from bench.targets import verdicts
@@ -164,3 +166,18 @@ def test_page_of_a_run_without_some_part_has_no_empty_table(tmp_path: Path) -> N
 def test_samples_are_summed_over_stacks() -> None:
     assert parse_samples("main;f (a.py:1) 3\nmain;g with space (b.py:2) 40\n\n") == 43
     assert parse_samples("") == 0
+
+
+def test_the_longest_holds_of_the_loop_are_shown_and_have_a_verdict(tmp_path: Path) -> None:
+    holds = [Hold(f"request {n}", key=n % 2 == 0, ms=float(n)) for n in range(20, 71, 2)] + [Hold("other", False, 12.5)]
+    rows = [hold.as_dict() | {"part": "holds"} for hold in holds]
+    assert list(verdicts(rows)) == [
+        ("longest hold of the loop by 1 MiB without a key", "≤ 50 ms", "12.5 ms", "met"),
+        ("longest hold of the loop by 1 MiB with a key", "≤ 50 ms", "70 ms", "**missed**"),
+    ]
+    results = tmp_path / "results.jsonl"
+    results.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_page(results, tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert "| request 70 | yes |" in page
+    assert "| 12 others |" in page

@@ -8,8 +8,12 @@ import pytest
 
 from partibus.amqp import ACCEPTED
 from partibus.amqp.codec.types import Array, Timestamp
-from partibus.amqp.section_encoding import encode_data
+from partibus.amqp.section_encoding import encode_annotations, encode_data
 from partibus.client.messages import IncomingMessage
+from partibus.frontends.amqp.ingress import SCHEDULED_TIME
+from partibus.frontends.amqp.operations import schedule_message
+from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.message import Message
 from partibus.partition.ports import StoreError
 from partibus.routing.slots import partition_for_key
 from tests.unit.frontends.harness import Client, World
@@ -176,3 +180,24 @@ def test_scheduling_needs_the_right_to_send(world: World, operation: str) -> Non
     world.queue("q")
     found = refusal(world.client(login="listener"), "q", operation, {})
     assert found[:2] == (401, "amqp:unauthorized-access")
+
+
+def test_the_messages_of_a_large_request_are_looked_at_in_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4,000 at once would hold the loop for 60 ms."""
+    looked_at: list[int] = []
+    original = schedule_message._read
+
+    def noting(request: EntityRequest, payloads: list[object], found: list[Message], count: int) -> None:
+        before = len(found)
+        original(request, payloads, found, count)
+        looked_at.append(len(found) - before)
+
+    monkeypatch.setattr(schedule_message, "_read", noting)
+    client = world.client()
+    world.queue("q")
+    due = encode_annotations({SCHEDULED_TIME: Timestamp(now_ms(world) + 60_000)}) + encode_data(b"")
+    body = {"messages": [{"message": due}] * 1_200}
+    _, found = ask(client, "q", "schedule-message", body)
+    numbers: Any = found["sequence-numbers"]
+    assert len(numbers.items) == 1_200
+    assert looked_at == [512, 512, 176]
