@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -10,11 +11,12 @@ from uuid import UUID
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
+from azure.servicebus.exceptions import MessageSizeExceededError
 
 from tests.conformance.clients.interface import WAIT_S, Outgoing, receive_all
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
-from tests.conformance.conftest import Clients
+from tests.conformance.conftest import Clients, CountMessages
 
 MakeQueue = Callable[..., str]
 
@@ -191,3 +193,24 @@ def test_body_of_any_size_survives_the_cut_into_frames(
     javascript.send(queue, Outgoing(body))
     python.send(queue, Outgoing(body))
     assert {message.body for message in receive_all(javascript, queue, 2, delete=True)} == {body}
+
+
+@pytest.mark.parametrize("size", [100, 255, 5_000])
+@pytest.mark.parametrize("key", [None, "ключ" * 32])
+def test_python_fills_a_batch_to_its_own_bound(
+    python: PythonSync, make_queue: MakeQueue, messages_in: CountMessages, size: int, key: str | None
+) -> None:
+    queue = make_queue()
+    count = 0
+    with python.azure.get_queue_sender(queue) as sender:
+        batch = sender.create_message_batch()
+        with suppress(MessageSizeExceededError, ValueError):
+            while True:
+                batch.add_message(ServiceBusMessage(bytes(size), message_id=key, partition_key=key))
+                count += 1
+        with suppress(MessageSizeExceededError, ValueError):
+            while True:
+                batch.add_message(ServiceBusMessage(b"", message_id=key, partition_key=key))
+                count += 1
+        sender.send_messages(batch)
+    assert messages_in(queue) == count

@@ -103,7 +103,7 @@ class Inbound:
         if delivery_id is None or tag is None:
             raise _session_error(INVALID_FIELD, f"a transfer on link {link.name} has no delivery-id or no tag")
         link.flow.on_delivery()
-        if end - start > link.max_message_size:
+        if end - start > link.taken_bytes_max:
             self._reject_oversize(link, delivery_id, settled)
             return
         delivery = Delivery(link, delivery_id, tag, message_format or 0, settled, state, buf[start:end])
@@ -157,7 +157,7 @@ class Inbound:
     def _keep(self, link: Receiver, partial: Partial, payload: bytes) -> None:
         connection = self._session.connection
         partial.size += len(payload)
-        if partial.size > link.max_message_size:
+        if partial.size > link.taken_bytes_max:
             connection.partial_bytes -= sum(map(len, partial.chunks))
             partial.chunks.clear()
             return
@@ -182,7 +182,7 @@ class Inbound:
     def _complete(self, link: Receiver, partial: Partial, events: list[Event]) -> None:
         payload = b"".join(partial.chunks)
         self.forget_partial(link)
-        if partial.size > link.max_message_size:
+        if partial.size > link.taken_bytes_max:
             self._reject_oversize(link, partial.delivery_id, partial.settled)
             return
         delivery = Delivery(

@@ -55,6 +55,7 @@ class Link:
         "snd_settle_mode",
         "source",
         "state",
+        "taken_bytes_max",
         "target",
         "user",
     )
@@ -65,7 +66,7 @@ class Link:
         self.handle = handle
         self.state = state
         self.name = attach.name
-        self.max_message_size = session.limits.max_message_size
+        self.max_message_size = self.taken_bytes_max = session.limits.max_message_size
         self.refused = False
         self.user: object = None
         self._learn(attach)
@@ -101,18 +102,21 @@ class Link:
         target: AnyTarget | _Echo | None = ECHO,
         properties: dict[object, object] | None = None,
         max_message_size: int | None = None,
+        leeway_bytes: int = 0,
     ) -> None:
         """Answer the peer's attach: the link is open. By default source and target are echoed.
 
         A null source or target of the peer is answered by an empty one, since null would mean refusal.
-        `max_message_size` in bytes; the default is that of the limits. Does nothing if the peer has gone.
+        `max_message_size` in bytes; the default is that of the limits. A message that is up to `leeway_bytes` larger
+        is taken all the same. Does nothing if the peer has gone.
         """
         if self.state in ENDING:
             return
         if max_message_size is not None:
             self.max_message_size = max_message_size
+            self.taken_bytes_max = max_message_size + leeway_bytes
             connection = self.session.connection
-            connection.message_bytes_max = max(connection.message_bytes_max, max_message_size)
+            connection.message_bytes_max = max(connection.message_bytes_max, self.taken_bytes_max)
         if not isinstance(source, _Echo):
             self.source = source
         if not isinstance(target, _Echo):

@@ -155,7 +155,7 @@ def test_oversize_delivery_is_rejected_and_the_link_lives_on(frames: int) -> Non
 def test_oversize_delivery_that_came_settled_vanishes() -> None:
     scripted = Scripted()
     link = scripted.with_receiver()
-    link.max_message_size = 10
+    link.taken_bytes_max = 10
     assert receive(scripted, transfer(bytes(11), settled=True)) == []
     assert scripted.heard() == []
 

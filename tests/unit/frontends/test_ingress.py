@@ -24,7 +24,13 @@ from partibus.amqp.section_encoding import (
 from partibus.amqp.section_fields import properties
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, PartibusError
-from partibus.frontends.amqp.ingress import KEY_CHARS_MAX, REMEMBERED_MAX, WRITTEN_BY_BROKER, Ingress
+from partibus.frontends.amqp.ingress import (
+    BATCH_LEEWAY_BYTES,
+    KEY_CHARS_MAX,
+    REMEMBERED_MAX,
+    WRITTEN_BY_BROKER,
+    Ingress,
+)
 from partibus.message import TTL_MAX_MS, Message, StoredMessage, ttl_of
 from partibus.namespace.namespace import Queue
 from tests.unit.frontends.harness import World
@@ -267,6 +273,18 @@ class TestWhatIsRefused:
         batch = encode_batch([good, b"".join(sections), good])
         with pytest.raises(PartibusError):
             ingress.messages_of(delivery(batch, BATCH_FORMAT), queue)
+
+
+def test_a_batch_that_a_client_filled_to_its_bound(ingress: Ingress, queue: Queue) -> None:
+    """The client does not count what it sends around the messages."""
+    body = encode_data(bytes(100_000))
+    over = queue.batch_size_max_bytes - len(encode_batch([body, body, encode_data(bytes(1_000))])) + 1_000
+    filled = encode_batch([body, body, encode_data(bytes(over + BATCH_LEEWAY_BYTES))])
+    assert len(filled) == queue.batch_size_max_bytes + BATCH_LEEWAY_BYTES
+    assert len(ingress.messages_of(delivery(filled, BATCH_FORMAT), queue)) == 3
+    larger = encode_batch([body, body, encode_data(bytes(over + BATCH_LEEWAY_BYTES + 1))])
+    with pytest.raises(MessageTooLarge):
+        ingress.messages_of(delivery(larger, BATCH_FORMAT), queue)
 
 
 class TestManyValues:

@@ -9,6 +9,7 @@ from partibus.frontends.amqp.claims import CbsNode
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.handing_out import HandingOut
 from partibus.frontends.amqp.incoming import TRANSFER_DESTINATION, IncomingLink
+from partibus.frontends.amqp.ingress import BATCH_LEEWAY_BYTES
 from partibus.frontends.amqp.links import Links
 from partibus.frontends.amqp.management import EntityManagement, NamespaceManagement
 from partibus.frontends.amqp.node import Node, ReplyLinks, RequestLink
@@ -90,7 +91,11 @@ class Attaching:
         destination = self._authorized(Right.SEND, onward) if onward is not None else None
         self._links.use(link, entity.queue)
         queue = (destination or entity).queue
-        link.accept(max_message_size=queue.message_size_max_bytes, properties=_batch_size(queue))
+        link.accept(
+            max_message_size=queue.message_size_max_bytes,
+            leeway_bytes=BATCH_LEEWAY_BYTES,
+            properties=_batch_size(queue),
+        )
         self._links.need(link, *((Right.SEND, one.segments) for one in (address, onward) if one is not None))
         credit = self._broker.limits.connection.link_credit
         self._links.incoming[link] = IncomingLink(

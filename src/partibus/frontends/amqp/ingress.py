@@ -40,6 +40,10 @@ WRITTEN_BY_BROKER = frozenset(
 """Annotations that a sender can't set: dropped at ingress, written anew in each delivery (section 4.7)."""
 KEY_CHARS_MAX = 128
 """Longest message id, session id and partition key (section 11.2)."""
+BATCH_LEEWAY_BYTES = 2_048
+"""Bytes that a batch may be larger than its bound. The Python library fills a batch to the bound that it is told and
+leaves out what it sends around the messages: 56 bytes, and the ids and keys of the first message, each of up to 128
+characters of up to four bytes."""
 PAIRS_MAX = 0xFFFF
 """Annotations of one message: the stored form counts them in two bytes."""
 REMEMBERED_MAX = 4_096
@@ -94,7 +98,7 @@ class Ingress:
         if delivery.message_format != BATCH_FORMAT:
             return [self.message_of(delivery.payload, queue, repeats)]
         payload, most = delivery.payload, queue.batch_size_max_bytes
-        if len(payload) > most:
+        if len(payload) > most + BATCH_LEEWAY_BYTES:
             raise MessageTooLarge(queue.name, len(payload), most, "batch")
         try:
             messages = [
