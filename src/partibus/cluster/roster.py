@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
 
 from partibus.cluster.ownership import Owner
@@ -159,11 +160,12 @@ class Roster:
     async def leave(self) -> None:
         """This broker has nothing any more: take it off the roster."""
         self._ending = True
-        self._registry.wake()
-        await asyncio.gather(self._task, return_exceptions=True)
-        await self._loop.run_in_executor(self._thread, self._registry.leave)
-        self._registry.close()
-        self._thread.shutdown()
+        with ExitStack() as leaving:  # the last of these first, whatever another one raises
+            leaving.callback(self._thread.shutdown)
+            leaving.callback(self._registry.close)
+            self._registry.wake()
+            await asyncio.gather(self._task, return_exceptions=True)
+            await self._loop.run_in_executor(self._thread, self._registry.leave)
 
     # -- beats -------------------------------------------------------------------------------------------------------
 

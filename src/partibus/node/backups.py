@@ -1,6 +1,7 @@
 """Backups of a running broker, on a thread of their own: commits and the loop go on (`partibus.store.backup`)."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,8 @@ from partibus.namespace.catalog_file import FILE_NAME
 from partibus.partition.ports import StoreError
 from partibus.store.backup import Backup, back_up, store_file
 from partibus.store.sqlite.backup import BackupStopped
+
+log = logging.getLogger(__name__)
 
 Answer = Callable[[dict[object, object] | PartibusError], None]
 
@@ -50,6 +53,9 @@ class Backups:
                 result = InvalidOperation(f"There is no backup: {error}.")
             except BackupStopped:
                 result = StoreUnavailable("There is no backup: the broker is stopping.")
+            except Exception as error:
+                log.exception("a backup to %s failed", target)
+                result = InvalidOperation(f"There is no backup: {type(error).__name__}: {error}.")
             with suppress(RuntimeError):  # the loop has ended, and who waited with it
                 self._loop.call_soon_threadsafe(ended, result)
 
@@ -60,8 +66,12 @@ class Backups:
             else:
                 answer(dict(result._asdict().items()))
 
-        self._thread = Thread(target=run, name="backup", daemon=True)
-        self._thread.start()
+        thread = Thread(target=run, name="backup", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise StoreUnavailable(f"There is no backup: {error}. Try again when fewer threads run.") from error
+        self._thread = thread
 
     def stop(self) -> None:
         """One that is under way ends without a backup."""

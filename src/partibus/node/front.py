@@ -4,6 +4,7 @@ stop."""
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from time import perf_counter_ns, process_time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -298,14 +299,15 @@ class Front:
         await self._http.stop()
 
     def close(self) -> None:
-        """The stores are closed."""
-        self._backups.stop()
-        for task in self._tasks:
-            task.cancel()
-        if self._identity is not None:
-            self._identity.close()
-        self._tracing.close()
-        self.catalog.close()
+        """Release what is left once the stores are closed, whatever raises."""
+        with ExitStack() as closing:
+            closing.callback(self.catalog.close)
+            closing.callback(self._tracing.close)
+            if self._identity is not None:
+                closing.callback(self._identity.close)
+            self._backups.stop()
+            for task in self._tasks:
+                task.cancel()
 
     def make_runtime(self, open_store: Callable[[], Store], host: Host, clock: Clock, meters: Meters) -> StoreRuntime:
         """Of a store that this broker takes over: what falls due and what forwards is seen to through the front end."""

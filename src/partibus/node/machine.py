@@ -18,6 +18,7 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 from partibus.clock import SystemClock
@@ -203,18 +204,22 @@ class Machine:
         self._is_leaving = True
         if hasattr(self, "_roster"):
             self._roster.tell()
-        await self._front.drain()
+        async with AsyncExitStack() as stopping:  # the last of these first, whatever another one raises
+            stopping.callback(self._lock.release)
+            stopping.callback(self._front.close)
+            stopping.callback(self._telemetry.close)
+            stopping.callback(self._hosts.stop)
+            stopping.callback(self._peers.close)
+            if hasattr(self, "_roster"):
+                stopping.callback(self._server.close)
+                stopping.push_async_callback(self._roster.leave)
+            stopping.push_async_callback(self._close_stores)
+            stopping.push_async_callback(self._front.drain)
+
+    async def _close_stores(self) -> None:
         closed = asyncio.Event()
         self.stores.close(closed.set)
         await closed.wait()
-        if hasattr(self, "_roster"):
-            await self._roster.leave()
-            self._server.close()
-        self._peers.close()
-        self._hosts.stop()
-        self._telemetry.close()
-        self._front.close()
-        self._lock.release()
 
     def reload(self) -> None:
         """Take the certificate that is in its files now."""

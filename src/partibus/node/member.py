@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -187,17 +187,21 @@ class Member:
             await self.ended.wait()
             return
         self._closing = True
-        if self._made:
-            closed = asyncio.Event()
-            self.stores.close(closed.set)
-            await closed.wait()
-            self._peers.close()
-            if self._sockets is not None:
-                self._sockets.close()
-            self._hosts.stop()
-            self._telemetry.close()
-            self.front.close()
-        self._loop.call_soon(self.ended.set)
+        async with AsyncExitStack() as closing:  # the last of these first, whatever another one raises
+            closing.callback(self._loop.call_soon, self.ended.set)
+            if self._made:
+                closing.callback(self.front.close)
+                closing.callback(self._telemetry.close)
+                closing.callback(self._hosts.stop)
+                if self._sockets is not None:
+                    closing.callback(self._sockets.close)
+                closing.callback(self._peers.close)
+                closing.push_async_callback(self._close_stores)
+
+    async def _close_stores(self) -> None:
+        closed = asyncio.Event()
+        self.stores.close(closed.set)
+        await closed.wait()
 
     async def leave(self) -> None:
         """Stop without being told to: as `_drain` and `_close`. Others take the stores when the process has ended."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
 from secrets import token_hex
 from typing import Any
 
@@ -105,12 +106,19 @@ class Node:
 
     async def stop(self) -> None:
         """Take no more connections, tell clients to go, commit what is pending, close the stores."""
-        await self._front.drain()
-        await asyncio.gather(*(self._closed(runtime) for runtime in self.runtimes))
-        self._hosts.stop()
-        self._telemetry.close()
-        self._front.close()
-        self._lock.release()
+        async with AsyncExitStack() as stopping:  # the last of these first, whatever another one raises
+            stopping.callback(self._lock.release)
+            stopping.callback(self._front.close)
+            stopping.callback(self._telemetry.close)
+            stopping.callback(self._hosts.stop)
+            stopping.push_async_callback(self._close_stores)
+            stopping.push_async_callback(self._front.drain)
+
+    async def _close_stores(self) -> None:
+        results = await asyncio.gather(*map(self._closed, self.runtimes), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     def reload(self) -> None:
         """Take the certificate that is in its files now."""

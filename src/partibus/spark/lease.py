@@ -48,8 +48,9 @@ class Lease:
         """Become the only reader; waits until consumers have settled what they hold. Raises `ClientError`."""
         states = self._granted(client, start)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._keep, name=f"lease of {self._name}", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._keep, name=f"lease of {self._name}", daemon=True)
+            thread.start()
+            self._thread = thread
         return states
 
     def end(self) -> None:

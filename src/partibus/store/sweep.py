@@ -27,6 +27,9 @@ class Sweeper:
         self._stopping = Event()
         self._lock = Lock()
         self._thread: Thread | None = None
+        self.last_error: Exception | None = None
+        """Of the latest slice, or of the start of the thread. The rows stay hidden; the next drop or opening goes on
+        with them."""
         if self._dropped:
             self._start()
 
@@ -58,8 +61,12 @@ class Sweeper:
 
     def _start(self) -> None:
         if self._thread is None and not self._stopping.is_set():
-            self._thread = Thread(target=self._run, name="sweep of dropped partitions")
-            self._thread.start()
+            self._thread = thread = Thread(target=self._run, name="sweep of dropped partitions")
+            try:
+                thread.start()
+            except RuntimeError as error:  # the process has too many threads
+                self._thread = None
+                self.last_error = error
 
     def _run(self) -> None:
         while not self._stopping.wait(_PAUSE_S):
@@ -70,8 +77,9 @@ class Sweeper:
                 partition_row = next(iter(self._dropped))
             try:
                 done = self._sweep_slice(partition_row)
-            except StoreError:
-                # The store is unusable now, or the disk full; the note stays, and the next drop or opening goes on.
+            except StoreError as error:
+                # The store is unusable now, or the disk full.
+                self.last_error = error
                 self._thread = None
                 return
             if done:

@@ -202,6 +202,7 @@ class CatalogSchema:
     def _connected(self) -> PatientConnection:
         connection = self._connection
         if connection is None:
+            self._begin_connecting()
             why = "it is closed" if self._closed.is_set() else self._why
             raise StoreUnavailable(
                 f"{self.name}: the catalog can't be reached now ({why}); nothing was changed. Try again."
@@ -221,10 +222,20 @@ class CatalogSchema:
             if self._connection is connection:
                 self._connection = None
             self._why = why
-            if self._connecting or self._closed.is_set():
+        self._begin_connecting()
+
+    def _begin_connecting(self) -> None:
+        """Start the thread that connects again, unless it runs."""
+        with self._lock:
+            if self._connecting or self._connection is not None or self._closed.is_set():
                 return
             self._connecting = True
-        Thread(target=self._reconnect, name="partibus-catalog", daemon=True).start()
+        try:
+            Thread(target=self._reconnect, name="partibus-catalog", daemon=True).start()
+        except RuntimeError as error:  # the process has too many threads; the next statement tries again
+            with self._lock:
+                self._connecting = False
+                self._why = str(error)
 
     def _reconnect(self) -> None:
         while not self._closed.is_set():

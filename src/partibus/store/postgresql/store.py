@@ -12,7 +12,7 @@ the lease while nothing is committed.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from threading import Lock
 from typing import Self, TypeVar
@@ -90,7 +90,15 @@ class PostgreSQLStore:
         except psycopg.Error as error:
             raise store_error(error, address.name, "opening the store", executed=False) from error
         self._sweeper = Sweeper(self._sweep_slice, self._writer.dropped_partitions)
-        self._keeper = LeaseKeeper(self._keep_lease, settings.renewal_ms, address.name)
+        try:
+            self._keeper = LeaseKeeper(self._keep_lease, settings.renewal_ms, address.name)
+        except RuntimeError as error:
+            with ExitStack() as closing:
+                closing.callback(self._close_writer)
+                closing.callback(self._sweeper.stop)
+            raise refused(
+                address.name, f"can't start the thread that renews the lease: {error}; raise the limit of threads"
+            ) from error
 
     @classmethod
     def open(
@@ -375,15 +383,20 @@ class PostgreSQLStore:
         self._sweeper.wait()
 
     def close(self) -> None:
-        """Idempotent. Waits for a commit under way and gives the lease back; reads under way end by themselves."""
+        """Release the connections and the lease, also when a step before that raises. Idempotent. Waits for a commit
+        under way; reads under way end by themselves."""
         with self._commit_lock:
             if self._closed:
                 return
             self._closed = True
-        self._sweeper.stop()
-        self._keeper.stop()
+        with ExitStack() as closing:  # the last of these first
+            closing.callback(self._close_writer)
+            closing.callback(self._readers.close)
+            closing.callback(self._keeper.stop)
+            closing.callback(self._sweeper.stop)
+
+    def _close_writer(self) -> None:
         with self._commit_lock:
-            self._readers.close()
             writer = self._writer
             if writer.refusal is None and not writer.connection.closed:
                 with suppress(psycopg.Error):  # then the lease ends by itself

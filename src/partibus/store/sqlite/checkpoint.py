@@ -61,16 +61,22 @@ class Checkpoints:
         self._thread: Thread | None = None
         self._stopped = False
         """A sync has failed. Another checkpoint would take for written what this one copied before."""
-        self.last_error: sqlite3.Error | None = None
-        """Of the latest checkpoint. Nothing is lost by it; the log grows until one works."""
+        self.last_error: Exception | None = None
+        """Of the latest checkpoint, or of the start of its thread. The log loses nothing; it grows until a checkpoint
+        works."""
 
     def after_commit(self, appended_bytes: int) -> None:
         """Start a checkpoint when enough has been appended. The caller holds the commit lock and has committed since
         the last checkpoint."""
         self._appended_bytes += appended_bytes
         if self._appended_bytes >= self._settings.checkpoint_bytes and self._thread is None and not self._stopped:
-            self._thread = Thread(target=self._run, name=f"checkpoint {self._path.name}")
-            self._thread.start()
+            self._thread = thread = Thread(target=self._run, name=f"checkpoint {self._path.name}")
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # The process has too many threads. The commit is durable; the next one tries again.
+                self._thread = None
+                self.last_error = error
 
     def run_now(self, connection: sqlite3.Connection) -> None:
         """Copy the log as far as that goes without waiting, unless the thread is about to. The caller holds the commit
@@ -111,15 +117,15 @@ class Checkpoints:
                     checkpoint(connection)
                     self._appended_bytes = 0
             self.last_error = None
-        except sqlite3.Error as error:
+        except Exception as error:  # noqa: BLE001 (the thread has no caller)
             self.failed(error)
         finally:
             self._thread = None
 
-    def failed(self, error: sqlite3.Error) -> None:
-        """Note the error of a checkpoint, or of a change that nobody waits for."""
+    def failed(self, error: Exception) -> None:
+        """Note the error of a checkpoint, or of another change that has no caller."""
         self.last_error = error
-        if is_failed_sync(error):
+        if isinstance(error, sqlite3.Error) and is_failed_sync(error):
             self._stopped = True
             self._sync_failed(error)
 

@@ -13,7 +13,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -66,14 +66,15 @@ class SQLiteStore:
         self._readers = Readers(path, settings)
         self._checkpoints = Checkpoints(path, settings, self._commit_lock, self._sync_failed)
         self._lock_file = LockFile(path.with_suffix(".lock"), f"broker {owner.broker}, incarnation {owner.incarnation}")
-        try:
-            self._writer = self._open_writer()
-        except BaseException as error:
-            self._lock_file.release()
-            if isinstance(error, (sqlite3.Error, OSError)):
+        with ExitStack() as opening:
+            opening.callback(self._lock_file.release)
+            try:
+                self._writer = self._open_writer()
+            except (sqlite3.Error, OSError) as error:
                 raise store_error(error, path, "opening the store", executed=False) from error
-            raise
-        self._sweeper = Sweeper(self._sweep_slice, self._writer.dropped_partitions)
+            opening.callback(self._writer.close, keep_log=True)
+            self._sweeper = Sweeper(self._sweep_slice, self._writer.dropped_partitions)
+            opening.pop_all()
 
     @classmethod
     def open(
@@ -329,15 +330,21 @@ class SQLiteStore:
         self._sweeper.wait()
 
     def close(self) -> None:
-        """Idempotent. Waits for a commit and a checkpoint under way; reads under way end by themselves."""
+        """Release the connections and the lock file, also when a step before that raises. Idempotent. Waits for a
+        commit and a checkpoint under way; reads under way end by themselves."""
         with self._commit_lock:
             if self._closed:
                 return
             self._closed = True
-        self._sweeper.stop()
-        self._checkpoints.wait()
+        with ExitStack() as closing:  # the last of these first
+            closing.callback(self._lock_file.release)
+            closing.callback(self._close_writer)
+            closing.callback(self._readers.close)
+            closing.callback(self._checkpoints.wait)
+            closing.callback(self._sweeper.stop)
+
+    def _close_writer(self) -> None:
         with self._commit_lock:
-            self._readers.close()
             keep_log = self._writer.refusal is not None or self._failed_sync is not None
             if not keep_log:
                 try:
@@ -346,7 +353,6 @@ class SQLiteStore:
                 except sqlite3.Error:
                     keep_log = True
             self._writer.close(keep_log=keep_log)
-            self._lock_file.release()
 
     def _open_writer(self) -> Writer:
         if not os.access(self._path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):

@@ -2,6 +2,7 @@
 
 import sqlite3
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -84,3 +85,43 @@ def test_the_log_is_copied_earlier_when_a_commit_has_sessions_ids_or_states() ->
     other.duplicate_ids += [PARTITION, 1, b"x" * 16, 1]
     other.session_states[PARTITION, "session"] = (bytes(10_000), 1)
     assert estimate_appended_bytes(other) == estimate_appended_bytes(plain) + 10_000 + 2 * 2_048
+
+
+def no_thread_starts(_thread: Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_checkpoint_whose_thread_does_not_start_is_made_after_the_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is durable, and the store closes and opens again in the same process."""
+    store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=1))
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(Thread, "start", no_thread_starts)
+        assert error_after_commit(store, 1) == "can't start new thread"
+        store.close()
+        store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=1))
+        assert error_after_commit(store, 2) == "can't start new thread"
+    assert error_after_commit(store, 3) is None
+    assert positions(store) == [1, 2, 3]
+    store.close()
+
+
+@pytest.mark.parametrize("part", ["_sweeper.stop", "_checkpoints.wait", "_readers.close", "_writer.close"])
+def test_a_close_that_fails_half_way_releases_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    store = open_store(tmp_path)
+    store.commit(enqueued(1))
+    owner, method = part.split(".")
+
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(getattr(store, owner), method, fail)
+        with pytest.raises(RuntimeError, match="planted"):
+            store.close()
+    again = open_store(tmp_path)
+    assert positions(again) == [1]
+    again.close()

@@ -3,6 +3,7 @@
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -122,3 +123,28 @@ def test_closing_stops_between_slices(tmp_path: Path) -> None:
     left = rows_in(tmp_path)
     assert left["entry"] == left["body"] > 0
     assert left["dropped_partition"] == 1
+
+
+def test_a_sweep_whose_thread_does_not_start_is_made_up_for_at_the_next_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drop is durable, the rows stay hidden, and the store opens again in the same process."""
+    store = open_store(tmp_path)
+    store.commit(enqueued(1, 2))
+    with monkeypatch.context() as exhausted:
+
+        def refuse(_thread: Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        exhausted.setattr(Thread, "start", refuse)
+        store.commit(dropping(PARTITION))
+        assert positions(store) == []
+        store.close()
+        store = open_store(tmp_path)
+        assert positions(store) == []
+        store.close()
+        assert rows_in(tmp_path)["entry"] == 2
+    store = open_store(tmp_path)
+    store.wait_until_swept()
+    store.close()
+    assert rows_in(tmp_path)["entry"] == 0
