@@ -12,7 +12,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, current_thread
 from time import monotonic
@@ -36,7 +36,7 @@ QUIET_S = 10.0
 """A store that has hung goes back to the shared threads when none of its jobs has taken `HANGS_S` for so long. A locked
 file fails each 2 s and is tried again 0.2 s later."""
 STOP_S = 10.0
-"""How long `AsyncioHost.stop` waits for jobs under way. The threads are daemons: one that hangs ends with the process."""
+"""How long `AsyncioHost.stop` waits for jobs under way. Threads are daemons: one that hangs ends with the process."""
 
 
 class _Lane:
@@ -207,10 +207,8 @@ class _Crew:
         lane.hung_s = monotonic()
         while True:
             job: _Job | None = None
-            try:
+            with suppress(Empty):
                 job = lane.jobs.get(timeout=QUIET_S)
-            except Empty:
-                pass
             if job is not None:
                 begun_s = monotonic()
                 self._do(job)

@@ -429,6 +429,7 @@ def _store_facts(runtime: StoreRuntime) -> dict[str, Any]:
         "buckets": meter.buckets,
         "seconds": meter.seconds,
         "failures": meter.failures,
+        "breaks": runtime.breaks,
         "operations": meter.operations,
         "waited_seconds": meter.waited_s,
         "written_bytes": meter.size_bytes,

@@ -6,6 +6,7 @@ that are there, not nested in them.
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from partibus.partition import commands as c
@@ -18,9 +19,13 @@ OnReply = Callable[[Any], None]
 class Answers:
     """Requests and receivers by number, and replies on their way."""
 
-    __slots__ = ("_delivering", "_outbox", "_receivers", "_requests")
+    __slots__ = ("_call_soon", "_delivering", "_outbox", "_receivers", "_requests", "breaks")
 
-    def __init__(self) -> None:
+    def __init__(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
+        """``call_soon`` makes a call when what is being handled now has been."""
+        self._call_soon = call_soon
+        self.breaks = 0
+        """Unexpected exceptions in callbacks."""
         self._requests: dict[int, OnReply] = {}
         self._receivers: dict[int, OnReply] = {}
         self._outbox: deque[tuple[OnReply, Any]] = deque()
@@ -53,17 +58,19 @@ class Answers:
         self._outbox.append((call, reply))
 
     def deliver(self) -> None:
-        """Let the replies go."""
+        """Let the replies go. An exception in a callback is raised on the loop and holds no other reply up."""
         if self._delivering:
             return
         self._delivering = True
-        try:
-            outbox = self._outbox
-            while outbox:
-                call, reply = outbox.popleft()
+        outbox = self._outbox
+        while outbox:
+            call, reply = outbox.popleft()
+            try:
                 call(reply)
-        finally:
-            self._delivering = False
+            except Exception as error:  # noqa: BLE001 (it is the callback's, and these replies are not)
+                self.breaks += 1
+                self._call_soon(partial(_raise, error))
+        self._delivering = False
 
     def refuse(self, command: w.Input | w.Load, message: str, *, full: bool = False) -> None:
         """Nothing of a command was done: tell who asked, once. A receiver is forgotten: it begins anew."""
@@ -123,3 +130,7 @@ def _request_of(command: w.Input | w.Load) -> int:
     elif isinstance(command, w.BodyLoad):
         asker = command.then
     return getattr(asker, "request", 0)
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -97,6 +97,12 @@ class Commits:
     def start(self) -> None:
         """Begin the pending commit, unless one is under way. When nothing is pending, a store that is to be closed
         is."""
+        try:
+            self._start()
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            self._tenure.broke(error, "the begin of a commit", of_commit=self.queue.under_way is not None)
+
+    def _start(self) -> None:
         self.schedule.started()
         queue, tenure = self.queue, self._tenure
         store, generation = tenure.store, tenure.generation
@@ -122,8 +128,12 @@ class Commits:
                 self.meter.failures += 1
                 tenure.fail(result, of_commit=True)
             else:
-                self._note(writes, result)
-                self._end()
+                try:
+                    self._note(writes, result)
+                    self._end()
+                except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+                    is_told = self.queue.under_way is not writes
+                    self._tenure.broke(error, "the end of a commit", of_commit=not is_told, executed=not is_told)
 
         self._host.write(lambda: self.meter.timed(lambda: store.commit(writes)), committed)
 
@@ -143,14 +153,13 @@ class Commits:
 
     def _end(self) -> None:
         queue = self.queue
-        passing = queue.end()
+        for call, value in queue.end():  # first of all: they are answered whatever fails here
+            self._answers.put(call, value)
         self.express.written(queue.durable)
         if self._tenure.is_closing:
             self.start()
         elif queue.is_pending:
             self.schedule.plan()
-        for call, value in passing:
-            self._answers.put(call, value)
         self._answers.deliver()
         self._ended()
 
@@ -187,3 +196,14 @@ def is_unconfirmed(command: w.Input) -> bool:
     if type(command) is c.Forwarded:
         return not command.request
     return type(command) is c.Settle and not command.request and command.outcome is c.Outcome.COMPLETE
+
+
+def described(command: w.Input) -> str:
+    """Name a command and its numbers, for the log: no message, no name that a client has chosen."""
+    shown = command.load if isinstance(command, w.Loaded) else command
+    numbers = [
+        f"{name}={value}"
+        for name in getattr(type(shown), "__struct_fields__", ())
+        if isinstance(value := getattr(shown, name), int)
+    ]
+    return f"{type(shown).__name__}({', '.join(numbers)})"

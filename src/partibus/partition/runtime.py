@@ -21,7 +21,7 @@ from partibus.partition import load_requests as w
 from partibus.partition import replies as r
 from partibus.partition.answers import Answers, OnReply, given_back
 from partibus.partition.backlog import Backlog, needs_room
-from partibus.partition.commits import Commits, is_unconfirmed
+from partibus.partition.commits import Commits, described, is_unconfirmed
 from partibus.partition.deadlines import Deadlines
 from partibus.partition.executed import OnFound
 from partibus.partition.fan_out import Subscribers
@@ -88,7 +88,7 @@ class StoreRuntime:
         self._call_soon = host.call_soon
         self._dropped: dict[int, None] = {}
         """The last rows that were dropped, an ordered set: who used them may not know yet. No row is given twice."""
-        self._answers = Answers()
+        self._answers = Answers(host.call_soon)
         self._tenure = Tenure(
             open_store, host, store, lost=self._forget_all, opened=self._go_by_store, closed=self._tell_closed
         )
@@ -111,7 +111,14 @@ class StoreRuntime:
         self._deadlines = Deadlines(host, self.run_due)
         self._loading = Loading(self._tenure, self._slots, self._topics, meters, self.express)
         self._waiting = Waiting(
-            self._slots, self._topics, self._backlog, self._answers, clock, begin=self._begin_slot, handle=self._handle
+            self._slots,
+            self._topics,
+            self._backlog,
+            self._answers,
+            clock,
+            begin=self._begin_slot,
+            handle=self._handle,
+            broke=self._broke,
         )
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -164,6 +171,11 @@ class StoreRuntime:
     def commits(self) -> int:
         """How many are durable since this runtime was made."""
         return self.meter.commits
+
+    @property
+    def breaks(self) -> int:
+        """How many unexpected exceptions there were since this runtime was made."""
+        return self._tenure.breaks + self._answers.breaks
 
     @property
     def queued(self) -> tuple[int, int]:
@@ -252,17 +264,20 @@ class StoreRuntime:
                 self._glances.add(Glance(row, options, command, self._loading.subscriptions_of(row, options)))
                 return
             slot = self._begin_slot(row, options)
-        elif slot.options is not options:  # the entity was updated
-            slot.follow(options)
-            self._forwards.see_options(row, options)
-        if slot.machine is None or slot.waiting:
-            self._backlog.park(slot, command, holdable)
-        elif options.topic:
-            self._waiting.publish(slot, command, holdable)
-            self._answers.deliver()
-        else:
-            self._handle(slot, command, holdable)
-            self._answers.deliver()
+        try:
+            if slot.options is not options:  # the entity was updated
+                slot.follow(options)
+                self._forwards.see_options(row, options)
+            if slot.machine is None or slot.waiting:
+                self._backlog.park(slot, command, holdable)
+                return
+            if options.topic:
+                self._waiting.publish(slot, command, holdable)
+            else:
+                self._decide(slot, command, holdable)
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            self._broke(error, slot, command)
+        self._answers.deliver()
 
     def _seen(self, seen: Sequence[tuple[Glance, r.Inspected]]) -> None:
         """Partitions were looked at that were asked for counts and not in use."""
@@ -382,6 +397,20 @@ class StoreRuntime:
     # -- deciding ----------------------------------------------------------------------------------------------------
 
     def _handle(self, slot: Slot, command: w.Input, holdable: bool) -> None:
+        """Decide a command. An unexpected exception fails this store, since its memory may have changed half; the
+        callers go on, with partitions that are not in use any longer."""
+        if self._slots.get(slot.row) is not slot:
+            self._refuse(command)
+            return
+        try:
+            self._decide(slot, command, holdable)
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            self._broke(error, slot, command)
+
+    def _broke(self, error: Exception, slot: Slot, command: w.Input) -> None:
+        self._tenure.broke(error, f"{described(command)} of partition {slot.row}")
+
+    def _decide(self, slot: Slot, command: w.Input, holdable: bool) -> None:
         machine = slot.machine
         assert machine is not None, "loaded"
         now_ms = self._clock.now_ms()
@@ -405,7 +434,7 @@ class StoreRuntime:
             callback = self._answers.whose(reply)
             if callback is None:
                 for undoing in given_back(reply):
-                    self._handle(slot, undoing, True)
+                    self._decide(slot, undoing, True)
                 continue
             if durable or (step.at_once and type(reply) is r.Accepted and slot.reserved <= queue.durable):
                 self._answers.put(callback, reply)
@@ -434,7 +463,7 @@ class StoreRuntime:
             self._residency.ask(self._call_soon)
         if step.arrivals is not None:
             for row, arrive in step.arrivals.items():
-                self._handle(self._slots[row], arrive, holdable)
+                self._decide(self._slots[row], arrive, holdable)
 
     # -- the store comes and goes ------------------------------------------------------------------------------------
 

@@ -11,11 +11,15 @@
 What is done off the loop belongs to the generation in which it was asked for: what comes back later counts no more.
 """
 
+import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from partibus.partition.host import Host
 from partibus.partition.ports import Store, StoreError
+
+log = logging.getLogger(__name__)
 
 REOPEN_DELAY_MS: Final = 200.0
 _LEASE_OVER = "the lease has run out, so another broker may have the store"
@@ -50,6 +54,10 @@ class Tenure:
         self.failure: str | None = None
         """Why it can't be used right now; None when it can."""
         self.generation = 0
+        self.breaks = 0
+        """Unexpected exceptions."""
+        self._is_broken = False
+        """The latest failure was an unexpected exception."""
 
     def open(self) -> None:
         """Open the store; blocks. Raises `StoreError`."""
@@ -108,7 +116,10 @@ class Tenure:
             elif isinstance(result, BaseException):
                 self.fail(result)
             else:
-                found(result)
+                try:
+                    found(result)
+                except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+                    self.broke(error, "what the store has read")
 
         self._host.read(lambda: question(store), done)
 
@@ -141,9 +152,31 @@ class Tenure:
         if store is not None and not is_busy:
             self.discard(store)
 
+    def broke(self, error: Exception, doing: str, *, of_commit: bool = False, executed: bool = False) -> None:
+        """Fail the store after an unexpected exception: memory may have changed half. What is durable is loaded again,
+        a little later, so that an exception that comes back each time leaves the loop to the other stores.
+
+        ``doing``: the command, or what else was being done. ``of_commit``: a commit has ended or did not begin, and
+        was ``executed`` or not. The exception is raised on the loop, where it is logged and stops no other call."""
+        name = "a store" if self.store is None else self.store.name
+        why = f"{name}: an unexpected error stopped {doing}: {type(error).__name__}: {error}"
+        log.error("%s; the store is opened anew from what is durable", why)
+        self.breaks += 1
+        self._host.call_soon(partial(_raise, error))
+        if self.store is not None:
+            self._is_broken = True
+            self.fail(StoreError(why, executed=executed), of_commit=of_commit)
+
     def discard(self, store: Store) -> None:
         """Close what is left of a store that failed, and open it anew."""
-        self._host.write(store.close, lambda _: self._reopen())
+        self._host.write(store.close, lambda _: self._reopen_later() if self._is_broken else self._reopen())
+
+    def _reopen_later(self) -> None:
+        self._is_broken = False
+        if self._closing is not None:
+            self._reopen()
+        else:
+            self._host.call_later(REOPEN_DELAY_MS, self._reopen)
 
     def _reopen(self) -> None:
         if self._closing is not None:
@@ -160,7 +193,10 @@ class Tenure:
             return
         self.store = result
         self.failure = None
-        self._opened()
+        try:
+            self._opened()
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            self.broke(error, "the opening")
 
     # -- closing -----------------------------------------------------------------------------------------------------
 
@@ -185,3 +221,7 @@ class Tenure:
         self.generation += 1
         self._host.write(store.close, lambda _: done())
         self._closed(self.failure)
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -64,8 +65,8 @@ def test_stores_that_hang_leave_threads_to_the_others(run: Write, monkeypatch: p
         with hosts_of(STORES) as hosts:
             held = [asyncio.ensure_future(run(host, answer.wait)) for host in hosts[:HUNG] for _ in range(5)]
             for number in range(ROUNDS):
-                results = await asyncio.gather(*(run(host, lambda: number) for host in hosts[HUNG:]))
-                assert results == [number] * (STORES - HUNG)
+                results = await asyncio.gather(*(run(host, partial(str, number)) for host in hosts[HUNG:]))
+                assert results == [str(number)] * (STORES - HUNG)
             assert not any(one.done() for one in held)
             while (waiting := hosts[0].threads) < WRITERS + READERS + HUNG:
                 await run(hosts[-1], bool)  # the last of the stores is found to hang

@@ -265,6 +265,7 @@ def _of_brokers(snapshot: Snapshot) -> Iterator[Block]:
 
 _STORE_COUNTERS = {
     "failures": ("store_commit_failures", "Commits that failed."),
+    "breaks": ("store_unexpected_errors", "Unexpected exceptions, each of which is in the log."),
     "operations": ("store_operations", "Messages enqueued, locked, settled or moved by durable commits."),
     "waited_seconds": ("store_commit_wait_seconds", "From a commit's first row to its begin, of all commits."),
     "written_bytes": ("store_written_bytes", "Bytes of messages in durable commits."),

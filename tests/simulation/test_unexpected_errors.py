@@ -1,0 +1,247 @@
+"""An unexpected exception at any call of any command fails its store and breaks no promise."""
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from inspect import CO_GENERATOR
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import partibus.partition
+from partibus.message import Message, pack
+from partibus.partition import commands as c
+from partibus.partition import load_requests as w
+from partibus.partition import replies as r
+from partibus.partition.machine import Partition
+from partibus.partition.options import PartitionOptions
+from partibus.partition.runtime import StoreRuntime
+from partibus.partition.slot import Slot
+from partibus.partition.step import Step
+from partibus.store.memory import MemoryDisk, MemoryStore
+from partibus.testing.invariants import BrokenPromise
+from partibus.testing.simulated_host import SimulatedHost, Timeline
+from partibus.testing.simulation import Simulation
+
+PRODUCT = str(Path(partibus.partition.__file__).parent)
+CALLS_MAX = 150
+"""Calls within one command; most have fewer."""
+CHANCE = 0.03
+STEPS = 2_500
+OPTIONS = PartitionOptions(lock_duration_ms=5_000)
+ROWS = (1, 2)
+
+
+class Planted(Exception):
+    """Raised at a call of the product."""
+
+
+class Raising:
+    """Raises `Planted` at a call that a seed chooses, in some of the commands."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.planted = 0
+        self.is_over = False
+
+    def call(self, call: Callable[[], None]) -> None:
+        """Make a call, perhaps with an exception in it."""
+        if self.is_over or self.random.random() >= CHANCE:
+            call()
+            return
+        left = int(CALLS_MAX ** self.random.random())
+
+        def count(frame: FrameType, event: str, _argument: object) -> None:
+            nonlocal left
+            code = frame.f_code
+            if event != "call" or code.co_flags & CO_GENERATOR or not code.co_filename.startswith(PRODUCT):
+                return
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                self.planted += 1
+                raise Planted(frame.f_code.co_qualname)
+
+        sys.setprofile(count)
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+
+
+def raise_in(monkeypatch: pytest.MonkeyPatch, raising: Raising) -> None:
+    """Plant exceptions in all that a runtime decides."""
+    decide = StoreRuntime._decide
+
+    def decide_or_fail(self: StoreRuntime, slot: Slot, command: w.Input, holdable: bool) -> None:
+        if sys.getprofile() is None:
+            raising.call(lambda: decide(self, slot, command, holdable))
+        else:  # a command within a command
+            decide(self, slot, command, holdable)
+
+    monkeypatch.setattr(StoreRuntime, "_decide", decide_or_fail)
+
+
+class ReportedSimulation(Simulation):
+    """A simulation in which `Planted` may reach the loop, where the host of production logs it."""
+
+    raising: Raising
+
+    def come_to_rest(self) -> None:
+        self.raising.is_over = True
+        super().come_to_rest()
+
+    def start_process(self) -> None:
+        super().start_process()
+        call_soon = self.host.call_soon
+
+        def call_quietly(call: Callable[[], None]) -> None:
+            with suppress(Planted):
+                call()
+
+        def report(call: Callable[[], None]) -> None:
+            call_soon(partial(call_quietly, call))
+
+        self.host.call_soon = report  # type: ignore[method-assign]
+
+
+def run(seed: int, monkeypatch: pytest.MonkeyPatch, express_ms: int = 0) -> int:
+    raising = Raising(seed)
+    raise_in(monkeypatch, raising)
+    simulation = ReportedSimulation(seed, express_ms)
+    simulation.raising = raising
+    simulation.run(STEPS)
+    return raising.planted
+
+
+@pytest.mark.parametrize("express_ms", [0, 600])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_exception_at_any_call_breaks_no_promise(
+    seed: int, express_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(seed, monkeypatch, express_ms) > 5
+
+
+def test_the_simulation_catches_a_machine_that_goes_on_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug: the command is refused, and the memory that it has half changed is used further."""
+
+    def go_on(self: StoreRuntime, _error: Exception, _slot: Slot, command: w.Input) -> None:
+        self._answers.refuse(command, "an unexpected error")
+
+    monkeypatch.setattr(StoreRuntime, "_broke", go_on)
+    for seed in range(20):
+        try:
+            run(seed, monkeypatch)
+        except BrokenPromise:
+            return
+    pytest.fail("nothing was found")
+
+
+class Stores:
+    """Two stores with one message each under lock, in two partitions, on one loop."""
+
+    def __init__(self) -> None:
+        self.timeline = Timeline()
+        self.host = SimulatedHost(self.timeline, Random(1))
+        self.answers: list[Any] = []
+        self.disks = [MemoryDisk(), MemoryDisk()]
+        self.runtimes = [StoreRuntime(partial(MemoryStore, disk), self.host, self.timeline) for disk in self.disks]
+        for store, runtime in enumerate(self.runtimes):
+            runtime.open()
+            for row in ROWS:
+                number = 10 * store + row
+                runtime.register(number, self.answers.append)
+                message = Message(pack(rest=b"body"))
+                runtime.submit(row, OPTIONS, c.Enqueue(number, [message]), self.answers.append)
+                runtime.submit(row, OPTIONS, c.Receive(0, number, 1, 1 << 20))
+        self.run_until(lambda: len(self.answers) == 8)
+
+    def run_until(self, done: Callable[[], object]) -> list[Planted]:
+        """Let time go on; give what was raised on the loop meanwhile."""
+        raised = []
+        while not done():
+            try:
+                self.timeline.run_next()
+            except Planted as error:
+                raised.append(error)
+        return raised
+
+
+def test_an_exception_in_a_timer_stops_no_other_timer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two locks run out in each store. One of them raises: its store is opened anew, and all messages come back."""
+    stores = Stores()
+    handle, planted = Partition.handle, iter([True])
+
+    def raise_once(machine: Partition, command: w.Input, now_ms: int) -> Step:
+        if type(command) is c.Tick and next(planted, False):
+            raise Planted("a planted error")
+        return handle(machine, command, now_ms)
+
+    monkeypatch.setattr(Partition, "handle", raise_once)
+    stores.timeline.time_ms += OPTIONS.lock_duration_ms
+    stores.answers.clear()
+    for runtime in stores.runtimes:
+        runtime.run_due()
+    bad, good = stores.runtimes
+    assert (bad.breaks, good.breaks) == (1, 0)
+    assert "Tick() of partition 1" in str(bad.failure)
+    assert "Tick() of partition 1: Planted: a planted error" in caplog.text
+    assert good.failure is None
+    assert {reply.request for reply in stores.answers if type(reply) is r.Failed} <= {*ROWS}
+    assert len(stores.run_until(lambda: bad.failure is None)) == 1
+
+    stores.answers.clear()
+    for store, runtime in enumerate(stores.runtimes):
+        for row in ROWS:
+            number = 100 + 10 * store + row
+            runtime.register(number, stores.answers.append)
+            runtime.submit(row, OPTIONS, c.Receive(0, number, 1, 1 << 20))
+    stores.run_until(lambda: len(stores.answers) == 4)
+    assert [type(reply) for reply in stores.answers] == [r.Granted] * 4
+    assert [entry.delivery_count for reply in stores.answers for entry in reply.entries] == [1] * 4
+
+
+def test_an_exception_in_a_callback_holds_no_other_answer_up() -> None:
+    stores = Stores()
+    stores.answers.clear()
+
+    def fail(_reply: object) -> None:
+        raise Planted("a client's callback")
+
+    runtime = stores.runtimes[0]
+    for number, on_reply in ((50, fail), (51, stores.answers.append)):
+        runtime.submit(1, OPTIONS, c.Enqueue(number, [Message(pack(rest=b"body"))]), on_reply)
+    assert len(stores.run_until(lambda: stores.answers and runtime.breaks)) <= 1
+    assert [(type(reply), reply.request) for reply in stores.answers] == [(r.Accepted, 51)]
+    assert runtime.failure is None
+
+
+@pytest.mark.parametrize("part", ["_note", "_end", "_start"])
+def test_an_exception_around_a_commit_fails_its_store(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is durable is answered so, or with an outcome that is known; the store goes on."""
+    stores = Stores()
+    stores.answers.clear()
+    bad = stores.runtimes[0]
+
+    def fail(*_arguments: object) -> None:
+        monkeypatch.undo()
+        raise Planted(part)
+
+    for number, runtime in enumerate(stores.runtimes, start=60):
+        runtime.submit(1, OPTIONS, c.Enqueue(number, [Message(pack(rest=b"body"))]), stores.answers.append)
+    monkeypatch.setattr(bad._commits, part, fail)
+    if part == "_start":
+        bad._commits.start()
+    stores.run_until(lambda: bad.breaks and bad.failure is None and len(stores.answers) >= 2)
+    of_bad = next(reply for reply in stores.answers if reply.request == 60)
+    stored = len(stores.disks[0].durable.entries) - len(ROWS)
+    assert stored == (part != "_start")
+    assert type(of_bad) is r.Failed
+    assert of_bad.executed is (part != "_start")
+    assert [type(reply) for reply in stores.answers if reply.request == 61] == [r.Accepted]
