@@ -340,7 +340,7 @@ class Consumer(Client):
         if outcome is c.Outcome.COMPLETE:
             oracle.completed(self._row, self._kind, name, entry.pos)
         elif outcome is c.Outcome.ABANDON:
-            oracle.abandoned[name] += 1
+            oracle.abandoned[name] += self._kind == SubqueueKind.ACTIVE  # elsewhere the count stands still
         elif outcome is c.Outcome.DEFER:
             oracle.deferred[name, self._kind] = entry.sequence
             self._later(600, lambda: self._receive_deferred(name, entry.sequence))

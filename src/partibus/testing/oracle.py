@@ -186,7 +186,8 @@ class Oracle:
         i.i06_deleted_at_most_once(name, 1 + (self.fates.get(name) == "received and deleted"))
         # A grant that left after its lock had ended shows what has become of the message since.
         limited = kind == SubqueueKind.ACTIVE and not 0 < until_ms <= now_ms
-        limit = self.options[row].max_delivery_count if limited else None
+        # The deferral counts, and the message can be received once more.
+        limit = self.options[row].max_delivery_count + by_number if limited else None
         i.i07_delivery_count_never_falls(name, entry.delivery_count, self.abandoned[name], limit)
         held = self.locks.get(name)
         i.i04_one_live_lock(name, None if held is None else held.until_ms, now_ms)
