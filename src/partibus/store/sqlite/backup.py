@@ -135,9 +135,12 @@ def _copy_to(source: Path, target: Path, stop: Event, moment: Moment | None, mar
         of_its_own = Moment([source], stop, hold=False) if moment is None else nullcontext(moment)
         with _failing(source, f"copying it to {target}"), of_its_own as of:
             part.unlink(missing_ok=True)
-            _copy(source, part, stop, of, mark)
+            # For its owner only: it holds messages, or the names of entities.
+            part.touch(mode=0o600, exist_ok=False)
+            with part.open("rb") as file:
+                _copy(source, part, stop, of, mark)
+                sync_file(file.fileno())
             size_bytes = part.stat().st_size
-            sync_file(part)
             publish(part, target)
             sync_directory(target.parent)
     finally:
@@ -151,8 +154,6 @@ def _copy(source: Path, part: Path, stop: Event, moment: Moment, mark: str | Non
         if stop.wait(PAUSE_S):
             raise BackupStopped
 
-    # Made first, for its owner only: it holds messages, or the names of entities.
-    part.touch(mode=0o600, exist_ok=False)
     with (
         closing(moment.take(source)) as reading,
         closing(sqlite3.connect(part, isolation_level=None)) as writing,
@@ -219,10 +220,11 @@ def copy_changed(source: Path, target: Path, stop: Event, change: str) -> int:
             if verdict != "ok":
                 raise refused(source, f"its copy is damaged, and so is it: {verdict}")
             part.touch(mode=0o600, exist_ok=False)
-            # Unlike a copy of pages this leaves out what rows held that are deleted or changed.
-            changing.execute("VACUUM INTO ?", (str(part),))
+            with part.open("rb") as file:
+                # Unlike a copy of pages this leaves out what rows held that are deleted or changed.
+                changing.execute("VACUUM INTO ?", (str(part),))
+                sync_file(file.fileno())
         size_bytes = part.stat().st_size
-        sync_file(part)
         publish(part, target)
         sync_directory(target.parent)
     except (sqlite3.Error, OSError) as error:

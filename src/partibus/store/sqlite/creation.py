@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from partibus import durable
 from partibus.store.generations import first_generation
 from partibus.store.sqlite.connection import PAGE_BYTES
 from partibus.store.sqlite.sql import FORMAT_VERSION, schema, statement
@@ -30,14 +31,16 @@ def prepare(path: Path, store_id: str, created_ms: int, empty: bytes) -> Path:
         # By a process that was killed here: SQLite would take what a log says for later than what is in the file.
         unborn.with_name(f"{unborn.name}{left}").unlink(missing_ok=True)
     unborn.touch(mode=0o600)  # SQLite gives the files that it puts beside a database the mode of the database
-    unborn.write_bytes(empty)
-    with closing(sqlite3.connect(unborn, isolation_level=None)) as connection:
-        # Nobody sees the file before it is complete, so nothing needs a journal or a sync until the end.
-        connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
-        connection.execute(statement("insert_meta"), (FORMAT_VERSION, store_id, created_ms))
-        connection.execute(statement("insert_generation"), (*first_generation(), created_ms))
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
-    sync_file(unborn)
+    with unborn.open("r+b") as file:
+        file.write(empty)
+        file.flush()
+        with closing(sqlite3.connect(unborn, isolation_level=None)) as connection:
+            # Nobody sees the file before it is complete, so nothing needs a journal or a sync until the end.
+            connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
+            connection.execute(statement("insert_meta"), (FORMAT_VERSION, store_id, created_ms))
+            connection.execute(statement("insert_generation"), (*first_generation(), created_ms))
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        sync_file(file.fileno())
     return unborn
 
 
@@ -47,14 +50,14 @@ def publish(unborn: Path, path: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make new names in a directory durable."""
-    sync_file(directory)
+    """Make new names in a directory durable. Raises `OSError`."""
+    durable.sync_directory(directory)
 
 
-def sync_file(path: Path) -> None:
-    """Make what was written to a closed file durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def sync_file(descriptor: int) -> None:
+    """Make what was written to a file durable. Raises `OSError`.
+
+    Open the descriptor before the file is written to: a page that could not be written is surely reported only to
+    descriptors that were open then.
+    """
+    os.fsync(descriptor)

@@ -74,10 +74,12 @@ def _copy(path: Path, settings: StoreSettings) -> None:
     unborn = kept.with_name(f"{kept.name}.new")
     unborn.unlink(missing_ok=True)
     try:
-        with closing(connect_reader(path, settings)) as source, closing(sqlite3.connect(unborn)) as target:
-            target.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
-            source.backup(target)
-        creation.sync_file(unborn)
+        unborn.touch(mode=0o600, exist_ok=False)
+        with unborn.open("rb") as file:
+            with closing(connect_reader(path, settings)) as source, closing(sqlite3.connect(unborn)) as target:
+                target.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
+                source.backup(target)
+            creation.sync_file(file.fileno())
     except BaseException:
         with suppress(OSError):
             unborn.unlink(missing_ok=True)

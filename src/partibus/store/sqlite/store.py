@@ -369,6 +369,8 @@ class SQLiteStore:
                 if error.sqlite_errorcode != sqlite3.SQLITE_FULL or not self._room.ran_out(writer.connection):
                     raise
                 writer.take_over(self._owner)
+            # The log is new, or the file is. SQLite does the same and ignores the error.
+            creation.sync_directory(self._path.parent)
         except BaseException:
             writer.close(keep_log=True)
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from partibus.partition.ports import StoreError
-from tests.contract.stores import positions
+from tests.contract.stores import enqueued, positions
 from tests.unit.store.sqlite.lossy_disk import DATABASE, LOG, LossyDisk, disk, library
 from tests.unit.store.sqlite.places import open_store
 
@@ -101,3 +102,20 @@ def test_a_sync_of_the_database_that_fails_costs_nothing(disk: LossyDisk) -> Non
     plan = [f"commit:{number}" for number in range(1, 100)]
     acknowledged = disk.run(f"fail:{DATABASE}*3", *plan)
     assert set(acknowledged[-19:]) <= set(found_on(disk.lose_power()))
+
+
+def test_a_store_whose_name_could_not_be_synced_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file, or its log, would be gone after a loss of power, with all that was committed meanwhile."""
+    open_store(tmp_path).close()
+
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("partibus.durable.sync_directory", fail)
+        with pytest.raises(StoreError, match=r"opening the store failed.*the disk refused"):
+            open_store(tmp_path)
+    store = open_store(tmp_path)
+    store.commit(enqueued(1))
+    assert positions(store) == [1]
+    store.close()
