@@ -134,6 +134,16 @@ class CursorPartition(NamedTuple):
     retained: int
     """Messages that have left this partition's sub-queue and are kept for its cursors."""
     retained_bytes: int
+    passed_over: tuple[tuple[int, int], ...] = ()
+    """See `PartitionRange.passed_over`."""
+
+    @property
+    def lag(self) -> int:
+        """Positions that it has yet to pass."""
+        between = max(0, self.end_pos - self.position)
+        return between - sum(
+            max(0, min(end, self.end_pos) - max(first, self.position)) for first, end in self.passed_over
+        )
 
 
 class CursorSummary(NamedTuple):
@@ -148,7 +158,7 @@ class CursorSummary(NamedTuple):
     @property
     def lag(self) -> int:
         """Positions that it has yet to pass: no less than the messages that it has yet to read."""
-        return sum(max(0, one.end_pos - one.position) for one in self.partitions)
+        return sum(one.lag for one in self.partitions)
 
     @property
     def retained_bytes(self) -> int:
@@ -430,7 +440,10 @@ def _summary(entry: Mapping[str, object], now_ms: int) -> CursorSummary:
         "retained",
         "retained-bytes",
     )
-    partitions = tuple(CursorPartition(*_numbers(one, names)) for one in maps(entry, "partitions"))
+    partitions = tuple(
+        CursorPartition._make((*_numbers(one, names), _pairs(integers(one, "passed-over"))))
+        for one in maps(entry, "partitions")
+    )
     return CursorSummary(text(entry, "name"), partitions, now_ms)
 
 

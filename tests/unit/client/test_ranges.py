@@ -11,7 +11,7 @@ import pytest
 from partibus.amqp.codec.types import Array, Int
 from partibus.client import Client
 from partibus.client.errors import ClientError, CursorHeld, CursorLost
-from partibus.client.ranges import ROW_BYTES, FateLine, PartitionRange, RangeClient, unpack_frame
+from partibus.client.ranges import ROW_BYTES, CursorPartition, FateLine, PartitionRange, RangeClient, unpack_frame
 from tests.unit.client.broker import TinyBroker
 
 STATE = {
@@ -163,3 +163,12 @@ def test_refusals_have_kinds(
     broker.answers["partibus:open-cursor"] = lambda _: (status, condition, "why", None)
     with pytest.raises(kind, match="why"):
         ranges.open_cursor("c")
+
+
+def test_positions_that_a_store_passed_over_are_no_lag() -> None:
+    def lag(position: int) -> int:
+        return CursorPartition(0, 0, 0, position, -1, 0, 0, 1_010, 0, 0, 0, ((20, 500), (600, 1_000))).lag
+
+    assert [lag(position) for position in (10, 20, 499, 500, 599, 700, 1_000, 1_010, 1_020)] == [
+        120, 110, 110, 110, 11, 10, 10, 0, 0
+    ]  # fmt: skip

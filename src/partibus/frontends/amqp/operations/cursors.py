@@ -6,16 +6,16 @@ Operations of our own, under the Listen right: who may receive messages may keep
 from collections.abc import Callable
 from itertools import pairwise
 
-from partibus.amqp.codec.types import Int
+from partibus.amqp.codec.types import Array, Int
 from partibus.errors import ArgumentError, PartibusError
 from partibus.frontends.amqp.operations.arguments import boolean, by_partition, integer, items, mapping, text
-from partibus.frontends.amqp.operations.ranges import check_readable
+from partibus.frontends.amqp.operations.ranges import LONG, check_readable
 from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.status import failure, success
 from partibus.partition.commands import EARLIEST, LATEST
 from partibus.partition.keys import POSITION_MAX
 from partibus.partition.replies import CursorInfo, CursorOpened, Inspected
-from partibus.routing.arrivals import end_of
+from partibus.routing.arrivals import end_of, passed_over_in
 from partibus.routing.cursors import OpenAll, advance_all, close_all
 from partibus.routing.inspect import inspect_all
 from partibus.routing.partitions import error_of
@@ -123,6 +123,7 @@ def _partition(index: int, cursor: CursorInfo, inspected: Inspected) -> dict[obj
         "complete-from": cursor.complete_from,
         "moved": cursor.moved_ms,
         "end-position": end_of(inspected, cursor.kind),
+        "passed-over": Array(LONG, [pos for pair in passed_over_in(inspected, cursor.kind) for pos in pair]),
         "bound-bytes": cursor.bound_bytes,
         "retained": retained,
         "retained-bytes": retained_bytes,
