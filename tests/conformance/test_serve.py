@@ -201,3 +201,9 @@ def test_no_other_user_can_read_what_a_broker_writes(tmp_path: Path, brokers: st
             assert [path for path in data.rglob("*") if not path.is_socket() and path.stat().st_mode & 0o077] == []
     finally:
         os.umask(before)
+
+
+@pytest.mark.parametrize(("seed", "warns"), [("0", True), ("random", False)])
+def test_known_hashes_of_texts_are_warned_of(tmp_path: Path, seed: str, warns: bool) -> None:
+    with BrokerProcess(tmp_path, environment={"PYTHONHASHSEED": seed}) as broker:
+        assert ("PYTHONHASHSEED is 0" in broker.log) is warns

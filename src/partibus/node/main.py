@@ -35,6 +35,12 @@ class _Service(Protocol):
     def reload(self) -> None: ...
 
 
+_KNOWN_HASHES = (
+    "partibus: PYTHONHASHSEED is 0, so everybody knows the hashes of texts: a client can send keys that collide and "
+    "take quadratic time. Unset it outside of tests."
+)
+
+
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. What prevents the start goes to standard error.
 
@@ -42,6 +48,8 @@ def serve(settings: Settings) -> int:
     ready."""
     # Messages, keys and telemetry are in files. The processes that this one starts inherit it.
     os.umask(0o077)
+    if not sys.flags.hash_randomization:
+        print(_KNOWN_HASHES, file=sys.stderr)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             return runner.run(_serve(settings))
