@@ -65,6 +65,17 @@ def test_only_who_knows_what_it_is_now_changes_it(http: Http, queue: str) -> Non
     assert http("PUT", "not-there", entry(QUEUE), If_Match="*").status == 404
 
 
+def test_the_address_of_the_namespace_lists_queues_and_topics(http: Http, queue: str) -> None:
+    http("PUT", "listed-topic", entry("TopicDescription"))
+    listed = http("GET", "")
+    assert listed.status == 200
+    assert f">{queue}</title>".encode() in listed.body
+    assert b">listed-topic</title>" in listed.body
+    assert http("GET", "?$top=1").body.count(b"<entry>") == 1
+    assert http("GET", "", token=http.token(queue)).status == 401
+    assert http("GET", "", token=None).status == 401
+
+
 def test_a_queue_of_the_same_name_has_another_tag(http: Http, queue: str) -> None:
     first = http("GET", queue).headers["etag"]
     http("DELETE", queue)

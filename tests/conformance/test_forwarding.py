@@ -19,6 +19,8 @@ from azure.servicebus import (
 )
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 
+from partibus.client import connect
+from partibus.client.entities import Entities
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 from partibus.testing.patience import PATIENCE_S, eventually
@@ -189,6 +191,28 @@ def test_four_hops_and_no_more(azure: AzureClient, make_queue: MakeQueue, python
     assert (str(dead), dead.dead_letter_reason) == ("five", "MaxTransferHopCountExceeded")
     assert dead.dead_letter_source == chain[4]
     assert nothing_left(python, last)
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_queue_that_forwards_to_itself_ends_messages_by_the_bound_of_hops(
+    broker: BrokerProcess, azure: AzureClient, make_queue: MakeQueue, python: PythonSync, partitioned: bool
+) -> None:
+    queue = make_queue(EnablePartitioning=partitioned)
+    with connect(broker.connection_string) as client:
+        Entities(client).update(queue, {"ForwardTo": queue})
+    python.send(queue, Outgoing(b"round"), Outgoing(b"round"))
+    found = transfer_dead_letters(azure, queue, 2)
+    assert [one.dead_letter_reason for one in found] == ["MaxTransferHopCountExceeded"] * 2
+
+
+def test_a_subscription_that_forwards_to_its_own_topic_ends_messages_by_the_bound_of_hops(
+    broker: BrokerProcess, azure: AzureClient, make_queue: MakeQueue, python: PythonSync
+) -> None:
+    topic = make_queue("topic")
+    kept = broker.create_subscription(topic, "kept")
+    broker.create_subscription(topic, "back", ForwardTo=topic)
+    python.send(topic, Outgoing(b"round"))
+    assert [one.body for one in receive_all(python, kept, 5)] == [b"round"] * 5
 
 
 @pytest.mark.row("F1")

@@ -132,7 +132,7 @@ def test_the_coordinator_link_is_attached_and_gets_credit(conversation: Conversa
             00 53 28 c0 <0b  a1 <'here'> 40 40 40 40 40 40 40 40 40 40>
             00 53 30 c0 <01  e0 <03 a3
                 <'amqp:local-transactions'> <'amqp:multi-txns-per-ssn'> <'amqp:multi-ssns-per-txn'>>>
-            40 40 40 80 0000000000040000 40 40 40>)
+            40 40 40 80 0000000000001000 40 40 40>)
     """)
     assert flow == spelled(f"""
         ({BEFORE} 13 c0 <0b  52 01 70 00001388 43 70 00001388 43 43 52 64 40 42 42 40>)

@@ -1,4 +1,6 @@
-"""Where an entity forwards to: a queue or topic that exists, and never back to itself (row F2, dialect section 9.5).
+"""Where an entity forwards to: a queue or topic that exists, and never back to itself over others (row F2, dialect
+section 9.5). The service accepts a queue that forwards to itself and a subscription that forwards to its own topic:
+its messages end by the bound of hops.
 
 What happens to the target later is met when a message is forwarded; so is a chain of more than four hops.
 """
@@ -31,17 +33,32 @@ def with_known_targets(
         target = getattr(options, field)
         if not target or target == getattr(old, field):
             continue
+        if field == "forward_to" and fold_name(target) == fold_name(name):
+            changed[field] = name
+            continue
         record = _find(catalog, target)
         if record is None or record.description.kind is EntityKind.SUBSCRIPTION:
             raise ArgumentError(property_name, target, "an existing queue or topic", "Create it first.")
         chain = _chain(catalog, record, fold_name(split_path(name)[0]))
-        if chain is not None:
+        is_proven = field == "forward_to" and chain is not None and len(chain) == 1 and _alone(catalog, record, name)
+        if chain is not None and not is_proven:
             raise InvalidOperation(
                 f"{property_name} of '{name}' can't be '{record.description.name}': messages would come back, "
                 f"{_shown([name, *chain])}. Forward to an entity that does not lead here."
             )
         changed[field] = record.description.name
     return replace(options, **changed)
+
+
+def _alone(catalog: Catalog, topic: EntityRecord, name: str) -> bool:
+    """Whether no other subscription of a topic forwards to the topic. Each would multiply messages at each hop."""
+    goal, own = fold_name(topic.description.name), fold_name(name)
+    return not any(
+        fold_name(target) == goal
+        for subscription in catalog.subscriptions_of(topic)
+        if fold_name(subscription.description.name) != own
+        for target in subscription.description.options.forwards
+    )
 
 
 def _chain(catalog: Catalog, start: EntityRecord, goal: str) -> list[str] | None:

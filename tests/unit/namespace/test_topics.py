@@ -250,7 +250,7 @@ def chain(namespace: Namespace, *names: str) -> Queue:
     [
         (EntityOptions(forward_to="A"), r"c -> a -> b -> c\."),
         (EntityOptions(forward_dead_lettered_to="b"), r"c -> b -> c\."),
-        (EntityOptions(forward_to="c"), r"c -> c\."),
+        (EntityOptions(forward_dead_lettered_to="c"), r"c -> c\."),
     ],
 )
 def test_a_way_back_is_refused_with_its_names(namespace: Namespace, last: EntityOptions, words: str) -> None:
@@ -266,8 +266,15 @@ def test_a_way_back_through_a_topic_is_found(namespace: Namespace) -> None:
     subscription(namespace, forward_to="a")
     with pytest.raises(InvalidOperation, match="b -> T -> T/Subscriptions/S -> a -> b"):
         namespace.update("b", EntityOptions(forward_to="t"))
-    with pytest.raises(InvalidOperation, match="T/Subscriptions/other -> T"):
-        subscription(namespace, "T/Subscriptions/other", forward_to="T")
+    subscription(namespace, "T/Subscriptions/other", forward_to="T")
+    with pytest.raises(InvalidOperation, match="T/Subscriptions/third -> T"):
+        subscription(namespace, "T/Subscriptions/third", forward_to="T")
+
+
+def test_a_queue_may_forward_to_itself(namespace: Namespace) -> None:
+    assert namespace.create("Q", EntityOptions(forward_to="q")).forward_to == "Q"
+    namespace.create("other")
+    assert namespace.update("other", EntityOptions(forward_to="other")).forward_to == "other"
 
 
 def test_a_name_that_comes_back_closes_no_circle(namespace: Namespace) -> None:

@@ -120,6 +120,7 @@ def _list(what: str) -> _Operation:
 
 
 _ADMIN_PATHS = {
+    Kind.ROOT: "/",
     Kind.NAMESPACE_INFO: "/$namespaceinfo",
     Kind.QUEUES: "/$Resources/Queues",
     Kind.TOPICS: "/$Resources/Topics",
@@ -130,6 +131,7 @@ _ADMIN_PATHS = {
     Kind.RULE: "/{topic}/Subscriptions/{subscription}/Rules/{rule}",
 }
 _ADMIN_OPERATIONS = {
+    (Kind.ROOT, "GET"): _list("queues and topics"),
     (Kind.NAMESPACE_INFO, "GET"): _get("the namespace"),
     (Kind.QUEUES, "GET"): _list("queues"),
     (Kind.TOPICS, "GET"): _list("topics"),

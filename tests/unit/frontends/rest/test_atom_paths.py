@@ -31,7 +31,7 @@ def test_words_compare_without_case_and_a_slash_at_the_end_says_nothing(path: st
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/Subscriptions", "/Subscriptions/s", "/t/Subscriptions/s/other", "/t/Subscriptions/s/Rules/a/b"]
+    "path", ["/Subscriptions", "/Subscriptions/s", "/t/Subscriptions/s/other", "/t/Subscriptions/s/Rules/a/b"]
 )
 def test_other_paths_name_nothing(path: str) -> None:
     assert parse_path(path) is None

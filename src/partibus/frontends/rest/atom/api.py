@@ -23,6 +23,7 @@ from partibus.throttling.counters import Operation
 Handler = Callable[[Call], Awaitable[Response]]
 
 HANDLERS: Mapping[Kind, Mapping[str, Handler]] = {
+    Kind.ROOT: {"GET": lists.list_all},
     Kind.NAMESPACE_INFO: {"GET": get_namespace_info},
     Kind.QUEUES: {"GET": lists.list_queues},
     Kind.TOPICS: {"GET": lists.list_topics},

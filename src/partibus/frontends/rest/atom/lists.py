@@ -17,6 +17,12 @@ from partibus.namespace.namespace import Queue
 T = TypeVar("T")
 
 
+async def list_all(call: Call) -> Response:
+    """Show queues and then topics: what the address of the namespace itself answers."""
+    namespace = call.broker.namespace
+    return await _show_entities(call, "Entities", "", [*namespace.queues, *namespace.topics])
+
+
 async def list_queues(call: Call) -> Response:
     return await _show_entities(call, "Queues", "$Resources/Queues", call.broker.namespace.queues)
 

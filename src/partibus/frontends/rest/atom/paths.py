@@ -1,6 +1,7 @@
 """What a URL's path names (dialect section 9.2).
 
 ```text
+ /                                       all queues and topics
  /name/with/slashes                      queue or topic
  /topic/Subscriptions                    the subscriptions of a topic
  /topic/Subscriptions/name
@@ -24,6 +25,7 @@ from partibus.namespace.sas import Path
 class Kind(Enum):
     """Kinds of resources."""
 
+    ROOT = auto()
     NAMESPACE_INFO = auto()
     QUEUES = auto()
     TOPICS = auto()
@@ -55,12 +57,14 @@ _FIXED = {
 def parse_path(path: str) -> Resource | None:
     """The resource of a decoded path; None when no resource has it."""
     segments = path.strip("/").split("/")
+    if segments == [""]:
+        return Resource(Kind.ROOT, ())
     folded = tuple(segment.lower() for segment in segments)
     fixed = _FIXED.get(folded)
     if fixed is not None:
         return Resource(fixed, folded)
     if SUBSCRIPTIONS.lower() not in folded:
-        return Resource(Kind.ENTITY, folded, "/".join(segments)) if segments != [""] else None
+        return Resource(Kind.ENTITY, folded, "/".join(segments))
     at = folded.index(SUBSCRIPTIONS.lower())
     topic, rest = "/".join(segments[:at]), segments[at + 1 :]
     if not topic or len(rest) > 3 or (len(rest) > 1 and rest[1].lower() != RULES.lower()):
