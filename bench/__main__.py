@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench.before import ONE_BROKER, measure_before
 from bench.brokers import partibus, rabbitmq
+from bench.cold import measure_cold
 from bench.duplicates import measure_duplicates
 from bench.entities import measure_entities
 from bench.express import measure_express
@@ -55,6 +56,8 @@ EXPRESS_COUNT = 40_000
 and what is to be measured is the answer from memory."""
 ALONE = frozenset({"filters", "holds"})
 """Parts that need no foreign generator."""
+COLD = ((1_000, 3_000, 60), (10_000, 30, 1))
+"""Queues, KiB in each, KiB of a message: 3 GB and 300 MB on the disk."""
 QUICK_PARTS = ("partibus", "gil", "latency")
 
 Row = dict[str, object]
@@ -184,6 +187,13 @@ def _entities(run: Run) -> Rows:
         yield row.as_dict()
 
 
+def _cold(run: Run) -> Rows:
+    for queues, queue_kib, message_kib in COLD:
+        yield measure_cold(
+            WORK / "cold", queues=queues, queue_kib=queue_kib, message_kib=message_kib, wakes=100
+        ).as_dict()
+
+
 def _postgresql(run: Run) -> Rows:
     scale = run.scale
     yield from measure_postgresql(run.program, scale.pair_count, round(scale.steady_s))
@@ -285,6 +295,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "holds": _holds,
     "transports": _transports,
     "topics": _topics,
+    "cold": _cold,
     "entities": _entities,
     "postgresql": _postgresql,
     "scale": _scale,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -32,6 +32,7 @@ _WORK = Path("build/bench/cold")
 class Cold:
     """What was measured."""
 
+    scenario: str = "cold"
     queues: int
     queue_kib: int
     idle_mib: float
@@ -44,6 +45,10 @@ class Cold:
     """The median time from opening a link at a queue to its first message."""
     warm_ms: float
     """The same at a queue that is in use."""
+
+    def as_dict(self) -> dict[str, object]:
+        """A row of the results."""
+        return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}
 
     def __str__(self) -> str:
         return (

@@ -57,6 +57,12 @@ def _entities(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
             what = f"with {row['entities']:,} partitioned queues"
             yield f"start to ready {what}", f"{row['start_s']:.2f} s"
             yield f"resident memory {what}, idle", f"{row['idle_mib']:.0f} MiB"
+        elif row["scenario"] == "cold":
+            what = f"{row['queues']:,} queues with {row['queue_kib']:,} KiB each"
+            yield f"resident memory after {what} were sent to", f"{row['used_mib']:.0f} MiB"
+            yield f"at most, while {what} were sent to", f"{row['highest_mib']:.0f} MiB"
+            yield f"first message of one of {what} that is cold", f"{row['wake_ms']:.1f} ms"
+            yield f"first message of one of {what} that is in use", f"{row['warm_ms']:.1f} ms"
 
 
 _SCALE_NOTE = f"""\

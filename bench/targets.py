@@ -32,6 +32,9 @@ _POSTGRESQL_PER_S = 15_000
 _STALL_MS = {False: 1_000, True: 2_000}
 """With keys or without."""
 _CREATING_MS = 15
+_COLD_MIB = 381
+"""400 MB."""
+_WAKE_MS = 20
 _EXISTING_START_S = 2
 _ACCEPT_MS = 5
 _TELEMETRY_SHARE = {"sampled": 0.02, "full": 0.08}
@@ -252,6 +255,10 @@ def _entities(rows: Sequence[Row]) -> Iterator[Verdict]:
             yield _at_most(
                 f"start with {row['entities']:,} partitioned entities", row["start_s"], _EXISTING_START_S, "s"
             )
+        elif row["scenario"] == "cold":
+            what = f"{row['queues']:,} queues with {row['queue_kib']:,} KiB each"
+            yield _at_most(f"memory after {what} were used", row["used_mib"], _COLD_MIB, "MiB")
+            yield _at_most(f"first message of a cold one of {what}", row["wake_ms"], _WAKE_MS, "ms")
 
 
 def _brokers(rows: Sequence[Row]) -> Iterator[Verdict]:

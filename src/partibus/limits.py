@@ -52,7 +52,7 @@ class StoreLimits(Struct, frozen=True):
     express_bytes: int = 128 * MIB
     """Stored bytes of express messages that only memory has, of all stores that a broker owns; past it a partition
     writes what it has at once. 50,000 messages of 1 KiB a second for two seconds and a half (D18)."""
-    partition_bytes: int = 192 * MIB
+    partition_bytes: int = 128 * MIB
     """Memory of partitions in use, of all stores that a broker owns: windows above all, 4 MiB at most for each
     sub-queue. Past it those used least recently go cold (D25). Bodies under lock are not counted: see `UnitLimits`."""
 
