@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.admission import measure_admission
 from bench.before import ONE_BROKER, measure_before
 from bench.brokers import partibus, rabbitmq
 from bench.cold import measure_cold
@@ -278,6 +279,11 @@ def _peers(run: Run) -> Rows:
             yield latencies(rabbit, kind, rabbit.foreign, run.scale).as_dict()
 
 
+def _admission(run: Run) -> Rows:
+    for row in measure_admission(WORK / "admission"):
+        yield row.as_dict()
+
+
 PARTS: dict[str, Callable[[Run], Rows]] = {
     "partibus": _partibus,
     "own": _own,
@@ -294,6 +300,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "filters": _filters,
     "holds": _holds,
     "transports": _transports,
+    "admission": _admission,
     "topics": _topics,
     "cold": _cold,
     "entities": _entities,

@@ -63,6 +63,7 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
         yield from section(title, _PAIRS, _pairs(found, what), note)
     yield from section("Message ids in the window", _FILLED, _filled(found), _FILLED_NOTE)
     yield from section("Answers of an express queue", _ACKNOWLEDGED, _acknowledged(found), _ACKNOWLEDGED_NOTE)
+    yield from section("Admission of a connection", _ADMISSION, _admission(found), _ADMISSION_NOTE)
     yield from section("The next session", _ACCEPT, _accept(found), _ACCEPT_NOTE)
     yield from section("Sessions, deferred and scheduled messages by the million", _MANY, _many(found), _MANY_NOTE)
     yield from section("Rules of subscriptions", _RULES, _rules(found), _RULES_NOTE)
@@ -255,6 +256,19 @@ def _filled(rows: Sequence[Row]) -> Iterator[list[str]]:
                 number(row["restarted_cpu_us"]),
                 f"{row['resident_mib']:.0f}",
             ]
+
+
+_ADMISSION_NOTE = """\
+What a connection costs the broker from its first byte to its end: TCP, SASL, open, the claim, close. One after another,
+each by a client that waits for every answer.
+"""
+_ADMISSION = ("by", "connections", "CPU µs")
+
+
+def _admission(rows: Sequence[Row]) -> Iterator[list[str]]:
+    for row in rows:
+        if row["scenario"] == "admission":
+            yield [row["way"], f"{row['rounds']} x {row['connections']:,}", number(row["cpu_us"])]
 
 
 _ACKNOWLEDGED_NOTE = """\

@@ -47,6 +47,12 @@ _MAX_SASL_FRAME: Final = 16_384
 _OK: Final = 0
 _AUTH_FAILED: Final = 1
 
+# The same on every connection, and a tenth of what one costs to encode.
+_MECHANISMS_FRAME: Final = frame(
+    0, SaslMechanisms(sasl_server_mechanisms=Array.of_symbols(SERVER_MECHANISMS)), SASL_FRAME
+)
+_OK_FRAME: Final = frame(0, SaslOutcome(code=_OK), SASL_FRAME)
+
 
 class Phase(Enum):
     EXPECT_HEADER = "expect a protocol header"
@@ -170,8 +176,7 @@ class ServerHandshake(Handshake):
         if header == AMQP_HEADER:
             self.phase = Phase.DONE
         else:
-            mechanisms = SaslMechanisms(sasl_server_mechanisms=Array.of_symbols(SERVER_MECHANISMS))
-            self.output.write(frame(0, mechanisms, SASL_FRAME))
+            self.output.write(_MECHANISMS_FRAME)
             self.phase = Phase.EXPECT_INIT
 
     def on_frame(self, performative: SaslFrame, events: list[Event]) -> None:
@@ -196,7 +201,7 @@ class ServerHandshake(Handshake):
         self._accept()
 
     def _accept(self) -> None:
-        self.output.write(frame(0, SaslOutcome(code=_OK), SASL_FRAME))
+        self.output.write(_OK_FRAME)
         self.phase = Phase.EXPECT_AMQP_HEADER
 
     def _failed(self, reason: str) -> PeerError:

@@ -12,6 +12,7 @@ number of all connections has a bound; where claimed connections take all of it,
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
 
@@ -127,6 +128,7 @@ class Admission:
             del self._by_address[address]
 
 
+@lru_cache(1_024)
 def address_of(host: str | None) -> str:
     """What connections of one client have in common: an IPv4 address, or the network of an IPv6 address."""
     try:

@@ -47,7 +47,5 @@ class Issuer:
         """Write the key set and the file for ``partibus serve --identity``; returns the latter."""
         (folder / "keys.jwks").write_text(json.dumps({"keys": [self.public]}))
         path = folder / "identity.json"
-        path.write_text(
-            json.dumps({"issuer": ISSUER, "audiences": [AUDIENCE], "keys": str(folder / "keys.jwks"), **settings})
-        )
+        path.write_text(json.dumps({"issuer": ISSUER, "audiences": [AUDIENCE], "keys": "keys.jwks", **settings}))
         return path

@@ -6,7 +6,7 @@ server feeds bytes and is told when there are some to send.
 
 import logging
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
 from msgspec.structs import replace
 
@@ -41,6 +41,7 @@ from partibus.frontends.amqp.links import Links
 from partibus.frontends.amqp.node import REPLY_BYTES_MAX, ReplyLinks
 from partibus.frontends.amqp.operations.request import CallLater, ConnectionState
 from partibus.frontends.amqp.session_link import Holds
+from partibus.limits import ConnectionLimits, TransactionLimits
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
 from partibus.partition.host import Timer
@@ -109,25 +110,7 @@ class Peer:
         limits = broker.limits.connection
         self._replies = ReplyLinks(congested, limits.unclaimed_bytes)
         self._serve(broker)
-        self._limits = EngineLimits(
-            max_frame_size=limits.frame_bytes_max,
-            channel_max=limits.channel_max,
-            handle_max=limits.handle_max,
-            links_max=limits.links_max,
-            max_message_size=broker.limits.message_bytes_max,
-            partial_bytes_max=limits.incoming_bytes,
-            pending_bytes_max=limits.outgoing_bytes,
-            idle_timeout_ms=limits.idle_timeout_ms,
-            performatives_at_once=PERFORMATIVES_AT_ONCE,
-            frames_at_once=FRAMES_AT_ONCE,
-            ids_at_once=IDS_AT_ONCE,
-        )
-        unclaimed = replace(
-            self._limits,
-            sessions_max=limits.unclaimed_links,
-            links_max=limits.unclaimed_links,
-            partial_bytes_max=limits.unclaimed_bytes,
-        )
+        self._limits, unclaimed = _engine_limits(limits, broker.limits.message_bytes_max)
         self.connection = Connection(server=True, limits=unclaimed)
 
     def _serve(self, broker: Broker) -> None:
@@ -140,7 +123,7 @@ class Peer:
         bounds = broker.namespace.bounds
         self._transactions = Transactions(
             broker.clock,
-            replace(broker.limits.transaction, open_max=UNCLAIMED_TRANSACTIONS),
+            _unclaimed(broker.limits.transaction),
             lambda: bytes.fromhex(self._ingress.new_message_id()),
             lambda: bounds.limits.transaction_messages,
         )
@@ -361,6 +344,34 @@ class Peer:
         self._links.check_claims()
         self._watch_claims()
         self._flush()
+
+
+@lru_cache
+def _engine_limits(limits: ConnectionLimits, message_bytes_max: int) -> tuple[EngineLimits, EngineLimits]:
+    """Of a connection with a claim, and without. Made once: that takes as long as a tenth of an admission."""
+    claimed = EngineLimits(
+        max_frame_size=limits.frame_bytes_max,
+        channel_max=limits.channel_max,
+        handle_max=limits.handle_max,
+        links_max=limits.links_max,
+        max_message_size=message_bytes_max,
+        partial_bytes_max=limits.incoming_bytes,
+        pending_bytes_max=limits.outgoing_bytes,
+        idle_timeout_ms=limits.idle_timeout_ms,
+        performatives_at_once=PERFORMATIVES_AT_ONCE,
+    )
+    unclaimed = replace(
+        claimed,
+        sessions_max=limits.unclaimed_links,
+        links_max=limits.unclaimed_links,
+        partial_bytes_max=limits.unclaimed_bytes,
+    )
+    return claimed, unclaimed
+
+
+@lru_cache
+def _unclaimed(limits: TransactionLimits) -> TransactionLimits:
+    return replace(limits, open_max=UNCLAIMED_TRANSACTIONS)
 
 
 def monotonic_of(clock: Clock) -> Callable[[], float]:
