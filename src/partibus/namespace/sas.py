@@ -73,6 +73,8 @@ def parse_resource(text: str) -> Resource:
     """Scheme, port and query dropped, percent-encoding undone, slashes trimmed. Total: odd text is an odd resource that
     covers no entity of ours."""
     for _ in range(_DECODINGS_MAX):
+        if "%" not in text:
+            break
         text = unquote(text)
     text = text.lower().partition("?")[0]
     _, scheme_end, rest = text.partition("://")
@@ -138,6 +140,8 @@ def _policy_names(text: str) -> tuple[str, ...]:
         text = unquote(text)
         names[text] = None
         names[text.replace("+", " ")] = None
+        if "%" not in text:
+            break
     return tuple(names)
 
 

@@ -205,6 +205,8 @@ class IdentityProvider:
         self._keys: Keys = {}
         self._read_s = float("-inf")
         """When the keys were read last, or failed to be."""
+        self._named: tuple[str, str | None] = ("", None)
+        """The token that was asked about last, and its key: it is asked about once to fetch keys, and once to check."""
         self._waiting: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -279,6 +281,8 @@ class IdentityProvider:
 
     def _key_id(self, text: str) -> str | None:
         """Raise `Unauthorized` for what is no token at all."""
+        if text == self._named[0]:
+            return self._named[1]
         if len(text) > TOKEN_CHARS_MAX:
             raise Unauthorized(f"The token has {len(text)} characters, but may have {TOKEN_CHARS_MAX}.")
         try:
@@ -290,7 +294,8 @@ class IdentityProvider:
         key_id = header.get("kid")
         if key_id is None and len(self._keys) == 1:
             return next(iter(self._keys))
-        return key_id if isinstance(key_id, str) else None
+        self._named = text, key_id if isinstance(key_id, str) else None
+        return self._named[1]
 
     def _refresh(self) -> None:
         if self._task is None:
