@@ -1,0 +1,148 @@
+"""What locked store files cost the other stores of a broker: sends with keys, in turns with and without locks.
+
+    python -m bench.isolation [--locked N] [--pairs N] [--seconds S]
+
+One connection for each partition of a partitioned queue sends one message of 1 KB after the other. While another
+program holds a lock on N of the 16 files, connections to their partitions go on trying. Compared are the sends to the
+other partitions. The locks begin one second before the measurement: a broker needs up to 0.3 s to find the stores that
+hang.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from partibus.bench.statistics import median, percentile
+from partibus.bench.temporary import TemporaryBroker
+from partibus.client import ClientError, OutgoingMessage, connect
+from partibus.client.entities import Entities
+from partibus.routing.slots import partition_for_key
+
+STORES = 16
+QUEUE = "isolation"
+BEFORE_S = 1.0
+TIMEOUT_S = 10.0
+RETRY_S = 0.8
+"""The first pause of Azure's clients after an error that they try again."""
+BODY = os.urandom(1024)
+
+
+class Sender(threading.Thread):
+    """Sends to one partition until it is told to stop, and keeps when each send ended and how long it took."""
+
+    def __init__(self, connection: str, key: str) -> None:
+        super().__init__(daemon=True)
+        self._connection = connection
+        self._key = key
+        self.sends: list[tuple[float, float]] = []
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                with connect(self._connection, timeout_s=TIMEOUT_S) as client:
+                    self._send(client.sender(QUEUE).send)
+            except ClientError:
+                self.stopping.wait(RETRY_S)
+
+    def _send(self, send: object) -> None:
+        assert callable(send)
+        while not self.stopping.is_set():
+            begun_s = time.monotonic()
+            send([OutgoingMessage(body=BODY, partition_key=self._key)], timeout_s=TIMEOUT_S)
+            ended_s = time.monotonic()
+            self.sends.append((ended_s, ended_s - begun_s))
+
+
+def keys() -> list[str]:
+    """One for each partition."""
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < STORES:
+        found.setdefault(partition_for_key(f"key-{number}", STORES), f"key-{number}")
+        number += 1
+    return [found[partition] for partition in range(STORES)]
+
+
+def places(data: Path) -> dict[int, str]:
+    """The store of each partition."""
+    with closing(sqlite3.connect(data / "catalog.db")) as catalog:
+        rows = catalog.execute(
+            "SELECT partition_no, store_no FROM placement JOIN entity USING (entity_id) WHERE name = ?", (QUEUE,)
+        ).fetchall()
+    return {partition: f"store-{store_no:02}" for partition, store_no in rows}
+
+
+@contextmanager
+def locked(data: Path, stores: list[str]) -> Iterator[None]:
+    """Hold SQLite's lock for writing on some stores."""
+    with ExitStack() as held:
+        for store in stores:
+            other = held.enter_context(
+                closing(sqlite3.connect(data / "stores" / f"{store}.db", isolation_level=None, timeout=TIMEOUT_S))
+            )
+            other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def measure(senders: list[Sender], seconds: float) -> tuple[float, float, float]:
+    """Sends per second, p99 and the longest in ms."""
+    time.sleep(BEFORE_S)
+    begun_s = time.monotonic()
+    time.sleep(seconds)
+    ended_s = time.monotonic()
+    took = sorted(took_s for sender in senders for at_s, took_s in list(sender.sends) if begun_s <= at_s <= ended_s)
+    if not took:
+        return 0.0, float("inf"), float("inf")
+    return len(took) / (ended_s - begun_s), 1e3 * percentile(took, 0.99), 1e3 * took[-1]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--locked", type=int, default=8)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, TemporaryBroker(Path(folder)) as broker:
+        data = Path(folder) / "data"
+        with connect(broker.connection) as client:
+            Entities(client).create_queue(QUEUE, {"EnablePartitioning": True, "MaxSizeInMegabytes": 5120})
+        place = places(data)
+        others = [Sender(broker.connection, key) for key in keys()[arguments.locked :]]
+        bad = [place[partition] for partition in range(arguments.locked)]
+        for sender in others:
+            sender.start()
+        rates, tails = [], []
+        for _ in range(arguments.pairs):
+            rate, p99, longest = measure(others, arguments.seconds)
+            with locked(data, bad):
+                trying = [Sender(broker.connection, key) for key in keys()[: arguments.locked]]
+                for sender in trying:
+                    sender.start()
+                rate_l, p99_l, longest_l = measure(others, arguments.seconds)
+                for sender in trying:
+                    sender.stopping.set()
+            rates.append(rate_l / rate)
+            tails.append(p99_l / p99)
+            print(
+                f"no lock: {rate:.0f}/s, p99 {p99:.1f} ms, longest {longest:.0f} ms; "
+                f"{arguments.locked} of {STORES} files locked: {rate_l:.0f}/s, p99 {p99_l:.1f} ms, "
+                f"longest {longest_l:.0f} ms",
+                flush=True,
+            )
+        for sender in others:
+            sender.stopping.set()
+        print(f"median ratio: throughput {median(rates):.2f}, p99 {median(tails):.2f}")
+
+
+if __name__ == "__main__":
+    main()
