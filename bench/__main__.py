@@ -24,6 +24,7 @@ from bench.entities import measure_entities
 from bench.express import measure_express
 from bench.filters import measure_filters
 from bench.holds import measure_holds
+from bench.isolation import measure_isolation
 from bench.kill import measure_kill
 from bench.life import measure_life
 from bench.many import measure_many
@@ -55,7 +56,7 @@ LIFE_COUNT = 50_000
 EXPRESS_COUNT = 40_000
 """What a broker takes within about a second: messages that become old while they are measured are written like others,
 and what is to be measured is the answer from memory."""
-ALONE = frozenset({"filters", "holds"})
+ALONE = frozenset({"filters", "holds", "isolation"})
 """Parts that need no foreign generator."""
 COLD = ((1_000, 3_000, 60), (10_000, 30, 1))
 """Queues, KiB in each, KiB of a message: 3 GB and 300 MB on the disk."""
@@ -162,6 +163,11 @@ def _transports(run: Run) -> Rows:
 def _holds(run: Run) -> Rows:
     for row in measure_holds(WORK / "holds"):
         yield row.as_dict()
+
+
+def _isolation(run: Run) -> Rows:
+    for row in measure_isolation(WORK / "isolation"):
+        yield row._asdict() | {"scenario": "isolation"}
 
 
 def _filters(run: Run) -> Rows:
@@ -299,6 +305,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "many": _many,
     "filters": _filters,
     "holds": _holds,
+    "isolation": _isolation,
     "transports": _transports,
     "admission": _admission,
     "topics": _topics,

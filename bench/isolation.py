@@ -1,6 +1,6 @@
 """What locked store files cost the other stores of a broker: sends with keys, in turns with and without locks.
 
-    python -m bench.isolation [--locked N] [--pairs N] [--seconds S]
+    python -m bench.isolation [--locked N] [--pairs N] [--seconds S]    (or: python -m bench --only isolation)
 
 One connection for each partition of a partitioned queue sends one message of 1 KB after the other. While another
 program holds a lock on N of the 16 files, connections to their partitions go on trying. Compared are the sends to the
@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from partibus.bench.statistics import median, percentile
 from partibus.bench.temporary import TemporaryBroker
@@ -33,6 +34,18 @@ TIMEOUT_S = 10.0
 RETRY_S = 0.8
 """The first pause of Azure's clients after an error that they try again."""
 BODY = os.urandom(1024)
+
+
+class Isolation(NamedTuple):
+    """Sends to the other partitions without locks, then beside ``locked`` files."""
+
+    locked: int
+    free_per_s: float
+    free_p99_ms: float
+    free_longest_ms: float
+    beside_per_s: float
+    beside_p99_ms: float
+    beside_longest_ms: float
 
 
 class Sender(threading.Thread):
@@ -105,43 +118,50 @@ def measure(senders: list[Sender], seconds: float) -> tuple[float, float, float]
     return len(took) / (ended_s - begun_s), 1e3 * percentile(took, 0.99), 1e3 * took[-1]
 
 
+def measure_isolation(folder: Path, locks: int = 8, pairs: int = 4, seconds: float = 5.0) -> Iterator[Isolation]:
+    """Measure in turns with and without locks."""
+    with TemporaryBroker(folder) as broker:
+        data = folder / "data"
+        with connect(broker.connection) as client:
+            Entities(client).create_queue(QUEUE, {"EnablePartitioning": True, "MaxSizeInMegabytes": 5120})
+        place = places(data)
+        others = [Sender(broker.connection, key) for key in keys()[locks:]]
+        for sender in others:
+            sender.start()
+        for _ in range(pairs):
+            free = measure(others, seconds)
+            with locked(data, [place[partition] for partition in range(locks)]):
+                trying = [Sender(broker.connection, key) for key in keys()[:locks]]
+                for sender in trying:
+                    sender.start()
+                beside = measure(others, seconds)
+                for sender in trying:
+                    sender.stopping.set()
+            yield Isolation(locks, *free, *beside)
+        for sender in others:
+            sender.stopping.set()
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--locked", type=int, default=8)
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=5.0)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, TemporaryBroker(Path(folder)) as broker:
-        data = Path(folder) / "data"
-        with connect(broker.connection) as client:
-            Entities(client).create_queue(QUEUE, {"EnablePartitioning": True, "MaxSizeInMegabytes": 5120})
-        place = places(data)
-        others = [Sender(broker.connection, key) for key in keys()[arguments.locked :]]
-        bad = [place[partition] for partition in range(arguments.locked)]
-        for sender in others:
-            sender.start()
-        rates, tails = [], []
-        for _ in range(arguments.pairs):
-            rate, p99, longest = measure(others, arguments.seconds)
-            with locked(data, bad):
-                trying = [Sender(broker.connection, key) for key in keys()[: arguments.locked]]
-                for sender in trying:
-                    sender.start()
-                rate_l, p99_l, longest_l = measure(others, arguments.seconds)
-                for sender in trying:
-                    sender.stopping.set()
-            rates.append(rate_l / rate)
-            tails.append(p99_l / p99)
+    with tempfile.TemporaryDirectory() as folder:
+        found = []
+        for one in measure_isolation(Path(folder), arguments.locked, arguments.pairs, arguments.seconds):
+            found.append(one)
             print(
-                f"no lock: {rate:.0f}/s, p99 {p99:.1f} ms, longest {longest:.0f} ms; "
-                f"{arguments.locked} of {STORES} files locked: {rate_l:.0f}/s, p99 {p99_l:.1f} ms, "
-                f"longest {longest_l:.0f} ms",
+                f"no lock: {one.free_per_s:.0f}/s, p99 {one.free_p99_ms:.1f} ms, longest {one.free_longest_ms:.0f} ms; "
+                f"{one.locked} of {STORES} files locked: {one.beside_per_s:.0f}/s, p99 {one.beside_p99_ms:.1f} ms, "
+                f"longest {one.beside_longest_ms:.0f} ms",
                 flush=True,
             )
-        for sender in others:
-            sender.stopping.set()
-        print(f"median ratio: throughput {median(rates):.2f}, p99 {median(tails):.2f}")
+        throughput = median([one.beside_per_s / one.free_per_s for one in found])
+        tail = median([one.beside_p99_ms / one.free_p99_ms for one in found])
+        print(f"median ratio: throughput {throughput:.2f}, p99 {tail:.2f}")
 
 
 if __name__ == "__main__":

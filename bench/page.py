@@ -68,6 +68,7 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
     yield from section("Sessions, deferred and scheduled messages by the million", _MANY, _many(found), _MANY_NOTE)
     yield from section("Rules of subscriptions", _RULES, _rules(found), _RULES_NOTE)
     yield from section("Requests that are made to be slow", _HOLDS, _holds(found), _HOLDS_NOTE)
+    yield from section("Stores that are locked", _ISOLATION, _isolation(found), _ISOLATION_NOTE)
     yield from section("Telemetry", _TELEMETRY, _telemetry(found), _TELEMETRY_NOTE)
     yield from section("Metrics", _METRICS, _metrics(found), _METRICS_NOTE)
     yield from section("Counting credits", _METERING, _metering(found), _METERING_NOTE)
@@ -425,6 +426,26 @@ def _holds(rows: Sequence[Row]) -> Iterator[list[str]]:
         yield [row["what"], "yes" if row["key"] else "no", number(row["ms"])]
     if len(holds) > _HOLDS_SHOWN:
         yield [f"{len(holds) - _HOLDS_SHOWN} others", "", f"≤ {number(holds[_HOLDS_SHOWN]['ms'])}"]
+
+
+_ISOLATION_NOTE = """\
+Sends with keys to the partitions of the other stores, one message of 1 KB at a time and connection for each, in turns:
+while no file is locked, and while another program holds SQLite's lock on some of the 16. Connections to the locked ones
+go on trying.
+"""
+_ISOLATION = (
+    "files locked", "send/s, none locked", "beside them", "p99 ms, none locked", "beside them",
+    "longest ms, none locked", "beside them",
+)  # fmt: skip
+
+
+def _isolation(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """Yield a line for each pair of runs."""
+    for row in rows:
+        if row["scenario"] == "isolation":
+            pairs = [(row[f"free_{what}"], row[f"beside_{what}"]) for what in ("p99_ms", "longest_ms")]
+            rates = [rate(row["free_per_s"]), rate(row["beside_per_s"])]
+            yield [str(row["locked"]), *rates, *(number(value) for pair in pairs for value in pair)]
 
 
 _RULES_NOTE = """\
