@@ -55,7 +55,7 @@ def test_dead_letter_sub_queue_by_the_sub_queue_option_of_the_library(python: Py
         assert (dead.dead_letter_reason, dead.dead_letter_source) == ("reason", queue)
         receiver.abandon_message(dead)
         (again,) = receiver.receive_messages(1, WAIT_S)
-        assert again.delivery_count == 1
+        assert again.delivery_count == 0
         receiver.complete_message(again)
 
 
@@ -65,10 +65,9 @@ def test_message_in_the_dead_letter_sub_queue_stays_there_however_often_it_is_ab
     queue = make_queue(MaxDeliveryCount=1)
     javascript.send(queue, Outgoing(b"x"))
     javascript.abandon(queue, *receive_all(javascript, queue, 1))
-    for expected in range(4):
+    for _ in range(4):
         (dead,) = receive_all(javascript, queue + DEAD_LETTER, 1)
-        assert dead.delivery_count is not None
-        assert dead.delivery_count >= expected
+        assert dead.delivery_count == 1
         javascript.abandon(queue + DEAD_LETTER, dead)
 
 
