@@ -18,7 +18,7 @@ from partibus.partition import commands as c
 from partibus.partition import load_requests as w
 from partibus.partition import replies as r
 from partibus.partition.answers import Answers
-from partibus.partition.commit_queue import CommitQueue
+from partibus.partition.commit_queue import CommitQueue, Waiter
 from partibus.partition.commit_schedule import CommitSchedule
 from partibus.partition.executed import ExecutedNotes
 from partibus.partition.express import Express, Pool
@@ -31,6 +31,9 @@ from partibus.partition.slot import Slot
 from partibus.partition.step import Step
 from partibus.partition.tenure import Tenure
 from partibus.partition.write_behind import write_all
+
+_HANDS_OUT = (r.Granted, r.Locked, r.DeferredGranted, r.SessionAccepted)
+"""Replies after which a client holds messages or a session."""
 
 
 class Commits:
@@ -153,7 +156,9 @@ class Commits:
 
     def _end(self) -> None:
         queue = self.queue
-        for call, value in queue.end():  # first of all: they are answered whatever fails here
+        passing = queue.end()
+        # First of all: they are answered whatever fails here.
+        for call, value in passing if self._tenure.is_held else self._without_locks(passing):
             self._answers.put(call, value)
         self.express.written(queue.durable)
         if self._tenure.is_closing:
@@ -162,6 +167,23 @@ class Commits:
             self.schedule.plan()
         self._answers.deliver()
         self._ended()
+
+    def _without_locks(self, passing: list[Waiter]) -> list[Waiter]:
+        """Replace replies that hand out locked messages, after the lease has expired (D20).
+
+        The process may have been stopped between the commit and this moment, so another owner may have handed out the
+        same messages: the rows of the locks were not all in the commit. Other replies tell of what is durable, deleted
+        messages among them, and leave. The store then fails, which tells every receiver.
+        """
+        why = self._tenure.trouble or ""
+        kept: list[Waiter] = []
+        for call, value in passing:
+            if not isinstance(value, _HANDS_OUT) or not value.lock_id:
+                kept.append((call, value))
+            elif not isinstance(value, r.Granted):
+                kept.append((call, r.Failed(value.request, None, False, why)))
+        self._host.call_soon(self._tenure.check_held)
+        return kept
 
     def go_on(self) -> None:
         """The store is open, perhaps again."""

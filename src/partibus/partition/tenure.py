@@ -85,6 +85,11 @@ class Tenure:
                 return f"{store.name}: no room on the disk for new messages; what is stored can be received"
         return self.failure
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this broker surely owns the store at this moment, or has closed it by itself."""
+        return self.store is None or self.store.is_held
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def check_held(self) -> None:

@@ -11,6 +11,7 @@ from partibus.message import Message, pack
 from partibus.partition import commands as c
 from partibus.partition import replies as r
 from partibus.partition.options import PartitionOptions
+from partibus.partition.ports import Writes
 from partibus.partition.runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.simulated_host import SimulatedHost, Timeline
@@ -21,6 +22,11 @@ ROW = 3
 
 class LeasedStore(MemoryStore):
     held = True
+    commits = 0
+
+    def commit(self, writes: Writes) -> None:
+        super().commit(writes)
+        self.commits += 1
 
     @property
     def is_held(self) -> bool:
@@ -116,3 +122,36 @@ def test_a_send_is_refused_and_not_stored(timeline: Timeline) -> None:
     broker.send(1)
     assert broker.awaited(r.Failed).executed is False
     assert broker.disk.durable.entries == {}
+
+
+def test_what_waited_for_a_commit_hands_nothing_out_after_the_lease(timeline: Timeline) -> None:
+    """A process that was stopped past its lease, between a commit and the answers that wait for it."""
+    broker = Broker(timeline)
+    broker.receive(7)
+    broker.send(1)  # it is granted at once, and the grant waits for the commit
+    while not broker.stores[0].commits:
+        timeline.run_next()
+    assert not broker.answers
+    broker.stores[0].held = False
+    while not any(isinstance(answer, r.Failed) for answer in broker.answers):
+        timeline.run_next()
+    assert [type(answer) for answer in broker.answers] == [r.Accepted, r.Failed]
+
+    usable: list[bool] = []
+    broker.runtime.when_usable(lambda: usable.append(True))
+    while not usable:
+        timeline.run_next()
+    broker.receive(8)
+    assert len(broker.awaited(r.Granted).entries) == 1
+
+
+def test_what_was_deleted_for_its_receiver_leaves_all_the_same(timeline: Timeline) -> None:
+    """Its removal is durable, so no other owner hands it out, and it would be lost."""
+    broker = Broker(timeline)
+    broker.runtime.register(7, broker.answers.append)
+    broker.runtime.submit(ROW, OPTIONS, c.Receive(0, 7, 10, 1 << 20, True))
+    broker.send(1)
+    while not broker.stores[0].commits:
+        timeline.run_next()
+    broker.stores[0].held = False
+    assert len(broker.awaited(r.Granted).entries) == 1
