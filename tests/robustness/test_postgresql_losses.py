@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from contextlib import suppress
@@ -10,7 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from partibus.cli.main import main
 from partibus.client import ClientError
 from partibus.store.postgresql.registry import LEASE_S
 from partibus.testing.broker_process import BrokerProcess
@@ -185,3 +188,52 @@ def test_a_dump_that_was_made_while_clients_sent_is_one_moment_of_each_store(
     for key in range(64):
         of_key = [number for number in found if number >= 1_000 and number % 64 == key]
         assert of_key == list(range(1_000 + (key - 1_000) % 64, 1_300, 64))[: len(of_key)], "a hole"
+
+
+def test_a_fresh_broker_refuses_a_standby_that_lacks_what_was_acknowledged(tmp_path: Path) -> None:
+    """The broker that knew what it had acknowledged is dead as well; an operator decides that the rest goes on."""
+    with PostgreSQLServer() as primary:
+        standby = PostgreSQLServer.standby_of(primary, "another_room")
+        try:
+            standby.start()
+            hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+            url = primary.url(parameters="schema=pair").replace(f"127.0.0.1:{primary.port}", hosts)
+            arguments = ("--store", "sqlite:1", "--store", url)
+            with BrokerProcess(tmp_path, arguments=arguments) as broker:
+                for queue in ("in_the_file", "in_the_database"):  # plain queues take the stores in turns
+                    broker.create_queue(queue)
+                before = sequence_of(broker, queue)
+                wait_for_replay(primary, standby)
+                standby.stop()
+                lost = [sequence_of(broker, queue) for _ in range(3)]
+                assert before < min(lost)
+                broker.kill()
+                primary.kill()
+            standby.start()
+            standby.promote()
+            with BrokerProcess(tmp_path, arguments=arguments) as broker:
+                told = re.compile(r"its last commit is (\d+), while (\d+) was.*accept-loss (\S+) .*commit (\d+)")
+                eventually("the store is refused", lambda: told.search(str(health_of(broker))) is not None)
+                found = told.search(str(health_of(broker)))
+                assert found is not None
+                last, acknowledged, store, offered = found.groups()
+                assert (int(last), last) == (int(acknowledged) - 3, offered)
+                command = ["cluster", "accept-loss", store, "--data", str(broker.data)]
+                runner = CliRunner()
+                refused = runner.invoke(main, [*command, "--last-commit", acknowledged])
+                assert refused.exit_code == 1
+                assert "nothing is lost" in refused.output
+                assert (
+                    "3 acknowledged commits are lost" in runner.invoke(main, [*command, "--last-commit", last]).output
+                )
+                eventually("the store goes on", lambda: set(health_of(broker).values()) == {"ok"})
+                assert sequence_of(broker, queue) > max(lost) + (1 << 30)
+        finally:
+            standby.remove()
+
+
+def sequence_of(broker: BrokerProcess, queue: str) -> int:
+    """Send a message and return the sequence number that it got."""
+    with client_of(broker) as client:
+        client.sender(queue).send([message(1)])
+        return max(one.sequence_number or 0 for one in client.management(queue).peek(count=100))

@@ -1,12 +1,14 @@
 """`partibus cluster`: the brokers and stores of a running namespace."""
 
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import number_text, print_json, print_table
 from partibus.client.cluster import BrokerInfo, StoreInfo, cluster_status
+from partibus.store.acknowledged import accept_loss
 
 _BROKER_COLUMNS = ("broker", "state", "process", "stores", "connections", "restarts", "lag")
 _STORE_COLUMNS = ("store", "owner", "epoch", "last commit", "copies", "trouble")
@@ -37,6 +39,26 @@ def status(connection: str, as_json: bool) -> None:
         return
     print_table(_BROKER_COLUMNS, map(_broker_row, found.brokers), numeric=_BROKER_COLUMNS[2:])
     print_table(_STORE_COLUMNS, map(_store_row, found.stores), numeric=_STORE_COLUMNS[2:4])
+
+
+@cluster.command("accept-loss")
+@click.argument("store")
+@click.option("--last-commit", type=click.IntRange(min=0), required=True, help="As the broker's error names it.")
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True, help="The data directory."
+)
+def accept(store: str, last_commit: int, data: Path) -> None:
+    """Let a store in a database go on, though it lacks acknowledged commits.
+
+    For a standby that was behind and was made primary, or a dump that was restored: the broker refuses such a store and
+    names both numbers. Messages of the missing commits are lost. Numbers of the store's messages go on far above any
+    that were given out. A running broker tries again within a second.
+    """
+    try:
+        lost = accept_loss(data, store, last_commit)
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{store} goes on from commit {last_commit}; {lost} acknowledged commits are lost.")
 
 
 def _broker_row(one: BrokerInfo) -> list[object]:

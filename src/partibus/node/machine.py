@@ -288,7 +288,7 @@ class Machine:
         self._opening.add(store_no)
         place = self._places[store_no]
         check_time = stored_time(self._clock, self._settings, self._front.time_jumped, self._loop)
-        opener = Opener(place, StoreOwner(*self._us), evict=False, check_time=check_time)
+        opener = Opener(place, StoreOwner(*self._us), self._settings.data, evict=False, check_time=check_time)
         self._openers[store_no] = opener
 
         def tried(result: Any) -> None:

@@ -118,7 +118,7 @@ class Member:
         names = body["store_names"]
         places = [StorePlace(*place) for place in body["store_places"]]
         check_time = stored_time(self._clock, settings, self._time_jumped, self._loop)
-        self._openers = [Opener(place, StoreOwner(*self._us), check_time=check_time) for place in places]
+        self._openers = [Opener(place, StoreOwner(*self._us), settings.data, check_time=check_time) for place in places]
         self._places = places
         self._serving = Serving()
         self._peers = PeerChannels(

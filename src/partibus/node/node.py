@@ -48,7 +48,7 @@ class Node:
         self._lock = lock_data_directory(settings.data, self._owner)
         self._places = find_stores(settings.data, settings.stores, created_ms=self.clock.now_ms())
         check_time = stored_time(self.clock, settings, self._time_jumped, loop)
-        openers = [Opener(place, self._owner, check_time=check_time) for place in self._places]
+        openers = [Opener(place, self._owner, settings.data, check_time=check_time) for place in self._places]
         opened = open_each(openers)
         failures = [store for store in opened if isinstance(store, StoreError)]
         if len(failures) == len(opened):

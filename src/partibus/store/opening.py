@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from partibus.durable import replace_file
 from partibus.partition.ports import Store, StoreError
+from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import STORES_DEFAULT, make_stores, open_store, store_id
 
@@ -59,10 +60,20 @@ class Opener:
     """Opens one store for one run of a broker, again and again: what was acknowledged must be there each time."""
 
     def __init__(
-        self, place: StorePlace, owner: Owner, *, evict: bool = True, check_time: CheckTime | None = None
+        self,
+        place: StorePlace,
+        owner: Owner,
+        data: Path,
+        *,
+        evict: bool = True,
+        check_time: CheckTime | None = None,
     ) -> None:
-        """``evict``: the caller knows that whoever had the store is gone; else the end of its lease is waited for,
-        which a store in a file can't be."""
+        """Prepare to open the store at ``place``. ``data`` is the data directory.
+
+        ``evict``: the caller knows that the former owner is gone. Otherwise the store waits for the end of its lease,
+        which a store in a file can't.
+        """
+        self._data = data
         assert evict or place.is_distant
         self._place = place
         self._owner = owner
@@ -98,6 +109,7 @@ class Opener:
                 cluster=place.cluster,
                 created_ms=None,  # `find_stores` has made it
                 evict=self._evict,
+                record=AcknowledgedCommits(self._data, place.store_id),
             )
         else:
             self._before = self._before.reopen()

@@ -98,7 +98,7 @@ def test_an_opener_closes_what_it_refuses(tmp_path: Path) -> None:
     writes = Writes()
     writes.counters[1] = 1, 1, 0
     writes.now_ms = 1_700_000_000_000
-    store = Opener(place, Owner("broker-0", "run-1"))()
+    store = Opener(place, Owner("broker-0", "run-1"), tmp_path)()
     store.commit(writes)
     store.close()
     asked: list[int] = []
@@ -108,14 +108,14 @@ def test_an_opener_closes_what_it_refuses(tmp_path: Path) -> None:
         raise StoreError(f"{name}: no")
 
     with pytest.raises(StoreError, match=r"no$"):
-        Opener(place, Owner("broker-0", "run-2"), check_time=refuse)()
+        Opener(place, Owner("broker-0", "run-2"), tmp_path, check_time=refuse)()
     for back_to_ms in (1_600_000_000_000, None):
 
         def note(_: str, highest_ms: int, back_to_ms: int | None = back_to_ms) -> int | None:
             asked.append(highest_ms)
             return back_to_ms
 
-        Opener(place, Owner("broker-0", "run-3"), check_time=note)().close()
+        Opener(place, Owner("broker-0", "run-3"), tmp_path, check_time=note)().close()
     assert asked == [1_700_000_000_000, 1_700_000_000_000, 1_600_000_000_000]
 
 

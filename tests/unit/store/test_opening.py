@@ -68,7 +68,7 @@ def test_files_that_exist_keep_their_numbers(tmp_path: Path, one: Address) -> No
 def test_a_store_keeps_its_rows_from_one_run_to_the_next(tmp_path: Path, one: Address) -> None:
     for run in (1, 2):
         (place,) = found(tmp_path, one.url)
-        opener = Opener(StorePlace(*place), Owner("broker-0", f"run-{run}"))
+        opener = Opener(StorePlace(*place), Owner("broker-0", f"run-{run}"), tmp_path)
         store: Store = opener()
         store.commit(enqueued(run))
         again = opener()
@@ -86,7 +86,7 @@ def test_a_database_that_is_known_is_not_asked_for(tmp_path: Path, one: Address)
     (away,) = found(tmp_path, url)
     assert away == place._replace(location=f"{url}?schema=partibus")
     with pytest.raises(StoreError, match="see that the server runs"):
-        Opener(away, US)()
+        Opener(away, US, tmp_path)()
 
 
 def test_a_store_that_was_moved_is_known_again(tmp_path: Path, one: Address, two: Address) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from partibus.partition.generations import Generation
 from partibus.partition.ports import StoreError, StoreFenced
+from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.generations import NoNumbersLeft
 from partibus.store.owner import Owner
 from partibus.store.postgresql import generations
@@ -50,8 +51,15 @@ def read_owner(connection: Connection) -> OwnerRow:
 class Ownership:
     """The owner row as this process last wrote it, and how long it holds."""
 
-    def __init__(self, address: Address, owner: Owner, settings: PostgreSQLSettings) -> None:
-        """Nothing is owned before `take`."""
+    def __init__(
+        self,
+        address: Address,
+        owner: Owner,
+        settings: PostgreSQLSettings,
+        record: AcknowledgedCommits | None = None,
+    ) -> None:
+        """Prepare for `take`. ``record`` is this machine's memory of acknowledged commits; None: there is none."""
+        self._record = record
         self._address = address
         self._owner = owner
         self._settings = settings
@@ -99,15 +107,49 @@ class Ownership:
                 raise refused(self._address.name, str(error)) from error
         self.generations = found
         self.epoch, last_commit, self.highest_ms = row
-        if last_commit < self.last_commit:
+        self.held_until_ms = asked_ms + self._settings.lease_ms
+        self._check_not_behind(connection, last_commit)
+        self.last_commit = last_commit
+        self._note(last_commit)
+        self.sync()
+
+    def _check_not_behind(self, connection: Connection, last_commit: int) -> None:
+        """Compare the store with what was acknowledged. Raises `StoreError` unless an operator accepts the loss."""
+        known = max(self.last_commit, 0 if self._record is None else self._record.last_commit)
+        if last_commit >= known:
+            return
+        if self._record is None or not self._record.is_accepted(last_commit):
+            command = "restart the broker" if self._record is None else self._record.command
             raise StoreError(
-                f"{self._address.name}: its last commit is {last_commit}, while {self.last_commit} was acknowledged: "
-                "the server lost commits (a standby that was behind was made primary, or a backup restored); bring "
-                "the server back that has them, or restart the broker to go on without them",
+                f"{self._address.name}: its last commit is {last_commit}, while {known} was acknowledged: the server "
+                "lost commits (a standby that was behind was made primary, or a backup restored); bring the server "
+                f"back that has them, or accept the loss of {known - last_commit} commits: {command} "
+                f"--last-commit {last_commit}",
                 executed=False,
             )
-        self.last_commit = last_commit
-        self.held_until_ms = asked_ms + self._settings.lease_ms
+        self.begin_generation(connection, 0)
+        self._record.go_on_from(last_commit, self.epoch)
+
+    def _note(self, last_commit: int) -> None:
+        if self._record is not None and last_commit > self._record.last_commit:
+            try:
+                self._record.note(last_commit, self.epoch)
+            except OSError as error:
+                raise StoreError(
+                    f"{self._address.name}: commit {last_commit} can't be recorded in the data directory: {error}",
+                    executed=None,
+                ) from error
+
+    def sync(self) -> None:
+        """Have the record of acknowledged commits survive a loss of power. Raises `StoreError`."""
+        if self._record is not None:
+            try:
+                self._record.sync()
+            except OSError as error:
+                raise StoreError(
+                    f"{self._address.name}: the record of its commits in the data directory can't be synced: {error}",
+                    executed=False,
+                ) from error
 
     def evict(self, connection: Connection, incarnation: str) -> None:
         """End the connections of a run of a broker, this run's own leftovers included, and wait for their end."""
@@ -131,9 +173,15 @@ class Ownership:
         return last_commit
 
     def committed(self, number: int, asked_ms: float) -> None:
-        """A commit that was asked for at that time on `boot_ms` is durable, and the lease renewed with it."""
+        """Note a commit that is durable, and the lease renewed with it. ``asked_ms``, on `boot_ms`, is its start."""
         self.last_commit = number
         self.held_until_ms = asked_ms + self._settings.lease_ms
+        self._note(number)
+
+    def learned(self, number: int) -> None:
+        """Note that a commit whose answer was lost is durable."""
+        self.last_commit = number
+        self._note(number)
 
     def begin_generation(self, connection: Connection, above: int) -> Generation:
         """Begin a generation; see `partibus.partition.ports.Store.begin_generation`. Raises `psycopg.Error`,

@@ -32,6 +32,7 @@ from partibus.partition.ports import (
     SubqueueCounts,
     Writes,
 )
+from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.frames import pack
 from partibus.store.owner import Owner
 from partibus.store.postgresql import reader
@@ -67,6 +68,7 @@ class PostgreSQLStore:
         evict: bool,
         last_commit: int = 0,
         full_until_ms: float = 0.0,
+        record: AcknowledgedCommits | None = None,
     ) -> None:
         """Connect and take the store over; see `open`. ``last_commit`` and ``full_until_ms``: what is known from before
         it was opened anew."""
@@ -77,7 +79,8 @@ class PostgreSQLStore:
         self._commit_lock = Lock()
         self._closed = False
         self._full_until_ms = full_until_ms
-        self._writer = Writer(address, owner, settings)
+        self._record = record
+        self._writer = Writer(address, owner, settings, record)
         self._writer.ownership.last_commit = last_commit
         self._readers = Readers(
             address, application_name(owner.incarnation, address), settings, lambda: self._writer.ownership.last_commit
@@ -111,6 +114,7 @@ class PostgreSQLStore:
         created_ms: int | None = 0,
         settings: PostgreSQLSettings = DEFAULTS,
         evict: bool = False,
+        record: AcknowledgedCommits | None = None,
     ) -> Self:
         """Open the store and take it over, after making an empty one if its schema holds none; with None for
         ``created_ms`` one that is missing has been lost.
@@ -119,7 +123,7 @@ class PostgreSQLStore:
         up. Raises `StoreError` (not reachable, wrong password, in use by another broker, of a newer format, another
         store's or another cluster's schema, a server without fsync), leaving the store as it was.
         """
-        return cls(address, Identity(store_id, cluster), owner, created_ms, settings, evict=evict)
+        return cls(address, Identity(store_id, cluster), owner, created_ms, settings, evict=evict, record=record)
 
     def reopen(self) -> Self:
         """Close and open anew: what the owner does after a failed commit. Raises as `open`, and when the database has
@@ -134,6 +138,7 @@ class PostgreSQLStore:
             evict=False,
             last_commit=self.last_commit,
             full_until_ms=self._full_until_ms,
+            record=self._record,
         )
 
     @property
@@ -404,7 +409,12 @@ class PostgreSQLStore:
             end(writer.connection)
 
     def _keep_lease(self) -> None:
-        """Called by the keeper's thread. A commit under way renews the lease itself."""
+        """Renew the lease, on the keeper's thread. A commit under way renews it by itself."""
+        try:
+            self._writer.ownership.sync()
+        except StoreError as error:
+            self.lease_error = error
+            return
         if not self._commit_lock.acquire(blocking=False):
             return
         try:

@@ -12,6 +12,7 @@ import psycopg
 
 from partibus.partition.generations import Generation
 from partibus.partition.ports import LOCK_MS_MAX, StoreError, StoreFenced, Writes
+from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.owner import Owner
 from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.connection import Connection, application_name, connect, end
@@ -29,14 +30,20 @@ _RECONNECT_S = 0.05
 class Writer:
     """Used by one thread at a time: whoever holds the commit lock."""
 
-    def __init__(self, address: Address, owner: Owner, settings: PostgreSQLSettings) -> None:
-        """Nothing is connected before `open`."""
+    def __init__(
+        self,
+        address: Address,
+        owner: Owner,
+        settings: PostgreSQLSettings,
+        record: AcknowledgedCommits | None = None,
+    ) -> None:
+        """Prepare for `open`."""
         self._address = address
         self._owner = owner
         self._settings = settings
         self._application = application_name(owner.incarnation, address)
         self._warnings: list[str] = []
-        self.ownership = Ownership(address, owner, settings)
+        self.ownership = Ownership(address, owner, settings, record)
         self.connection: Connection
         self.dropped_partitions: list[int] = []
         """At the time of the take-over: what the sweep has still to remove."""
@@ -174,7 +181,7 @@ class Writer:
                 if now.epoch == self.ownership.epoch + 1 and now.taken_at >= number:
                     # It happened before the store was taken: acknowledged is what is true; the next one is refused.
                     self.refusal = str(error)
-                    self.ownership.last_commit = number
+                    self.ownership.learned(number)
                     return True
                 raise self._fenced(error) from error
             except (psycopg.Error, StoreError) as error:
@@ -184,7 +191,7 @@ class Writer:
                     raise failed from error
                 time.sleep(_RECONNECT_S)
         self._check_not_behind(last_commit, number - 1)
-        self.ownership.last_commit = last_commit
+        self.ownership.learned(last_commit)
         return last_commit == number
 
     def _check_not_behind(self, last_commit: int, acknowledged: int) -> None:
