@@ -56,7 +56,7 @@ LIFE_COUNT = 50_000
 EXPRESS_COUNT = 40_000
 """What a broker takes within about a second: messages that become old while they are measured are written like others,
 and what is to be measured is the answer from memory."""
-ALONE = frozenset({"filters", "holds", "isolation"})
+ALONE = frozenset({"cold", "filters", "holds", "isolation"})
 """Parts that need no foreign generator."""
 COLD = ((1_000, 3_000, 60), (10_000, 30, 1))
 """Queues, KiB in each, KiB of a message: 3 GB and 300 MB on the disk."""
