@@ -77,8 +77,14 @@ class AcknowledgedCommits:
         self.note(last_commit, epoch)
         self._synced = -1
         self.sync()
-        self._path.with_name(self._path.name + _ACCEPTED).unlink(missing_ok=True)
-        sync_directory(self._path.parent)
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """Remove an acceptance, so that it covers no later loss. Raises `OSError`."""
+        path = self._path.with_name(self._path.name + _ACCEPTED)
+        if path.exists():
+            path.unlink(missing_ok=True)
+            sync_directory(path.parent)
 
     def close(self) -> None:
         """Close the file. Idempotent."""

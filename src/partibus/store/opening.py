@@ -80,6 +80,7 @@ class Opener:
         self._evict = evict
         self._check_time = check_time
         self._before: PostgreSQLStore | None = None
+        self._record: AcknowledgedCommits | None = None
 
     def __call__(self) -> Store:
         """Open it and take it over (D19). Raises `StoreError`, also when somebody else has it."""
@@ -109,11 +110,23 @@ class Opener:
                 cluster=place.cluster,
                 created_ms=None,  # `find_stores` has made it
                 evict=self._evict,
-                record=AcknowledgedCommits(self._data, place.store_id),
+                record=self._open_record(),
             )
         else:
             self._before = self._before.reopen()
         return self._before
+
+    def _open_record(self) -> AcknowledgedCommits:
+        """Open the record of acknowledged commits once: a refused store is tried again each second."""
+        if self._record is None:
+            try:
+                self._record = AcknowledgedCommits(self._data, self._place.store_id)
+            except OSError as error:
+                raise StoreError(
+                    f"{self._place.store_id}: the record of its commits in {self._data} can't be opened: {error}",
+                    executed=False,
+                ) from error
+        return self._record
 
 
 def open_each(openers: Sequence[Callable[[], Store]]) -> list[Store | StoreError]:

@@ -117,6 +117,7 @@ class Ownership:
         """Compare the store with what was acknowledged. Raises `StoreError` unless an operator accepts the loss."""
         known = max(self.last_commit, 0 if self._record is None else self._record.last_commit)
         if last_commit >= known:
+            self._withdraw()
             return
         if self._record is None or not self._record.is_accepted(last_commit):
             command = "restart the broker" if self._record is None else self._record.command
@@ -129,6 +130,16 @@ class Ownership:
             )
         self.begin_generation(connection, 0)
         self._record.go_on_from(last_commit, self.epoch)
+
+    def _withdraw(self) -> None:
+        """Forget that an operator accepted a loss: the store has every acknowledged commit. Raises `StoreError`."""
+        if self._record is not None:
+            try:
+                self._record.withdraw()
+            except OSError as error:
+                raise StoreError(
+                    f"{self._address.name}: the acceptance of an earlier loss can't be removed: {error}", executed=False
+                ) from error
 
     def _note(self, last_commit: int) -> None:
         if self._record is not None and last_commit > self._record.last_commit:
