@@ -18,9 +18,9 @@ from partibus.amqp.section_encoding import encode_data, encode_properties
 from partibus.message import pack
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.namespace_options import DEFAULT_NAME
-from partibus.partition.duplicates import BUCKET_IDS, GENERATIONS_PER_WINDOW, ID_BYTES
-from partibus.partition.keys import SubqueueKind, body_key, entry_key, subqueue_key
-from partibus.partition.ports import EntryState, Writes
+from partibus.partition.core.duplicates import BUCKET_IDS, GENERATIONS_PER_WINDOW, ID_BYTES
+from partibus.partition.protocol.keys import SubqueueKind, body_key, entry_key, subqueue_key
+from partibus.partition.protocol.ports import EntryState, Writes
 from partibus.store.sqlite import Owner, SQLiteStore
 from partibus.store.sqlite.directory import STORES_DEFAULT, store_id
 

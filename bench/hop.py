@@ -20,10 +20,10 @@ from partibus.cluster.peers import PeerChannels
 from partibus.cluster.serving import Serving
 from partibus.cluster.sockets import listen
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.entry import Entry
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.options import PartitionOptions
 from partibus.routing.store_access import StoreRoute
 
 BODY_BYTES = 1_024

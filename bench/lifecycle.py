@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import load_requests as w
-from partibus.partition import replies as r
-from partibus.partition.journal import record
-from partibus.partition.machine import Partition
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Writes
-from partibus.partition.reading import read
+from partibus.partition.core.journal import record
+from partibus.partition.core.machine import Partition
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Writes
+from partibus.partition.runtime.reading import read
 from partibus.store.sqlite.owner import Owner
 from partibus.store.sqlite.store import SQLiteStore
 

@@ -21,7 +21,7 @@ from partibus.bench.scenarios import TIMEOUT_S, Target, send
 from partibus.bench.statistics import percentiles
 from partibus.bench.temporary import TemporaryBroker
 from partibus.client import Client, connect
-from partibus.partition.ports import EntryState
+from partibus.partition.protocol.ports import EntryState
 
 _MIB = 2**20
 _DAY_MS = 24 * 3600 * 1000

@@ -24,7 +24,7 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.entities import EntityDescription, EntityOptions
 from partibus.node.node import Node
 from partibus.node.settings import Settings
-from partibus.partition.commands import Enqueue
+from partibus.partition.protocol.commands import Enqueue
 
 PARTITIONS = 16
 AT_ONCE = 2_000

@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
-from partibus.partition.keys import body_key, entry_key, subqueue_key
-from partibus.partition.ports import Store, Writes
+from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
+from partibus.partition.protocol.ports import Store, Writes
 from partibus.store.memory import MemoryStore
 from partibus.store.sqlite import Owner, SQLiteStore
 

@@ -15,8 +15,8 @@ from partibus.bench.process import cpu_s_when_quiet
 from partibus.bench.scenarios import receive, send
 from partibus.bench.temporary import TemporaryBroker
 from partibus.message import Message
-from partibus.partition.entry import Entry
-from partibus.partition.notes import COMPLETE, DELIVER, SEND
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.notes import COMPLETE, DELIVER, SEND
 from partibus.telemetry.recorder import PackedRecorder
 
 SAMPLE = 0.01

@@ -20,11 +20,11 @@ from typing import Any
 
 from partibus.clock import SystemClock
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.host import Timer
-from partibus.partition.options import PartitionOptions
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.host import Timer
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.store.sqlite.owner import Owner
 from partibus.store.sqlite.store import SQLiteStore
 from partibus.testing.simulated_topic import SimulatedFanOut, SimulatedSubscribers, everything

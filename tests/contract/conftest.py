@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.ports import Store
+from partibus.partition.protocol.ports import Store
 from tests.contract.stores import PLACES, Opener
 
 

@@ -1,9 +1,9 @@
-"""Takes a `partibus.partition.ports.RangeFrame` apart, by its description alone."""
+"""Takes a `partition.protocol.ports.RangeFrame` apart, by its description alone."""
 
 import struct
 from typing import NamedTuple
 
-from partibus.partition.ports import EntryRow, RangeFrame
+from partibus.partition.protocol.ports import EntryRow, RangeFrame
 
 
 class Packed(NamedTuple):

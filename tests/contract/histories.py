@@ -4,8 +4,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeVar
 
-from partibus.partition.keys import SHARED_BODY, body_key, entry_key, subqueue_key
-from partibus.partition.ports import CursorRow, SessionLockRow, Writes
+from partibus.partition.protocol.keys import SHARED_BODY, body_key, entry_key, subqueue_key
+from partibus.partition.protocol.ports import CursorRow, SessionLockRow, Writes
 
 PARTITIONS = (0, 1)
 SUBQUEUES = [subqueue_key(partition, kind) for partition in PARTITIONS for kind in (0, 1, 2)]

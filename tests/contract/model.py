@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from partibus.partition.ports import (
+from partibus.partition.protocol.ports import (
     CursorRow,
     DueRows,
     EntryRow,

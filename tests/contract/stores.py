@@ -6,8 +6,8 @@ from itertools import count
 from pathlib import Path
 
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
-from partibus.partition.keys import body_key, entry_key, subqueue_key
-from partibus.partition.ports import EntryState, Store, Writes
+from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
+from partibus.partition.protocol.ports import EntryState, Store, Writes
 from partibus.store.faulty import FaultSource, FaultyStore
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.store.owner import Owner

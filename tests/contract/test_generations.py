@@ -2,9 +2,9 @@
 
 import pytest
 
-from partibus.partition.generations import FIRST_NUMBER, LeftOff
-from partibus.partition.keys import NUMBERS_END
-from partibus.partition.ports import Snapshot, Store, StoreError, Writes
+from partibus.partition.protocol.generations import FIRST_NUMBER, LeftOff
+from partibus.partition.protocol.keys import NUMBERS_END
+from partibus.partition.protocol.ports import Snapshot, Store, StoreError, Writes
 from partibus.store.generations import GAP
 from tests.contract.stores import PARTITION, Opener, enqueued, positions
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from partibus.partition.keys import POSITION_MAX, body_key, entry_key, subqueue_key
-from partibus.partition.ports import (
+from partibus.partition.protocol.keys import POSITION_MAX, body_key, entry_key, subqueue_key
+from partibus.partition.protocol.ports import (
     FINISHED,
     CursorRow,
     EntryRow,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from partibus.partition.keys import body_key, entry_key, subqueue_key
-from partibus.partition.ports import FINISHED, EntryState, Fate, Store, Writes
+from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
+from partibus.partition.protocol.ports import FINISHED, EntryState, Fate, Store, Writes
 from tests.contract.frames import Packed, packed, unpack
 from tests.contract.stores import PARTITION, complete, enqueue
 

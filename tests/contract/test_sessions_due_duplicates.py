@@ -1,9 +1,9 @@
-"""What a store must do for sessions, due times, sequence numbers and remembered ids; see `partibus.partition.ports`."""
+"""What a store must do for sessions, due times, sequence numbers and remembered ids; see `partition.protocol.ports`."""
 
 import pytest
 
-from partibus.partition.keys import POSITION_MAX, body_key, entry_key, subqueue_key
-from partibus.partition.ports import CursorRow, DueRows, EntryState, Snapshot, Store, StoreError, Writes
+from partibus.partition.protocol.keys import POSITION_MAX, body_key, entry_key, subqueue_key
+from partibus.partition.protocol.ports import CursorRow, DueRows, EntryState, Snapshot, Store, StoreError, Writes
 from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, Opener, complete, enqueue, enqueued
 
 OTHER_QUEUE = subqueue_key(PARTITION + 1, 0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partibus.partition.keys import entry_key
-from partibus.partition.ports import LOCK_MS_MAX, CursorRow, SessionLockRow
+from partibus.partition.protocol.keys import entry_key
+from partibus.partition.protocol.ports import LOCK_MS_MAX, CursorRow, SessionLockRow
 from tests.contract.stores import PARTITION, QUEUE, Opener, enqueued, positions
 
 WRONG_MS = 1_700_600_000_000

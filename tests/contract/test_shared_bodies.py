@@ -2,8 +2,8 @@
 
 import pytest
 
-from partibus.partition.keys import REWRITTEN_BODY, SHARED_BODY, body_key, entry_key, subqueue_key
-from partibus.partition.ports import FINISHED, EntryState, Fate, Store, Writes
+from partibus.partition.protocol.keys import REWRITTEN_BODY, SHARED_BODY, body_key, entry_key, subqueue_key
+from partibus.partition.protocol.ports import FINISHED, EntryState, Fate, Store, Writes
 from partibus.store.postgresql import PostgreSQLStore
 from partibus.store.sqlite import SQLiteStore
 from tests.contract.stores import Opener

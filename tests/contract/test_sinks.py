@@ -4,8 +4,8 @@ from hashlib import blake2b
 
 import pytest
 
-from partibus.partition.keys import POSITION_MAX, entry_key, subqueue_key
-from partibus.partition.ports import CursorRow, SessionLockRow, Store, Writes
+from partibus.partition.protocol.keys import POSITION_MAX, entry_key, subqueue_key
+from partibus.partition.protocol.ports import CursorRow, SessionLockRow, Store, Writes
 from partibus.store.postgresql import PostgreSQLStore
 from partibus.store.sqlite import SQLiteStore
 from tests.contract.stores import PARTITION, QUEUE, Opener, enqueue, enqueued

@@ -1,10 +1,10 @@
-"""What every messaging store must do, asked of all of them; see `partibus.partition.ports.Store`."""
+"""What every messaging store must do, asked of all of them; see `partition.protocol.ports.Store`."""
 
 from threading import Event, Thread
 
 import pytest
 
-from partibus.partition.keys import (
+from partibus.partition.protocol.keys import (
     PARTITION_ROW_MAX,
     POSITION_MAX,
     REWRITTEN_BODY,
@@ -13,7 +13,7 @@ from partibus.partition.keys import (
     entry_key,
     subqueue_key,
 )
-from partibus.partition.ports import (
+from partibus.partition.protocol.ports import (
     EntryRow,
     EntryState,
     LockBatchRow,

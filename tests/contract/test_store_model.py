@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from partibus.partition.keys import SHARED_BODY, body_key
-from partibus.partition.ports import EntryRow, Store, StoreError, Writes
+from partibus.partition.protocol.keys import SHARED_BODY, body_key
+from partibus.partition.protocol.ports import EntryRow, Store, StoreError, Writes
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.store.postgresql import PostgreSQLStore
 from partibus.store.sqlite import SQLiteStore

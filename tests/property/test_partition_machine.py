@@ -22,13 +22,13 @@ from hypothesis.stateful import (
 
 from partibus.limits import PartitionLimits
 from partibus.message import Message
-from partibus.partition import commands as c
-from partibus.partition.commands import LockToken, Outcome
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.lane import Lane
-from partibus.partition.machine import Partition
-from partibus.partition.options import PartitionOptions
-from partibus.partition.residency import Cold
+from partibus.partition.core.lane import Lane
+from partibus.partition.core.machine import Partition
+from partibus.partition.core.residency import Cold
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol.commands import LockToken, Outcome
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.options import PartitionOptions
 from partibus.store.memory import MemoryStore
 from partibus.testing.cursor_model import CursorState
 from partibus.testing.lockstep import ROW, Lockstep

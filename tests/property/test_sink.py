@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.options import PartitionOptions
-from partibus.partition.sink import NEVER_COMMITTED
+from partibus.partition.core.sink import NEVER_COMMITTED
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
 from tests.unit.partition.one_partition import ROW, OnePartition
 from tests.unit.partition.test_sink import SINK, message, row_id, stored
 

@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from partibus.limits import PartitionLimits
 from partibus.message import Message, with_application_properties
-from partibus.partition import journal, publish
-from partibus.partition.commands import Outcome
-from partibus.partition.options import PartitionOptions
+from partibus.partition.core import journal, publish
+from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.options import PartitionOptions
 from partibus.store.memory import MemoryStore
 from partibus.store.tables import Tables
 from partibus.testing.invariants import name_in

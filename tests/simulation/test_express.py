@@ -11,10 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from partibus.message import Message
-from partibus.partition import commits, write_behind
-from partibus.partition.express import Express
-from partibus.partition.options import PartitionOptions
-from partibus.partition.slot import Slot
+from partibus.partition.core import write_behind
+from partibus.partition.core.express import Express
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime import commits
+from partibus.partition.runtime.slot import Slot
 from partibus.testing import invariants, topic_simulation
 from partibus.testing.invariants import BrokenPromise
 from partibus.testing.simulation import CALM_CRASH_CHANCE, CALM_FAULTS, EXPRESS_BOUND_MS, Simulation

@@ -17,18 +17,19 @@ from partibus.forwarding import pump as pump_module
 from partibus.forwarding.destination import Destination, Outgoing, Undeliverable, prepare
 from partibus.forwarding.pump import Pump
 from partibus.message import Message
-from partibus.partition import commands as c
-from partibus.partition import commits, enqueue, hand_out, sweeps
-from partibus.partition import replies as r
-from partibus.partition.events import Event
-from partibus.partition.generations import Generation
-from partibus.partition.inbound import new_ones
-from partibus.partition.journal import record
-from partibus.partition.lane import Lane
-from partibus.partition.ports import Writes
-from partibus.partition.state import PartitionState
-from partibus.partition.step import Step
-from partibus.partition.subqueue import Subqueue
+from partibus.partition.core import enqueue, hand_out, sweeps
+from partibus.partition.core.events import Event
+from partibus.partition.core.inbound import new_ones
+from partibus.partition.core.journal import record
+from partibus.partition.core.lane import Lane
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.core.subqueue import Subqueue
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.generations import Generation
+from partibus.partition.protocol.ports import Writes
+from partibus.partition.runtime import commits
 from partibus.store.memory import MemoryDisk
 from partibus.testing.forwarding_simulation import STEPS, ForwardingSimulation
 from partibus.testing.invariants import BrokenPromise

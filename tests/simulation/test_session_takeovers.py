@@ -12,14 +12,15 @@ import pytest
 from partibus.cluster.serving import Serving
 from partibus.cluster.unsure import Unsure
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import executed, loaded, session_resume
-from partibus.partition import replies as r
-from partibus.partition.keys import subqueue_key
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Store
-from partibus.partition.runtime import StoreRuntime
-from partibus.partition.sessions import AWAY_MS, Sessions
+from partibus.partition.core import loaded, session_resume
+from partibus.partition.core.sessions import AWAY_MS, Sessions
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import subqueue_key
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Store
+from partibus.partition.runtime import executed
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.session_source import Resuming, SessionSource

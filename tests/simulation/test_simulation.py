@@ -12,27 +12,28 @@ from typing import Any
 
 import pytest
 
-from partibus.partition import commands as c
-from partibus.partition import commits, hand_out, loading, settlement, sweeps, transactions
-from partibus.partition import load_requests as w
-from partibus.partition import put_back as put_back_module
-from partibus.partition import replies as r
-from partibus.partition.commit_queue import CommitQueue
-from partibus.partition.duplicates import DuplicateIds
-from partibus.partition.entry import Entry
-from partibus.partition.events import Event
-from partibus.partition.journal import record
-from partibus.partition.lane import Lane
-from partibus.partition.ports import Store, Writes
-from partibus.partition.put_back import put_back
-from partibus.partition.reading import read
-from partibus.partition.replies import Accepted, Granted
-from partibus.partition.runtime import StoreRuntime
-from partibus.partition.sessions import Session, Sessions
-from partibus.partition.slot import Slot
-from partibus.partition.state import PartitionState
-from partibus.partition.step import Step
-from partibus.partition.subqueue import Subqueue
+from partibus.partition.core import hand_out, settlement, sweeps, transactions
+from partibus.partition.core import put_back as put_back_module
+from partibus.partition.core.duplicates import DuplicateIds
+from partibus.partition.core.events import Event
+from partibus.partition.core.journal import record
+from partibus.partition.core.lane import Lane
+from partibus.partition.core.put_back import put_back
+from partibus.partition.core.sessions import Session, Sessions
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.core.subqueue import Subqueue
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.ports import Store, Writes
+from partibus.partition.protocol.replies import Accepted, Granted
+from partibus.partition.runtime import commits, loading
+from partibus.partition.runtime.commit_queue import CommitQueue
+from partibus.partition.runtime.reading import read
+from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.slot import Slot
 from partibus.store.faulty import FaultSource
 from partibus.testing.invariants import BrokenPromise
 from partibus.testing.simulation import Simulation

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from partibus.partition import commands as c
-from partibus.partition import journal, machine, publish, sweeps, topic
-from partibus.partition import replies as r
-from partibus.partition.commit_queue import CommitQueue
-from partibus.partition.entry import Entry
-from partibus.partition.fan_out import Plan, Planned
-from partibus.partition.ports import Writes
-from partibus.partition.state import PartitionState
-from partibus.partition.step import Step
+from partibus.partition.core import journal, machine, publish, sweeps
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.fan_out import Plan, Planned
+from partibus.partition.protocol.ports import Writes
+from partibus.partition.runtime import topic
+from partibus.partition.runtime.commit_queue import CommitQueue
 from partibus.store.tables import Tables
 from partibus.testing.invariants import BrokenPromise
 from partibus.testing.topic_simulation import TopicSimulation

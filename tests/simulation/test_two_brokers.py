@@ -17,12 +17,12 @@ from partibus.cluster.guest_store import GuestStore
 from partibus.cluster.remote_store import RemoteBroker, RemoteStore
 from partibus.cluster.serving import Serving
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.machine import Partition
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Store
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.core.machine import Partition
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Store
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers
 from partibus.routing.store_access import StoreRoute
 from partibus.store.memory import MemoryDisk, MemoryStore

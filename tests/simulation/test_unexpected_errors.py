@@ -14,14 +14,14 @@ import pytest
 
 import partibus.partition
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import load_requests as w
-from partibus.partition import replies as r
-from partibus.partition.machine import Partition
-from partibus.partition.options import PartitionOptions
-from partibus.partition.runtime import StoreRuntime
-from partibus.partition.slot import Slot
-from partibus.partition.step import Step
+from partibus.partition.core.machine import Partition
+from partibus.partition.core.step import Step
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.slot import Slot
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.invariants import BrokenPromise
 from partibus.testing.simulated_host import SimulatedHost, Timeline

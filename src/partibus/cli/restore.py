@@ -8,7 +8,7 @@ from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, print_json
 from partibus.errors import InvalidOperation
 from partibus.namespace.namespace_options import DEFAULT_NAME
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.restore.progress import Progress
 from partibus.restore.run import Source, find, make_side_entity
 from partibus.restore.run import restore as run

@@ -358,7 +358,7 @@ def open_ranges(connection: str, entity: str) -> RangeClient:
 
 _Column = Literal["q", "i", "B"]
 _COLUMNS: tuple[_Column, ...] = ("q", "q", "q", "q", "i", "i", "B")
-"""Formats of a frame's columns, in their order (`partibus.partition.ports.RangeFrame`)."""
+"""Formats of a frame's columns, in their order (`partition.protocol.ports.RangeFrame`)."""
 _WIDTH: dict[_Column, int] = {"q": 8, "i": 4, "B": 1}
 ROW_BYTES = sum(_WIDTH[column] for column in _COLUMNS)
 """Of a frame, for each message, beside its stored form."""

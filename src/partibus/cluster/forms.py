@@ -19,11 +19,11 @@ from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode
 from partibus.limits import PartitionLimits
 from partibus.message import Message
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.entry import Entry
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import EntryRow, FateRow
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import EntryRow, FateRow
 
 Form = Any
 """An instance of one of the generated classes."""

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
 
 if TYPE_CHECKING:
     from partibus.cluster.guest_store import GuestStore

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from partibus.cluster.forms import renumber
 from partibus.cluster.guest_holdings import Accepting, GuestReceiver, Locking, Reservation
 from partibus.cluster.wire import Ask, Condition, Dropped, decode_options, value_of
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.answers import OnReply
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.answers import OnReply
 from partibus.routing.store_access import StoreAccess
 
 if TYPE_CHECKING:

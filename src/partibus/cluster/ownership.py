@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, Protocol
 
 from partibus.cluster.handshake import Identity
 from partibus.cluster.store_facts import facts_of
-from partibus.partition.host import Host
-from partibus.partition.ports import Store
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol.host import Host
+from partibus.partition.protocol.ports import Store
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
 
 OpenStore = Callable[[int], Store]
-"""Opens the store with a number; blocks. Raises `partibus.partition.ports.StoreError`."""
+"""Opens the store with a number; blocks. Raises `partition.protocol.ports.StoreError`."""
 
 MakeRuntime = Callable[[int, Callable[[], Store]], StoreRuntime]
 """A runtime for a store that is not open yet."""

@@ -40,11 +40,11 @@ from partibus.cluster.wire import (
     value_of,
 )
 from partibus.limits import PeerLimits
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.answers import OnReply
-from partibus.partition.executed import OnFound
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.answers import OnReply
+from partibus.partition.runtime.executed import OnFound
 from partibus.routing.store_access import CAN_WAIT, StoreRoute
 from partibus.throttling.allocator import Ask as CreditAsk
 from partibus.throttling.allocator import Grant

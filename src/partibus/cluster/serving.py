@@ -29,7 +29,7 @@ from partibus.cluster.wire import (
     Unregister,
     WireError,
 )
-from partibus.partition import replies as r
+from partibus.partition.protocol import replies as r
 from partibus.routing.store_access import StoreAccess, memory_of
 from partibus.throttling.allocator import Ask as CreditAsk
 from partibus.throttling.allocator import Grant
@@ -68,7 +68,7 @@ class Serving:
             guest.look(number, why)
 
     def asker_of(self, request: int) -> tuple[str, int] | None:
-        """See `partibus.partition.executed.AskerOf`."""
+        """See `partition.runtime.executed.AskerOf`."""
         base = request >> BASE_BITS
         asker = self._askers.get(base) if base else None
         return None if asker is None else (asker, request - (base << BASE_BITS))

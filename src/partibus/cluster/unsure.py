@@ -17,11 +17,11 @@ not ask.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.answers import OnReply
-from partibus.partition.executed import answer_of
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.answers import OnReply
+from partibus.partition.runtime.executed import answer_of
 from partibus.routing.store_access import StoreRoute, memory_of
 
 WAIT_S = 15.0

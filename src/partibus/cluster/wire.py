@@ -19,7 +19,7 @@ import msgspec
 
 from partibus.amqp.errors import DecodeError
 from partibus.cluster.forms import COMMAND_FORMS, OPTIONS_FORM, REPLY_FORMS, Form, from_form, to_form
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol.options import PartitionOptions
 
 VERSION = 2
 """Of the frames and of how a channel begins."""
@@ -105,7 +105,7 @@ class Dropped(msgspec.Struct, array_like=True, tag=161, forbid_unknown_fields=Tr
 
 
 class Condition(msgspec.Struct, array_like=True, tag=162, forbid_unknown_fields=True):
-    """What `partibus.partition.runtime.StoreRuntime` says of itself, when it has changed."""
+    """What `partition.runtime.runtime.StoreRuntime` says of itself, when it has changed."""
 
     store: int
     failure: str | None

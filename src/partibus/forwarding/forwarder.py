@@ -9,9 +9,9 @@ from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
-from partibus.partition.generations import Generation
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol.generations import Generation
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.store_access import StoreAccess
 

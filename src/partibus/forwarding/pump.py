@@ -12,7 +12,7 @@ has got. So does it when the source has forgotten that something was forwarded, 
 again. A partition that can't take anything holds up the others only when its messages fill the pump's window.
 
 A pump lives as long as the source's store is in use here. There may be another one at a broker that has lost the store
-and does not know it; see `partibus.partition.outbound` for why that does no harm.
+and does not know it; see `partition.core.outbound` for why that does no harm.
 """
 
 import struct
@@ -31,12 +31,20 @@ from partibus.forwarding.destination import (
     prepare_transfer,
 )
 from partibus.message import Message, without_destination
-from partibus.partition.commands import CancelReceive, Command, Enqueue, Forwarded, LockToken, Receive, ReturnReserved
-from partibus.partition.entry import Entry
-from partibus.partition.generations import Generation, generation_of, origin_key
-from partibus.partition.keys import SubqueueKind, subqueue_key
-from partibus.partition.options import PartitionOptions
-from partibus.partition.replies import Accepted, Failed, Granted, ReceiveRefused
+from partibus.partition.protocol.commands import (
+    CancelReceive,
+    Command,
+    Enqueue,
+    Forwarded,
+    LockToken,
+    Receive,
+    ReturnReserved,
+)
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.generations import Generation, generation_of, origin_key
+from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.replies import Accepted, Failed, Granted, ReceiveRefused
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import COUNTER_BITS
 from partibus.routing.store_access import StoreAccess

@@ -13,14 +13,14 @@ from partibus.filters.matcher import Subscription as Matched
 from partibus.message import Message
 from partibus.namespace.entities import EntityDescription
 from partibus.namespace.namespace import Queue, Subscription, Topic, TopicsByRow
-from partibus.partition.fan_out import Plan, Unfiltered
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol.fan_out import Plan, Unfiltered
+from partibus.partition.protocol.options import PartitionOptions
 
 MakeOptions = Callable[[Queue], PartitionOptions]
 
 
 class TopicSubscribers:
-    """The `partibus.partition.fan_out.Subscribers` of a broker."""
+    """The `partition.protocol.fan_out.Subscribers` of a broker."""
 
     def __init__(self, topics_by_row: TopicsByRow, make_options: MakeOptions) -> None:
         self._topics_by_row = topics_by_row
@@ -102,7 +102,7 @@ _MADE_MAX = 20_000
 
 
 class TopicFanOut:
-    """The `partibus.partition.fan_out.FanOut` of one partition of a topic, in one version of the topic."""
+    """The `partition.protocol.fan_out.FanOut` of one partition of a topic, in one version of the topic."""
 
     __slots__ = ("_options", "_places", "_rules", "rows", "topic_id", "version")
 

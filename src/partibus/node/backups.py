@@ -10,7 +10,7 @@ from threading import Event, Thread
 from partibus.clock import SystemClock
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError, StoreUnavailable
 from partibus.namespace.catalog_file import FILE_NAME
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.backup import Backup, back_up, store_file
 from partibus.store.sqlite.backup import BackupStopped
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.namespaces import Namespaces
-from partibus.partition.answers import OnReply
-from partibus.partition.commands import Inspect
-from partibus.partition.generations import count_positions
-from partibus.partition.replies import CursorInfo, Inspected
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol.commands import Inspect
+from partibus.partition.protocol.generations import count_positions
+from partibus.partition.protocol.replies import CursorInfo, Inspected
+from partibus.partition.runtime.answers import OnReply
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.routing.arrivals import end_of, passed_over_in
 from partibus.routing.partitions import PartitionHandle
 

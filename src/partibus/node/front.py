@@ -38,10 +38,10 @@ from partibus.node.settings import Ports, Settings
 from partibus.node.tls import ServerTls, TlsListener, fit_certificate
 from partibus.node.tracing import Tracing
 from partibus.node.unit_watch import UnitWatch
-from partibus.partition.host import Host
-from partibus.partition.meters import Meters
-from partibus.partition.ports import Store
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.core.meters import Meters
+from partibus.partition.protocol.host import Host
+from partibus.partition.protocol.ports import Store
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.rehearsals import Rehearsals, to_plain
 from partibus.routing.store_access import StoreAccess

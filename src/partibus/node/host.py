@@ -240,7 +240,7 @@ class _Crew:
 
 
 class AsyncioHost:
-    """`partibus.partition.host.Host` of one store in production."""
+    """`partition.protocol.host.Host` of one store in production."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, writers: int = WRITERS, readers: int = READERS) -> None:
         """``writers`` and ``readers``: how many threads; see `beside` and `of_distant_store`."""

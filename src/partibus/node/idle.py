@@ -20,7 +20,7 @@ from partibus.clock import Clock
 from partibus.errors import PartibusError
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
-from partibus.partition.replies import Inspected
+from partibus.partition.protocol.replies import Inspected
 from partibus.routing.inspect import inspect_all
 
 log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from partibus.namespace.keys_file import FILE_NAME as KEYS_FILE
 from partibus.namespace.keys_file import load_policies
 from partibus.node.joined_mark import MARK
 from partibus.node.settings import Settings
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.opening import StorePlace, find_distant_stores
 
 if TYPE_CHECKING:

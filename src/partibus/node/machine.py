@@ -45,8 +45,8 @@ from partibus.node.settings import Settings
 from partibus.node.stored_time import stored_time
 from partibus.node.telemetry import Telemetry
 from partibus.node.tls import make_context, prepare_certificate
-from partibus.partition.ports import Store
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol.ports import Store
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.store.opening import Opener
 from partibus.store.owner import Owner as StoreOwner
 from partibus.store.sqlite.directory import lock_data_directory

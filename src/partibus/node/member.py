@@ -37,8 +37,8 @@ from partibus.node.metrics import Measurements, packed, unpacked
 from partibus.node.settings import Ports, settings_from_plain
 from partibus.node.stored_time import stored_time
 from partibus.node.telemetry import Telemetry
-from partibus.partition.ports import Store, StoreError
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol.ports import Store, StoreError
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.store.opening import Opener, StorePlace
 from partibus.store.owner import Owner as StoreOwner
 

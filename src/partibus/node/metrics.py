@@ -1,7 +1,7 @@
 """What one broker counts and measures, as plain values that travel between processes; `docs/metrics.md` says what they
 mean, `partibus.frontends.rest.metrics` writes them down.
 
-Counting costs a few additions per batch (`partibus.partition.meters`, `partibus.namespace.requests`). The rest is
+Counting costs a few additions per batch (`partition.core.meters`, `partibus.namespace.requests`). The rest is
 looked at when somebody asks, and what waits in the stores at most every `COUNT_S`. Who asks must not be noticed by who
 sends: the work goes on in slices of `SLICE_S`, between which the loop does what else there is.
 """
@@ -24,11 +24,11 @@ from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.tiers import Tier
 from partibus.node.cursor_watch import CursorFacts, CursorWatch, Retained
-from partibus.partition.commands import Inspect
-from partibus.partition.keys import KIND_BITS, SubqueueKind
-from partibus.partition.meters import COMMITTED, PARTITION_NUMBERS, TALLIED, Meters, Tally
-from partibus.partition.replies import Inspected
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.core.meters import COMMITTED, PARTITION_NUMBERS, TALLIED, Meters, Tally
+from partibus.partition.protocol.commands import Inspect
+from partibus.partition.protocol.keys import KIND_BITS, SubqueueKind
+from partibus.partition.protocol.replies import Inspected
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from partibus.node.settings import Settings
 from partibus.node.stored_time import stored_time
 from partibus.node.telemetry import Telemetry
 from partibus.node.tls import prepare_certificate
-from partibus.partition.fan_out import FanOut
-from partibus.partition.ports import Store, StoreError
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol.fan_out import FanOut
+from partibus.partition.protocol.ports import Store, StoreError
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.store.opening import Opener, StorePlace, find_stores, open_each
 from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import lock_data_directory
@@ -149,7 +149,7 @@ class Node:
         self._front.time_jumped()
 
     def fan_out(self, row: int) -> FanOut | None:
-        """See `partibus.partition.fan_out.Subscribers`."""
+        """See `partition.protocol.fan_out.Subscribers`."""
         return self._front.subscribers.fan_out(row)
 
     # -- what `partibus.node.front.Whole` asks for -------------------------------------------------------------------

@@ -4,7 +4,7 @@ from partibus.forwarding.forwarder import targets_of
 from partibus.limits import Limits
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.namespace import Queue
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol.options import PartitionOptions
 
 
 def partition_options(queue: Queue, limits: Limits) -> PartitionOptions:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from partibus.clock import Clock, SystemClock
 from partibus.node.settings import Settings
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.opening import CheckTime
 
 _DRIFT_MAX_MS = 1_000

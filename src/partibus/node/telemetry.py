@@ -9,7 +9,7 @@ from partibus.namespace.broker import Broker
 from partibus.namespace.namespace import Namespace, Topic
 from partibus.namespace.namespaces import Namespaces
 from partibus.node.settings import Settings
-from partibus.partition.meters import Meters
+from partibus.partition.core.meters import Meters
 from partibus.telemetry.settings import OFF
 from partibus.throttling.counters import OPERATIONS, Operation
 from partibus.throttling.uses import Use, Uses

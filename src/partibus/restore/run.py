@@ -20,8 +20,8 @@ from partibus.namespace.durations import UNLIMITED_TEXT
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.namespace_options import DEFAULT_NAME
 from partibus.namespace.properties import queue_properties
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.ports import EntryRow
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.ports import EntryRow
 from partibus.restore.messages import outgoing
 from partibus.restore.progress import Progress
 from partibus.store.backup import CATALOG, read_backup, store_file
@@ -52,7 +52,7 @@ class Source(NamedTuple):
 def find(backup: Path, name: str, namespace: str = DEFAULT_NAME) -> Source:
     """Look up an entity in a backup.
 
-    Raises `EntityNotFound` for an unknown entity or namespace, `partibus.partition.ports.StoreError` when the directory
+    Raises `EntityNotFound` for an unknown entity or namespace, `partition.protocol.ports.StoreError` when the directory
     is no
     backup, and `InvalidOperation` for a topic, or when the backup lacks a store with messages of the entity.
     """

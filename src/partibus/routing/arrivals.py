@@ -7,9 +7,9 @@ all sub-queues together get so many looks a second, whoever waits. Nobody is ask
 
 from collections.abc import Callable, Mapping
 
-from partibus.partition.generations import passed_over
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.replies import Failed, Inspected
+from partibus.partition.protocol.generations import passed_over
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Failed, Inspected
 from partibus.routing.detour import CallLater, Timer
 from partibus.routing.entity import EntityRoute
 from partibus.routing.inspect import inspect_all

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from partibus.errors import PartibusError
-from partibus.partition.entry import Entry
-from partibus.partition.replies import Granted, Locked
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.replies import Granted, Locked
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.receive import OnFailed, OnGranted
 

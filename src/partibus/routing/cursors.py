@@ -20,9 +20,9 @@ from partibus.errors import (
     moment,
     shown,
 )
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.cursors import CURSORS_MAX
+from partibus.partition.core.cursors import CURSORS_MAX
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle, error_of
 

@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from partibus.partition.answers import OnReply
-from partibus.partition.commands import (
+from partibus.partition.protocol.commands import (
     CancelAccept,
     CancelReceive,
     Command,
@@ -26,8 +25,9 @@ from partibus.partition.commands import (
     ReturnReserved,
     Settle,
 )
-from partibus.partition.options import PartitionOptions
-from partibus.partition.replies import Failed, refused
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.replies import Failed, refused
+from partibus.partition.runtime.answers import OnReply
 from partibus.routing.partitions import PartitionHandle
 
 LATE_MAX = 5_000

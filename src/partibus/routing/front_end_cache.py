@@ -24,9 +24,17 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from partibus.partition.commands import CancelReceive, LockReserved, LockToken, Outcome, Receive, ReturnReserved, Settle
-from partibus.partition.entry import Entry
-from partibus.partition.replies import Failed, Granted, Locked, ReceiveRefused
+from partibus.partition.protocol.commands import (
+    CancelReceive,
+    LockReserved,
+    LockToken,
+    Outcome,
+    Receive,
+    ReturnReserved,
+    Settle,
+)
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.replies import Failed, Granted, Locked, ReceiveRefused
 from partibus.routing.cached_source import CachedSource
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 from partibus.routing.receive import OnFailed, OnGranted

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from partibus.partition.commands import Inspect
-from partibus.partition.replies import Failed, Inspected
+from partibus.partition.protocol.commands import Inspect
+from partibus.partition.protocol.replies import Failed, Inspected
 from partibus.routing.entity import EntityRoute
 
 

@@ -12,11 +12,11 @@ from partibus.errors import (
     StoreUnavailable,
     shown,
 )
-from partibus.partition.answers import OnReply
-from partibus.partition.commands import Command, Enqueue, Inspect, Outcome, Settle, Tick
-from partibus.partition.options import PartitionOptions
-from partibus.partition.replies import CursorHeld, Failed, ReceiveRefused, Refused
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol.commands import Command, Enqueue, Inspect, Outcome, Settle, Tick
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.replies import CursorHeld, Failed, ReceiveRefused, Refused
+from partibus.partition.runtime.answers import OnReply
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from partibus.errors import PartibusError
-from partibus.partition.commands import CancelReceive, Receive
-from partibus.partition.replies import Failed, Granted, ReceiveRefused
+from partibus.partition.protocol.commands import CancelReceive, Receive
+from partibus.partition.protocol.replies import Failed, Granted, ReceiveRefused
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 
 OnGranted = Callable[[PartitionHandle, Granted], None]

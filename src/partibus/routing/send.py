@@ -11,9 +11,9 @@ from typing import Any
 
 from partibus.errors import PartibusError
 from partibus.message import Message, with_destination
-from partibus.partition.commands import CancelScheduled, Enqueue
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.replies import Accepted, Failed
+from partibus.partition.protocol.commands import CancelScheduled, Enqueue
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Accepted, Failed
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.slots import partition_for_key

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from partibus.partition.answers import OnReply
-from partibus.partition.commands import AcceptSession, CancelAccept, ReleaseSession
-from partibus.partition.replies import ReceiveRefused, SessionAccepted
+from partibus.partition.protocol.commands import AcceptSession, CancelAccept, ReleaseSession
+from partibus.partition.protocol.replies import ReceiveRefused, SessionAccepted
+from partibus.partition.runtime.answers import OnReply
 from partibus.routing.partitions import Numbers, PartitionHandle
 
 

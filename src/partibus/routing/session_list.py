@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from partibus.errors import PartibusError
-from partibus.partition.commands import ListSessions
-from partibus.partition.replies import Failed
+from partibus.partition.protocol.commands import ListSessions
+from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 
 PAGE_MAX = 1_000

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from partibus.errors import SessionLockLost
-from partibus.partition.commands import CancelReceive, Receive
-from partibus.partition.host import Timer
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.replies import Failed, Granted, ReceiveRefused, SessionAccepted
+from partibus.partition.protocol.commands import CancelReceive, Receive
+from partibus.partition.protocol.host import Timer
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Failed, Granted, ReceiveRefused, SessionAccepted
 from partibus.routing.partitions import Numbers, error_of
 from partibus.routing.receive import OnFailed, OnGranted
 from partibus.routing.session_hold import SessionHold

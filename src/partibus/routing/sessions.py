@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from partibus.errors import PartibusError, SessionCannotBeLocked, StoreUnavailable, Timeout
-from partibus.partition.replies import CursorHeld, Failed, ReceiveRefused, SessionAccepted
+from partibus.partition.protocol.replies import CursorHeld, Failed, ReceiveRefused, SessionAccepted
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.slots import partition_for_key

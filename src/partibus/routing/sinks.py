@@ -15,8 +15,8 @@ from typing import Any
 
 from partibus.errors import PartibusError
 from partibus.message import Message
-from partibus.partition.commands import CommitSink, Enqueue
-from partibus.partition.replies import Accepted, Done
+from partibus.partition.protocol.commands import CommitSink, Enqueue
+from partibus.partition.protocol.replies import Accepted, Done
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import error_of
 from partibus.routing.slots import partition_for_key

@@ -13,8 +13,7 @@ as a take-over takes, instead of being refused.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from partibus.partition.answers import OnReply
-from partibus.partition.commands import (
+from partibus.partition.protocol.commands import (
     Command,
     Receive,
     ReleaseSession,
@@ -22,10 +21,11 @@ from partibus.partition.commands import (
     RenewSession,
     Settle,
 )
-from partibus.partition.executed import OnFound
-from partibus.partition.host import Timer
-from partibus.partition.options import PartitionOptions
-from partibus.partition.replies import Failed, refused
+from partibus.partition.protocol.host import Timer
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.replies import Failed, refused
+from partibus.partition.runtime.answers import OnReply
+from partibus.partition.runtime.executed import OnFound
 
 CAN_WAIT: frozenset[type] = frozenset((Settle, RenewLocks, RenewSession, ReleaseSession))
 """What makes sense only of locks that outlive the owner. Sends do not wait: they go elsewhere, or are the client's to
@@ -37,7 +37,7 @@ TRIES_MAX = 5
 
 
 class StoreAccess(Protocol):
-    """The partitions of one store, as `partibus.partition.runtime.StoreRuntime` offers them. All on the loop."""
+    """The partitions of one store, as `partition.runtime.runtime.StoreRuntime` offers them. All on the loop."""
 
     @property
     def failure(self) -> str | None:

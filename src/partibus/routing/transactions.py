@@ -24,8 +24,8 @@ from partibus.errors import (
 )
 from partibus.limits import TransactionLimits
 from partibus.message import Message, with_destination
-from partibus.partition.commands import Enqueue, Settle, TakeNumbers, Transact
-from partibus.partition.replies import Accepted, Failed, Refused, Settled, Transacted, TransactionRefused
+from partibus.partition.protocol.commands import Enqueue, Settle, TakeNumbers, Transact
+from partibus.partition.protocol.replies import Accepted, Failed, Refused, Settled, Transacted, TransactionRefused
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.slots import partition_for_key

@@ -18,7 +18,7 @@ STATES = {
     1: "deferred",
     2: "scheduled",
     3: "delayed",
-    # What a cursor keeps of messages that have left: 16 and the fate (`partibus.partition.ports`).
+    # What a cursor keeps of messages that have left: 16 and the fate (`partition.protocol.ports`).
     16: "completed",
     17: "received_and_deleted",
     18: "dead_lettered",

@@ -18,7 +18,7 @@ from threading import Event
 from typing import Any, NamedTuple
 
 from partibus.durable import replace_file
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite.backup import Moment, check_directory, copy_changed, copy_store
 
 LIST = "backup.json"

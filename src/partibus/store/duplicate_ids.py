@@ -41,7 +41,7 @@ class DuplicateIds:
         self._ids.pop(partition_row, None)
 
     def find(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """See `partibus.partition.ports.Store.find_duplicates`."""
+        """See `partition.protocol.ports.Store.find_duplicates`."""
         found: dict[bytes, int] = {}
         for bucket, remembered in self._ids.get(partition_row, {}).items():
             if bucket >= first_bucket:
@@ -52,7 +52,7 @@ class DuplicateIds:
         return found
 
     def scan(self, partition_row: int, after: tuple[int, bytes], max_ids: int) -> list[tuple[int, bytes, int]]:
-        """See `partibus.partition.ports.Store.scan_duplicates`."""
+        """See `partition.protocol.ports.Store.scan_duplicates`."""
         behind = (
             (bucket, message_id, accepted_ms)
             for bucket, ids in sorted(self._ids.get(partition_row, {}).items())

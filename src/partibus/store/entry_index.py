@@ -4,8 +4,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
-from partibus.partition.keys import POSITION_BITS, POSITION_MAX, SHARED_BODY, entry_key
-from partibus.partition.ports import EntryState
+from partibus.partition.protocol.keys import POSITION_BITS, POSITION_MAX, SHARED_BODY, entry_key
+from partibus.partition.protocol.ports import EntryState
 
 
 class StoredEntry(NamedTuple):

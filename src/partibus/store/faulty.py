@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from partibus.partition.generations import Generation
-from partibus.partition.ports import (
+from partibus.partition.protocol.generations import Generation
+from partibus.partition.protocol.ports import (
     ENTRY_COLUMNS,
     DueRows,
     EntryRow,
@@ -114,7 +114,7 @@ class Reopenable(Protocol):
 
 
 class FaultyStore:
-    """A `partibus.partition.ports.Store` that lets ``source`` decide what goes wrong with ``inner``."""
+    """A `partition.protocol.ports.Store` that lets ``source`` decide what goes wrong with ``inner``."""
 
     def __init__(self, inner: Store, source: FaultSource) -> None:
         self.inner = inner

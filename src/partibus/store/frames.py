@@ -1,4 +1,4 @@
-"""Packs entries into one piece, as `partibus.partition.ports.RangeFrame` lays them out.
+"""Packs entries into one piece, as `partition.protocol.ports.RangeFrame` lays them out.
 
 A database answers with 40 bytes a row, big-endian as its own functions make them: position; state (8 bits) and sequence
 counter; enqueued ms; due ms; delivery count and size of the message (32 bits each). They become columns here without a
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Self
 
-from partibus.partition.ports import EntryRow, RangeFrame
+from partibus.partition.protocol.ports import EntryRow, RangeFrame
 
 NOT_DUE = -1
 

@@ -1,10 +1,10 @@
-"""Draws the generations of stores (`partibus.partition.generations`)."""
+"""Draws the generations of stores (`partition.protocol.generations`)."""
 
 import secrets
 from collections.abc import Callable
 
-from partibus.partition.generations import FIRST_NUMBER, ID_BITS, Generation
-from partibus.partition.keys import NUMBERS_END
+from partibus.partition.protocol.generations import FIRST_NUMBER, ID_BITS, Generation
+from partibus.partition.protocol.keys import NUMBERS_END
 
 Draw = Callable[[int], int]
 """Draws a number below the given one."""

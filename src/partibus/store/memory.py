@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from threading import Lock
 
-from partibus.partition.generations import Generation
-from partibus.partition.ports import (
+from partibus.partition.protocol.generations import Generation
+from partibus.partition.protocol.ports import (
     BODY_COLUMNS,
     ENTRY_COLUMNS,
     LOCK_MS_MAX,
@@ -73,7 +73,7 @@ class MemoryDisk:
 
 
 class MemoryStore:
-    """A `partibus.partition.ports.Store` on a `MemoryDisk`. Opening it fences off whoever had the disk before."""
+    """A `partition.protocol.ports.Store` on a `MemoryDisk`. Opening it fences off whoever had the disk before."""
 
     def __init__(self, disk: MemoryDisk | None = None, name: str = "memory") -> None:
         """Open the disk, or a new one."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from partibus.durable import replace_file
-from partibus.partition.ports import Store, StoreError
+from partibus.partition.protocol.ports import Store, StoreError
 from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import STORES_DEFAULT, make_stores, open_store, store_id

@@ -34,9 +34,9 @@ class SinkIds:
             del self._batches[place]
 
     def find(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-        """See `partibus.partition.ports.Store.find_sink_ids`."""
+        """See `partition.protocol.ports.Store.find_sink_ids`."""
         return self._batches.get((partition_row, sink), {}).keys() & set(ids)
 
     def count(self, partition_row: int, sink: int, batch: int) -> int:
-        """See `partibus.partition.ports.Store.count_sink_ids`."""
+        """See `partition.protocol.ports.Store.count_sink_ids`."""
         return sum(of <= batch for of in self._batches.get((partition_row, sink), {}).values())

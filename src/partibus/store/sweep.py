@@ -8,7 +8,7 @@ removes the rows. Partition rows are never used again, so what is left meanwhile
 from collections.abc import Callable, Iterable
 from threading import Event, Lock, Thread
 
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 
 SLICE_ROWS = 500
 """Entries, and as many bodies, in one transaction: some 3 ms."""

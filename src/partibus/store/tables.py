@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Self, TypeVar
 
-from partibus.partition.generations import FIRST_NUMBER, Generation, LeftOff, left_off
-from partibus.partition.keys import (
+from partibus.partition.protocol.generations import FIRST_NUMBER, Generation, LeftOff, left_off
+from partibus.partition.protocol.keys import (
     KIND_BITS,
     POSITION_BITS,
     POSITION_MAX,
@@ -17,7 +17,7 @@ from partibus.partition.keys import (
     kind_of,
     subqueue_key,
 )
-from partibus.partition.ports import (
+from partibus.partition.protocol.ports import (
     BODY_COLUMNS,
     DUPLICATE_COLUMNS,
     ENTRY_COLUMNS,
@@ -81,7 +81,7 @@ class Tables:
         self.session_locks: dict[tuple[int, str], SessionLockRow] = {}
         self.generations: tuple[Generation, ...] = (Generation(FIRST_NUMBER, 0),)
         self.left_off: dict[int, tuple[LeftOff, ...]] = {}
-        """By partition row; see `partibus.partition.generations.left_off`."""
+        """By partition row; see `partition.protocol.generations.left_off`."""
         self._index = EntryIndex()
 
     def copy(self) -> Self:
@@ -169,7 +169,7 @@ class Tables:
         _set_or_remove(self.session_locks, writes.session_locks)
 
     def snapshot(self, partition_row: int) -> Snapshot | None:
-        """See `partibus.partition.ports.Store.load_partition`."""
+        """See `partition.protocol.ports.Store.load_partition`."""
         counters = self.partitions.get(partition_row)
         if counters is None:
             return unwritten_partition(self.generations)
@@ -224,7 +224,7 @@ class Tables:
             self.cursors[key] = cursor._replace(until_ms=min(cursor.until_ms, end_ms))
 
     def begin_generation(self, above: int, draw: Draw) -> Generation:
-        """See `partibus.partition.ports.Store.begin_generation`. Raises `NoNumbersLeft`."""
+        """See `partition.protocol.ports.Store.begin_generation`. Raises `NoNumbersLeft`."""
         highest = max((max(counters[:2]) for counters in self.partitions.values()), default=FIRST_NUMBER)
         generation = next_generation(max(highest, self.generations[-1].first), above, draw)
         for row, (next_sequence, next_number, session_state_bytes) in self.partitions.items():
@@ -235,7 +235,7 @@ class Tables:
         return generation
 
     def sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """See `partibus.partition.ports.Store.load_sizes`."""
+        """See `partition.protocol.ports.Store.load_sizes`."""
         return {
             row: self.partitions[row][2] + sum(self.counts[key][1] for key in _subqueues(row) if key in self.counts)
             for row in partition_rows
@@ -243,25 +243,25 @@ class Tables:
         }
 
     def filled(self, most: int) -> dict[int, SubqueueCounts]:
-        """See `partibus.partition.ports.Store.load_counts`."""
+        """See `partition.protocol.ports.Store.load_counts`."""
         keys = sorted(key for key, (messages, _) in self.counts.items() if messages)
         return {key: SubqueueCounts(*self.counts[key]) for key in keys[:most]}
 
     def executed_by(self, asker: str) -> dict[int, int]:
-        """See `partibus.partition.ports.Store.load_executed`."""
+        """See `partition.protocol.ports.Store.load_executed`."""
         return executed_requests(part for of, _, part in self.executed if of == asker)
 
     def timed_partitions(self) -> list[int]:
-        """See `partibus.partition.ports.Store.timed_partitions`."""
+        """See `partition.protocol.ports.Store.timed_partitions`."""
         timed = (key for key, entry in self.entries.items() if entry.due_ms is not None and entry.body in self.bodies)
         return sorted({key >> (KIND_BITS + POSITION_BITS) for key in timed})
 
     def cursor_partitions(self, most: int) -> list[int]:
-        """See `partibus.partition.ports.Store.cursor_partitions`."""
+        """See `partition.protocol.ports.Store.cursor_partitions`."""
         return sorted({subqueue >> KIND_BITS for subqueue, _ in self.cursors})[:most]
 
     def count_due(self, subqueue: int, state: int) -> int:
-        """See `partibus.partition.ports.Store.count_due`."""
+        """See `partition.protocol.ports.Store.count_due`."""
         return sum(
             entry.state == state and entry.due_ms is not None
             for key, entry in self.entries.items()
@@ -282,7 +282,7 @@ class Tables:
     def frame(
         self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
     ) -> RangeFrame:
-        """See `partibus.partition.ports.Store.read_range`."""
+        """See `partition.protocol.ports.Store.read_range`."""
         rows = bounded(self._readable(subqueue, from_pos, to_pos, finished=finished), max_entries, max_bytes)
         following = rows[-1].pos + 1 if rows else from_pos
         is_all = next(self._readable(subqueue, following, to_pos, finished=finished), None) is None
@@ -294,7 +294,7 @@ class Tables:
                 yield row
 
     def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
-        """See `partibus.partition.ports.Store.scan`."""
+        """See `partition.protocol.ports.Store.scan`."""
         keys = islice(self._index.in_range(subqueue, from_pos, to_pos), max(0, max_entries))
         return [
             (EntryRow(key & POSITION_MAX, *entry, b""), len(self.bodies.get(entry.body, b"")))
@@ -302,7 +302,7 @@ class Tables:
         ]
 
     def fates_from(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
-        """See `partibus.partition.ports.Store.load_fates`."""
+        """See `partition.protocol.ports.Store.load_fates`."""
         keys = sorted(
             key for key in self.fates if key >> POSITION_BITS == subqueue and key & POSITION_MAX >= from_number
         )
@@ -320,7 +320,7 @@ class Tables:
         return self._rows_of(sorted(keys, key=lambda key: (self.entries[key].sequence, key)))
 
     def with_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-        """See `partibus.partition.ports.Store.load_sequences`."""
+        """See `partition.protocol.ports.Store.load_sequences`."""
         wanted = set(sequences)
         if kind_of(subqueue) == SubqueueKind.ACTIVE:
             keys = [entry_key(subqueue, pos) for pos in wanted if 0 <= pos <= POSITION_MAX]
@@ -330,7 +330,7 @@ class Tables:
         return [row for row in rows if row.state < FINISHED]
 
     def due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """See `partibus.partition.ports.Store.load_due`."""
+        """See `partition.protocol.ports.Store.load_due`."""
         waiting = self._index.due(subqueue, state)
         due_now = bisect_right(waiting, (until_ms, _KEY_MAX))
         rows = bounded(self._rows_of(waiting[index][1] for index in range(due_now)), max_entries, max_bytes)
@@ -348,7 +348,7 @@ class Tables:
         )
 
     def listed_sessions(self, subqueue: int, updated_after_ms: int | None) -> list[str]:
-        """All that `partibus.partition.ports.Store.list_sessions` chooses from."""
+        """All that `partition.protocol.ports.Store.list_sessions` chooses from."""
         updated = {
             session: updated_ms
             for (partition_row, session), (_, updated_ms) in self.session_states.items()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from partibus.partition.notes import SEND
+from partibus.partition.protocol.notes import SEND
 from partibus.routing.slots import slot_for_key
 from partibus.telemetry.layout import (
     BATCH,
@@ -31,7 +31,7 @@ from partibus.telemetry.schema import KEY_MAX, NAMESPACE
 KEYS_MAX = 1 << 18
 """The most remembered keys, twice: some 60 MB if all differ."""
 COMMIT_FAILED, COMMIT_UNKNOWN = 3, 4
-"""Outcomes beyond those of `partibus.partition.notes`."""
+"""Outcomes beyond those of `partition.protocol.notes`."""
 NO_LATENCY = -1
 
 

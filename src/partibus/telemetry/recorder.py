@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from partibus.message import Message
-from partibus.partition.entry import Entry
-from partibus.partition.notes import DONE, HELD, SEND, Note, Refusal
-from partibus.partition.ports import EntryState
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.notes import DONE, HELD, SEND, Note, Refusal
+from partibus.partition.protocol.ports import EntryState
 from partibus.telemetry.layout import (
     BATCH,
     BATCH_HEAD,
@@ -60,7 +60,7 @@ class Place(NamedTuple):
 
 
 class PackedRecorder:
-    """A `partibus.partition.notes.Recorder` that packs. The feed takes what it has packed."""
+    """A `partition.protocol.notes.Recorder` that packs. The feed takes what it has packed."""
 
     def __init__(self, sample: float | None) -> None:
         """Record the share ``sample`` of messages; None: all."""
@@ -83,7 +83,7 @@ class PackedRecorder:
         self._runtimes = 0
 
     def of_store(self) -> "PackedStoreRecorder":
-        """Make the recorder of one store (`partibus.partition.notes.Recorder`)."""
+        """Make the recorder of one store (`partition.protocol.notes.Recorder`)."""
         self._runtimes += 1
         return PackedStoreRecorder(self, self._runtimes)
 
@@ -127,7 +127,7 @@ class PackedRecorder:
 
 
 class PackedStoreRecorder:
-    """A `partibus.partition.notes.StoreRecorder` that packs."""
+    """A `partition.protocol.notes.StoreRecorder` that packs."""
 
     __slots__ = ("_all", "_classes", "_refused", "_runtime")
 
@@ -139,7 +139,7 @@ class PackedStoreRecorder:
         """Sends refused so far: such a message has no number."""
 
     def noted(self, row: int, notes: list[Note], now_ms: int, commit: int) -> None:
-        """Pack the notes of a step (`partibus.partition.notes.StoreRecorder`)."""
+        """Pack the notes of a step (`partition.protocol.notes.StoreRecorder`)."""
         classes = self._classes
         salt = row * _ROW_SALT
         for operation, kind, entries, messages in notes:
@@ -175,7 +175,7 @@ class PackedStoreRecorder:
             self._put(row, operation, kind, DONE, len(chosen), columns, keys, now_ms, commit)
 
     def refused(self, row: int, refusals: list[Refusal], now_ms: int) -> None:
-        """Pack refusals (`partibus.partition.notes.StoreRecorder`)."""
+        """Pack refusals (`partition.protocol.notes.StoreRecorder`)."""
         classes = self._classes
         for operation, kind, outcome, what in refusals:
             positions: list[int] = []
@@ -201,7 +201,7 @@ class PackedStoreRecorder:
                 self._put(row, operation, kind, outcome, len(positions), columns, _joined(keys), now_ms, NOT_DURABLE)
 
     def committed(self, row: int, commit: int, operations: int, size_bytes: int, seconds: float, now_ms: int) -> None:
-        """Pack a commit (`partibus.partition.notes.StoreRecorder`)."""
+        """Pack a commit (`partition.protocol.notes.StoreRecorder`)."""
         recorder = self._all
         if row and row not in recorder.named:
             recorder.name(row)
@@ -214,7 +214,7 @@ class PackedStoreRecorder:
         )  # fmt: skip
 
     def failed(self) -> None:
-        """Pack the failure of the store (`partibus.partition.notes.StoreRecorder`)."""
+        """Pack the failure of the store (`partition.protocol.notes.StoreRecorder`)."""
         self._all.put(FAILED_HEAD.pack(FAILED, self._runtime), 0)
 
     def _published(

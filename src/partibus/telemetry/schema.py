@@ -7,7 +7,7 @@ and stands for ``weight`` of its kind.
 
 from typing import Final, NamedTuple
 
-from partibus.partition.notes import OPERATIONS
+from partibus.partition.protocol.notes import OPERATIONS
 
 
 class TelemetryColumn(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from partibus.partition.notes import DONE, FULL, LOCK_LOST, OPERATIONS, SEND
+from partibus.partition.protocol.notes import DONE, FULL, LOCK_LOST, OPERATIONS, SEND
 from partibus.telemetry.chunks import COMMIT_FAILED, COMMIT_UNKNOWN, NO_LATENCY, Keys, Place, Rows, Used, shown
 from partibus.telemetry.layout import NO_POSITION
 from partibus.telemetry.schema import COLUMNS, COMMIT, FAILED, NAMESPACE, OK, UNKNOWN, USE

@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.entry import Entry
-from partibus.partition.exclusive import PAUSE_MS
-from partibus.partition.keys import SubqueueKind
+from partibus.partition.core.exclusive import PAUSE_MS
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import SubqueueKind
 from partibus.testing.cursor_lockstep import KINDS
 from partibus.testing.cursor_model import CursorState
 from partibus.testing.invariants import i08_no_lock_ends_early, i16_state_is_the_last_written

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.entry import Entry
-from partibus.partition.keys import SubqueueKind
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import SubqueueKind
 from partibus.testing.invariants import BrokenPromise, i09_expired_lock_cannot_settle
 from partibus.testing.oracle import name_of
 

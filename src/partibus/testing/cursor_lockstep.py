@@ -2,13 +2,13 @@
 
 from typing import Any, Protocol
 
-from partibus.partition import commands as c
-from partibus.partition import load_requests as w
-from partibus.partition import replies as r
-from partibus.partition.events import CursorSet, Event, FatesLogged, Kept, Moved, Removed
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.machine import Partition
-from partibus.partition.ports import FATE_COLUMNS, EntryState
+from partibus.partition.core.events import CursorSet, Event, FatesLogged, Kept, Moved, Removed
+from partibus.partition.core.machine import Partition
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.ports import FATE_COLUMNS, EntryState
 from partibus.testing.cursor_model import NOWHERE, CursorState, unpack
 from partibus.testing.model import READY, Model
 

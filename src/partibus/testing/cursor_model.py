@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from partibus.partition.cursors import Cursors
-from partibus.partition.ports import FINISHED, EntryState, FateRow
+from partibus.partition.core.cursors import Cursors
+from partibus.partition.protocol.ports import FINISHED, EntryState, FateRow
 
 NOWHERE = 1 << 62
 
@@ -140,7 +140,7 @@ class Shown(NamedTuple):
 
 
 def unpack(count: int, data: bytes) -> list[Shown]:
-    """The entries of a frame (`partibus.partition.ports.RangeFrame`)."""
+    """The entries of a frame (`partition.protocol.ports.RangeFrame`)."""
     columns = []
     at = 0
     for code in "qqqqiiB":

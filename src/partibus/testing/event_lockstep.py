@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from partibus.partition import commands as c
-from partibus.partition import load_requests as w
-from partibus.partition import replies as r
-from partibus.partition.entry import Entry
-from partibus.partition.events import Cleared, CursorSet, Event, FatesLogged, Kept, Moved, Removed, Updated
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.ports import FATE_COLUMNS, EntryState, Fate, FateRow
+from partibus.partition.core.events import Cleared, CursorSet, Event, FatesLogged, Kept, Moved, Removed, Updated
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.ports import FATE_COLUMNS, EntryState, Fate, FateRow
 from partibus.testing.cursor_lockstep import chosen
 from partibus.testing.model import DELAYED, Item
 

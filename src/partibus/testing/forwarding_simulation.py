@@ -31,13 +31,13 @@ from partibus.forwarding.destination import PARTITION_KEY, Destination
 from partibus.forwarding.pump import Pump, Source
 from partibus.limits import PartitionLimits
 from partibus.message import Message, hops_of, pack, with_destination
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.answers import OnReply
-from partibus.partition.keys import POSITION_MAX, SubqueueKind, subqueue_key
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Store, StoreError
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, subqueue_key
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Store, StoreError
+from partibus.partition.runtime.answers import OnReply
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.slots import partition_for_key
 from partibus.store.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore

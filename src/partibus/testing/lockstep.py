@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import load_requests as w
-from partibus.partition import replies as r
-from partibus.partition.events import Enqueued, Event
-from partibus.partition.express import Pool, Room
-from partibus.partition.journal import record
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.machine import Partition
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import EntryRow, Store, Writes
-from partibus.partition.reading import read
-from partibus.partition.slot import Slot
-from partibus.partition.write_behind import hold_back, write_all
+from partibus.partition.core.events import Enqueued, Event
+from partibus.partition.core.express import Pool, Room
+from partibus.partition.core.journal import record
+from partibus.partition.core.machine import Partition
+from partibus.partition.core.write_behind import hold_back, write_all
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import EntryRow, Store, Writes
+from partibus.partition.runtime.reading import read
+from partibus.partition.runtime.slot import Slot
 from partibus.testing.answer_lockstep import NEVER, AnswerLockstep, Demand, Pending
 from partibus.testing.cursor_lockstep import KINDS, CursorLockstep, check_fates
 from partibus.testing.event_lockstep import EventLockstep

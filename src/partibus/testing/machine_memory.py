@@ -1,11 +1,11 @@
 """What must hold of a partition's memory and rows beside the reference model."""
 
 from partibus.message import is_durable
-from partibus.partition.entry import Entry
-from partibus.partition.keys import POSITION_MAX, SubqueueKind, subqueue_key
-from partibus.partition.lane import Lane
-from partibus.partition.machine import Partition
-from partibus.partition.ports import EntryState, Store
+from partibus.partition.core.lane import Lane
+from partibus.partition.core.machine import Partition
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, subqueue_key
+from partibus.partition.protocol.ports import EntryState, Store
 from partibus.testing.cursor_model import CursorModel, Shown, unpack
 from partibus.testing.invariants import (
     i01_everything_is_accounted_for,

@@ -1,4 +1,4 @@
-"""The reference model of a partition: what `partibus.partition.machine` must amount to, in the most obvious code.
+"""The reference model of a partition: what `partition.core.machine` must amount to, in the most obvious code.
 
 No paging, no rows, no bytes let go, no loads, no efficiency: every message is in one list per sub-queue, in order of
 position. Where the machine may choose (how many messages one grant has, which session is next, when an expired or due
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from partibus.message import Message, with_application_properties
-from partibus.partition.commands import Enqueue, LockToken, Outcome, Settle
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol.commands import Enqueue, LockToken, Outcome, Settle
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.options import PartitionOptions
 from partibus.testing import invariants as i
 from partibus.testing.cursor_model import CursorModel
 

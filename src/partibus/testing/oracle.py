@@ -9,9 +9,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from partibus.message import DeliveryEncoder, Message, StoredMessage, is_durable
-from partibus.partition.entry import Entry
-from partibus.partition.keys import SubqueueKind, entry_key, subqueue_key
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import SubqueueKind, entry_key, subqueue_key
+from partibus.partition.protocol.options import PartitionOptions
 from partibus.store.memory import MemoryDisk
 from partibus.testing import invariants as i
 from partibus.testing.invariants import BrokenPromise, name_in

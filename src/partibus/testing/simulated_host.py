@@ -53,7 +53,7 @@ class Timeline:
 
 
 class SimulatedHost:
-    """A `partibus.partition.host.Host`: one process on a timeline.
+    """A `partition.protocol.host.Host`: one process on a timeline.
 
     A blocking job happens at one moment, some time after it was asked for; its outcome is told some time later. Jobs
     overtake each other: the runtime must not rely on an order that threads don't keep.

@@ -1,11 +1,11 @@
-"""Subscriptions of a topic whose rules are functions: a `partibus.partition.fan_out.Subscribers` for tests."""
+"""Subscriptions of a topic whose rules are functions: a `partition.protocol.fan_out.Subscribers` for tests."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from partibus.message import Message
-from partibus.partition.fan_out import Plan, Unfiltered
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol.fan_out import Plan, Unfiltered
+from partibus.partition.protocol.options import PartitionOptions
 
 Rule = Callable[[Message], list[Message] | str]
 """The copies that a subscription gets: none, the message itself, or others; or why the filter failed."""
@@ -23,7 +23,7 @@ def nothing(_: Message) -> list[Message]:
 
 @dataclass(slots=True)
 class SimulatedFanOut:
-    """A `partibus.partition.fan_out.FanOut`: rules and options by the row of the subscription."""
+    """A `partition.protocol.fan_out.FanOut`: rules and options by the row of the subscription."""
 
     rules: dict[int, Rule]
     options: dict[int, PartitionOptions] = field(default_factory=dict)

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from partibus.limits import PartitionLimits, StoreLimits
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.meters import Meters
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Store, StoreError
-from partibus.partition.residency import Residency
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.core.meters import Meters
+from partibus.partition.core.residency import Residency
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Store, StoreError
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.store.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.clients import Administrator, Client, Consumer, Producer, Purger

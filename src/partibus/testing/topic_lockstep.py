@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from partibus.message import Message
-from partibus.partition import commands as c
-from partibus.partition import load_requests as w
-from partibus.partition import replies as r
-from partibus.partition.journal import record
-from partibus.partition.keys import POSITION_MAX, SubqueueKind, subqueue_key
-from partibus.partition.machine import Partition
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import DueRows, EntryState, Writes
-from partibus.partition.reading import read
-from partibus.partition.slot import Slot
-from partibus.partition.step import Step
-from partibus.partition.topic import plan, publishes
+from partibus.partition.core.journal import record
+from partibus.partition.core.machine import Partition
+from partibus.partition.core.step import Step
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, subqueue_key
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import DueRows, EntryState, Writes
+from partibus.partition.runtime.reading import read
+from partibus.partition.runtime.slot import Slot
+from partibus.partition.runtime.topic import plan, publishes
 from partibus.store.memory import MemoryStore
 from partibus.testing.invariants import i19_bodies_and_entries_belong_together
 from partibus.testing.lockstep import Lockstep

@@ -15,11 +15,11 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from partibus.message import Message, pack, with_application_properties
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.keys import KIND_BITS, POSITION_BITS
-from partibus.partition.options import PartitionOptions
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.store.faulty import NO_FAULTS, FaultSource
 from partibus.store.memory import MemoryDisk
 from partibus.testing import invariants as i

@@ -16,8 +16,8 @@ from partibus.bench.load import BenchError
 from partibus.message import StoredMessage
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.entities import QueueDescription
-from partibus.partition.keys import subqueue_key
-from partibus.partition.ports import EntryState, Store
+from partibus.partition.protocol.keys import subqueue_key
+from partibus.partition.protocol.ports import EntryState, Store
 from partibus.store.sqlite import Owner
 from partibus.store.sqlite.directory import STORES_DEFAULT, close_stores, open_stores
 

@@ -10,7 +10,7 @@ import pytest
 from partibus.cluster.forms import to_form
 from partibus.cluster.outbox import BATCH_BYTES, HEAD_BYTES, Outbox
 from partibus.cluster.wire import Drop, encode_frame, read_questions
-from partibus.partition import commands as c
+from partibus.partition.protocol import commands as c
 
 
 class Turns:

@@ -21,11 +21,11 @@ from partibus.cluster.sockets import Address, TcpAddress, listen, listen_tls
 from partibus.errors import UnusableFile
 from partibus.message import Message, pack
 from partibus.node.host import AsyncioHost
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Store
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Store
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send

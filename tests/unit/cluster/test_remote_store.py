@@ -9,11 +9,11 @@ import pytest
 
 from partibus.limits import PeerLimits
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.commands import Outcome
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import StoreError
 from tests.unit.cluster.far import OPTIONS, ROW, SESSIONS, STORE, FarBroker
 from tests.unit.partition import test_runtime
 

@@ -8,10 +8,10 @@ from partibus.cluster import wire
 from partibus.cluster.forms import to_form
 from partibus.cluster.guest_store import options_of
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.commands import Outcome
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.ports import StoreError
 from partibus.units.asked import ASK_BYTES
 from tests.unit.cluster.far import OPTIONS, ROW, SESSIONS, STORE, FarBroker
 

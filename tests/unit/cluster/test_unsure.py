@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from partibus.cluster.unsure import DISTRUST_S, STOOD_STILL_S, WAIT_S, Asked, Unsure
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.executed import LOST_MAX, answer_of, note_of
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.executed import LOST_MAX, answer_of, note_of
 from partibus.routing.store_access import TRIES_MAX, WAIT_MS, WAITING_MAX, StoreRoute
 
 LOST, NEXT = "broker-1/run-1", "broker-2/run-1"

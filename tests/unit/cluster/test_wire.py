@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from partibus.cluster import wire
 from partibus.cluster.forms import COMMANDS, REPLIES, from_form, renumber, to_form
-from partibus.partition import commands as c
-from partibus.partition import load_requests as w
-from partibus.partition import replies as r
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
 from tests.unit.cluster.values import of, plain
 
 

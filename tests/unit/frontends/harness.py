@@ -48,9 +48,9 @@ from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.placement import Placement
 from partibus.namespace.sas import make_token
 from partibus.node.options import partition_options
-from partibus.partition.fan_out import FanOut
-from partibus.partition.ports import Store, StoreError, Writes
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol.fan_out import FanOut
+from partibus.partition.protocol.ports import Store, StoreError, Writes
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.routing.arrivals import Arrivals
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.store.memory import MemoryDisk, MemoryStore
@@ -163,7 +163,7 @@ class World:
         self.namespace.record = self.catalog.update_namespace(DEFAULT_NAME, lambda _: options, NOW_S * 1000)
 
     def fan_out(self, row: int) -> FanOut | None:
-        """See `partibus.partition.fan_out.Subscribers`."""
+        """See `partition.protocol.fan_out.Subscribers`."""
         return self.subscribers.fan_out(row)
 
     def store_of(self, queue: str, partition: int = 0) -> Servant:

@@ -8,7 +8,7 @@ import pytest
 
 from partibus.amqp.codec.types import Int, Timestamp
 from partibus.frontends.amqp.operations.batch_delete import COUNT_MAX, _shares
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.routing.slots import partition_for_key
 from tests.unit.frontends.harness import Client, World, message
 from tests.unit.frontends.node_requests import ask, now_ms, peek, refusal, scheduled

@@ -13,7 +13,7 @@ from partibus.amqp.section_encoding import encode_application_properties, encode
 from partibus.client.ranges import Frame, unpack_frame
 from partibus.frontends.amqp.operations.ranges import WAIT_MAX_MS
 from partibus.namespace.namespace_options import NamespaceOptions
-from partibus.partition.commands import CloseCursor
+from partibus.partition.protocol.commands import CloseCursor
 from tests.unit.frontends import node_requests
 from tests.unit.frontends.harness import Client, World, body_of, message
 from tests.unit.frontends.node_requests import token_of, uuids

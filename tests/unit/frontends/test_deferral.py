@@ -13,7 +13,7 @@ from partibus.amqp.codec.types import Int, Timestamp, UInt
 from partibus.amqp.section_fields import map_value
 from partibus.amqp.sections import split_sections
 from partibus.frontends.amqp.operations import receive_deferred
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.routing.slots import partition_for_key
 from tests.unit.frontends.controller import Controller
 from tests.unit.frontends.harness import Client, World, message

@@ -8,7 +8,7 @@ from partibus.amqp import Modified
 from partibus.amqp.codec.types import Int
 from partibus.amqp.section_encoding import encode_application_properties, encode_value
 from partibus.frontends.amqp.operations import rules
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.routing.slots import partition_for_key
 from tests.unit.frontends.controller import Controller
 from tests.unit.frontends.harness import World, message

@@ -27,9 +27,9 @@ from partibus.amqp.codec.types import Int, Symbol
 from partibus.client.messages import IncomingMessage
 from partibus.frontends.amqp.outcomes import DELAY_KEY
 from partibus.limits import Limits
-from partibus.partition.commands import Inspect
-from partibus.partition.ports import StoreError
-from partibus.partition.replies import Inspected
+from partibus.partition.protocol.commands import Inspect
+from partibus.partition.protocol.ports import StoreError
+from partibus.partition.protocol.replies import Inspected
 from tests.unit.frontends.harness import Client, World, body_of, message
 
 DEAD_LETTER = Rejected(AmqpError("com.microsoft:dead-letter", None, {"DeadLetterReason": "why"}))

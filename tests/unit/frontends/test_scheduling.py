@@ -14,7 +14,7 @@ from partibus.frontends.amqp.ingress import SCHEDULED_TIME
 from partibus.frontends.amqp.operations import schedule_message
 from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.message import Message
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.routing.slots import partition_for_key
 from tests.unit.frontends.harness import Client, World
 from tests.unit.frontends.node_requests import ask, longs, now_ms, peek, refusal, scheduled

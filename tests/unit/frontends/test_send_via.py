@@ -9,8 +9,8 @@ import pytest
 
 from partibus.amqp import ACCEPTED, RELEASED, Session
 from partibus.forwarding.forwarder import Forwarder
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.ports import StoreError
 from tests.unit.frontends.controller import Controller, error_of, in_transaction, send_in, settle_in
 from tests.unit.frontends.harness import Client, World, body_of, message
 

@@ -14,7 +14,7 @@ from partibus.amqp.codec.types import Described, Symbol, UInt, ULong
 from partibus.client.messages import IncomingMessage
 from partibus.frontends.amqp.session_link import WAIT_MAX_MS, wait_ms_of
 from partibus.namespace.namespace_options import NamespaceOptions
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.routing.slots import partition_for_key
 from tests.unit.frontends.harness import NOW_S, Client, World, body_of, message
 

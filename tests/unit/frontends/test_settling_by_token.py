@@ -11,8 +11,8 @@ from partibus.amqp import ACCEPTED, Receiver, Source
 from partibus.amqp.codec.types import Array, Int, Symbol, Timestamp
 from partibus.frontends.amqp.operations.arguments import sequence_numbers
 from partibus.frontends.amqp.outcomes import DELAY_KEY
-from partibus.partition.lock_table import by_lock
-from partibus.partition.ports import StoreError
+from partibus.partition.core.lock_table import by_lock
+from partibus.partition.protocol.ports import StoreError
 from tests.unit.frontends.harness import Client, World, message
 from tests.unit.frontends.node_requests import ask, now_ms, peek, refusal, token_of, uuids
 

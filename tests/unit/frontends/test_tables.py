@@ -20,7 +20,7 @@ from partibus.amqp.codec.types import Array, Described, Int, Symbol, Timestamp, 
 from partibus.errors import REQUEST_ERRORS, ArgumentError, InvalidOperation, PartibusError, Unsupported
 from partibus.frontends.amqp.errors import CONDITIONS, amqp_error, status_of
 from partibus.frontends.amqp.outcomes import DELAY_KEY, DELAY_MAX_MS, Settlement, check_delay, settlement_of
-from partibus.partition.commands import Outcome
+from partibus.partition.protocol.commands import Outcome
 from partibus.routing.lock_tokens import delivery_tag, read_token, tag_start, token_uuid
 
 RETRIED_BY_CLIENTS = {"com.microsoft:server-busy", "com.microsoft:timeout", "amqp:internal-error"}

@@ -9,7 +9,7 @@ from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation
 from partibus.filters.model import CorrelationFilter, Rule, SqlFilter
 from partibus.namespace.access import Right, SasPolicy
 from partibus.namespace.entities import EntityKind
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from tests.unit.frontends.harness import Client, World, body_of, message
 
 PATH = "t/Subscriptions/s"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from partibus.amqp import ACCEPTED, Modified
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.tracing.tracer import Span, Tracer
 from tests.unit.frontends.controller import Controller, send_in, settle_in
 from tests.unit.frontends.harness import Client, World, message

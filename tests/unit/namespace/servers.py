@@ -17,7 +17,7 @@ from partibus.namespace.namespace_options import NamespaceRecord
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.placement import Placement
 from partibus.node.options import partition_options
-from partibus.partition.commands import Tick
+from partibus.partition.protocol.commands import Tick
 from partibus.routing.partitions import Numbers, PartitionHandle
 from tests.unit.routing.test_detour import FakeStore
 

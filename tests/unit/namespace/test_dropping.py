@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from partibus.namespace.dropping import DroppedPartition
-from partibus.partition.options import PartitionOptions
-from partibus.partition.replies import Failed
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import Numbers, PartitionHandle
 from tests.unit.routing.test_detour import FakeStore
 

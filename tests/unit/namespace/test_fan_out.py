@@ -14,7 +14,7 @@ from partibus.namespace.entities import EntityDescription, EntityKind, EntityOpt
 from partibus.namespace.fan_out import TopicSubscribers
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.node.options import partition_options
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol.options import PartitionOptions
 from tests.unit.filters.messages import message
 
 

@@ -13,9 +13,9 @@ from partibus.namespace.entity import Entity
 from partibus.node.clock_hand import ClockHand
 from partibus.node.node import Node
 from partibus.node.settings import Settings
-from partibus.partition.commands import Enqueue, Inspect, Receive
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.replies import Accepted, Granted, Inspected
+from partibus.partition.protocol.commands import Enqueue, Inspect, Receive
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Accepted, Granted, Inspected
 from partibus.routing.partitions import PartitionHandle
 
 MINUTE_MS = 60_000

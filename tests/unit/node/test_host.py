@@ -15,10 +15,10 @@ from partibus.clock import SystemClock
 from partibus.message import Message, pack
 from partibus.node import host as host_module
 from partibus.node.host import READERS, WRITERS, AsyncioHost
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.options import PartitionOptions
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.store.sqlite import Owner, SQLiteStore, StoreSettings
 
 STORES = 16

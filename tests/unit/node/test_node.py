@@ -13,7 +13,7 @@ from partibus.clock import ManualClock, SystemClock
 from partibus.errors import PartibusError
 from partibus.node.node import Node
 from partibus.node.settings import Settings
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 
 
 async def started(settings: Settings) -> Node:

@@ -10,7 +10,7 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.namespace import Namespace
 from partibus.namespace.properties import queue_options
 from partibus.node.options import partition_options
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol.options import PartitionOptions
 
 
 def options_of(folder: Path, **properties: object) -> PartitionOptions:

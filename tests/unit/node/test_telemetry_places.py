@@ -6,7 +6,7 @@ from pathlib import Path
 
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.node.telemetry import _places_of
-from partibus.partition.notes import SEND
+from partibus.partition.protocol.notes import SEND
 from partibus.telemetry.recorder import Place
 from tests.unit.namespace.servers import Whole
 from tests.unit.telemetry.test_recorder import NOW_MS, ROW, Recording, entries, messages_of

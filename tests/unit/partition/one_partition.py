@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from partibus.partition import load_requests as w
-from partibus.partition import replies as r
-from partibus.partition.journal import record
-from partibus.partition.machine import Partition
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Writes
-from partibus.partition.reading import read
+from partibus.partition.core.journal import record
+from partibus.partition.core.machine import Partition
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Writes
+from partibus.partition.runtime.reading import read
 from partibus.store.memory import MemoryStore
 
 ROW = 7

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from partibus.partition.commit_queue import CommitQueue, Waiter
+from partibus.partition.runtime.commit_queue import CommitQueue, Waiter
 
 
 def nothing(value: Any) -> None:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from partibus.limits import PartitionLimits
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.commands import Outcome
-from partibus.partition.cursors import CURSORS_MAX
-from partibus.partition.events import Cleared
-from partibus.partition.journal import record
-from partibus.partition.keys import SHARED_BODY, SubqueueKind, body_key, subqueue_key
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import FINISHED, Fate, Store, Writes
+from partibus.partition.core.cursors import CURSORS_MAX
+from partibus.partition.core.events import Cleared
+from partibus.partition.core.journal import record
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.keys import SHARED_BODY, SubqueueKind, body_key, subqueue_key
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import FINISHED, Fate, Store, Writes
 from partibus.testing.cursor_model import Shown, unpack
 from partibus.testing.lockstep import ROW, Lockstep
 from tests.contract.stores import PLACES

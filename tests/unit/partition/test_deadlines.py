@@ -7,12 +7,12 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partibus.partition.commands import AcceptSession
-from partibus.partition.deadlines import DeadlineHeap, Deadlines
-from partibus.partition.machine import Partition
-from partibus.partition.options import PartitionOptions
-from partibus.partition.sessions import Session, Sessions
-from partibus.partition.slot import Slot
+from partibus.partition.core.deadlines import DeadlineHeap, Deadlines
+from partibus.partition.core.machine import Partition
+from partibus.partition.core.sessions import Session, Sessions
+from partibus.partition.protocol.commands import AcceptSession
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.slot import Slot
 from partibus.testing.simulated_host import SimulatedHost, Timeline
 
 MANY = 20_000

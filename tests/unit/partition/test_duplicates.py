@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from partibus.limits import PartitionLimits
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import duplicates
-from partibus.partition.duplicates import BUCKET_IDS, GENERATIONS_PER_WINDOW, TRIM_IDS, DuplicateIds, id_of
-from partibus.partition.events import IdsForgotten
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.options import PartitionOptions
-from partibus.partition.step import Step
+from partibus.partition.core import duplicates
+from partibus.partition.core.duplicates import BUCKET_IDS, GENERATIONS_PER_WINDOW, TRIM_IDS, DuplicateIds, id_of
+from partibus.partition.core.events import IdsForgotten
+from partibus.partition.core.step import Step
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.options import PartitionOptions
 from tests.unit.partition.one_partition import OnePartition
 
 WINDOW_MS = 20_000

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from partibus.limits import StoreLimits
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.commands import Outcome
-from partibus.partition.keys import SubqueueKind, subqueue_key
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Store, Writes
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Store, Writes
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.simulated_host import SimulatedHost, Timeline
 
@@ -308,7 +308,7 @@ def test_a_cursor_finds_everything(broker: Broker) -> None:
 
 @pytest.fixture
 def slices_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partibus.partition.express.SLICE_MAX", 2)
+    monkeypatch.setattr("partibus.partition.core.express.SLICE_MAX", 2)
 
 
 @pytest.mark.usefixtures("slices_of_two")

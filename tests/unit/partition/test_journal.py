@@ -7,8 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partibus.partition.entry import Entry
-from partibus.partition.events import (
+from partibus.partition.core.events import (
     Enqueued,
     IdsRemembered,
     LockChanged,
@@ -20,9 +19,10 @@ from partibus.partition.events import (
     Unlocked,
     Updated,
 )
-from partibus.partition.journal import LOCK_SPAN_MAX, lock_rows, locked_positions, record, runs
-from partibus.partition.keys import entry_key, subqueue_key
-from partibus.partition.ports import Writes
+from partibus.partition.core.journal import LOCK_SPAN_MAX, lock_rows, locked_positions, record, runs
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import entry_key, subqueue_key
+from partibus.partition.protocol.ports import Writes
 
 ROW = 5
 ACTIVE, DEAD = subqueue_key(ROW, 0), subqueue_key(ROW, 1)

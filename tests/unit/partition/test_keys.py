@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partibus.partition.keys import (
+from partibus.partition.protocol.keys import (
     PARTITION_ROW_MAX,
     POSITION_MAX,
     REWRITTEN_BODY,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partibus.partition.entry import Entry
-from partibus.partition.lane import Lane
+from partibus.partition.core.lane import Lane
+from partibus.partition.protocol.entry import Entry
 
 
 def entries(*positions: int) -> list[Entry]:

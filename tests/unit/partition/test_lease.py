@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Writes
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Writes
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.simulated_host import SimulatedHost, Timeline
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partibus.partition.entry import Entry
-from partibus.partition.lock_table import LockBatch, LockTable
+from partibus.partition.core.lock_table import LockBatch, LockTable
+from partibus.partition.protocol.entry import Entry
 
 
 def batch(lock_id: int, until_ms: int, *positions: int) -> LockBatch:

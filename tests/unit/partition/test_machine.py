@@ -9,12 +9,12 @@ import pytest
 from partibus.amqp.codec.decoder import decode
 from partibus.limits import KIB, PartitionLimits
 from partibus.message import Message, StoredMessage, pack
-from partibus.partition import commands as c
-from partibus.partition import load_requests as w
-from partibus.partition import replies as r
-from partibus.partition.commands import LockToken, Outcome
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.commands import LockToken, Outcome
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.options import PartitionOptions
 from partibus.store.memory import MemoryStore
 from partibus.testing.lockstep import ROW, Lockstep
 

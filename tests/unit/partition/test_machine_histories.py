@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from partibus.limits import PartitionLimits
-from partibus.partition import commands as c
-from partibus.partition import load_requests as w
-from partibus.partition import replies as r
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
 from partibus.store.memory import MemoryStore
 from partibus.testing.lockstep import Lockstep
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from partibus.message import Message
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.keys import NUMBERS_END, NUMBERS_FULL, SHARED_BODY, SubqueueKind, subqueue_key
-from partibus.partition.ports import Writes
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import NUMBERS_END, NUMBERS_FULL, SHARED_BODY, SubqueueKind, subqueue_key
+from partibus.partition.protocol.ports import Writes
 from partibus.routing.partitions import error_of
 from tests.unit.partition.one_partition import ROW, OnePartition
 from tests.unit.partition.test_sink import message

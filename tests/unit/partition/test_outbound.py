@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import pytest
 
 from partibus.message import Message, StoredMessage, pack
-from partibus.partition import commands as c
-from partibus.partition import load_requests as w
-from partibus.partition import replies as r
-from partibus.partition.events import Event, MarkRaised, Removed
-from partibus.partition.journal import record
-from partibus.partition.keys import SubqueueKind, subqueue_key
-from partibus.partition.machine import Partition
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Snapshot, Writes
+from partibus.partition.core.events import Event, MarkRaised, Removed
+from partibus.partition.core.journal import record
+from partibus.partition.core.machine import Partition
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Snapshot, Writes
 
 ROW = 7
 ORIGIN = subqueue_key(3, 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partibus.partition.entry import Entry
-from partibus.partition.ready_queue import ReadyQueue
+from partibus.partition.core.ready_queue import ReadyQueue
+from partibus.partition.protocol.entry import Entry
 
 
 def entry(pos: int, data: bytes | None = b"data") -> Entry:

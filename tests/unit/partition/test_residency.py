@@ -10,16 +10,16 @@ import pytest
 
 from partibus.limits import KIB, PartitionLimits, StoreLimits
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.commands import Outcome
-from partibus.partition.machine import MACHINE_BYTES
-from partibus.partition.meters import Meters
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Store
-from partibus.partition.residency import COLD_MAX, STEPS, Cold, ColdPartitions, Residency
-from partibus.partition.runtime import StoreRuntime
-from partibus.partition.slot import Slot
+from partibus.partition.core.machine import MACHINE_BYTES
+from partibus.partition.core.meters import Meters
+from partibus.partition.core.residency import COLD_MAX, STEPS, Cold, ColdPartitions, Residency
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Store
+from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.slot import Slot
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.simulated_host import SimulatedHost, Timeline
 

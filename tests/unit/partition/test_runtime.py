@@ -10,14 +10,14 @@ import pytest
 
 from partibus.limits import StoreLimits
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.commands import Outcome
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.meters import Meters
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Store, StoreError, StoreFull, Writes
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.core.meters import Meters
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Store, StoreError, StoreFull, Writes
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.routing.partitions import PartitionHandle
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.simulated_host import IO_MS_MAX, SimulatedHost, Timeline

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.options import PartitionOptions
-from partibus.partition.session_resume import ROWS_MAX
-from partibus.partition.sessions import AWAY_MS
+from partibus.partition.core.session_resume import ROWS_MAX
+from partibus.partition.core.sessions import AWAY_MS
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.options import PartitionOptions
 from tests.unit.partition.one_partition import OnePartition
 
 HOLDER, OTHER = "broker-1/run-1", "broker-2/run-1"

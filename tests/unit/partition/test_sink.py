@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.commands import SINK_ENDS
-from partibus.partition.keys import SubqueueKind, subqueue_key
-from partibus.partition.options import PartitionOptions
-from partibus.partition.sink import TRIM_IDS, TRIM_PAUSE_MS
+from partibus.partition.core.sink import TRIM_IDS, TRIM_PAUSE_MS
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.commands import SINK_ENDS
+from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
+from partibus.partition.protocol.options import PartitionOptions
 from tests.unit.partition.one_partition import ROW, OnePartition
 
 pytestmark = pytest.mark.row("D5")
@@ -304,7 +304,7 @@ def test_store_is_asked_after_a_restart_until_two_batches_are_committed() -> Non
 
 
 def test_rows_that_memory_has_no_room_for_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partibus.partition.sink_memory.IDS_MAX", 4)
+    monkeypatch.setattr("partibus.partition.core.sink_memory.IDS_MAX", 4)
     partition = OnePartition()
     for request in range(6):
         put(partition, request, 2 * request, 2 * request + 1)

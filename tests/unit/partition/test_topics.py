@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from partibus.amqp.codec.decoder import decode
 from partibus.limits import StoreLimits
 from partibus.message import Message, StoredMessage, pack, with_application_properties
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.commands import Outcome
-from partibus.partition.keys import KIND_BITS, POSITION_BITS, SHARED_BODY
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import EntryState, Snapshot, Store, StoreError, Writes
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS, SHARED_BODY
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import EntryState, Snapshot, Store, StoreError, Writes
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.invariants import body_of, name_in
 from partibus.testing.simulated_host import SimulatedHost, Timeline

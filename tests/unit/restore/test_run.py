@@ -18,8 +18,8 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.catalog_file import FILE_NAME
 from partibus.namespace.entities import QueueDescription, QueueOptions
 from partibus.namespace.placement import Placement
-from partibus.partition.keys import SubqueueKind, body_key, entry_key, subqueue_key
-from partibus.partition.ports import EntryState, Writes
+from partibus.partition.protocol.keys import SubqueueKind, body_key, entry_key, subqueue_key
+from partibus.partition.protocol.ports import EntryState, Writes
 from partibus.restore.messages import RESTORED_FROM, RESTORED_NUMBER
 from partibus.restore.progress import Progress
 from partibus.restore.run import RUN, find, make_side_entity, restore

@@ -7,9 +7,9 @@ from itertools import count
 from typing import Any, TypeVar
 
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.entry import Entry
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.entry import Entry
 from partibus.routing.partitions import PartitionHandle
 
 C = TypeVar("C")

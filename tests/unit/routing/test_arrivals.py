@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from partibus.partition.commands import Inspect
-from partibus.partition.replies import Failed, Inspected, SubqueueInfo
+from partibus.partition.protocol.commands import Inspect
+from partibus.partition.protocol.replies import Failed, Inspected, SubqueueInfo
 from partibus.routing.arrivals import IDLE_MS, LOOKS_PER_S, Arrivals
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from partibus.partition import commands as c
-from partibus.partition import replies as r
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
 from partibus.routing.detour import LATE_MAX, NO_EFFECT, Detour, Effect
 from partibus.routing.partitions import PartitionHandle
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from partibus.errors import PartibusError, StoreUnavailable
-from partibus.partition import commands as c
-from partibus.partition import replies as r
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers, PartitionHandle
 from tests.unit.routing.fakes import FakePartition, entry

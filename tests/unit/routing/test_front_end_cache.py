@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from partibus.partition import commands as c
-from partibus.partition import replies as r
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
 from partibus.routing.entity import EntityRoute
 from partibus.routing.front_end_cache import ASK_MAX, OLDEST_EVERY
 from partibus.routing.partitions import Numbers, PartitionHandle

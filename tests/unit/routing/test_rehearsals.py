@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partibus.errors import ArgumentError
-from partibus.partition.options import PartitionOptions
+from partibus.partition.protocol.options import PartitionOptions
 from partibus.routing.detour import NO_EFFECT, Effect
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.rehearsals import Place, Rehearsals, from_plain, to_plain

@@ -9,8 +9,8 @@ import pytest
 
 from partibus.errors import OutcomeUnknown, PartibusError, QuotaExceeded, StoreUnavailable
 from partibus.message import Message
-from partibus.partition import commands as c
-from partibus.partition import replies as r
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers
 from partibus.routing.send import Batch, send, send_numbered

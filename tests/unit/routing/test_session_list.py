@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from partibus.errors import PartibusError, StoreUnavailable
-from partibus.partition import commands as c
-from partibus.partition import replies as r
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
 from partibus.routing.partitions import Numbers
 from partibus.routing.session_list import PAGE_MAX, REMEMBERED_MAX, SessionList
 from tests.unit.routing.fakes import UNAVAILABLE, FakePartition

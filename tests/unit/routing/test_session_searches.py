@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partibus.errors import PartibusError
-from partibus.partition import commands as c
-from partibus.partition import replies as r
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
 from partibus.routing.partitions import Numbers
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.sessions import SessionDesk, SessionSearch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from partibus.errors import PartibusError, SessionLockLost
-from partibus.partition import commands as c
-from partibus.partition import replies as r
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
 from partibus.routing.partitions import Numbers
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.session_source import RESUME_MS, TRIES_MAX, Resuming, SessionSource

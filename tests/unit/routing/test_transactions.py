@@ -20,8 +20,8 @@ from partibus.errors import (
 )
 from partibus.limits import TransactionLimits
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition import replies as r
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers
 from partibus.routing.slots import partition_for_key

@@ -32,7 +32,7 @@ from partibus.amqp.codec.types import (
 )
 from partibus.amqp.errors import DecodeError
 from partibus.message import pack, with_hop
-from partibus.partition.ports import FINISHED, EntryState, Fate
+from partibus.partition.protocol.ports import FINISHED, EntryState, Fate
 from partibus.spark import sections
 from partibus.spark.decoding import Origin, decode_columns
 from partibus.spark.schema import STATES

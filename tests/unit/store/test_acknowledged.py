@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.acknowledged import FOLDER, AcknowledgedCommits, accept_loss
 from partibus.store.opening import Opener, StorePlace
 from partibus.store.owner import Owner

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.ports import Store, StoreError, Writes
+from partibus.partition.protocol.ports import Store, StoreError, Writes
 from partibus.store.faulty import Faults, FaultSource, FaultyStore
 from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.contract.stores import QUEUE, enqueued, positions, sqlite

@@ -2,7 +2,7 @@
 
 import pytest
 
-from partibus.partition.ports import StoreError, StoreFenced
+from partibus.partition.protocol.ports import StoreError, StoreFenced
 from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.contract.stores import enqueued, positions
 

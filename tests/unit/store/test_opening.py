@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.ports import Store, StoreError
+from partibus.partition.protocol.ports import Store, StoreError
 from partibus.store.opening import Opener, StorePlace, find_stores
 from partibus.store.owner import Owner
 from partibus.store.postgresql import Address

@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from partibus.partition.entry import Entry
-from partibus.partition.notes import SEND
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.notes import SEND
 from partibus.telemetry import feed as feed_module
 from partibus.telemetry.feed import Feed
 from partibus.telemetry.recorder import Place

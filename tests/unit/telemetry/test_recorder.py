@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from partibus.message import Message
-from partibus.partition.entry import Entry
-from partibus.partition.notes import (
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.notes import (
     ABANDON,
     COMPLETE,
     DEAD_LETTER,
@@ -19,7 +19,7 @@ from partibus.partition.notes import (
     SEND,
     StoreRecorder,
 )
-from partibus.partition.ports import EntryState
+from partibus.partition.protocol.ports import EntryState
 from partibus.routing.slots import slot_for_key
 from partibus.telemetry.chunks import Keys, Reader
 from partibus.telemetry.layout import LENGTH

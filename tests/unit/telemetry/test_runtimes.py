@@ -10,12 +10,12 @@ import pytest
 
 from partibus.limits import StoreLimits
 from partibus.message import Message, pack
-from partibus.partition import commands as c
-from partibus.partition.meters import Meters
-from partibus.partition.notes import COMPLETE, DELIVER, FULL, LOCK_LOST, OPERATIONS, SEND, Note, Refusal
-from partibus.partition.options import PartitionOptions
-from partibus.partition.ports import Store, StoreError, Writes
-from partibus.partition.runtime import StoreRuntime
+from partibus.partition.core.meters import Meters
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol.notes import COMPLETE, DELIVER, FULL, LOCK_LOST, OPERATIONS, SEND, Note, Refusal
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Store, StoreError, Writes
+from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.simulated_host import SimulatedHost, Timeline
 

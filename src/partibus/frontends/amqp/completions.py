@@ -8,8 +8,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
-from partibus.partition.commands import LockToken, Outcome, Settle
-from partibus.partition.replies import Failed, Settled
+from partibus.partition.protocol.commands import LockToken, Outcome, Settle
+from partibus.partition.protocol.replies import Failed, Settled
 from partibus.routing.partitions import Numbers, PartitionHandle
 
 OnSettled = Callable[[Settled | Failed], None]

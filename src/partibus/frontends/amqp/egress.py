@@ -6,8 +6,8 @@ from partibus.amqp.section_encoding import encode_annotations
 from partibus.amqp.sections import DELIVERY_ANNOTATIONS
 from partibus.message import DeliveryEncoder, StoredMessage
 from partibus.namespace.entity import Entity
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.ports import EntryRow, EntryState
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.ports import EntryRow, EntryState
 
 LOCK_TOKEN = "x-opt-lock-token"
 

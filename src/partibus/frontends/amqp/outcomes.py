@@ -35,8 +35,8 @@ from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Described
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError, Unsupported
 from partibus.namespace.addresses import subqueue_path
-from partibus.partition.commands import Outcome
-from partibus.partition.keys import SubqueueKind
+from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.keys import SubqueueKind
 
 REASON_KEY: Final = "DeadLetterReason"
 DESCRIPTION_KEY: Final = "DeadLetterErrorDescription"

@@ -23,9 +23,9 @@ from partibus.message import DeliveryEncoder
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entity import Entity
 from partibus.namespace.requests import Fault, RequestKind, fault_of
-from partibus.partition.commands import LockToken, Outcome, Settle
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.replies import Failed, Granted
+from partibus.partition.protocol.commands import LockToken, Outcome, Settle
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Failed, Granted
 from partibus.routing.lock_tokens import delivery_tag, tag_start
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.receive import OnFailed, OnGranted, Source

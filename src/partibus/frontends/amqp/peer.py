@@ -44,7 +44,7 @@ from partibus.frontends.amqp.session_link import Holds
 from partibus.limits import ConnectionLimits, TransactionLimits
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
-from partibus.partition.host import Timer
+from partibus.partition.protocol.host import Timer
 from partibus.routing.transactions import Transactions
 
 log = logging.getLogger(__name__)

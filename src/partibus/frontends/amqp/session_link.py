@@ -22,7 +22,7 @@ from partibus.frontends.amqp.operations.request import CallLater, HeldSession
 from partibus.frontends.amqp.outgoing import OutgoingLink
 from partibus.frontends.amqp.session_filter import SessionFilter
 from partibus.namespace.entity import Entity
-from partibus.partition.keys import SubqueueKind
+from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing import receive
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.session_source import Resuming, SessionSource

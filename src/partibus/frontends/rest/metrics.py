@@ -35,7 +35,7 @@ from partibus.frontends.rest.exposition import (
 from partibus.namespace.access import Right
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import FAULTS, REQUEST_KINDS
-from partibus.partition.meters import COMMIT_BUCKETS_S, COMMITTED, PARTITION_NUMBERS, TALLIED
+from partibus.partition.core.meters import COMMIT_BUCKETS_S, COMMITTED, PARTITION_NUMBERS, TALLIED
 from partibus.throttling.counters import OPERATIONS
 
 SUBQUEUES = {"0": "active", "1": "dead_letter", "2": "transfer_dead_letter", "3": "transfer"}

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 
 SCHEMA_DEFAULT = "partibus"
 STORES_MAX = 64

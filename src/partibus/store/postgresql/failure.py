@@ -5,7 +5,7 @@ import struct
 
 import psycopg
 
-from partibus.partition.ports import StoreError, StoreFull
+from partibus.partition.protocol.ports import StoreError, StoreFull
 
 BINDING_ERRORS = (psycopg.Error, OverflowError, ValueError, TypeError, struct.error)
 """What executing a statement raises: the driver's own, and those of values that don't fit a column (a lone surrogate in

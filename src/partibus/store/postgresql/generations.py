@@ -1,4 +1,4 @@
-"""The generations of a store's schema (`partibus.partition.generations`).
+"""The generations of a store's schema (`partition.protocol.generations`).
 
 A restored dump has tables of its own, with other object ids than the ones that were dumped: so a store tells by the
 place where its tables were made that it was restored. A copy of the whole server has the same ids. Its last commit says
@@ -8,7 +8,7 @@ then that it went back, to whoever remembers a later one.
 from collections.abc import Sequence
 from typing import Any
 
-from partibus.partition.generations import Generation
+from partibus.partition.protocol.generations import Generation
 from partibus.store.generations import first_generation, next_generation
 from partibus.store.postgresql.connection import Connection
 from partibus.store.postgresql.sql import statement

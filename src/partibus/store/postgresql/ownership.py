@@ -8,8 +8,8 @@ out, unless they know that its holder is dead.
 import time
 from typing import NamedTuple
 
-from partibus.partition.generations import Generation
-from partibus.partition.ports import StoreError, StoreFenced
+from partibus.partition.protocol.generations import Generation
+from partibus.partition.protocol.ports import StoreError, StoreFenced
 from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.generations import NoNumbersLeft
 from partibus.store.owner import Owner
@@ -195,7 +195,7 @@ class Ownership:
         self._note(number)
 
     def begin_generation(self, connection: Connection, above: int) -> Generation:
-        """Begin a generation; see `partibus.partition.ports.Store.begin_generation`. Raises `psycopg.Error`,
+        """Begin a generation; see `partition.protocol.ports.Store.begin_generation`. Raises `psycopg.Error`,
         `StoreError`."""
         with connection.transaction():
             if connection.execute(statement("renew_ownership"), self.key).fetchone() is None:

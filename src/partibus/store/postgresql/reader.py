@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from partibus.partition.generations import Generation, LeftOff, left_off
-from partibus.partition.keys import (
+from partibus.partition.protocol.generations import Generation, LeftOff, left_off
+from partibus.partition.protocol.keys import (
     KIND_BITS,
     POSITION_BITS,
     POSITION_MAX,
@@ -13,7 +13,7 @@ from partibus.partition.keys import (
     entry_key,
     kind_of,
 )
-from partibus.partition.ports import (
+from partibus.partition.protocol.ports import (
     FINISHED,
     CursorRow,
     DueRows,
@@ -42,7 +42,7 @@ Parameters = dict[str, Any]
 def load_page(
     connection: Connection, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None
 ) -> list[EntryRow]:
-    """See `partibus.partition.ports.Store.load_page`."""
+    """See `partition.protocol.ports.Store.load_page`."""
     keys = _key_range(subqueue, from_pos, POSITION_MAX)
     if keys is None:
         return []
@@ -55,7 +55,7 @@ def load_page(
 def browse(
     connection: Connection, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int
 ) -> list[EntryRow]:
-    """See `partibus.partition.ports.Store.browse`."""
+    """See `partition.protocol.ports.Store.browse`."""
     keys = _key_range(subqueue, from_pos, to_pos - 1)
     return [] if keys is None else _page(connection, "browse", keys | _bounds(max_entries, max_bytes))
 
@@ -63,7 +63,7 @@ def browse(
 def peek(
     connection: Connection, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None
 ) -> list[EntryRow]:
-    """See `partibus.partition.ports.Store.peek`; in the active sub-queue the sequence number is the position."""
+    """See `partition.protocol.ports.Store.peek`; in the active sub-queue the sequence number is the position."""
     first = min(max(0, from_sequence), _BIGINT_MAX)
     bounds = _bounds(max_entries, max_bytes)
     if kind_of(subqueue) != SubqueueKind.ACTIVE:
@@ -83,7 +83,7 @@ def peek(
 def load_due(
     connection: Connection, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int
 ) -> DueRows:
-    """See `partibus.partition.ports.Store.load_due`."""
+    """See `partition.protocol.ports.Store.load_due`."""
     of_state = {"subqueue": subqueue, "state": state}
     until_ms = max(min(until_ms, _BIGINT_MAX), -_BIGINT_MAX)
     with connection.transaction():
@@ -97,35 +97,35 @@ def load_due(
 
 
 def count_due(connection: Connection, subqueue: int, state: int) -> int:
-    """See `partibus.partition.ports.Store.count_due`."""
+    """See `partition.protocol.ports.Store.count_due`."""
     ((count,),) = _rows(connection, statement("count_due"), {"subqueue": subqueue, "state": state})
     return int(count)
 
 
 def load_filled(connection: Connection, most: int) -> dict[int, SubqueueCounts]:
-    """See `partibus.partition.ports.Store.load_counts`."""
+    """See `partition.protocol.ports.Store.load_counts`."""
     rows = _rows(connection, statement("filled"), {"most": most})
     return {key: SubqueueCounts(messages, size_bytes) for key, messages, size_bytes in rows}
 
 
 def load_executed(connection: Connection, asker: str) -> dict[int, int]:
-    """See `partibus.partition.ports.Store.load_executed`."""
+    """See `partition.protocol.ports.Store.load_executed`."""
     rows = _rows(connection, statement("executed"), {"asker": asker.encode()})
     return executed_requests(bytes(part) for (part,) in rows)
 
 
 def timed_partitions(connection: Connection) -> list[int]:
-    """See `partibus.partition.ports.Store.timed_partitions`."""
+    """See `partition.protocol.ports.Store.timed_partitions`."""
     return [row for (row,) in _rows(connection, statement("timed_partitions"), {})]
 
 
 def cursor_partitions(connection: Connection, most: int) -> list[int]:
-    """See `partibus.partition.ports.Store.cursor_partitions`."""
+    """See `partition.protocol.ports.Store.cursor_partitions`."""
     return [row for (row,) in _rows(connection, statement("cursor_partitions"), {"most": most})]
 
 
 def load_sequences(connection: Connection, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-    """See `partibus.partition.ports.Store.load_sequences`."""
+    """See `partition.protocol.ports.Store.load_sequences`."""
     is_active = kind_of(subqueue) == SubqueueKind.ACTIVE
     largest = POSITION_MAX if is_active else _BIGINT_MAX
     wanted = [sequence for sequence in set(sequences) if 0 <= sequence <= largest]
@@ -137,13 +137,13 @@ def load_sequences(connection: Connection, subqueue: int, sequences: Sequence[in
 
 
 def load_bodies(connection: Connection, keys: Sequence[int]) -> list[bytes | None]:
-    """See `partibus.partition.ports.Store.load_bodies`."""
+    """See `partition.protocol.ports.Store.load_bodies`."""
     found = dict(_rows(connection, statement("bodies"), {"keys": Bigints(keys)}))
     return [found.get(key) for key in keys]
 
 
 def load_partition(connection: Connection, partition_row: int) -> Snapshot | None:
-    """See `partibus.partition.ports.Store.load_partition`. All statements see the same commit."""
+    """See `partition.protocol.ports.Store.load_partition`. All statements see the same commit."""
     keys = {"first": body_key(partition_row, 0), "last": body_key(partition_row + 1, 0) - 1}
     with connection.pipeline(), connection.transaction():
         connection.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -191,12 +191,12 @@ def load_partition(connection: Connection, partition_row: int) -> Snapshot | Non
 
 
 def load_sizes(connection: Connection, partition_rows: Sequence[int]) -> dict[int, int]:
-    """See `partibus.partition.ports.Store.load_sizes`."""
+    """See `partition.protocol.ports.Store.load_sizes`."""
     return dict(_rows(connection, statement("sizes"), {"rows": Bigints(partition_rows)}))
 
 
 def scan_sessions(connection: Connection, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-    """See `partibus.partition.ports.Store.scan_sessions`."""
+    """See `partition.protocol.ports.Store.scan_sessions`."""
     # What comes directly behind a name is the name with a NUL.
     start = b"" if after is None else after.encode() + b"\x00"
     parameters = {"subqueue": subqueue, "start": start, "most": max(0, max_sessions)}
@@ -206,7 +206,7 @@ def scan_sessions(connection: Connection, subqueue: int, after: str | None, max_
 def list_sessions(
     connection: Connection, subqueue: int, skip: int, top: int, updated_after_ms: int | None
 ) -> list[str]:
-    """See `partibus.partition.ports.Store.list_sessions`."""
+    """See `partition.protocol.ports.Store.list_sessions`."""
     parameters: Parameters = {
         "partition_row": subqueue >> KIND_BITS,
         "skip": min(max(0, skip), _BIGINT_MAX),
@@ -218,7 +218,7 @@ def list_sessions(
 
 
 def session_state(connection: Connection, partition_row: int, session: str) -> bytes | None:
-    """See `partibus.partition.ports.Store.load_session_state`."""
+    """See `partition.protocol.ports.Store.load_session_state`."""
     parameters = {"partition_row": partition_row, "session": session.encode()}
     rows = _rows(connection, statement("session_state"), parameters)
     return rows[0][0] if rows else None
@@ -227,7 +227,7 @@ def session_state(connection: Connection, partition_row: int, session: str) -> b
 def find_duplicates(
     connection: Connection, partition_row: int, first_bucket: int, ids: Sequence[bytes]
 ) -> dict[bytes, int]:
-    """See `partibus.partition.ports.Store.find_duplicates`."""
+    """See `partition.protocol.ports.Store.find_duplicates`."""
     if not ids:
         return {}
     parameters = {"partition_row": partition_row, "first_bucket": first_bucket, "ids": list(ids)}
@@ -237,7 +237,7 @@ def find_duplicates(
 def scan_duplicates(
     connection: Connection, partition_row: int, after: tuple[int, bytes], max_ids: int
 ) -> list[tuple[int, bytes, int]]:
-    """See `partibus.partition.ports.Store.scan_duplicates`."""
+    """See `partition.protocol.ports.Store.scan_duplicates`."""
     bucket, message_id = after
     parameters = {"partition_row": partition_row, "bucket": bucket, "id": message_id, "most": max(0, max_ids)}
     return _rows(connection, statement("scan_duplicates"), parameters)
@@ -253,7 +253,7 @@ def read_range(
     *,
     finished: bool,
 ) -> RangeFrame:
-    """See `partibus.partition.ports.Store.read_range`."""
+    """See `partition.protocol.ports.Store.read_range`."""
     keys = _key_range(subqueue, from_pos, to_pos - 1)
     if keys is None:
         return PackedRows().frame(b"", to_pos)
@@ -268,7 +268,7 @@ def read_range(
 def scan(
     connection: Connection, subqueue: int, from_pos: int, to_pos: int, max_entries: int
 ) -> list[tuple[EntryRow, int]]:
-    """See `partibus.partition.ports.Store.scan`."""
+    """See `partition.protocol.ports.Store.scan`."""
     keys = _key_range(subqueue, from_pos, to_pos - 1)
     if keys is None:
         return []
@@ -278,7 +278,7 @@ def scan(
 
 
 def load_fates(connection: Connection, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
-    """See `partibus.partition.ports.Store.load_fates`."""
+    """See `partition.protocol.ports.Store.load_fates`."""
     keys = _key_range(subqueue, from_number, POSITION_MAX)
     if keys is None:
         return []
@@ -286,7 +286,7 @@ def load_fates(connection: Connection, subqueue: int, from_number: int, max_rows
 
 
 def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-    """See `partibus.partition.ports.Store.find_sink_ids`."""
+    """See `partition.protocol.ports.Store.find_sink_ids`."""
     if not ids:
         return set()
     parameters = {"partition_row": partition_row, "sink": sink, "ids": list(ids)}
@@ -294,7 +294,7 @@ def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Se
 
 
 def count_sink_ids(connection: Connection, partition_row: int, sink: int, batch: int) -> int:
-    """See `partibus.partition.ports.Store.count_sink_ids`."""
+    """See `partition.protocol.ports.Store.count_sink_ids`."""
     parameters = {"partition_row": partition_row, "sink": sink, "batch": batch}
     ((count,),) = _rows(connection, statement("count_sink_ids"), parameters)
     return int(count)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
 
-from partibus.partition.ports import (
+from partibus.partition.protocol.ports import (
     DUPLICATE_COLUMNS,
     ENTRY_COLUMNS,
     SINK_ID_COLUMNS,

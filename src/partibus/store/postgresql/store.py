@@ -1,6 +1,6 @@
 """One schema of a PostgreSQL database as a messaging store.
 
-Layout: ``ddl/0004.sql``, keys as in `partibus.partition.keys`. The same tables as in SQLite's stores; what differs is
+Layout: ``ddl/0004.sql``, keys as in `partition.protocol.keys`. The same tables as in SQLite's stores; what differs is
 what the database differs in.
 
 Sync points: a commit is one statement and one transaction (``ddl/apply_writes.sql``); when `commit` returns, the server
@@ -19,9 +19,9 @@ from typing import Self, TypeVar
 
 import psycopg
 
-from partibus.partition.generations import Generation
-from partibus.partition.keys import KIND_BITS, POSITION_BITS
-from partibus.partition.ports import (
+from partibus.partition.protocol.generations import Generation
+from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS
+from partibus.partition.protocol.ports import (
     DueRows,
     EntryRow,
     FateRow,
@@ -55,7 +55,7 @@ _SWEPT_STATES = 8
 
 
 class PostgreSQLStore:
-    """A `partibus.partition.ports.Store` in one schema. Made by `open`."""
+    """A `partition.protocol.ports.Store` in one schema. Made by `open`."""
 
     def __init__(
         self,

@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 
-from partibus.partition.generations import Generation
-from partibus.partition.ports import LOCK_MS_MAX, StoreError, StoreFenced, Writes
+from partibus.partition.protocol.generations import Generation
+from partibus.partition.protocol.ports import LOCK_MS_MAX, StoreError, StoreFenced, Writes
 from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.owner import Owner
 from partibus.store.postgresql.address import Address
@@ -106,14 +106,14 @@ class Writer:
                 return
 
     def set_time(self, now_ms: int) -> None:
-        """See `partibus.partition.ports.Store.set_time`. Raises `StoreError`."""
+        """See `partition.protocol.ports.Store.set_time`. Raises `StoreError`."""
         parameters = {"now_ms": now_ms, "end_ms": now_ms + LOCK_MS_MAX}
         if self.transact(statement("set_time"), parameters) is None:
             raise self._fenced(self.ownership.fenced(read_owner(self.connection)))
         self.ownership.highest_ms = now_ms
 
     def begin_generation(self, above: int) -> Generation:
-        """Begin a generation; see `partibus.partition.ports.Store.begin_generation`. Raises `StoreError`; where the
+        """Begin a generation; see `partition.protocol.ports.Store.begin_generation`. Raises `StoreError`; where the
         connection was lost, the store has to be opened anew."""
         try:
             return self.ownership.begin_generation(self.connection, above)

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from sqlite3 import Connection
 
-from partibus.partition.keys import KIND_BITS, POSITION_BITS, SHARED_BODY, body_key, entry_key, subqueue_key
-from partibus.partition.ports import (
+from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS, SHARED_BODY, body_key, entry_key, subqueue_key
+from partibus.partition.protocol.ports import (
     BODY_COLUMNS,
     DUPLICATE_COLUMNS,
     ENTRY_COLUMNS,

@@ -17,7 +17,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Self
 
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite.connection import PAGE_BYTES, connect
 from partibus.store.sqlite.creation import publish, sync_directory, sync_file
 from partibus.store.sqlite.failure import refused, store_error

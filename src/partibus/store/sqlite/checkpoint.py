@@ -23,7 +23,7 @@ from contextlib import closing
 from pathlib import Path
 from threading import Lock, Thread
 
-from partibus.partition.ports import DUPLICATE_COLUMNS, ENTRY_COLUMNS, SINK_ID_COLUMNS, Writes
+from partibus.partition.protocol.ports import DUPLICATE_COLUMNS, ENTRY_COLUMNS, SINK_ID_COLUMNS, Writes
 from partibus.store.sqlite.connection import PAGE_BYTES, connect
 from partibus.store.sqlite.failure import is_failed_sync
 from partibus.store.sqlite.settings import KIB, StoreSettings

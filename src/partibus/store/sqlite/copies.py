@@ -6,8 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from partibus.partition.keys import POSITION_MAX, subqueue_key
-from partibus.partition.ports import EntryRow
+from partibus.partition.protocol.keys import POSITION_MAX, subqueue_key
+from partibus.partition.protocol.ports import EntryRow
 from partibus.store.sqlite.failure import refused, store_error
 from partibus.store.sqlite.reader import browse
 from partibus.store.sqlite.sql import FORMAT_VERSION, statement

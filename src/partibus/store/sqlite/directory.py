@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import creation
 from partibus.store.sqlite.ballast import free_bytes
 from partibus.store.sqlite.failure import store_error

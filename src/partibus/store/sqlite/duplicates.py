@@ -10,7 +10,7 @@ from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 def find_duplicates(
     connection: Connection, partition_row: int, first_bucket: int, ids: Sequence[bytes]
 ) -> dict[bytes, int]:
-    """Ids that a bucket has; see `partibus.partition.ports.Store.find_duplicates`."""
+    """Ids that a bucket has; see `partition.protocol.ports.Store.find_duplicates`."""
     found: dict[bytes, int] = {}
     for chunk in padded_keys(ids):
         form = in_list_form("find_duplicates", len(chunk))
@@ -22,7 +22,7 @@ def find_duplicates(
 def scan_duplicates(
     connection: Connection, partition_row: int, after: tuple[int, bytes], max_ids: int
 ) -> list[tuple[int, bytes, int]]:
-    """Ids in order; see `partibus.partition.ports.Store.scan_duplicates`."""
+    """Ids in order; see `partition.protocol.ports.Store.scan_duplicates`."""
     parameters = (partition_row, *after, max(0, max_ids))
     listed, data = connection.execute(statement("scan_duplicates"), parameters).fetchone()
     rows = []

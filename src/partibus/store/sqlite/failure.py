@@ -4,7 +4,7 @@ import errno
 import sqlite3
 from pathlib import Path
 
-from partibus.partition.ports import StoreError, StoreFull
+from partibus.partition.protocol.ports import StoreError, StoreFull
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of an `OSError` that mean: the file system, the quota or the largest size of a file is used up."""

@@ -1,8 +1,8 @@
-"""The generations of a store's file (`partibus.partition.generations`)."""
+"""The generations of a store's file (`partition.protocol.generations`)."""
 
 from sqlite3 import Connection
 
-from partibus.partition.generations import FIRST_NUMBER, Generation, LeftOff, left_off
+from partibus.partition.protocol.generations import FIRST_NUMBER, Generation, LeftOff, left_off
 from partibus.store.generations import next_generation
 from partibus.store.sqlite.sql import statement
 

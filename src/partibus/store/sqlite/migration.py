@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import creation
 from partibus.store.sqlite.checkpoint import checkpoint
 from partibus.store.sqlite.connection import connect, connect_reader

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from sqlite3 import Connection
 
-from partibus.partition.ports import StoreError, StoreFenced
+from partibus.partition.protocol.ports import StoreError, StoreFenced
 from partibus.store.owner import Owner as Owner
 from partibus.store.sqlite.sql import statement
 
@@ -65,7 +65,7 @@ class Ownership:
         ).fetchall()
 
     def confirm(self, connection: Connection, now_ms: int) -> None:
-        """First statement of each commit; ``now_ms``: see `partibus.partition.ports.Writes`. Raises `StoreFenced`
+        """First statement of each commit; ``now_ms``: see `partition.protocol.ports.Writes`. Raises `StoreFenced`
         when the row is no longer ours."""
         touched = connection.execute(
             statement("confirm_ownership"), (self.last_commit + 1, now_ms, self.epoch, self._incarnation)

@@ -14,8 +14,8 @@ import json
 from sqlite3 import Connection
 from typing import NamedTuple
 
-from partibus.partition.keys import POSITION_BITS, POSITION_MAX, entry_key
-from partibus.partition.ports import FINISHED, EntryRow, FateRow, RangeFrame
+from partibus.partition.protocol.keys import POSITION_BITS, POSITION_MAX, entry_key
+from partibus.partition.protocol.ports import FINISHED, EntryRow, FateRow, RangeFrame
 from partibus.store.frames import PackedRows
 from partibus.store.sqlite.listed import RUN, Usual, rows_listed
 from partibus.store.sqlite.reader import SEARCHED_MAX, key_range, keys_behind, one_view
@@ -41,7 +41,7 @@ def read_range(
     *,
     finished: bool,
 ) -> RangeFrame:
-    """See `partibus.partition.ports.Store.read_range`. One transaction sees `SEARCHED_MAX` positions at most."""
+    """See `partition.protocol.ports.Store.read_range`. One transaction sees `SEARCHED_MAX` positions at most."""
     keys = key_range(subqueue, from_pos, to_pos - 1)
     if keys is not None and max_entries <= 0:
         return PackedRows().frame(b"", from_pos)
@@ -157,7 +157,7 @@ def _rows(
 def scan(
     connection: Connection, subqueue: int, from_pos: int, to_pos: int, max_entries: int
 ) -> list[tuple[EntryRow, int]]:
-    """See `partibus.partition.ports.Store.scan`."""
+    """See `partition.protocol.ports.Store.scan`."""
     keys = key_range(subqueue, from_pos, to_pos - 1)
     if keys is None:
         return []
@@ -166,7 +166,7 @@ def scan(
 
 
 def read_fates(connection: Connection, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
-    """See `partibus.partition.ports.Store.load_fates`."""
+    """See `partition.protocol.ports.Store.load_fates`."""
     keys = key_range(subqueue, from_number, POSITION_MAX)
     if keys is None:
         return []

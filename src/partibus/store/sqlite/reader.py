@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from sqlite3 import Connection
 
-from partibus.partition.keys import POSITION_BITS, POSITION_MAX, SubqueueKind, entry_key, kind_of, subqueue_key
-from partibus.partition.ports import (
+from partibus.partition.protocol.keys import POSITION_BITS, POSITION_MAX, SubqueueKind, entry_key, kind_of, subqueue_key
+from partibus.partition.protocol.ports import (
     CursorRow,
     DueRows,
     EntryRow,
@@ -39,7 +39,7 @@ _INTEGER_MAX = (1 << 63) - 1
 def read_page(
     connection: Connection, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
 ) -> list[EntryRow]:
-    """Active entries from a position on; see `partibus.partition.ports.Store.load_page`."""
+    """Active entries from a position on; see `partition.protocol.ports.Store.load_page`."""
     keys = key_range(subqueue, from_pos, POSITION_MAX)
     if session is not None:
         if keys is None:
@@ -120,7 +120,7 @@ def read_from_sequence(
 def read_due(
     connection: Connection, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int
 ) -> DueRows:
-    """Entries whose time has come; see `partibus.partition.ports.Store.load_due`."""
+    """Entries whose time has come; see `partition.protocol.ports.Store.load_due`."""
     parameters = (subqueue, state, min(until_ms, _INTEGER_MAX), max(0, max_entries), max_bytes)
     with one_view(connection):
         rows = _entry_rows(connection, statement("select_due"), parameters)
@@ -130,19 +130,19 @@ def read_due(
 
 
 def count_due(connection: Connection, subqueue: int, state: int) -> int:
-    """See `partibus.partition.ports.Store.count_due`."""
+    """See `partition.protocol.ports.Store.count_due`."""
     ((count,),) = connection.execute(statement("count_due"), (subqueue, state)).fetchall()
     return int(count)
 
 
 def read_filled(connection: Connection, most: int) -> dict[int, tuple[int, int]]:
-    """Sub-queues that hold messages; see `partibus.partition.ports.Store.load_counts`."""
+    """Sub-queues that hold messages; see `partition.protocol.ports.Store.load_counts`."""
     keys, messages, sizes = map(json.loads, connection.execute(statement("select_filled"), (most,)).fetchone())
     return dict(zip(keys, zip(messages, sizes, strict=True), strict=True))
 
 
 def read_executed(connection: Connection, asker: str) -> dict[int, int]:
-    """Requests that were answered; see `partibus.partition.ports.Store.load_executed`."""
+    """Requests that were answered; see `partition.protocol.ports.Store.load_executed`."""
     return executed_requests(part for (part,) in connection.execute(statement("select_executed"), (asker,)).fetchall())
 
 
@@ -161,7 +161,7 @@ def read_cursor_partitions(connection: Connection, most: int) -> list[int]:
 
 
 def read_sequences(connection: Connection, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-    """Entries by sequence number; see `partibus.partition.ports.Store.load_sequences`."""
+    """Entries by sequence number; see `partition.protocol.ports.Store.load_sequences`."""
     rows: list[EntryRow] = []
     is_active = kind_of(subqueue) == SubqueueKind.ACTIVE
     largest = POSITION_MAX if is_active else _INTEGER_MAX
@@ -193,7 +193,7 @@ def read_partition(connection: Connection, partition_row: int) -> Snapshot | Non
 
 
 def read_sizes(connection: Connection, partition_rows: Sequence[int]) -> dict[int, int]:
-    """See `partibus.partition.ports.Store.load_sizes`."""
+    """See `partition.protocol.ports.Store.load_sizes`."""
     sizes: dict[int, int] = {}
     for chunk in padded_keys(partition_rows):
         (listed,) = connection.execute(in_list_form("select_sizes", len(chunk)), chunk).fetchone()

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from partibus.partition.keys import POSITION_MAX
-from partibus.partition.ports import RangeFrame
+from partibus.partition.protocol.keys import POSITION_MAX
+from partibus.partition.protocol.ports import RangeFrame
 from partibus.store.frames import NOT_DUE
 
 SIZE_MAX = (1 << 24) - 1

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from sqlite3 import Connection
 
-from partibus.partition.keys import KIND_BITS
+from partibus.partition.protocol.keys import KIND_BITS
 from partibus.store.sqlite.sql import statement
 
 _NAMES_AT_ONCE = 4_096
@@ -19,7 +19,7 @@ _STATES_AT_ONCE = 65_536
 
 
 def scan_sessions(connection: Connection, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-    """Sessions with active entries; see `partibus.partition.ports.Store.scan_sessions`."""
+    """Sessions with active entries; see `partition.protocol.ports.Store.scan_sessions`."""
     found: list[str] = []
     start = "" if after is None else _following(after)
     while len(found) < max_sessions:
@@ -36,7 +36,7 @@ def scan_sessions(connection: Connection, subqueue: int, after: str | None, max_
 def list_sessions(
     connection: Connection, subqueue: int, skip: int, top: int, updated_after_ms: int | None
 ) -> list[str]:
-    """Sessions with active entries or a state; see `partibus.partition.ports.Store.list_sessions`."""
+    """Sessions with active entries or a state; see `partition.protocol.ports.Store.list_sessions`."""
     found: list[str] = []
     skip, top = max(0, skip), max(0, top)
     if updated_after_ms is None:

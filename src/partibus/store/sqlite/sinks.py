@@ -10,12 +10,12 @@ import json
 from collections.abc import Sequence
 from sqlite3 import Connection
 
-from partibus.partition.ports import SINK_ID_COLUMNS
+from partibus.partition.protocol.ports import SINK_ID_COLUMNS
 from partibus.store.sqlite.sql import ROWS_MAX, execute_rows, in_list_form, padded_keys, statement, values_form
 
 
 def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-    """See `partibus.partition.ports.Store.find_sink_ids`."""
+    """See `partition.protocol.ports.Store.find_sink_ids`."""
     found: set[bytes] = set()
     for chunk in padded_keys(ids):
         form = in_list_form("find_sink_ids", len(chunk))
@@ -25,7 +25,7 @@ def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Se
 
 
 def count_sink_ids(connection: Connection, partition_row: int, sink: int, batch: int) -> int:
-    """See `partibus.partition.ports.Store.count_sink_ids`."""
+    """See `partition.protocol.ports.Store.count_sink_ids`."""
     ((count,),) = connection.execute(statement("count_sink_ids"), (partition_row, sink, batch)).fetchall()
     return int(count)
 

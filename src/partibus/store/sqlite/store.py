@@ -1,6 +1,6 @@
 """One SQLite file as a messaging store.
 
-Layout: ``ddl/0005.sql``, keys as in `partibus.partition.keys`. Beside ``store-00.db`` lie SQLite's ``-wal`` and
+Layout: ``ddl/0005.sql``, keys as in `partition.protocol.keys`. Beside ``store-00.db`` lie SQLite's ``-wal`` and
 ``-shm``, ``store-00.lock`` (`owner`) and ``store-00.ballast`` (`ballast`).
 
 Sync points: each commit syncs the write-ahead log before `commit` returns; a checkpoint syncs log and database. So a
@@ -19,9 +19,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Self, TypeVar
 
-from partibus.partition.generations import Generation
-from partibus.partition.keys import KIND_BITS, POSITION_BITS
-from partibus.partition.ports import (
+from partibus.partition.protocol.generations import Generation
+from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS
+from partibus.partition.protocol.ports import (
     BODY_COLUMNS,
     DueRows,
     EntryRow,
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class SQLiteStore:
-    """A `partibus.partition.ports.Store` in one file. Made by `open`."""
+    """A `partition.protocol.ports.Store` in one file. Made by `open`."""
 
     def __init__(
         self, path: Path, store_id: str, owner: Owner, settings: StoreSettings, free: Callable[[Path], int]

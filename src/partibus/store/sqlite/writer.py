@@ -10,8 +10,8 @@ from time import monotonic
 from typing import TypeVar
 
 from partibus.durable import rewrite
-from partibus.partition.generations import Generation
-from partibus.partition.ports import LOCK_MS_MAX, StoreFenced
+from partibus.partition.protocol.generations import Generation
+from partibus.partition.protocol.ports import LOCK_MS_MAX, StoreFenced
 from partibus.store.generations import NoNumbersLeft
 from partibus.store.sqlite import generations
 from partibus.store.sqlite.connection import connect_reader, connect_writer
@@ -78,7 +78,7 @@ class Writer:
             ]
 
     def set_time(self, now_ms: int) -> None:
-        """See `partibus.partition.ports.Store.set_time`. Raises `StoreError`."""
+        """See `partition.protocol.ports.Store.set_time`. Raises `StoreError`."""
 
         def change(connection: sqlite3.Connection) -> None:
             connection.execute(statement("update_highest_ms"), (now_ms,))
@@ -89,7 +89,7 @@ class Writer:
         self.ownership.highest_ms = now_ms
 
     def begin_generation(self, above: int) -> Generation:
-        """Begin a generation; see `partibus.partition.ports.Store.begin_generation`. Raises `StoreError`."""
+        """Begin a generation; see `partition.protocol.ports.Store.begin_generation`. Raises `StoreError`."""
         generation = self.transact(partial(self._begin_generation, above))
         self.generations += (generation,)
         return generation
@@ -102,7 +102,7 @@ class Writer:
 
     def transact(self, change: Callable[[sqlite3.Connection], T], now_ms: int = 0) -> T:
         """Commit what ``change`` does, unless the store has another owner or its file is gone. ``now_ms``: see
-        `partibus.partition.ports.Writes`. Raises `StoreError`."""
+        `partition.protocol.ports.Writes`. Raises `StoreError`."""
         self._look_for_file()
         try:
             with self._transaction():

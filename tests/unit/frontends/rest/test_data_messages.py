@@ -30,7 +30,7 @@ from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.placement import Placement
 from partibus.namespace.queues import Queue
 from partibus.namespace.tiers import Tier
-from partibus.partition.entry import Entry
+from partibus.partition.protocol.entry import Entry
 
 READER = MessageReader(lambda: "made-here")
 

@@ -3,7 +3,7 @@
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.postgresql import parse_address
 
 

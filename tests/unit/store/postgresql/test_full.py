@@ -2,7 +2,7 @@
 
 import pytest
 
-from partibus.partition.ports import StoreFull, Writes
+from partibus.partition.protocol.ports import StoreFull, Writes
 from partibus.store.postgresql import PostgreSQLSettings
 from tests.contract.stores import complete, enqueued, new_address, positions
 from tests.unit.store.postgresql.places import open_store, sql

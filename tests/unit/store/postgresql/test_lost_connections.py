@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from partibus.partition.ports import StoreError, StoreFenced
+from partibus.partition.protocol.ports import StoreError, StoreFenced
 from partibus.store.postgresql import PostgreSQLSettings, PostgreSQLStore
 from tests.contract.stores import enqueued, new_address, positions
 from tests.unit.store.postgresql.places import THEY, open_store, sql, way_to_store

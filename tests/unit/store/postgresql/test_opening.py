@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from partibus.partition.keys import body_key, entry_key
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.keys import body_key, entry_key
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.postgresql import Identity, PostgreSQLStore, creation, identity_of, parse_address
 from partibus.store.postgresql import sql as store_sql
 from partibus.testing.postgresql_server import PASSWORD, PostgreSQLServer, shared_server

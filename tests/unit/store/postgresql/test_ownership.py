@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from partibus.partition.ports import StoreError, StoreFenced
+from partibus.partition.protocol.ports import StoreError, StoreFenced
 from partibus.store.owner import Owner
 from partibus.store.postgresql import PostgreSQLSettings
 from tests.contract.stores import enqueued, new_address, positions

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import checkpoint, writer
 from partibus.store.sqlite.connection import connect_reader
 from tests.contract.stores import complete, enqueued

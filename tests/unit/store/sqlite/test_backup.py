@@ -15,9 +15,9 @@ from threading import Event
 
 import pytest
 
-from partibus.partition.generations import LeftOff
-from partibus.partition.keys import POSITION_MAX, SubqueueKind, body_key, entry_key
-from partibus.partition.ports import FINISHED, Fate, StoreError, Writes
+from partibus.partition.protocol.generations import LeftOff
+from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, body_key, entry_key
+from partibus.partition.protocol.ports import FINISHED, Fate, StoreError, Writes
 from partibus.store.backup import CATALOG, LIST, Backup, back_up, read_backup, store_file
 from partibus.store.sqlite.backup import BackupStopped, Moment, copy_database, copy_store
 from partibus.store.sqlite.copies import StoreCopy

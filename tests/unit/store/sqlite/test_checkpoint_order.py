@@ -12,7 +12,7 @@ from threading import Event, current_thread
 
 import pytest
 
-from partibus.partition.ports import StoreFull
+from partibus.partition.protocol.ports import StoreFull
 from partibus.store.sqlite import SQLiteStore, StoreSettings, checkpoint
 from partibus.store.sqlite.backup import copy_database
 from tests.contract.stores import complete, enqueued

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from partibus.partition.keys import body_key, entry_key, subqueue_key
-from partibus.partition.ports import FINISHED, EntryState, Fate, Writes
+from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
+from partibus.partition.protocol.ports import FINISHED, EntryState, Fate, Writes
 from partibus.store.sqlite import duplicates, ranges, reader, sessions, sinks
 from partibus.store.sqlite.apply import apply_writes
 from partibus.store.sqlite.sql import schema

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import Owner, SQLiteStore, close_stores, lock_data_directory, open_stores
 from partibus.store.sqlite.connection import PAGE_BYTES
 from partibus.store.sqlite.sql import FORMAT_VERSION
@@ -159,7 +159,7 @@ _SECOND_PROCESS = """
 import sys
 from contextlib import closing
 from pathlib import Path
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from tests.unit.store.sqlite.test_directory import opened
 from partibus.store.sqlite import Owner, lock_data_directory
 

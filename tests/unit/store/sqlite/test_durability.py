@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from tests.contract.stores import complete, enqueued, positions
 from tests.unit.store.sqlite.places import files_no_larger_than, open_store
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from tests.contract.stores import enqueued, positions
 from tests.unit.store.sqlite.lossy_disk import DATABASE, LOG, LossyDisk, disk, library
 from tests.unit.store.sqlite.places import open_store

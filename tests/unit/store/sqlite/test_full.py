@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.keys import body_key, entry_key
-from partibus.partition.ports import EntryState, StoreFull, Writes
+from partibus.partition.protocol.keys import body_key, entry_key
+from partibus.partition.protocol.ports import EntryState, StoreFull, Writes
 from partibus.store.sqlite import SQLiteStore, StoreSettings
 from tests.contract.stores import PARTITION, QUEUE, complete, enqueued, positions
 from tests.unit.store.sqlite.places import SETTINGS, US, open_store

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.generations import LeftOff
-from partibus.partition.keys import body_key, entry_key
-from partibus.partition.ports import (
+from partibus.partition.protocol.generations import LeftOff
+from partibus.partition.protocol.keys import body_key, entry_key
+from partibus.partition.protocol.ports import (
     FINISHED,
     CursorRow,
     EntryRow,

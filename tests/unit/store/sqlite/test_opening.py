@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.ports import StoreError
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import writer
 from partibus.store.sqlite.sql import FORMAT_VERSION
 from tests.contract.stores import QUEUE, enqueued, positions

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.ports import StoreError, StoreFenced
+from partibus.partition.protocol.ports import StoreError, StoreFenced
 from partibus.store.sqlite import Owner
 from tests.contract.stores import enqueued, positions
 from tests.unit.store.sqlite.places import open_store

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from partibus.partition.ports import EntryState, RangeFrame, Writes
+from partibus.partition.protocol.ports import EntryState, RangeFrame, Writes
 from partibus.store.sqlite import ranges
 from partibus.store.sqlite.apply import apply_writes
 from partibus.store.sqlite.sql import schema, statement

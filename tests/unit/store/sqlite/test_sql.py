@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from partibus.partition.keys import entry_key
-from partibus.partition.ports import EntryState, Writes
+from partibus.partition.protocol.keys import entry_key
+from partibus.partition.protocol.ports import EntryState, Writes
 from partibus.store.sqlite.apply import last_updates
 from partibus.store.sqlite.sql import ROWS_MAX, execute_keys, execute_rows, schema, statement
 from tests.contract.stores import QUEUE, enqueue, enqueued

@@ -7,8 +7,8 @@ from threading import Thread
 
 import pytest
 
-from partibus.partition.keys import body_key, subqueue_key
-from partibus.partition.ports import StoreError, Writes
+from partibus.partition.protocol.keys import body_key, subqueue_key
+from partibus.partition.protocol.ports import StoreError, Writes
 from partibus.store.sweep import SLICE_ROWS, Sweeper
 from tests.contract.stores import PARTITION, QUEUE, enqueued, positions
 from tests.unit.store.sqlite.places import open_store

@@ -14,8 +14,8 @@ from partibus.frontends.amqp.operations.arguments import integer, optional_text
 from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
 from partibus.frontends.amqp.operations.spread import ask_all
 from partibus.frontends.amqp.operations.status import failure, no_content, success
-from partibus.partition.commands import Purge
-from partibus.partition.replies import CursorHeld, Failed
+from partibus.partition.protocol.commands import Purge
+from partibus.partition.protocol.replies import CursorHeld, Failed
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.slots import partition_for_key
 

@@ -7,8 +7,8 @@ from partibus.frontends.amqp.operations.arguments import sequence_numbers
 from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.spread import ask_all, counters_by_partition, numbers_of
 from partibus.frontends.amqp.operations.status import failure, success
-from partibus.partition.commands import CancelScheduled
-from partibus.partition.replies import Failed, NotFound
+from partibus.partition.protocol.commands import CancelScheduled
+from partibus.partition.protocol.replies import Failed, NotFound
 from partibus.routing.partitions import error_of
 
 NAME = "com.microsoft:cancel-scheduled-message"

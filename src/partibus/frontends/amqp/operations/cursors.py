@@ -12,9 +12,9 @@ from partibus.frontends.amqp.operations.arguments import boolean, by_partition, 
 from partibus.frontends.amqp.operations.ranges import LONG, check_readable
 from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.status import failure, success
-from partibus.partition.commands import EARLIEST, LATEST
-from partibus.partition.keys import POSITION_MAX
-from partibus.partition.replies import CursorInfo, CursorOpened, Inspected
+from partibus.partition.protocol.commands import EARLIEST, LATEST
+from partibus.partition.protocol.keys import POSITION_MAX
+from partibus.partition.protocol.replies import CursorInfo, CursorOpened, Inspected
 from partibus.routing.arrivals import end_of, passed_over_in
 from partibus.routing.cursors import OpenAll, advance_all, close_all
 from partibus.routing.inspect import inspect_all

@@ -18,7 +18,7 @@ from partibus.namespace.entities import EntityKind
 from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Subscription, Topic
 from partibus.namespace.properties import properties_of
-from partibus.partition.keys import SubqueueKind
+from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing.inspect import Inspection, inspect_each
 
 CREATE = "partibus:create-entity"

@@ -14,9 +14,9 @@ from partibus.frontends.amqp.operations.arguments import boolean, integer, optio
 from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
 from partibus.frontends.amqp.operations.spread import COUNTER_MAX
 from partibus.frontends.amqp.operations.status import failure, no_content, success
-from partibus.partition.commands import Peek
-from partibus.partition.ports import EntryRow
-from partibus.partition.replies import Failed
+from partibus.partition.protocol.commands import Peek
+from partibus.partition.protocol.ports import EntryRow
+from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import error_of
 from partibus.routing.send import COUNTER_BITS
 from partibus.routing.slots import partition_for_key

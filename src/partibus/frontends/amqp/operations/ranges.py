@@ -2,7 +2,7 @@
 position, without locks.
 
 Operations of our own, for readers that want everything in parallel: one request, one large answer, which leaves as the
-store packed it (`partibus.partition.ports.RangeFrame`).
+store packed it (`partition.protocol.ports.RangeFrame`).
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.status import ANSWER_BYTES_MAX, failure, success
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entities import EntityKind
-from partibus.partition.commands import ReadFates, ReadRange
-from partibus.partition.keys import POSITION_MAX
-from partibus.partition.ports import FateRow
-from partibus.partition.replies import Failed, FatesRead, Inspected, RangeRead
+from partibus.partition.protocol.commands import ReadFates, ReadRange
+from partibus.partition.protocol.keys import POSITION_MAX
+from partibus.partition.protocol.ports import FateRow
+from partibus.partition.protocol.replies import Failed, FatesRead, Inspected, RangeRead
 from partibus.routing.arrivals import end_of, passed_over_in
 from partibus.routing.cursors import cursor_error
 from partibus.routing.inspect import inspect_all

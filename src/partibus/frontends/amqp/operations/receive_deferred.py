@@ -19,8 +19,8 @@ from partibus.frontends.amqp.operations.spread import (
 )
 from partibus.frontends.amqp.operations.status import ANSWER_BYTES_MAX, failure, success
 from partibus.namespace.addresses import subqueue_path
-from partibus.partition.commands import LockToken, Outcome, ReceiveDeferred, Settle
-from partibus.partition.replies import DeferredGranted, Failed, NotFound, SessionLost
+from partibus.partition.protocol.commands import LockToken, Outcome, ReceiveDeferred, Settle
+from partibus.partition.protocol.replies import DeferredGranted, Failed, NotFound, SessionLost
 from partibus.routing.lock_tokens import token_uuid
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.throttling.counters import Operation

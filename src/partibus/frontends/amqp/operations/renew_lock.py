@@ -9,9 +9,9 @@ from partibus.frontends.amqp.operations.arguments import lock_tokens
 from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.spread import ask_all, tokens_by_partition
 from partibus.frontends.amqp.operations.status import failure, success
-from partibus.partition.commands import RenewLocks
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.replies import Failed, LocksRenewed
+from partibus.partition.protocol.commands import RenewLocks
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Failed, LocksRenewed
 from partibus.routing.lock_tokens import read_token
 from partibus.routing.partitions import error_of
 

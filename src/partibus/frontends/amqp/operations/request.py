@@ -17,7 +17,7 @@ from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.status import failure
 from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
-from partibus.partition.host import Timer
+from partibus.partition.protocol.host import Timer
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.transactions import Transactions
 from partibus.throttling.counters import Operation
@@ -68,7 +68,7 @@ class EntityRequest(Struct):
 
     entity: Entity
     kind: int
-    """Of the sub-queue (`partibus.partition.keys.SubqueueKind`)."""
+    """Of the sub-queue (`partition.protocol.keys.SubqueueKind`)."""
     arguments: Mapping[object, object]
     """The body of the request."""
     transaction: bytes | None

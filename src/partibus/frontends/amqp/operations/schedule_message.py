@@ -10,8 +10,8 @@ from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.spread import numbers_of
 from partibus.frontends.amqp.operations.status import failure, success
 from partibus.message import Message
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.replies import Accepted
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Accepted
 from partibus.routing.partitions import error_of
 from partibus.routing.send import send_numbered
 from partibus.throttling.counters import Operation

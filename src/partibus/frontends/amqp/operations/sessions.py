@@ -11,9 +11,9 @@ from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, Pa
 from partibus.frontends.amqp.operations.arguments import integer, text
 from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest, HeldSession
 from partibus.frontends.amqp.operations.status import failure, no_content, success
-from partibus.partition.commands import GetSessionState, RenewSession, SetSessionState
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.replies import Failed, Refused, SessionLost
+from partibus.partition.protocol.commands import GetSessionState, RenewSession, SetSessionState
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Failed, Refused, SessionLost
 from partibus.routing.partitions import error_of
 
 RENEW = "com.microsoft:renew-session-lock"

@@ -14,8 +14,8 @@ from partibus.frontends.amqp.operations.arguments import integer, items
 from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.status import failure, success
 from partibus.message import Message
-from partibus.partition.commands import SINK_ENDS
-from partibus.partition.keys import SubqueueKind
+from partibus.partition.protocol.commands import SINK_ENDS
+from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing.send import send
 from partibus.routing.sinks import ID_BYTES, commit_sink, put_by_id, put_by_position
 from partibus.throttling.counters import Operation

@@ -12,8 +12,8 @@ from partibus.errors import ArgumentError, MessageNotFound, PartibusError
 from partibus.frontends.amqp.operations.arguments import optional_text
 from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest, HeldSession
 from partibus.namespace.entity import Entity
-from partibus.partition.commands import Command, LockToken
-from partibus.partition.keys import SubqueueKind
+from partibus.partition.protocol.commands import Command, LockToken
+from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing.lock_tokens import read_token
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.send import COUNTER_BITS

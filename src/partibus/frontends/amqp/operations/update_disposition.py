@@ -22,8 +22,8 @@ from partibus.frontends.amqp.outcomes import (
     defer,
 )
 from partibus.namespace.addresses import subqueue_path
-from partibus.partition.commands import Settle
-from partibus.partition.replies import Failed
+from partibus.partition.protocol.commands import Settle
+from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.tracing.tracer import OnEnded
 

@@ -24,9 +24,9 @@ from partibus.frontends.rest.credits import HTTP, check_not_exhausted, pay
 from partibus.frontends.rest.data.calls import DataCall
 from partibus.frontends.rest.data.message_out import body_of, headers_of, sequence_number
 from partibus.namespace.addresses import subqueue_path
-from partibus.partition.commands import Outcome, Settle
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.replies import Granted
+from partibus.partition.protocol.commands import Outcome, Settle
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Granted
 from partibus.routing.lock_tokens import token_uuid
 from partibus.routing.partitions import PartitionHandle
 from partibus.throttling.counters import Operation

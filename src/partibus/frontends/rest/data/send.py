@@ -11,7 +11,7 @@ from partibus.frontends.rest.credits import check_not_exhausted, pay_for_sends
 from partibus.frontends.rest.data.calls import DataCall
 from partibus.message import Message
 from partibus.namespace.entity import Entity
-from partibus.partition.keys import SubqueueKind
+from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing.send import OnSent, send
 from partibus.throttling.counters import Operation
 

@@ -14,9 +14,9 @@ from partibus.frontends.rest.data.calls import DataCall
 from partibus.frontends.rest.data.message_out import date_text
 from partibus.frontends.rest.data.paths import read_lock
 from partibus.namespace.addresses import subqueue_path
-from partibus.partition.commands import Command, LockToken, Outcome, RenewLocks, Settle
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.replies import Failed, LocksRenewed
+from partibus.partition.protocol.commands import Command, LockToken, Outcome, RenewLocks, Settle
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Failed, LocksRenewed
 from partibus.routing.lock_tokens import read_token
 from partibus.routing.partitions import PartitionHandle, error_of
 

@@ -12,8 +12,8 @@ from partibus.frontends.rest.portal.visit import Page, Visit
 from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Queue, Subscription, Topic
 from partibus.namespace.properties import EXPRESS_BOUND, properties_of
-from partibus.partition.keys import SubqueueKind
-from partibus.partition.replies import Inspected
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Inspected
 from partibus.routing.inspect import Inspection
 from partibus.throttling.counters import Operation
 

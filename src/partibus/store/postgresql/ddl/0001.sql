@@ -1,5 +1,5 @@
 -- A messaging store in a schema of its own, format version 1 (D13). How integer keys are put together:
--- partibus.partition.keys. No constraint here may depend on what a client sends: a commit carries the messages of many
+-- partibus.partition.protocol.keys. No constraint here may depend on what a client sends: a commit carries the messages of many
 -- (D11). Names of sessions are their UTF-8 bytes: text can't hold a NUL, and bytes order as every other store does.
 --
 -- A queue's tables turn over all the time: vacuum begins after so many dead rows and not after a share of the table,

@@ -1,5 +1,5 @@
 -- A messaging store in a schema of its own, format version 4 (D13). How integer keys are put together:
--- partibus.partition.keys. No constraint here may depend on what a client sends: a commit carries the messages of many
+-- partibus.partition.protocol.keys. No constraint here may depend on what a client sends: a commit carries the messages of many
 -- (D11). Names of sessions are their UTF-8 bytes: text can't hold a NUL, and bytes order as every other store does.
 --
 -- A queue's tables turn over all the time: vacuum begins after so many dead rows and not after a share of the table,
@@ -14,7 +14,7 @@ CREATE TABLE meta (
     home text NOT NULL DEFAULT ''       -- where the tables were made: of a restored dump they are other tables
 );
 
--- The generations that the store has gone through (partibus.partition.generations).
+-- The generations that the store has gone through (partibus.partition.protocol.generations).
 CREATE TABLE generation (
     first bigint PRIMARY KEY,           -- the lowest number that a partition has given out in it
     id bigint NOT NULL,                 -- 0: of a store that was made by a format without generations
@@ -94,7 +94,7 @@ CREATE INDEX entry_by_session ON entry ((key >> 40), state, session, key) WHERE 
 
 CREATE INDEX entry_by_due ON entry ((key >> 40), state, due_ms, key) WHERE due_ms IS NOT NULL;
 
--- What a topic stored once for several subscriptions goes with the last of them (partibus.partition.keys: bit 38 of a body's
+-- What a topic stored once for several subscriptions goes with the last of them (partibus.partition.protocol.keys: bit 38 of a body's
 -- key). Whoever removes one looks here for others.
 CREATE INDEX entry_by_shared_body ON entry (body) WHERE ((body >> 38) & 1) <> 0;
 

@@ -1,4 +1,4 @@
--- One commit: fence, rows, in the order of partibus.partition.ports.Writes. Called as a statement of its own, so that a
+-- One commit: fence, rows, in the order of partibus.partition.protocol.ports.Writes. Called as a statement of its own, so that a
 -- commit is one round trip and one transaction which nobody can leave open.
 --
 -- Lists of rows come as flat arrays of whole numbers, so many columns a row; what is no number comes in one blob per

@@ -1,4 +1,4 @@
--- A messaging store, format version 1 (D13). How integer keys are put together: partibus.partition.keys.
+-- A messaging store, format version 1 (D13). How integer keys are put together: partibus.partition.protocol.keys.
 -- No constraint here may depend on what a client sends: a commit carries the messages of many (D11).
 
 CREATE TABLE meta (

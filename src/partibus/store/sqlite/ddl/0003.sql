@@ -1,4 +1,4 @@
--- A messaging store, format version 3 (D13). How integer keys are put together: partibus.partition.keys.
+-- A messaging store, format version 3 (D13). How integer keys are put together: partibus.partition.protocol.keys.
 -- No constraint here may depend on what a client sends: a commit carries the messages of many (D11).
 
 CREATE TABLE meta (
@@ -63,7 +63,7 @@ CREATE INDEX entry_by_session ON entry (key >> 40, state, session) WHERE session
 
 CREATE INDEX entry_by_due ON entry (key >> 40, state, due_ms) WHERE due_ms IS NOT NULL;
 
--- What a topic stored once for several subscriptions goes with the last of them (partibus.partition.keys: bit 38 of a body's
+-- What a topic stored once for several subscriptions goes with the last of them (partibus.partition.protocol.keys: bit 38 of a body's
 -- key). Whoever removes one looks here for others.
 CREATE INDEX entry_by_shared_body ON entry (body) WHERE ((body >> 38) & 1) <> 0;
 

@@ -1,4 +1,4 @@
--- A messaging store, format version 5 (D13). How integer keys are put together: partibus.partition.keys.
+-- A messaging store, format version 5 (D13). How integer keys are put together: partibus.partition.protocol.keys.
 -- No constraint here may depend on what a client sends: a commit carries the messages of many (D11).
 
 CREATE TABLE meta (
@@ -9,7 +9,7 @@ CREATE TABLE meta (
     is_copy INTEGER NOT NULL DEFAULT 0  -- 1: a copy that nobody has opened; whoever does begins a generation
 );
 
--- The generations that the store has gone through (partibus.partition.generations).
+-- The generations that the store has gone through (partibus.partition.protocol.generations).
 CREATE TABLE generation (
     first INTEGER PRIMARY KEY,          -- the lowest number that a partition has given out in it
     id INTEGER NOT NULL,                -- 0: of a store that was made by a format without generations
@@ -81,7 +81,7 @@ CREATE INDEX entry_by_session ON entry (key >> 40, state, session) WHERE session
 
 CREATE INDEX entry_by_due ON entry (key >> 40, state, due_ms) WHERE due_ms IS NOT NULL;
 
--- What a topic stored once for several subscriptions goes with the last of them (partibus.partition.keys: bit 38 of a body's
+-- What a topic stored once for several subscriptions goes with the last of them (partibus.partition.protocol.keys: bit 38 of a body's
 -- key). Whoever removes one looks here for others.
 CREATE INDEX entry_by_shared_body ON entry (body) WHERE ((body >> 38) & 1) <> 0;
 

@@ -1,0 +1,65 @@
+"""What an exclusive cursor passes is completed (D14): a sweep over the store, since memory does not know what waits in
+a sub-queue that is read alone.
+
+From the cursor's position up to the new one everything active goes: it was readable when the lease was granted, or came
+later, and what was away meanwhile has got a place at the end. The cursor moves with each slice, so a sweep that is cut
+short by a crash or by the end of the lease has done some of it, and asking again does the rest.
+"""
+
+from partibus.partition.core.cursor_answers import find, moved, opened, why_lost
+from partibus.partition.core.retention import begin_clearing
+from partibus.partition.core.state import PartitionState, entry_of
+from partibus.partition.core.step import Step
+from partibus.partition.core.subqueue import Subqueue
+from partibus.partition.protocol.load_requests import Consume
+from partibus.partition.protocol.notes import COMPLETE
+from partibus.partition.protocol.ports import EntryRow, EntryState, Fate
+from partibus.partition.protocol.replies import CursorLost
+
+SLICE_ENTRIES = 4_096
+"""Rows without bodies; each slice is a commit."""
+
+
+def consumed(
+    state: PartitionState,
+    subqueue: Subqueue,
+    sweep: Consume,
+    rows: list[tuple[EntryRow, int]],
+    now_ms: int,
+    step: Step,
+) -> bool:
+    """The rows came; True when the sweep has come to its end."""
+    command = sweep.command
+    cursor = find(subqueue, command.name)
+    if cursor is None or not cursor.until_ms or cursor.epoch != command.epoch:
+        step.replies.append(CursorLost(command.request, why_lost(cursor, command.name, command.epoch)))
+        return True
+    # First the cursor, or what it completes would be kept for it.
+    reached = rows[-1][0].pos + 1 if rows else sweep.to_pos
+    if command.only:
+        chosen = set(command.only)
+        rows = [row for row in rows if row[0].pos in chosen]
+        sweep.from_pos = reached
+    elif reached > cursor.position:
+        cursor.position = reached
+        moved(subqueue, cursor, now_ms, step)
+    entries = [entry_of(row, None, size_bytes) for row, size_bytes in rows if row.state == EntryState.ACTIVE]
+    if state.sessions is not None:
+        for entry in entries:
+            state.sessions.note_changed(entry.session or "")
+    state.tally.completed += len(entries)
+    if entries:
+        step.notes.append((COMPLETE, subqueue.kind, entries, None))
+    state.remove(subqueue.kind, entries, Fate.CONSUMED, step)
+    if reached < sweep.to_pos:
+        return False
+    step.replies.append(opened(state, command.request, subqueue, cursor))
+    begin_clearing(subqueue, step)
+    return True
+
+
+def from_here(subqueue: Subqueue, sweep: Consume) -> None:
+    """Begin where the cursor is now: those before may have moved it."""
+    cursor = find(subqueue, sweep.command.name)
+    if cursor is not None and not sweep.command.only:
+        sweep.from_pos = cursor.position

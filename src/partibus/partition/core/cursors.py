@@ -1,0 +1,162 @@
+"""The named readers of one sub-queue in memory, and what is kept for them (D14).
+
+```text
+ positions   0 ........... keep_from ................................. end
+              what leaves    what leaves stays readable as a *finished*
+              is deleted     entry, until the lowest cursor has passed it
+```
+
+``cleared_to`` is the janitor's: below it no finished entry is left, but for the range that is being read for it. Only
+a sub-queue that has a cursor, or finished entries of one, has this object at all: everywhere else a message that leaves
+pays for one comparison.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from partibus.partition.protocol.keys import kind_of
+from partibus.partition.protocol.ports import CursorRow, SubqueueCounts
+
+NOWHERE = 1 << 62
+"""Above every position and number."""
+CURSORS_MAX = 100
+"""Of a sub-queue: readers have names that last. A cursor takes memory wherever its partition is in use, and each one
+that moves has all of them looked at."""
+
+
+class Cursor:
+    """One named reader; the attributes are those of `partition.protocol.ports.CursorRow`."""
+
+    __slots__ = (
+        "bound_bytes",
+        "complete_from",
+        "created_ms",
+        "epoch",
+        "fate_position",
+        "moved_ms",
+        "name",
+        "position",
+        "until_ms",
+    )
+
+    def __init__(self, name: str, position: int, now_ms: int) -> None:
+        self.name = name
+        self.position = position
+        self.fate_position = -1
+        self.complete_from = 0
+        self.bound_bytes = 0
+        self.created_ms = now_ms
+        self.moved_ms = now_ms
+        self.epoch = 0
+        self.until_ms = 0
+
+    @classmethod
+    def restored(cls, row: CursorRow) -> "Cursor":
+        """From its row."""
+        cursor = cls(row.name, row.position, row.created_ms)
+        for name in cls.__slots__:
+            setattr(cursor, name, getattr(row, name))
+        return cursor
+
+    def row(self, subqueue: int) -> CursorRow:
+        """Its row as it is now; ``subqueue``: the key."""
+        return CursorRow(
+            subqueue, self.name, self.position, self.fate_position, self.complete_from, self.bound_bytes,
+            self.created_ms, self.moved_ms, self.epoch, self.until_ms,
+        )  # fmt: skip
+
+
+class Cursors:
+    """Those of one sub-queue."""
+
+    __slots__ = (
+        "bound_bytes",
+        "by_name",
+        "cleared_to",
+        "clearing",
+        "exclusive",
+        "fates_forgotten_to",
+        "fates_from",
+        "keep_from",
+        "passed_to",
+        "paused_by",
+        "paused_until_ms",
+        "retained",
+        "retained_bytes",
+        "unbegun",
+    )
+
+    def __init__(self, retained: SubqueueCounts | None = None) -> None:
+        self.by_name: dict[str, Cursor] = {}
+        self.exclusive: Cursor | None = None
+        """The one whose lease holds."""
+        self.paused_until_ms = 0
+        """Until then nobody is handed a message, since somebody wants to read exclusively; 0: no pause."""
+        self.paused_by = ""
+        """Who that is."""
+        self.retained = retained.messages if retained else 0
+        """Finished entries that are there."""
+        self.retained_bytes = retained.size_bytes if retained else 0
+        self.keep_from = NOWHERE
+        """What leaves its place from here on stays readable."""
+        self.fates_from = NOWHERE
+        """Lines of the log of fates are kept from this number on; nobody reads it: none is written."""
+        self.bound_bytes = 0
+        """What finished entries may take up."""
+        self.passed_to = 0
+        """Below, an entry that becomes active again would be unread for ever by a cursor that completes what it passes:
+        it gets a new place at the end."""
+        self.cleared_to = 0
+        self.fates_forgotten_to = 0
+        """No line of the log below this number is left, as far as is known."""
+        self.clearing = False
+        """Rows are being read for the janitor."""
+        self.unbegun = True
+        """The janitor has not looked yet: what an owner before has left undone."""
+
+    def refresh(self) -> None:
+        """A cursor came, moved or went."""
+        keep_from = fates_from = NOWHERE
+        bound_bytes = passed_to = 0
+        for cursor in self.by_name.values():
+            if cursor.bound_bytes:  # else nothing is kept for it
+                keep_from = min(keep_from, cursor.position)
+                bound_bytes = max(bound_bytes, cursor.bound_bytes)
+            if cursor.fate_position >= 0:
+                fates_from = min(fates_from, cursor.fate_position)
+            if cursor.epoch:
+                passed_to = max(passed_to, cursor.position)
+        self.keep_from, self.fates_from = keep_from, fates_from
+        self.bound_bytes, self.passed_to = bound_bytes, passed_to
+        self.fates_forgotten_to = min(self.fates_forgotten_to, fates_from)
+
+    @property
+    def excess_bytes(self) -> int:
+        """So much more is kept than may be."""
+        return self.retained_bytes - self.bound_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        """There is neither a cursor nor anything left of one."""
+        return not (self.by_name or self.retained or self.clearing or self.paused_until_ms or self.unbegun)
+
+    def next_deadline_ms(self) -> int | None:
+        """When a lease or pause ends, or the janitor is to begin."""
+        if self.unbegun:
+            return 0
+        if self.exclusive is not None:
+            return self.exclusive.until_ms
+        return self.paused_until_ms or None
+
+
+def restored_cursors(rows: Sequence[CursorRow], retained: Mapping[int, SubqueueCounts]) -> dict[int, Cursors]:
+    """By kind of sub-queue: what a snapshot has of them."""
+    found = {kind_of(subqueue): Cursors(counts) for subqueue, counts in retained.items() if counts.messages}
+    for row in rows:
+        kind = kind_of(row.subqueue)
+        cursors = found.setdefault(kind, Cursors())
+        cursor = cursors.by_name[row.name] = Cursor.restored(row)
+        if cursor.until_ms:
+            cursors.exclusive = cursor
+    for cursors in found.values():
+        cursors.refresh()
+    return found

@@ -1,0 +1,131 @@
+"""From any sub-queue to the dead-letter sub-queue: by a receiver, after too many deliveries, by expiry."""
+
+from collections.abc import Mapping
+from operator import attrgetter
+
+from partibus.message import with_application_properties
+from partibus.partition.core.cursors import NOWHERE
+from partibus.partition.core.events import Moved, Published, Rewritten
+from partibus.partition.core.retention import count_kept, log
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import REWRITTEN_BODY, SubqueueKind, body_key
+from partibus.partition.protocol.notes import DEAD_LETTER, EXPIRE
+from partibus.partition.protocol.ports import Fate
+
+MAX_DELIVERIES_REASON = "MaxDeliveryCountExceeded"
+EXPIRED_REASON = "TTLExpiredException"
+
+
+def dead_letter(
+    state: PartitionState,
+    kind: int,
+    entries: list[Entry],
+    properties: Mapping[str, object],
+    step: Step,
+    to_kind: SubqueueKind = SubqueueKind.DEAD_LETTER,
+) -> None:
+    """Move entries, setting application properties; their bodies are there. They keep their sequence number and get a
+    new position. A message that is dead-lettered already goes to the end, with the new reason."""
+    if not entries:
+        return
+    state.leave(kind, entries)
+    subqueue = state.subqueues[kind]
+    keep_from = NOWHERE if subqueue.cursors is None else subqueue.cursors.keep_from
+    pairs = []
+    kept = []
+    rewritten = []
+    copies: list[int | bytes] = []
+    for old in entries:
+        assert old.data is not None, "callers read the body first"
+        number = state.take_number()
+        body, data = old.body, old.data
+        if properties:
+            data = with_application_properties(data, properties)
+        if properties or old.pos >= keep_from:
+            body = body_key(state.row, REWRITTEN_BODY | number)
+        new = Entry(number, body, old.sequence, old.enqueued_ms, old.delivery_count, old.session, None, len(data), data)
+        if old.pos >= keep_from:  # the old one stays readable, with the body that it had
+            kept.append((old, new))
+            copies += (body, data)
+            continue
+        pairs.append((old, new))
+        if properties:
+            rewritten.append((old.body, new))
+    if rewritten:
+        step.events.append(Rewritten(rewritten))
+    state.tally.dead_lettered += len(entries)
+    if pairs:
+        step.events.append(Moved(kind, to_kind, pairs))
+    if kept:
+        step.events.append(Published(copies, are_new=False))
+        step.events.append(Moved(kind, to_kind, kept, kept=True))
+        count_kept(subqueue, [old for old, _ in kept], step)
+    if subqueue.cursors is not None:
+        log(subqueue, entries, Fate.DEAD_LETTERED, step, state.take_number)
+    moved = [new for _, new in (pairs + kept if kept else pairs)]
+    if pairs and kept:
+        moved.sort(key=attrgetter("pos"))
+    state.arrive(to_kind, moved, sum([entry.size_bytes for entry in moved]), step)
+
+
+def counts_deliveries(kind: int) -> bool:
+    """Whether a delivery that was not completed raises the count. In a dead-letter sub-queue the count stands still."""
+    return kind == SubqueueKind.ACTIVE
+
+
+def is_used_up(state: PartitionState, kind: int, entry: Entry) -> bool:
+    """Delivered as often as the entity allows. Nothing is ever used up in a dead-letter sub-queue."""
+    return kind == SubqueueKind.ACTIVE and entry.delivery_count >= state.options.max_delivery_count
+
+
+def is_deferred_too_often(state: PartitionState, kind: int, entry: Entry) -> bool:
+    """Whether a deferred entry has more deliveries than the entity allows. The deferral itself counts, so an entry at
+    the bound can still be received once by its number."""
+    return kind == SubqueueKind.ACTIVE and entry.delivery_count > state.options.max_delivery_count
+
+
+def dead_letter_used_up(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
+    """Move entries that were delivered too often."""
+    description = f"Message could not be consumed after {state.options.max_delivery_count} delivery attempts."
+    step.notes.append((DEAD_LETTER, kind, entries, None))
+    dead_letter(state, kind, entries, with_reason(MAX_DELIVERIES_REASON, description), step)
+
+
+def dead_letter_doomed(state: PartitionState, kind: int, step: Step) -> None:
+    """Move what is to go and has its body; the machine has the other bodies read."""
+    subqueue = state.subqueues[kind]
+    doomed = subqueue.doomed
+    whole = [entry for entry in doomed.values() if entry.data is not None]
+    for entry in whole:
+        del doomed[entry.pos]
+        if entry.session is not None and state.sessions is not None:
+            state.sessions.note_changed(entry.session)
+            if subqueue.sweep is not None:
+                subqueue.released.add(entry.session)
+    dead_letter_used_up(state, kind, whole, step)
+    if doomed:
+        step.change(subqueue)
+
+
+def is_expired(kind: int, entry: Entry, now_ms: int) -> bool:
+    """Its time to live is over. There is none in a dead-letter sub-queue."""
+    return kind == SubqueueKind.ACTIVE and entry.due_ms is not None and entry.due_ms <= now_ms
+
+
+def expire(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
+    """Drop entries whose time is over, or dead-letter them where the entity says so."""
+    state.tally.expired += len(entries)
+    step.notes.append((EXPIRE, kind, entries, None))
+    if state.options.dead_letter_on_expiration:
+        reason = with_reason(EXPIRED_REASON, "The message expired and was dead lettered.")
+        step.notes.append((DEAD_LETTER, kind, entries, None))
+        dead_letter(state, kind, entries, reason, step)
+    else:
+        state.remove(kind, entries, Fate.EXPIRED, step)
+
+
+def with_reason(reason: str, description: str) -> dict[str, object]:
+    """The application properties that say why a message is a dead letter."""
+    return {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}

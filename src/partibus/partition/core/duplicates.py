@@ -1,0 +1,281 @@
+"""Duplicate detection: which message ids were accepted inside of the window (rows K7-K9).
+
+Every accepted id goes to the store, in buckets of an eighth of the window or 32,768 ids, so that what is out of it can
+be removed by range and the ids of a commit fall on few pages. Memory has the latest ids, and a filter over all of them
+that says "surely not" for nearly every new id: one byte per cell, two cells per id, each with the eighth of a window in
+which it was used last. So the filter forgets by itself, and it grows by repeating itself, without knowing the ids. Only
+when it says "perhaps" the store is asked, for a batch of ids at a time; commands behind keep their order.
+
+The filter's size is bounded. Past some 3 million ids in the window of one partition it says "perhaps" more often than
+for one id in ten, and detection costs a look-up in the store for those (docs/benchmarks.md).
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from hashlib import blake2b
+from struct import Struct
+from typing import NamedTuple
+
+from partibus.message import Message
+from partibus.partition.core.events import IdsForgotten
+from partibus.partition.core.step import Step
+from partibus.partition.protocol.commands import Enqueue, Transact
+from partibus.partition.protocol.load_requests import DuplicateScan
+
+ID_BYTES = 16
+GENERATIONS_PER_WINDOW = 8
+BUCKET_IDS = 1 << 15
+RECENT_MAX = 1 << 15
+"""Ids in memory: some 6 MB."""
+RECENT_BYTES = 190
+"""Of one: its bytes, the time, its place in the dictionary and in the list behind that."""
+CELLS_MIN = 1 << 16
+CELLS_MAX = 1 << 24
+CELLS_PER_ID = 16
+GROWTH = 4
+"""What is in the filter stays in every copy of it until it is out of the window, so few large steps beat many small."""
+GENERATIONS = 251
+"""Eighths of a window are numbered modulo this, and one is added: 0 is a cell that nobody used."""
+TRIM_IDS = 2_000
+TRIM_PAUSE_MS = 20
+
+_CELLS = Struct(">II")
+
+
+class Waiting(NamedTuple):
+    """A command with messages, and the id of each; None for a message that has none."""
+
+    command: Enqueue | Transact
+    ids: list[bytes | None]
+
+
+class DuplicateIds:
+    """The ids of one partition."""
+
+    __slots__ = (
+        "_bucket",
+        "_cells",
+        "_counts",
+        "_generation_ms",
+        "_longest_ms",
+        "_mask",
+        "_recent",
+        "_stored",
+        "_to_trim",
+        "_window_ms",
+        "answered",
+        "is_known",
+        "is_stale",
+        "loading",
+        "scanning",
+        "trim_ms",
+        "waiting",
+    )
+
+    def __init__(self, window_ms: int, *, is_known: bool) -> None:
+        """``is_known``: nothing was accepted before."""
+        self._recent: OrderedDict[bytes, int] = OrderedDict()
+        self._cells = bytearray(CELLS_MIN)
+        self._mask = CELLS_MIN - 1
+        self._counts: dict[int, int] = {}
+        """Bucket -> ids that it has in the store."""
+        self._stored = 0
+        """Ids in all of them."""
+        self._bucket = 0
+        """The one that ids go to now."""
+        self._to_trim = 0
+        """Ids in the store whose bucket is out of the window."""
+        self.trim_ms: int | None = None
+        """When the first bucket is out of the window."""
+        self._longest_ms = 0
+        """The longest time between the begin of a bucket and an id in it. A bucket may be older than the window of now:
+        only a scan knows."""
+        self._follow(window_ms)
+        self.is_known = is_known
+        """The filter knows every id in the store."""
+        self.scanning = False
+        self.is_stale = False
+        """The window has changed since the scan began: ids that it has read are in no filter."""
+        self.waiting: deque[Waiting] = deque()
+        """Commands in their order; the first perhaps waits for the store."""
+        self.loading = False
+        self.answered: dict[bytes, int | None] = {}
+        """What the store said of ids that commands wait for: when they were accepted."""
+
+    def _follow(self, window_ms: int) -> None:
+        self._window_ms = window_ms
+        self._generation_ms = max(1, window_ms // GENERATIONS_PER_WINDOW)
+        self._longest_ms = max(self._longest_ms, self._generation_ms)
+
+    def change_window(self, window_ms: int) -> None:
+        """Empty the filter after an update of the entity: its cells count eighths of another window. A scan of all ids
+        fills it again; one that is under way begins anew."""
+        if window_ms != self._window_ms:
+            self._follow(window_ms)
+            self._cells = bytearray(len(self._cells))
+            self.is_known = False
+            self.is_stale = self.scanning
+
+    @property
+    def is_idle(self) -> bool:
+        """No command waits, and the store is not being asked."""
+        return not (self.waiting or self.loading or self.scanning)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the filter and of the ids."""
+        return len(self._cells) + RECENT_BYTES * len(self._recent)
+
+    def begin_scan(self, step: Step, most: int) -> None:
+        """Have all ids in the store read, ``most`` at a time."""
+        step.loads.append(DuplicateScan((-1, b""), most))
+        self.scanning = True
+        self.is_stale = False
+        self._counts.clear()
+        self._stored = 0
+
+    def end_scan(self) -> None:
+        """Note that all ids in the store have been read."""
+        self.scanning = False
+        self.is_known = True
+        self.trim_ms = self._out_of_window_ms(min(self._counts)) if self._counts else None
+
+    def first_bucket(self, now_ms: int) -> int:
+        """No bucket before this one has ids inside of the window."""
+        return max(0, now_ms - self._window_ms - self._longest_ms) if self.is_known else 0
+
+    def unknown(self, ids: Iterable[bytes | None], now_ms: int) -> list[bytes]:
+        """Those of which only the store can say whether they were accepted."""
+        recent, answered = self._recent, self.answered
+        new = [item for item in ids if item is not None and item not in recent and item not in answered]
+        if not self.is_known:
+            return new
+        cells, mask = self._cells, self._mask
+        current = now_ms // self._generation_ms
+        oldest = current - max(0, now_ms - self._window_ms) // self._generation_ms
+        found = []
+        for item in new:
+            first, second = _CELLS.unpack_from(item)
+            one, other = cells[first & mask], cells[second & mask]
+            if (
+                one
+                and other
+                and (current - one + 1) % GENERATIONS <= oldest
+                and (current - other + 1) % GENERATIONS <= oldest
+            ):
+                found.append(item)
+        return found
+
+    def accept(self, ids: Iterable[bytes | None], now_ms: int) -> tuple[list[bool], list[bytes]]:
+        """Take ids of which everything is known: for each whether it is a duplicate, and those that are new."""
+        recent, answered = self._recent, self.answered
+        after_ms = now_ms - self._window_ms
+        duplicate: list[bool] = []
+        accepted: list[bytes] = []
+        for item in ids:
+            if item is None:
+                duplicate.append(False)
+                continue
+            accepted_ms = recent.get(item)
+            if accepted_ms is None and answered:
+                accepted_ms = answered.get(item)
+            if accepted_ms is not None and accepted_ms > after_ms:
+                duplicate.append(True)
+                continue
+            duplicate.append(False)
+            accepted.append(item)
+            recent[item] = now_ms
+            recent.move_to_end(item)
+        while len(recent) > RECENT_MAX:
+            recent.popitem(last=False)
+        self._mark(accepted, now_ms, now_ms)
+        return duplicate, accepted
+
+    def bucket_for(self, count: int, now_ms: int) -> int:
+        """The bucket in which ``count`` ids are stored now: when it was begun, in ms."""
+        bucket = self._bucket
+        if now_ms - bucket >= self._generation_ms or self._counts.get(bucket, 0) >= BUCKET_IDS:
+            bucket = self._bucket = max(now_ms, bucket + 1)
+        self._count(bucket, count)
+        return bucket
+
+    def take_scanned(self, rows: list[tuple[int, bytes, int]], now_ms: int) -> None:
+        """Ids that were accepted before: (bucket, id, accepted ms)."""
+        for bucket, message_id, accepted_ms in rows:
+            self._count(bucket, 1)
+            if accepted_ms - bucket >= self._longest_ms:
+                self._longest_ms = accepted_ms - bucket + 1
+            if now_ms - accepted_ms < self._window_ms:
+                self._mark([message_id], accepted_ms, now_ms)
+
+    def _count(self, bucket: int, count: int) -> None:
+        counts = self._counts
+        counts[bucket] = counts.get(bucket, 0) + count
+        self._stored += count
+        if self.trim_ms is None:
+            self.trim_ms = self._out_of_window_ms(bucket)
+        while CELLS_PER_ID * self._stored > len(self._cells) < CELLS_MAX:
+            self._grow()
+
+    def _mark(self, ids: list[bytes], accepted_ms: int, now_ms: int) -> None:
+        """Note the latest generation in the ids' cells."""
+        number = accepted_ms // self._generation_ms
+        generation = number % GENERATIONS + 1
+        age = now_ms // self._generation_ms - number
+        newest = generation + age
+        cells, mask = self._cells, self._mask
+        for item in ids:
+            first, second = _CELLS.unpack_from(item)
+            first &= mask
+            second &= mask
+            if not age:
+                cells[first] = cells[second] = generation
+                continue
+            for cell in (first, second):
+                known = cells[cell]
+                if not known or (newest - known) % GENERATIONS > age:
+                    cells[cell] = generation
+
+    def _grow(self) -> None:
+        """More cells: an id's cell is where it was, or behind it by a multiple of what the number of cells was."""
+        self._cells = self._cells * min(GROWTH, CELLS_MAX // len(self._cells))
+        self._mask = len(self._cells) - 1
+
+    def _out_of_window_ms(self, bucket: int) -> int:
+        return bucket + self._longest_ms + self._window_ms + 1
+
+    # -- removing what is out of the window --------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """When `trim` has something to do."""
+        return None if self.scanning else self.trim_ms
+
+    def trim(self, now_ms: int, step: Step, scan_ids: int) -> None:
+        """Have some of the ids removed that are out of the window. What the store has is read before, if need be."""
+        if self.trim_ms is None or now_ms < self.trim_ms or self.scanning:
+            return
+        if not self.is_known:
+            self.begin_scan(step, scan_ids)
+            return
+        first = self.first_bucket(now_ms)
+        for bucket in [bucket for bucket in self._counts if bucket < first]:
+            count = self._counts.pop(bucket)
+            self._stored -= count
+            self._to_trim += count
+        if self._to_trim > 0:
+            step.events.append(IdsForgotten(first, TRIM_IDS))
+            self._to_trim -= TRIM_IDS
+        if self._to_trim > 0:
+            self.trim_ms = now_ms + TRIM_PAUSE_MS
+        else:
+            self._to_trim = 0
+            self.trim_ms = max(now_ms + 1, self._out_of_window_ms(min(self._counts))) if self._counts else None
+
+
+def id_of(message: Message) -> bytes | None:
+    """What makes two messages duplicates: the id, and the key beside it. None for a message without an id."""
+    if message.message_id is None:
+        return None
+    key = message.session_id if message.session_id is not None else message.partition_key
+    text = f"{'' if key is None else len(key)}:{key or ''}{message.message_id}"
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=ID_BYTES).digest()

@@ -1,0 +1,270 @@
+"""Messages in: numbered, screened for duplicates where the entity or a sink asks for it, put at the end."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from partibus.message import Message
+from partibus.partition.core.duplicates import DuplicateIds, Waiting, id_of
+from partibus.partition.core.events import Enqueued, IdsRemembered, NumbersTaken
+from partibus.partition.core.inbound import new_ones
+from partibus.partition.core.outbound import take_transfers
+from partibus.partition.core.publish import publish, schedule
+from partibus.partition.core.sink import Sinks
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.core.write_behind import express_of, is_express
+from partibus.partition.protocol.commands import CommitSink, Enqueue, TakeNumbers, Transact
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import NUMBERS_FULL, SubqueueKind, body_key
+from partibus.partition.protocol.load_requests import DuplicateLoad, DuplicateScan, SinkLoad
+from partibus.partition.protocol.notes import FULL, SEND
+from partibus.partition.protocol.ports import EntryState
+from partibus.partition.protocol.replies import Accepted, Done, Refused
+
+LOOKED_UP_MAX = 8_192
+"""Ids that one load looks up."""
+
+
+def enqueue(
+    state: PartitionState, command: Enqueue, now_ms: int, step: Step, ids: Iterator[bytes | None] | None = None
+) -> None:
+    """Store the messages, now or, of a sink, when it is known which of them are stored already. ``ids``: theirs, on an
+    entity with duplicate detection."""
+    if command.sink is not None and not sinks_of(state).lets_pass(command):
+        _stand_in_line(state, command, now_ms, step)
+        return
+    refused = over_quota(state, command)
+    if refused is not None:
+        step.refuse((SEND, SubqueueKind.ACTIVE, FULL, command.messages))
+        step.replies.append(refused)
+    else:
+        step.at_once = bool(state.options.express_ms) and is_express(state, command, now_ms)
+        step.replies.append(store(state, command, now_ms, step, ids))
+    if command.sink is not None:
+        sinks_of(state).passed()
+        if state.duplicates is not None:  # else the line goes on by itself
+            _advance(state, now_ms, step)
+
+
+def over_quota(state: PartitionState, command: Enqueue) -> Refused | None:
+    """Return the refusal of a send to a partition that is full (row P21), or that has few numbers left."""
+    given_out = max(state.next_sequence, state.next_number)
+    if given_out >= NUMBERS_FULL:
+        return Refused(command.request, given_out, NUMBERS_FULL, numbers=True)
+    limit = state.options.size_bytes_max
+    if limit is not None and state.size_bytes >= limit:
+        return Refused(command.request, state.size_bytes, limit)
+    return None
+
+
+def take_numbers(state: PartitionState, command: TakeNumbers, now_ms: int, step: Step) -> None:
+    """Sequence counters for messages that come later."""
+    if state.next_sequence >= NUMBERS_FULL:
+        step.replies.append(Refused(command.request, state.next_sequence, NUMBERS_FULL, numbers=True))
+        return
+    first = state.next_sequence
+    state.next_sequence += command.count
+    step.events.append(NumbersTaken())
+    step.replies.append(Accepted(command.request, first))
+
+
+def store(
+    state: PartitionState, command: Enqueue, now_ms: int, step: Step, ids: Iterator[bytes | None] | None = None
+) -> Accepted:
+    """Give the messages their sequence counters and put them at the end of the active sub-queue; those that are not
+    due yet wait in the store. With ``step.at_once`` the store hears of them later."""
+    if command.via:
+        if ids is not None:
+            next(islice(ids, len(command.messages) - 1, None), None)
+        return take_transfers(state, command, now_ms, step)
+    messages: Sequence[Message | None] = command.messages
+    known = 0
+    if command.origin is not None:
+        messages = new_ones(state, command, ids, step)
+        known = len(command.messages) - len(messages)
+    elif command.sink is not None:
+        messages, ids = sinks_of(state).new_rows(command, ids, step)
+        known = messages.count(None)
+    first = command.first_sequence
+    taken = first is not None
+    if first is None:
+        first = state.next_sequence
+        state.next_sequence += len(messages)
+    if state.duplicates is not None and ids is not None:
+        messages = _without_duplicates(state.duplicates, messages, ids, now_ms, step)
+    if state.options.topic:
+        state.tally.received += len(messages)
+        step.notes.append((SEND, SubqueueKind.ACTIVE, range(first, first + len(messages)), messages))
+        publish(state, command, messages, first, now_ms, step)
+        return Accepted(command.request, first, known)
+    base = body_key(state.row, 0)
+    default_ttl = state.options.default_ttl_ms
+    with_session = state.sessions is not None
+    entries = []
+    scheduled = []
+    total = 0
+    earliest_ms: int | None = None
+    sequence = first
+    for message in messages:
+        if message is None:
+            sequence += 1
+            continue
+        size = len(message.data)
+        session = message.session_id if with_session else None
+        if message.scheduled_ms is not None and message.scheduled_ms > now_ms:
+            scheduled.append(
+                Entry(
+                    sequence, base | sequence, sequence, now_ms, 0, session, message.scheduled_ms, size, message.data,
+                    EntryState.SCHEDULED,
+                )
+            )  # fmt: skip
+            sequence += 1
+            continue
+        ttl = message.ttl_ms
+        if default_ttl is not None and (ttl is None or ttl > default_ttl):
+            ttl = default_ttl
+        due = None
+        if ttl is not None:
+            due = now_ms + ttl
+            if earliest_ms is None or due < earliest_ms:
+                earliest_ms = due
+        number = sequence
+        if taken:  # an active entry's position has to be the last, whatever number was promised
+            number = state.next_sequence
+            state.next_sequence += 1
+        entries.append(Entry(number, base | number, number, now_ms, 0, session, due, size, message.data))
+        sequence += 1
+        total += size
+    state.tally.received += len(entries) + len(scheduled)
+    step.notes.append((SEND, SubqueueKind.ACTIVE, entries + scheduled if scheduled else entries, messages))
+    if scheduled:
+        schedule(state, scheduled, step)
+    if entries:
+        if step.at_once:
+            express_of(state, state.options.express_ms).hold(entries, total, earliest_ms, now_ms)
+        else:
+            if earliest_ms is not None:
+                state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, earliest_ms)
+            step.events.append(Enqueued(entries))
+        state.arrive(SubqueueKind.ACTIVE, entries, total, step)
+    elif not scheduled:
+        step.events.append(NumbersTaken())
+    return Accepted(command.request, first, known)
+
+
+# Sinks --------------------------------------------------------------------------------------------------------------
+
+
+def sinks_of(state: PartitionState) -> Sinks:
+    """Those of the partition, made when the first is used."""
+    if state.sinks is None:
+        state.sinks = Sinks({})
+    return state.sinks
+
+
+def commit_sink(state: PartitionState, command: CommitSink, now_ms: int, step: Step) -> None:
+    """A sink has committed a batch."""
+    sinks_of(state).commit(command, step)
+    step.replies.append(Done(command.request))
+
+
+def sink_ids_found(
+    state: PartitionState, load: SinkLoad, stored: set[bytes], count: int | None, now_ms: int, step: Step
+) -> None:
+    """The store has looked ids up."""
+    sinks_of(state).found(load, stored, count)
+    _advance(state, now_ms, step)
+
+
+def _stand_in_line(state: PartitionState, command: Enqueue, now_ms: int, step: Step) -> None:
+    sinks_of(state).wait(command)
+    _advance(state, now_ms, step)
+
+
+def _advance(state: PartitionState, now_ms: int, step: Step) -> None:
+    """Carry out what may leave the line; on an entity with duplicate detection it goes on to that one's line."""
+    sinks = sinks_of(state)
+    while (command := sinks.next(step)) is not None:
+        if state.duplicates is not None:
+            screen(state, command, now_ms, step)
+        else:
+            enqueue(state, command, now_ms, step)
+
+
+# Duplicates ---------------------------------------------------------------------------------------------------------
+
+
+def screen(state: PartitionState, command: Enqueue | Transact, now_ms: int, step: Step) -> None:
+    """Have a command wait until it is known which of its messages are duplicates; see `next_screened`."""
+    if isinstance(command, Enqueue) and command.sink is not None and not sinks_of(state).lets_pass(command):
+        _stand_in_line(state, command, now_ms, step)
+        return
+    duplicates = _duplicates(state)
+    sends = command.commands if isinstance(command, Transact) else [command]
+    ids = [id_of(message) for send in sends if isinstance(send, Enqueue) for message in send.messages]
+    duplicates.waiting.append(Waiting(command, ids))
+    if not duplicates.is_known and not duplicates.scanning:
+        duplicates.begin_scan(step, state.options.limits.scan_ids)
+
+
+def next_screened(state: PartitionState, now_ms: int, step: Step) -> Waiting | None:
+    """Take the next command of which everything is known. None: none waits, or the store has been asked."""
+    duplicates = _duplicates(state)
+    if duplicates.loading:
+        return None
+    if not duplicates.waiting:
+        duplicates.answered.clear()
+        return None
+    if duplicates.unknown(duplicates.waiting[0].ids, now_ms):
+        unknown: dict[bytes, None] = {}
+        for waiting in duplicates.waiting:
+            unknown.update((item, None) for item in duplicates.unknown(waiting.ids, now_ms))
+            if len(unknown) >= LOOKED_UP_MAX:
+                break
+        duplicates.loading = True
+        step.loads.append(DuplicateLoad(duplicates.first_bucket(now_ms), list(unknown)))
+        return None
+    return duplicates.waiting.popleft()
+
+
+def duplicates_found(state: PartitionState, load: DuplicateLoad, found: dict[bytes, int]) -> None:
+    """The store has looked ids up."""
+    duplicates = _duplicates(state)
+    duplicates.loading = False
+    duplicates.answered.update((item, found.get(item)) for item in load.ids)
+
+
+def duplicates_scanned(state: PartitionState, rows: list[tuple[int, bytes, int]], now_ms: int, step: Step) -> None:
+    """Ids from before the partition was loaded; the scan goes on until it has seen all."""
+    duplicates = _duplicates(state)
+    if duplicates.is_stale:
+        duplicates.begin_scan(step, state.options.limits.scan_ids)
+        return
+    duplicates.take_scanned(rows, now_ms)
+    if rows:
+        bucket, last_id, _ = rows[-1]
+        step.loads.append(DuplicateScan((bucket, last_id), state.options.limits.scan_ids))
+    else:
+        duplicates.end_scan()
+
+
+def _without_duplicates(
+    duplicates: DuplicateIds,
+    messages: Sequence[Message | None],
+    ids: Iterator[bytes | None],
+    now_ms: int,
+    step: Step,
+) -> Sequence[Message | None]:
+    """None in place of each message that was accepted before; the others are remembered."""
+    duplicate, accepted = duplicates.accept(islice(ids, len(messages)), now_ms)
+    if accepted:
+        bucket = duplicates.bucket_for(len(accepted), now_ms)
+        step.events.append(IdsRemembered(bucket, now_ms, accepted))
+    if len(accepted) == len(messages):  # the usual case
+        return messages
+    return [None if known else message for message, known in zip(messages, duplicate, strict=True)]
+
+
+def _duplicates(state: PartitionState) -> DuplicateIds:
+    assert state.duplicates is not None, "the entity detects duplicates"
+    return state.duplicates

@@ -1,0 +1,172 @@
+"""A cursor reads a sub-queue alone (D14): nobody else is handed a message while its lease holds.
+
+```text
+ open ── something is locked ──▶ paused: nothing more is handed out, asks again ──┐
+   │                                                                              │
+   ├── nothing is locked, or locks are revoked ◀──────────────────────────────────┘
+   ▼
+ exclusive ── lease over, or closed ──▶ open for receivers again: the window is read anew
+```
+
+The store is the truth about a sub-queue that is read alone: at the grant everything that memory holds of it is
+forgotten, and what arrives is not kept. So what the reader has passed is found by going over the store (`consuming`).
+
+What was away when the reader passed its place must not be completed unread: an entry that becomes active again behind
+a cursor that completes, or while one reads, gets a new place at the end, as scheduled ones do.
+"""
+
+from partibus.partition.core.cursor_answers import held_by
+from partibus.partition.core.cursors import Cursor, Cursors
+from partibus.partition.core.events import CursorSet, Unlocked
+from partibus.partition.core.lock_table import LockTable
+from partibus.partition.core.retention import begin_clearing
+from partibus.partition.core.session_locks import revoke_sessions, stop_probing
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.core.subqueue import NEVER, Subqueue
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.load_requests import Input
+from partibus.partition.protocol.ports import EntryState
+from partibus.partition.protocol.replies import CursorBusy, ReceiveRefused
+
+PAUSE_MS = 10_000
+"""Nothing is handed out for so long after somebody asked to read alone: who waits asks again every second or so, and a
+reader that has gone stops the receivers for no longer."""
+
+
+def is_going_on(subqueue: Subqueue) -> bool:
+    """Messages are on their way to another entity, which may have them already: they can't be taken back."""
+    return any(batch.until_ms == NEVER for batch in subqueue.reservations)
+
+
+def locked(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
+    """How much is in somebody's hands, and until when: messages under lock or on their way to another entity, sessions,
+    and messages that are to be dead-lettered once their bodies are there (until 0: soon)."""
+    batches = [*subqueue.locks, *(batch for batch in subqueue.reservations if batch.until_ms == NEVER)]
+    count = sum(len(batch.entries) for batch in batches) + len(subqueue.doomed)
+    untils = [until for batch in batches for until, _ in batch.parts() if until != NEVER]
+    if subqueue.of_sessions and state.sessions is not None:
+        held = [session for session in state.sessions.held.values() if session.asked is None]
+        count += len(held) + sum(len(session.lane.locks) for session in held)
+        untils += [session.until_ms for session in held]
+    return count, max(untils, default=0)
+
+
+def pause(state: PartitionState, subqueue: Subqueue, command: c.OpenCursor, now_ms: int, step: Step) -> None:
+    """Hand out nothing for a while, so that locks come to an end; the answer says what there is."""
+    if subqueue.cursors is None:
+        subqueue.cursors = Cursors()
+    subqueue.cursors.paused_until_ms = now_ms + PAUSE_MS
+    subqueue.cursors.paused_by = command.name
+    state.closed |= 1 << subqueue.kind
+    for batch in [batch for batch in subqueue.reservations if batch.until_ms != NEVER]:
+        for entry in batch.entries.values():
+            subqueue.ready.put_back(entry)
+        subqueue.reservations.unlock(batch.lock_id, list(batch.entries))
+    if subqueue.of_sessions:
+        stop_probing(state)
+    count, until_ms = locked(state, subqueue)
+    step.replies.append(CursorBusy(command.request, count, until_ms or now_ms))
+
+
+def take(state: PartitionState, subqueue: Subqueue, cursor: Cursor, until_ms: int, now_ms: int, step: Step) -> None:
+    """The sub-queue is the cursor's until then. Locks that there are end, uncounted."""
+    cursors = subqueue.cursors
+    assert cursors is not None, "it has the cursor"
+    cursors.exclusive = cursor
+    cursors.paused_until_ms = 0
+    cursor.epoch += 1
+    cursor.until_ms = until_ms
+    cursors.refresh()
+    state.closed |= 1 << subqueue.kind
+    _refuse_waiting(subqueue, cursor, step)
+    if subqueue.of_sessions:
+        revoke_sessions(state, cursor.name, until_ms, now_ms, step)
+    for table in (subqueue.locks, subqueue.reservations):
+        for batch in table:
+            if table is subqueue.locks:
+                step.events.append(Unlocked(subqueue.kind, batch.lock_id))
+            for entry in batch.entries.values():
+                if entry.state == EntryState.DEFERRED:
+                    subqueue.claimed.discard(entry.sequence)
+                elif entry.due_ms is not None:
+                    subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
+    subqueue.locks = LockTable()
+    subqueue.forwarder = 0
+    _forget(subqueue)
+
+
+def let_go(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
+    """The lease is over: receivers may come."""
+    cursors = subqueue.cursors
+    assert cursors is not None, "one has a lease"
+    cursor = cursors.exclusive
+    assert cursor is not None, "one has a lease"
+    cursors.exclusive = None
+    cursor.until_ms = 0
+    step.events.append(CursorSet(subqueue.kind, cursor))
+    _forget(subqueue)
+    _reopen(state, subqueue, step)
+
+
+def end_leases(state: PartitionState, now_ms: int, step: Step) -> None:
+    """Before anything else is done: leases and pauses whose time is over end."""
+    for subqueue in list(state.subqueues.values()):
+        cursors = subqueue.cursors
+        if cursors is None:
+            continue
+        if cursors.exclusive is not None and cursors.exclusive.until_ms <= now_ms:
+            let_go(state, subqueue, step)
+        if cursors.paused_until_ms and cursors.paused_until_ms <= now_ms:
+            cursors.paused_until_ms = 0
+            if cursors.exclusive is None:
+                _reopen(state, subqueue, step)
+            begin_clearing(subqueue, step)
+
+
+def refuses(state: PartitionState, command: Input, step: Step) -> bool:
+    """While a sub-queue is closed: answer a command that asks for its messages. While it is only paused, receivers may
+    wait."""
+    match command:
+        case c.Receive() | c.ReceiveDeferred() | c.Purge():
+            kind = command.kind
+        case c.AcceptSession():
+            kind = int(SubqueueKind.ACTIVE)
+        case _:
+            return False
+    if not state.closed >> kind & 1:
+        return False
+    subqueue = state.subqueues[kind]
+    cursors = subqueue.cursors
+    assert cursors is not None, "why it is closed"
+    alone = cursors.exclusive
+    if isinstance(command, c.Receive):
+        if alone is None:
+            return False
+        if command.count > 0:
+            step.replies.append(ReceiveRefused(command.receiver, kind, alone.name, alone.until_ms))
+        return True
+    if alone is None and isinstance(command, c.Purge):
+        return False
+    step.replies.append(held_by(cursors, command.request))
+    return True
+
+
+def _refuse_waiting(subqueue: Subqueue, cursor: Cursor, step: Step) -> None:
+    for demand in subqueue.demands:
+        step.replies.append(ReceiveRefused(demand.receiver, subqueue.kind, cursor.name, cursor.until_ms))
+    subqueue.demands.clear()
+
+
+def _forget(subqueue: Subqueue) -> None:
+    subqueue.stale = subqueue.sweep is not None
+    subqueue.forget(is_empty=subqueue.messages == 0)
+
+
+def _reopen(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
+    state.closed &= ~(1 << subqueue.kind)
+    step.change(subqueue)
+    if subqueue.of_sessions and state.sessions is not None:
+        for session in state.sessions.held.values():
+            step.change(session.lane)

@@ -1,0 +1,237 @@
+"""Express messages: in memory only, until they are consumed or old (D18, ADR 0016).
+
+A partition of an express entity acknowledges a message when it has taken it. The message is *unwritten* then: memory is
+all that has it. It is written when it is nearly as old as the entity's loss bound; a receiver that is done with it
+before that spares the store everything. `partition.core.write_behind` keeps the store from hearing of it so long.
+
+What is counted as not older than the bound is as old as the broker knows, by the time at which it was taken.
+"""
+
+from collections.abc import Iterable
+from itertools import islice, takewhile
+
+from partibus.limits import StoreLimits
+from partibus.partition.core.subqueue import NEVER
+from partibus.partition.protocol.entry import Entry
+
+NUMBERS_AHEAD = 1 << 16
+"""Numbers reserved by one commit. Whoever was shown the number of a message that was lost in a crash must never see
+another message with it, so numbers are durable before they are shown: 65,536 messages, or locks, for one row."""
+_RENEWED_AT = NUMBERS_AHEAD // 2
+SLICE_MAX = 512
+"""Messages that one step writes because of their age, or for want of memory: about half a millisecond. The next ones
+have their turn after what else has come, so that a burst of sends does not hold up everybody when it is old."""
+
+
+class Room:
+    """What all stores of a broker may have unwritten, together."""
+
+    __slots__ = ("bytes_max", "size_bytes")
+
+    def __init__(self, bytes_max: int = StoreLimits().express_bytes) -> None:
+        self.bytes_max = bytes_max
+        self.size_bytes = 0
+
+
+class Pool:
+    """What all partitions of one store have unwritten."""
+
+    __slots__ = ("_room", "_writing", "messages", "size_bytes")
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self.messages = 0
+        self.size_bytes = 0
+        self._writing: dict[int, int] = {}
+        """Commit that is not durable yet -> when the oldest message was taken that it writes behind."""
+
+    @property
+    def is_full(self) -> bool:
+        """More is unwritten than may be."""
+        return self._room.size_bytes > self._room.bytes_max
+
+    def count(self, messages: int, size_bytes: int) -> None:
+        """So much more is unwritten, or less."""
+        self.messages += messages
+        self.size_bytes += size_bytes
+        self._room.size_bytes += size_bytes
+
+    def writing(self, commit: int, oldest_ms: int) -> None:
+        """A commit writes what was unwritten."""
+        self._writing[commit] = min(oldest_ms, self._writing.get(commit, oldest_ms))
+
+    def written(self, commit: int) -> None:
+        """All commits up to this one are durable."""
+        if self._writing:
+            self._writing = {number: ms for number, ms in self._writing.items() if number > commit}
+
+    def lags(self, now_ms: int, bound_ms: int) -> bool:
+        """The store is slower than a loss bound: what it was given in time is older and not durable yet."""
+        return bool(self._writing) and now_ms - min(self._writing.values()) > bound_ms
+
+    def clear(self) -> None:
+        """Memory is gone."""
+        self._room.size_bytes -= self.size_bytes
+        self.messages = self.size_bytes = 0
+        self._writing.clear()
+
+
+class Express:
+    """What one partition has unwritten, and which numbers it may give."""
+
+    __slots__ = (
+        "_first_due_ms",
+        "_is_in_order",
+        "_last_ms",
+        "_pool",
+        "_reserved_number",
+        "_reserved_sequence",
+        "bound_ms",
+        "came",
+        "locks",
+        "size_bytes",
+        "stored_to",
+        "unwritten",
+        "write_ms",
+        "written_ms",
+    )
+
+    def __init__(self, pool: Pool, bound_ms: int, stored_to: int) -> None:
+        self._pool = pool
+        self.stored_to = stored_to
+        """What lies above this position and waits is unwritten."""
+        self.bound_ms = bound_ms
+        """A message that is older is durable, as long as the store keeps up."""
+        self.unwritten: dict[int, Entry] = {}
+        """Entries of the active sub-queue by position, in order of it; the same objects as in its lanes."""
+        self.size_bytes = 0
+        self.locks: set[int] = set()
+        """Lock ids of delivery batches of which the store knows nothing: of unwritten messages only."""
+        self.write_ms: int | None = None
+        """Not before then something is old; None: nothing is unwritten."""
+        self.written_ms: int | None = None
+        """When the oldest was taken of what the last step wrote behind."""
+        self.came = 0
+        """Entries in this step."""
+        self._first_due_ms = NEVER
+        """None of them expires before, perhaps later."""
+        self._last_ms = 0
+        self._is_in_order = True
+        """By age, too: the clock was not set back."""
+        self._reserved_sequence = 0
+        self._reserved_number = 0
+
+    def hold(self, entries: list[Entry], size_bytes: int, due_ms: int | None, now_ms: int) -> None:
+        """Take new entries. ``due_ms``: when the first of them expires."""
+        self.unwritten.update([(entry.pos, entry) for entry in entries])
+        self.size_bytes += size_bytes
+        self._pool.count(len(entries), size_bytes)
+        self.came += len(entries)
+        self._is_in_order = self._is_in_order and now_ms >= self._last_ms
+        self._last_ms = now_ms
+        if due_ms is not None and due_ms < self._first_due_ms:
+            self._first_due_ms = due_ms
+        self._look_at(now_ms + self._write_age_ms if due_ms is None else min(due_ms, now_ms + self._write_age_ms))
+
+    def let_go(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Entries are gone, or about to be written; those of them that were unwritten."""
+        unwritten = self.unwritten
+        found = [entry for entry in entries if unwritten.pop(entry.pos, None) is not None]
+        if found:
+            size_bytes = sum([entry.size_bytes for entry in found])
+            self.size_bytes -= size_bytes
+            self._pool.count(-len(found), -size_bytes)
+            if not unwritten:
+                self._is_empty()
+        return found
+
+    def _is_empty(self) -> None:
+        self.write_ms = None
+        self._first_due_ms = NEVER
+        self._is_in_order = True
+
+    def page(self, from_pos: int, end_pos: int, max_entries: int, max_bytes: int) -> list[Entry] | None:
+        """As `partition.protocol.ports.Store.load_page`; None when the store has to be asked."""
+        if from_pos <= self.stored_to:
+            return None
+        found: list[Entry] = []
+        for entry in self.unwritten.values():
+            if entry.pos >= end_pos or len(found) == max_entries or max_bytes <= 0:
+                break
+            if entry.pos >= from_pos:
+                found.append(entry)
+                max_bytes -= entry.size_bytes
+        return found
+
+    def resized(self, entry: Entry, by: int) -> None:
+        """An entry has got another body."""
+        if self.unwritten.get(entry.pos) is entry:
+            self.size_bytes += by
+            self._pool.count(0, by)
+
+    def take_old(self, now_ms: int) -> list[Entry]:
+        """What has to be written now, or the first of it. What is nearly old goes along, so that a partition asks for
+        about four commits a second, or more when it writes more, and not for one for each message."""
+        taken_ms = now_ms - self.bound_ms * 3 // 4
+        due_ms = now_ms + self.bound_ms // 12
+        entries = self.unwritten.values()
+        looked_at_all = self._first_due_ms <= due_ms or not self._is_in_order
+        if looked_at_all:
+            old = [
+                entry
+                for entry in entries
+                if entry.enqueued_ms <= taken_ms or (entry.due_ms is not None and entry.due_ms <= due_ms)
+            ]
+        else:
+            old = list(takewhile(lambda entry: entry.enqueued_ms <= taken_ms, islice(entries, SLICE_MAX)))
+        self.let_go(old)
+        if not self.unwritten:
+            return old
+        oldest_ms = next(iter(entries)).enqueued_ms
+        if looked_at_all:
+            oldest_ms = min([entry.enqueued_ms for entry in entries])
+            self._first_due_ms = min([entry.due_ms for entry in entries if entry.due_ms is not None], default=NEVER)
+        self.write_ms = min(oldest_ms + self._write_age_ms, self._first_due_ms)
+        return old
+
+    def make_room(self, now_ms: int) -> list[Entry]:
+        """Take the oldest, since more is unwritten than may be: more than have come in this step, so that it becomes
+        less."""
+        taken = self.let_go(list(islice(self.unwritten.values(), self.came + SLICE_MAX)))
+        if self.unwritten and self.is_over:
+            self.write_ms = now_ms
+        return taken
+
+    def release(self) -> None:
+        """The entity was deleted."""
+        self.let_go(list(self.unwritten.values()))
+
+    @property
+    def is_over(self) -> bool:
+        """The memory for unwritten messages is used up."""
+        return self._pool.is_full
+
+    @property
+    def _write_age_ms(self) -> int:
+        """When a message is written: the last sixth of its bound is for the commit."""
+        return self.bound_ms * 5 // 6
+
+    def _look_at(self, time_ms: int) -> None:
+        if self.write_ms is None or time_ms < self.write_ms:
+            self.write_ms = time_ms
+
+    # -- numbers -----------------------------------------------------------------------------------------------------
+
+    def counters(self, next_sequence: int, next_number: int) -> tuple[int, int]:
+        """What the store is to have as the next ones."""
+        return max(next_sequence, self._reserved_sequence), max(next_number, self._reserved_number)
+
+    def reserve(self, next_sequence: int, next_number: int) -> bool | None:
+        """Reserve more numbers, if they run low: True when some that were given were not reserved, so that somebody has
+        to wait; None when there are enough."""
+        left = min(self._reserved_sequence - next_sequence, self._reserved_number - next_number)
+        if left >= _RENEWED_AT:
+            return None
+        self._reserved_sequence = next_sequence + NUMBERS_AHEAD
+        self._reserved_number = next_number + NUMBERS_AHEAD
+        return left < 0

@@ -1,0 +1,154 @@
+"""What a load brought."""
+
+from typing import Any
+
+from partibus.partition.core.cursor_commands import fates_loaded, range_loaded
+from partibus.partition.core.dead_letter import dead_letter_doomed
+from partibus.partition.core.deferred import deferred_loaded
+from partibus.partition.core.enqueue import duplicates_found, duplicates_scanned, screen, sink_ids_found, sinks_of
+from partibus.partition.core.lane import Lane
+from partibus.partition.core.loads import inspected
+from partibus.partition.core.retention import clear
+from partibus.partition.core.session_locks import scanned, state_loaded
+from partibus.partition.core.session_resume import resumed
+from partibus.partition.core.settlement import settle, take_bodies
+from partibus.partition.core.state import PartitionState, entry_of
+from partibus.partition.core.step import Step
+from partibus.partition.core.sweeps import swept
+from partibus.partition.core.transactions import transact
+from partibus.partition.protocol.commands import Settle, Transact
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.load_requests import (
+    BodyLoad,
+    ClearLoad,
+    DeferredLoad,
+    DuplicateLoad,
+    DuplicateScan,
+    FatesLoad,
+    Loaded,
+    PageLoad,
+    RangeLoad,
+    ScheduledCount,
+    SessionListLoad,
+    SessionResume,
+    SessionScan,
+    SessionStateLoad,
+    SinkCount,
+    SinkLoad,
+    SweepLoad,
+)
+from partibus.partition.protocol.ports import EntryRow, Fate
+from partibus.partition.protocol.replies import Rows, Sessions
+
+
+def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> None:
+    """Take it in, or answer who asked."""
+    load = command.load
+    found: Any = command.found
+    match load:
+        case PageLoad():
+            _page_loaded(state, load, found, step)
+        case BodyLoad():
+            _bodies_loaded(state, load, found, now_ms, step)
+        case SweepLoad():
+            swept(state, load, found, now_ms, step, command.planned)
+        case DeferredLoad():
+            deferred_loaded(state, load.command, found, now_ms, step)
+        case ScheduledCount():
+            step.replies.append(inspected(state, load.command, found))
+        case SessionScan():
+            scanned(state, found)
+        case SessionStateLoad():
+            state_loaded(state, load, found, now_ms, step)
+        case SessionResume():
+            resumed(state, load, found, now_ms, step)
+        case SessionListLoad():
+            step.replies.append(Sessions(load.command.request, found))
+        case DuplicateLoad():
+            duplicates_found(state, load, found)
+        case DuplicateScan():
+            duplicates_scanned(state, found, now_ms, step)
+        case SinkLoad():
+            stored, count = found
+            sink_ids_found(state, load, stored, count, now_ms, step)
+        case SinkCount():
+            sinks_of(state).counted(load, found, now_ms)
+        case RangeLoad():
+            range_loaded(state, load, found, step)
+        case FatesLoad():
+            fates_loaded(load.command, found, step)
+        case ClearLoad():
+            clear(state.subqueues[load.kind], load, found, step)
+        case _:
+            step.replies.append(Rows(load.request, found))
+
+
+def _lane(state: PartitionState, load: PageLoad | BodyLoad) -> Lane | None:
+    """The lane that asked; None when its session has been released since."""
+    if not load.holder or load.kind != SubqueueKind.ACTIVE:
+        return state.subqueues[load.kind]
+    session = state.sessions.by_lock.get(load.holder) if state.sessions is not None else None
+    return None if session is None else session.lane
+
+
+def _page_loaded(state: PartitionState, load: PageLoad, rows: list[EntryRow], step: Step) -> None:
+    if load.edited and state.sessions is not None:
+        state.sessions.end_drain(load.holder)
+    lane = _lane(state, load)
+    if lane is None:
+        return
+    lane.loading_page = False
+    if lane.page_stale:
+        lane.page_stale = False
+        step.change(lane)
+        return
+    up_to = rows[-1].pos + 1 if rows else load.end_pos
+    if state.express is not None and up_to > load.end_pos:
+        # What the store has there came since, and what memory alone has may lie before it (D18).
+        rows = [row for row in rows if row.pos < load.end_pos]
+        up_to = load.end_pos
+    entries = [entry_of(row, row.data, len(row.data)) for row in rows]
+    lane.page_in(entries, up_to)
+    step.change(lane)
+
+
+def _bodies_loaded(state: PartitionState, load: BodyLoad, bodies: list[bytes | None], now_ms: int, step: Step) -> None:
+    found = {pos: data for pos, data in zip(load.positions, bodies, strict=True) if data is not None}
+    if load.then is not None:
+        take_bodies(state, load, found, now_ms, step)
+        if isinstance(load.then, Settle):
+            settle(state, load.then, now_ms, step)
+        else:
+            _transact(state, load.then, now_ms, step)
+        return
+    lane = _lane(state, load)
+    if lane is None:
+        return
+    lane.loading_bodies = False
+    if lane.bodies_stale:
+        lane.bodies_stale = False
+        step.change(lane)
+        return
+    for entry in lane.ready.bodyless(len(lane.ready)):
+        if entry.pos in found:
+            lane.ready.attach_body(entry, found[entry.pos])
+    gone = set(load.positions).difference(found)
+    lost = lane.ready.remove(gone) if gone else []  # the store has lost these bodies: see `take_bodies`
+    if load.holder == 0:
+        doomed = state.subqueues[load.kind].doomed
+        for pos, entry in list(doomed.items()):
+            if entry.data is None:
+                entry.data = found.get(pos)
+            if pos in gone:
+                lost.append(doomed.pop(pos))
+        dead_letter_doomed(state, load.kind, step)
+    state.remove(load.kind, lost, Fate.LOST, step)
+    step.change(lane)
+
+
+def _transact(state: PartitionState, command: Transact, now_ms: int, step: Step) -> None:
+    """Go on with a transaction. What it sends was screened for duplicates, and others have sent since."""
+    if state.duplicates is None:
+        transact(state, command, now_ms, step)
+    else:
+        screen(state, command, now_ms, step)

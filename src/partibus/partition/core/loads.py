@@ -1,0 +1,138 @@
+"""What a partition asks its store for: pages ahead of the receivers, bodies that were let go, rows to look at."""
+
+from itertools import accumulate
+
+from partibus.partition.core.cursor_answers import cursor_infos
+from partibus.partition.core.lane import Lane
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.protocol.commands import Inspect, Peek, Settle, Transact
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.load_requests import BodyLoad, PageLoad, PeekLoad, ScheduledCount
+from partibus.partition.protocol.ports import EntryState
+from partibus.partition.protocol.replies import Inspected, SubqueueInfo
+
+
+def read_ahead(state: PartitionState, lane: Lane, step: Step) -> None:
+    """Ask for the next page when what is ready runs low, and for bodies that stand in the way."""
+    if state.closed >> lane.kind & 1:
+        if lane.doomed_waiting:
+            _load_bodies(state, lane, step)
+        return
+    limits = state.options.limits
+    ready = lane.ready
+    head = ready.head()
+    # An entry that came back from above the mark can't be handed out before the pages below it are in.
+    blocked = head is not None and head.pos >= lane.paged_up_to
+    low = 2 * len(ready) < limits.window_entries and 2 * ready.size_bytes < limits.window_bytes
+    if lane.session is not None:
+        low = 2 * len(ready) < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
+        # Somebody who takes one message and leaves is not read ahead for.
+        low = low and (bool(lane.demands) or not lane.paged_up_to or _is_probed(state, lane))
+    if not lane.loading_page and (low or blocked):
+        if lane.in_memory:
+            if lane.tail:
+                lane.absorb_tail()
+        elif lane.has_more:
+            _load_page(state, lane, step)
+    if lane.demands or lane.doomed_waiting:
+        _load_bodies(state, lane, step)
+
+
+def _is_probed(state: PartitionState, lane: Lane) -> bool:
+    """A session that is nobody's before a message of it was found."""
+    session = state.sessions.by_lock.get(lane.holder) if state.sessions is not None else None
+    return session is not None and session.asked is not None
+
+
+def _load_page(state: PartitionState, lane: Lane, step: Step) -> None:
+    limits = state.options.limits
+    if state.express is not None and lane.session is None and lane.kind == SubqueueKind.ACTIVE:
+        from_pos, end_pos = lane.paged_up_to, lane.tail_from
+        page = state.express.page(from_pos, end_pos, limits.page_entries, limits.page_bytes)
+        if page is not None:
+            lane.page_in(page, page[-1].pos + 1 if page else end_pos)
+            step.change(lane)
+            return
+    lane.loading_page = True
+    if lane.session is None:
+        most = min(limits.page_entries, lane.tail_from - lane.paged_up_to)
+        size_bytes = limits.page_bytes
+    else:
+        most = limits.session_window_entries
+        size_bytes = limits.session_window_bytes
+    load = PageLoad(
+        lane.kind, lane.paged_up_to, lane.tail_from, most, size_bytes, lane.session, lane.holder, edited=lane.edited
+    )
+    if lane.edited and state.sessions is not None:
+        state.sessions.begin_drain(lane.holder)
+    lane.edited = False
+    step.loads.append(load)
+
+
+def _load_bodies(state: PartitionState, lane: Lane, step: Step) -> None:
+    if lane.loading_bodies:
+        return
+    limits = state.options.limits
+    head = lane.ready.head()
+    missing = lane.doomed_waiting
+    if head is not None and head.data is None:
+        missing = missing + lane.ready.bodyless(limits.page_entries)
+    if missing:
+        lane.loading_bodies = True
+        sizes = accumulate(entry.size_bytes for entry in missing)
+        most = max(1, sum(1 for total in sizes if total <= limits.page_bytes))
+        load = body_load(lane.kind, missing[: min(most, limits.page_entries)])
+        load.holder = lane.holder
+        step.loads.append(load)
+
+
+def body_load(kind: int, entries: list[Entry], then: Settle | Transact | None = None) -> BodyLoad:
+    """Ask for the bodies of entries; ``then`` is the command that waits for them."""
+    return BodyLoad(kind, [entry.pos for entry in entries], [entry.body for entry in entries], then)
+
+
+def peek(state: PartitionState, command: Peek, now_ms: int, step: Step) -> None:
+    """The store knows every state; memory only what it needs."""
+    size_bytes = state.options.limits.peek_bytes
+    step.loads.append(
+        PeekLoad(command.request, command.kind, command.from_sequence, command.count, size_bytes, command.session)
+    )
+
+
+def inspect(state: PartitionState, command: Inspect, now_ms: int, step: Step) -> None:
+    """Counts and positions, from memory, and from the store what memory does not count."""
+    if command.count_scheduled and state.subqueues[SubqueueKind.ACTIVE].waits_for(EntryState.SCHEDULED):
+        step.loads.append(ScheduledCount(command))
+    else:
+        step.replies.append(inspected(state, command, 0))
+
+
+def inspected(state: PartitionState, command: Inspect, scheduled: int) -> Inspected:
+    """The answer; ``scheduled``: as many messages wait for their time."""
+    infos = {
+        kind: SubqueueInfo(subqueue.messages, subqueue.size_bytes, len(subqueue.locks))
+        for kind, subqueue in state.subqueues.items()
+    }
+    if state.sessions is not None:
+        infos[SubqueueKind.ACTIVE].locked += sum(len(session.lane.locks) for session in state.sessions.held.values())
+    has_scheduled = state.subqueues[SubqueueKind.ACTIVE].waits_for(EntryState.SCHEDULED)
+    subscriptions_bytes = 0 if state.subscriptions is None else state.subscriptions.total
+    return Inspected(
+        command.request,
+        state.next_sequence,
+        state.end_number,
+        infos,
+        has_scheduled,
+        state.activated_ms,
+        scheduled,
+        subscriptions_bytes,
+        cursor_infos(state),
+        {
+            kind: (subqueue.cursors.retained, subqueue.cursors.retained_bytes)
+            for kind, subqueue in state.subqueues.items()
+            if subqueue.cursors is not None
+        },
+        list(state.left_off),
+    )

@@ -1,0 +1,137 @@
+"""Message locks of one sub-queue, kept by delivery batch (D12).
+
+All messages handed out in one step share a lock id and a deadline; a lock token names the batch and the position in it.
+A renewal moves the deadline of single messages. An expired or settled lock is simply not found any more, so a late
+settlement can't touch a later delivery of the same message: that one has another lock id.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from partibus.partition.core.deadlines import DeadlineHeap
+from partibus.partition.protocol.entry import Entry
+
+
+class LockBatch:
+    """What is still locked of one delivery batch, by position."""
+
+    __slots__ = ("entries", "lock_id", "renewed", "until_ms")
+
+    def __init__(self, lock_id: int, until_ms: int, entries: Iterable[Entry]) -> None:
+        self.lock_id = lock_id
+        self.until_ms = until_ms
+        """When the lock of every entry that was not renewed ends."""
+        self.entries = {entry.pos: entry for entry in entries}
+        self.renewed: dict[int, int] = {}
+        """Position -> when its lock ends."""
+
+    def held(self, positions: Iterable[int], now_ms: int) -> list[int]:
+        """Those of the positions whose lock holds."""
+        entries = self.entries
+        if not self.renewed:
+            return [pos for pos in positions if pos in entries] if self.until_ms > now_ms else []
+        renewed, until_ms = self.renewed, self.until_ms
+        return [pos for pos in positions if pos in entries and renewed.get(pos, until_ms) > now_ms]
+
+    def parts(self) -> list[tuple[int, list[int]]]:
+        """(until ms, positions ascending) of all that is locked."""
+        parts: dict[int, list[int]] = {}
+        for pos in sorted(self.entries):
+            parts.setdefault(self.renewed.get(pos, self.until_ms), []).append(pos)
+        return sorted(parts.items())
+
+    def over(self, now_ms: int) -> list[Entry]:
+        """The entries whose lock has ended."""
+        renewed, until_ms = self.renewed, self.until_ms
+        return [entry for pos, entry in self.entries.items() if renewed.get(pos, until_ms) <= now_ms]
+
+    def next_deadline_ms(self) -> int:
+        """When the first of its locks ends."""
+        if not self.renewed:
+            return self.until_ms
+        return min(self.renewed.get(pos, self.until_ms) for pos in self.entries)
+
+
+class LockTable:
+    """Lock id -> batch, and the deadlines in order."""
+
+    __slots__ = ("_batches", "_deadlines")
+
+    def __init__(self) -> None:
+        self._batches: dict[int, LockBatch] = {}
+        self._deadlines = DeadlineHeap()
+        """Of each batch a time before which none of its locks ends."""
+
+    def __len__(self) -> int:
+        return sum(len(batch.entries) for batch in self._batches.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def __iter__(self) -> Iterator[LockBatch]:
+        return iter(self._batches.values())
+
+    def add(self, batch: LockBatch) -> None:
+        """Lock the entries of a batch."""
+        self._batches[batch.lock_id] = batch
+        self._deadlines.set(batch.lock_id, batch.until_ms)
+
+    def find(self, lock_id: int) -> LockBatch | None:
+        """The batch of that lock id; whether its locks still hold is `LockBatch.held`."""
+        return self._batches.get(lock_id)
+
+    def renew(self, batch: LockBatch, positions: Iterable[int], until_ms: int) -> None:
+        """Move the end of some of a batch's locks."""
+        if len(batch.entries) == 1:
+            batch.until_ms = until_ms
+            batch.renewed.clear()
+            self._deadlines.set(batch.lock_id, until_ms)
+        else:
+            batch.renewed.update((pos, until_ms) for pos in positions)
+            earliest_ms = self._deadlines.of(batch.lock_id)
+            if earliest_ms is None or until_ms < earliest_ms:  # the entity's lock duration has become shorter
+                self._deadlines.set(batch.lock_id, until_ms)
+
+    def unlock(self, lock_id: int, positions: Iterable[int]) -> bool:
+        """Take positions out of a batch; True when that was the last of it."""
+        batch = self._batches[lock_id]
+        entries = batch.entries
+        for pos in positions:
+            del entries[pos]
+        if batch.renewed:
+            for pos in positions:
+                batch.renewed.pop(pos, None)
+        if entries:
+            return False
+        del self._batches[lock_id]
+        self._deadlines.discard(lock_id)
+        return True
+
+    def next_deadline_ms(self) -> int | None:
+        """A time before which no lock ends."""
+        return self._deadlines.earliest_ms()
+
+    def expired(self, now_ms: int) -> list[LockBatch]:
+        """The batches with locks whose deadline has passed, earliest first; they stay until `unlock`."""
+        over = [self._batches[lock_id] for _, lock_id in self._deadlines.take_due(now_ms)]
+        for batch in over:
+            if len(batch.entries) > len(batch.over(now_ms)):  # the rest has another deadline
+                later_ms = min(
+                    until_ms for pos in batch.entries if (until_ms := batch.renewed.get(pos, batch.until_ms)) > now_ms
+                )
+                self._deadlines.set(batch.lock_id, later_ms)
+        return over
+
+
+def by_lock(tokens: Iterable[tuple[int, int]]) -> list[tuple[int, list[int]]]:
+    """Group lock tokens (lock id, position) by their lock; a token that is named twice counts once."""
+    groups: dict[int, list[int]] = {}
+    for lock_id, pos in tokens:
+        if lock_id in groups:
+            groups[lock_id].append(pos)
+        else:
+            groups[lock_id] = [pos]
+    # Not by pairs: a client that makes tokens up can choose thousands of pairs with one hash, but not of numbers.
+    return [
+        (lock_id, list(dict.fromkeys(positions)) if len(positions) > 1 else positions)
+        for lock_id, positions in groups.items()
+    ]

@@ -1,0 +1,234 @@
+"""The partition: a state machine. Commands in; events, replies and loads out. No IO, no clock, no randomness (D3).
+
+The runtime calls `handle` with a command and the time, hands the events to the store's next commit, lets the replies
+go once what they saw is durable (D11), and brings back what a load asked for as `Loaded`.
+
+One command is taken at a time and completely; memory has changed when `handle` returns. The table says which module
+knows what a command does; lanes that it changed are then served and read ahead.
+"""
+
+from collections.abc import Callable, Iterable
+
+from partibus.partition.core.cursor_commands import advance_cursor, close_cursor, open_cursor, read_fates, read_range
+from partibus.partition.core.deferred import receive_deferred
+from partibus.partition.core.enqueue import commit_sink, enqueue, next_screened, screen, take_numbers
+from partibus.partition.core.exclusive import end_leases, refuses
+from partibus.partition.core.hand_out import cancel_receive, lock_reserved, receive, return_reserved, serve
+from partibus.partition.core.loaded import loaded
+from partibus.partition.core.loads import inspect, peek, read_ahead
+from partibus.partition.core.locks import renew_locks, tick
+from partibus.partition.core.outbound import forwarded, forwards_no_longer
+from partibus.partition.core.publish import arrive
+from partibus.partition.core.residency import Cold
+from partibus.partition.core.session_locks import (
+    accept_session,
+    cancel_accept,
+    get_session_state,
+    list_sessions,
+    look_after_probe,
+    offer,
+    release_session,
+    renew_session,
+    set_session_state,
+)
+from partibus.partition.core.settlement import settle
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.core.subqueue import NEVER
+from partibus.partition.core.sweeps import cancel_scheduled, purge
+from partibus.partition.core.transactions import transact
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Snapshot
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    c.Enqueue: enqueue,
+    c.Arrive: arrive,
+    c.TakeNumbers: take_numbers,
+    c.CancelScheduled: cancel_scheduled,
+    c.Receive: receive,
+    c.CancelReceive: cancel_receive,
+    c.LockReserved: lock_reserved,
+    c.ReturnReserved: return_reserved,
+    c.Forwarded: forwarded,
+    c.Settle: settle,
+    c.RenewLocks: renew_locks,
+    c.ReceiveDeferred: receive_deferred,
+    c.Purge: purge,
+    c.AcceptSession: accept_session,
+    c.CancelAccept: cancel_accept,
+    c.RenewSession: renew_session,
+    c.ReleaseSession: release_session,
+    c.GetSessionState: get_session_state,
+    c.SetSessionState: set_session_state,
+    c.ListSessions: list_sessions,
+    c.Transact: transact,
+    c.Peek: peek,
+    c.ReadRange: read_range,
+    c.ReadFates: read_fates,
+    c.OpenCursor: open_cursor,
+    c.AdvanceCursor: advance_cursor,
+    c.CloseCursor: close_cursor,
+    c.CommitSink: commit_sink,
+    c.Inspect: inspect,
+    c.Tick: tick,
+    w.Loaded: loaded,
+}
+
+
+MACHINE_BYTES = 8_000
+"""Memory of a partition in use that holds nothing, with what the runtime keeps of it."""
+
+
+class Partition:
+    """One partition of one entity with its sub-queues."""
+
+    __slots__ = ("state",)
+
+    def __init__(
+        self,
+        row: int,
+        options: PartitionOptions,
+        snapshot: Snapshot | None = None,
+        epoch: int = 0,
+        cold: Cold | None = None,
+    ) -> None:
+        """``epoch``: of the store's owner; rises each time that the store is opened. ``cold``: what `go_cold` gave,
+        if this owner had the partition in use before."""
+        self.state = PartitionState(row, options, snapshot, epoch, cold)
+
+    def handle(self, command: w.Input, now_ms: int) -> Step:
+        """Apply one command at one moment."""
+        step = Step(now_ms)
+        state = self.state
+        if state.closed:
+            end_leases(state, now_ms, step)
+        if state.closed and refuses(state, command, step):
+            pass
+        elif state.duplicates is None:
+            _HANDLERS[type(command)](state, command, now_ms, step)
+        else:
+            self._screen(command, now_ms, step)
+        while True:
+            while step.changed:
+                lanes, step.changed = step.changed, {}
+                for lane in lanes:
+                    if lane.session is not None:
+                        look_after_probe(state, lane, now_ms, step)
+                    serve(state, lane, now_ms, step)
+                    read_ahead(state, lane, step)
+                    state.weigh(lane)
+            if state.sessions is None or not state.sessions.waiting or state.closed & 1 or not offer(state, step):
+                return step
+
+    def _screen(self, command: w.Input, now_ms: int, step: Step) -> None:
+        """On an entity with duplicate detection what stores messages waits in line until their ids are known."""
+        if type(command) is c.Enqueue or type(command) is c.Transact:
+            screen(self.state, command, now_ms, step)
+        else:
+            _HANDLERS[type(command)](self.state, command, now_ms, step)
+        while (screened := next_screened(self.state, now_ms, step)) is not None:
+            _HANDLERS[type(screened.command)](self.state, screened.command, now_ms, step, iter(screened.ids))
+
+    def follow(self, options: PartitionOptions) -> None:
+        """The entity was updated."""
+        forwards_no_longer(self.state, self.state.options.forwards & ~options.forwards)
+        self.state.options = options
+        if self.state.duplicates is not None and options.duplicate_window_ms is not None:
+            self.state.duplicates.change_window(options.duplicate_window_ms)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds, without what is under lock."""
+        state = self.state
+        size_bytes = MACHINE_BYTES + state.window_bytes
+        if state.duplicates is not None:
+            size_bytes += state.duplicates.memory_bytes
+        if (sessions := state.sessions) is not None:
+            if sessions.ended_bytes:
+                state.window_bytes -= sessions.ended_bytes
+                size_bytes -= sessions.ended_bytes
+                sessions.ended_bytes = 0
+            size_bytes += sessions.memory_bytes
+        if state.sinks is not None:
+            size_bytes += state.sinks.memory_bytes
+        return size_bytes
+
+    @property
+    def may_go_cold(self) -> bool:
+        """Once all that it has decided is durable, the store has everything that it holds. The runtime knows whether
+        something is under way besides."""
+        state = self.state
+        if state.closed or state.options.forwards or _has_unwritten(state):
+            return False
+        others = (state.sessions, state.duplicates, state.sinks)
+        return all(subqueue.is_idle for subqueue in state.subqueues.values()) and all(
+            other is None or other.is_idle for other in others
+        )
+
+    def go_cold(self) -> Cold:
+        """Give what its successor begins with, beside the store; this one is done with."""
+        state = self.state
+        trim_ms = None if state.duplicates is None else state.duplicates.trim_ms
+        return Cold(self.counters[1], state.next_reservation, state.activated_ms, trim_ms)
+
+    def drop_windows(self) -> None:
+        """Let go of all windows, while the store is asked for nothing. What only memory has stays."""
+        state = self.state
+        stays = _has_unwritten(state) or any(subqueue.doomed for subqueue in state.subqueues.values())
+        for lane in state.lanes:
+            if not stays and not state.closed >> lane.kind & 1:
+                lane.drop_window()
+            state.weigh(lane)
+
+    def next_deadline_ms(self) -> int | None:
+        """When a `Tick` has something to do: the earliest end of a lock, reservation or session, or the earliest time
+        that something in the store waits for."""
+        state = self.state
+        earliest = NEVER
+        for subqueue in state.subqueues.values():
+            for deadline in (subqueue.locks.next_deadline_ms(), subqueue.reservations.next_deadline_ms()):
+                if deadline is not None and deadline < earliest:
+                    earliest = deadline
+            if subqueue.cursors is not None and (deadline := subqueue.cursors.next_deadline_ms()) is not None:
+                earliest = min(earliest, deadline)
+            if subqueue.next_due:
+                earliest = min(earliest, *subqueue.next_due.values())
+        for others in (state.sessions, state.duplicates, state.sinks):
+            deadline = None if others is None else others.next_deadline_ms()
+            if deadline is not None and deadline < earliest:
+                earliest = deadline
+        if state.express is not None and state.express.write_ms is not None:
+            earliest = min(earliest, state.express.write_ms)
+        return None if earliest == NEVER else earliest
+
+    @property
+    def catching_up(self) -> bool:
+        """Something has fallen due and is not done: the store is being asked for what it takes."""
+        return any(subqueue.catching_up for subqueue in self.state.subqueues.values())
+
+    @property
+    def counters(self) -> tuple[int, int, int]:
+        """(next sequence, next number, bytes of session states): goes into each commit beside the events."""
+        state = self.state
+        if state.express is None:
+            return state.next_sequence, state.next_number, state.session_state_bytes
+        return (*state.express.counters(state.next_sequence, state.next_number), state.session_state_bytes)
+
+    def counts(self) -> Iterable[tuple[int, int, int]]:
+        """(sub-queue key, messages, bytes) of every sub-queue, as the store has it: goes into each commit, too."""
+        express = self.state.express
+        for kind, subqueue in self.state.subqueues.items():
+            messages, size_bytes = subqueue.messages, subqueue.size_bytes
+            if express is not None and kind == SubqueueKind.ACTIVE:
+                messages -= len(express.unwritten)
+                size_bytes -= express.size_bytes
+            yield subqueue_key(self.state.row, kind), messages, size_bytes
+
+
+def _has_unwritten(state: PartitionState) -> bool:
+    return state.express is not None and bool(state.express.unwritten or state.express.locks)

@@ -1,0 +1,143 @@
+"""What is counted of partitions and commits, for `docs/metrics.md`. Counters only rise while the process lives.
+
+A partition adds to its `Tally` once per batch, where it knows what has happened. What a failing commit takes back has
+been counted all the same: who repeats it is counted twice.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from partibus.partition.core.express import Room
+from partibus.partition.core.residency import Residency
+from partibus.partition.protocol.notes import Recorder
+
+COMMIT_BUCKETS_S: Final = (0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Upper bounds of the histogram of commits: a sync of a good disk is a third of the first, a busy one's near 0.01."""
+
+TALLIED: Final = (
+    "received", "delivered", "completed", "abandoned", "deferred", "dead_lettered", "expired", "locks_expired",
+    "forwarded", "never_written",
+)  # fmt: skip
+"""What a `Tally` counts of messages."""
+COMMITTED: Final = ("commits", "operations", "waited_s")
+"""What a `Tally` counts of commits."""
+PARTITION_NUMBERS: Final = ("partition", "received", "delivered", "messages", "dead_letters", "bytes")
+"""What is told of each partition of a partitioned entity, in this order."""
+
+
+class Tally:
+    """Messages of one partition since the process began, and the commits that had rows of it."""
+
+    __slots__ = (*TALLIED, *COMMITTED, "since_s")
+
+    def __init__(self) -> None:
+        self.received = 0
+        """Stored, scheduled ones included; at a topic: published, whoever gets them."""
+        self.delivered = 0
+        """Handed out, each time."""
+        self.completed = 0
+        """Completed by their receivers, or deleted as they were received."""
+        self.abandoned = 0
+        self.deferred = 0
+        self.dead_lettered = 0
+        """Went to the dead-letter sub-queue, or the transfer dead-letter sub-queue, for whatever reason."""
+        self.expired = 0
+        """Their time to live was over; dead-lettered or dropped."""
+        self.locks_expired = 0
+        """Went back because nobody settled them in time."""
+        self.forwarded = 0
+        """Went on to another entity."""
+        self.never_written = 0
+        """Express messages that the store was spared: they left before they were old (row C23)."""
+        self.commits = 0
+        """Commits that were begun with rows of it."""
+        self.operations = 0
+        """In those: messages enqueued, locked, settled or moved."""
+        self.waited_s = 0.0
+        """From the first of its rows to the begin of the commit: the wait for company, and for the commit before."""
+        self.since_s = 0.0
+        """When the first of its rows that is in no commit yet was made."""
+
+    def values(self) -> tuple[int, ...]:
+        """In the order of `TALLIED`."""
+        return tuple([getattr(self, name) for name in TALLIED])
+
+    def of_commits(self) -> tuple[float, ...]:
+        """In the order of `COMMITTED`."""
+        return (self.commits, self.operations, self.waited_s)
+
+
+class CommitMeter:
+    """Commits of one store, by the runtime that makes them."""
+
+    __slots__ = ("_elapsed_s", "buckets", "commits", "failures", "operations", "seconds", "size_bytes", "waited_s")
+
+    def __init__(self, elapsed_s: Callable[[], float]) -> None:
+        self._elapsed_s = elapsed_s
+        self.commits = 0
+        """That are durable."""
+        self.failures = 0
+        self.operations = 0
+        """Of those commits: messages enqueued, locked, settled or moved."""
+        self.size_bytes = 0
+        """Of those commits: bytes of messages and session states."""
+        self.seconds = 0.0
+        self.waited_s = 0.0
+        """From the first row of a commit to its begin, of all commits that were begun."""
+        self.buckets = [0] * (len(COMMIT_BUCKETS_S) + 1)
+        """How many took at most so long (`COMMIT_BUCKETS_S`) and longer than the bound before; the last, longer."""
+
+    def timed(self, commit: Callable[[], None]) -> float:
+        """Make a commit; how long it took. On the writer's thread."""
+        begun_s = self._elapsed_s()
+        commit()
+        return self._elapsed_s() - begun_s
+
+    def committed(self, operations: int, size_bytes: int, seconds: float) -> None:
+        """A commit is durable."""
+        self.commits += 1
+        self.operations += operations
+        self.size_bytes += size_bytes
+        self.seconds += seconds
+        self.buckets[bisect_left(COMMIT_BUCKETS_S, seconds)] += 1
+
+
+def _no_time() -> float:
+    return 0.0
+
+
+class Meters:
+    """All that is counted in one process: entities keep their counts when a store comes, fails or goes."""
+
+    def __init__(self, elapsed_s: Callable[[], float] = _no_time, recorder: Recorder | None = None) -> None:
+        """``elapsed_s``: seconds since some moment; without one, all commits take no time. ``recorder``: keeps what is
+        done to single messages, if that is wanted."""
+        self.elapsed_s = elapsed_s
+        self.recorder = recorder
+        self.express = Room()
+        """What express entities may keep in memory, of all stores."""
+        self.residency = Residency()
+        """What partitions in use may hold, of all stores."""
+        self.tallies: dict[int, Tally] = {}
+        """By partition row, of the partitions that are or were in use here and are not deleted."""
+
+    def begun(self, meter: CommitMeter, rows: Iterable[int]) -> None:
+        """A commit begins, with rows of these partitions (rows C13, C14)."""
+        tallies, now_s = self.tallies, self.elapsed_s()
+        longest_s = 0.0
+        for row in rows:
+            tally = tallies.get(row)
+            if tally is not None:
+                waited_s = now_s - tally.since_s
+                tally.commits += 1
+                tally.waited_s += waited_s
+                longest_s = max(longest_s, waited_s)
+        meter.waited_s += longest_s
+
+    def tally_of(self, row: int) -> Tally:
+        """The same each time."""
+        tally = self.tallies.get(row)
+        if tally is None:
+            tally = self.tallies[row] = Tally()
+        return tally

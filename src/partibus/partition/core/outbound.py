@@ -1,0 +1,125 @@
+"""A sub-queue whose messages go on to another entity (D15): what the machine grants to whom forwards them.
+
+The destination drops what it has got already by a mark that only rises, so a forwarded sub-queue is handed out strictly
+in order of position: nothing that was passed over may come back behind the mark. So nothing is granted beyond what
+somebody else still holds (from the time before the entity forwarded), and what comes back from a delay gets a new
+position at the end. Nothing expires: whether a message was forwarded already only the destination could say, and its
+time goes on there.
+
+One forwarder counts, the last that came: what its predecessor had reserved is granted again. The predecessor may still
+be sending; the destination's mark makes that harmless, and its word about reservations is not heard any more.
+"""
+
+from partibus.partition.core.dead_letter import dead_letter, with_reason
+from partibus.partition.core.events import Enqueued, Moved
+from partibus.partition.core.lane import Lane
+from partibus.partition.core.lock_table import by_lock
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.core.subqueue import NEVER, Subqueue
+from partibus.partition.protocol.commands import Enqueue, Forwarded
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import REWRITTEN_BODY, SubqueueKind, body_key
+from partibus.partition.protocol.notes import DEAD_LETTER, FORWARD, SEND
+from partibus.partition.protocol.ports import EntryState, Fate
+from partibus.partition.protocol.replies import Accepted, Done
+
+
+def forwards(state: PartitionState, kind: int) -> bool:
+    """Messages of that sub-queue go on to another entity."""
+    return kind == SubqueueKind.TRANSFER or bool(state.options.forwards >> kind & 1)
+
+
+def take_transfers(state: PartitionState, command: Enqueue, now_ms: int, step: Step) -> Accepted:
+    """Store messages that were sent through this entity. Their due time tells the store's index of what is timed that
+    they wait: so they are found after a restart."""
+    base = body_key(state.row, REWRITTEN_BODY)
+    entries = []
+    for message in command.messages:
+        number = state.take_number()
+        size = len(message.data)
+        entries.append(Entry(number, base | number, number, now_ms, 0, None, now_ms, size, message.data))
+    step.notes.append((SEND, SubqueueKind.TRANSFER, entries, command.messages))
+    step.events.append(Enqueued(entries, SubqueueKind.TRANSFER))
+    state.arrive(SubqueueKind.TRANSFER, entries, sum([entry.size_bytes for entry in entries]), step)
+    return Accepted(command.request, entries[0].sequence)
+
+
+def forwards_no_longer(state: PartitionState, kinds: int) -> None:
+    """The entity was updated: time runs again in these sub-queues (bits as in `PartitionOptions.forwards`)."""
+    for kind, subqueue in state.subqueues.items():
+        if kinds >> kind & 1 and subqueue.messages:
+            subqueue.note_due(EntryState.ACTIVE, 0)
+
+
+def take_over(state: PartitionState, subqueue: Subqueue, receiver: int) -> None:
+    """A forwarder begins: it gets what its predecessor has not finished."""
+    if subqueue.forwarder == receiver:
+        return
+    for demand in [demand for demand in subqueue.demands if demand.receiver == subqueue.forwarder]:
+        subqueue.demands.remove(demand)
+    subqueue.forwarder = receiver
+    for batch in [batch for batch in subqueue.reservations if batch.until_ms == NEVER]:
+        for entry in batch.entries.values():
+            subqueue.ready.put_back(entry)
+        subqueue.reservations.unlock(batch.lock_id, list(batch.entries))
+
+
+def barrier(lane: Lane) -> int:
+    """The position up to which a forwarder may be granted entries: the first that somebody else holds."""
+    end_pos = lane.paged_up_to
+    if lane.locks:
+        held = [e.pos for batch in lane.locks for e in batch.entries.values() if e.state != EntryState.DEFERRED]
+        end_pos = min([end_pos, *held])
+    for batch in lane.reservations:
+        if batch.until_ms != NEVER:
+            end_pos = min([end_pos, *batch.entries])
+    return end_pos
+
+
+def forwarded(state: PartitionState, command: Forwarded, now_ms: int, step: Step) -> None:
+    """What was reserved goes, or becomes transfer dead letters."""
+    subqueue = state.subqueues[command.kind]
+    entries: list[Entry] = []
+    for reservation, positions in by_lock(command.tokens):
+        batch = subqueue.reservations.find(reservation)
+        if batch is not None:
+            held = [pos for pos in positions if pos in batch.entries]
+            entries += [batch.entries[pos] for pos in held]
+            subqueue.reservations.unlock(reservation, held)
+    if command.reason is None:
+        state.tally.forwarded += len(entries)
+        step.notes.append((FORWARD, command.kind, entries, None))
+        state.remove(command.kind, entries, Fate.FORWARDED, step)
+    else:
+        properties = with_reason(command.reason, command.description or "")
+        step.notes.append((DEAD_LETTER, command.kind, entries, None))
+        dead_letter(state, command.kind, entries, properties, step, SubqueueKind.TRANSFER_DEAD_LETTER)
+    if command.request:
+        step.replies.append(Done(command.request))
+
+
+def to_the_end(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> None:
+    """Delayed entries, whose bodies are there, take new positions, and in the active sub-queue new sequence counters;
+    everything else about them stays."""
+    if not entries:
+        return
+    state.leave(subqueue.kind, entries)
+    pairs = []
+    for old in entries:
+        sequence = old.sequence
+        if subqueue.kind == SubqueueKind.ACTIVE:
+            number = sequence = state.next_sequence
+            state.next_sequence += 1
+        else:
+            number = state.take_number()
+        new = Entry(
+            number, old.body, sequence, old.enqueued_ms, old.delivery_count, old.session, None, old.size_bytes, old.data
+        )
+        state.become_active(subqueue.kind, new)
+        if new.due_ms is not None:
+            subqueue.note_due(EntryState.ACTIVE, new.due_ms)
+        pairs.append((old, new))
+    step.events.append(Moved(subqueue.kind, subqueue.kind, pairs))
+    active = [new for _, new in pairs]
+    state.arrive(subqueue.kind, active, sum([entry.size_bytes for entry in active]), step)

@@ -1,0 +1,214 @@
+"""Messages of a topic on their way to its subscriptions (D17).
+
+The topic's partition gives numbers, knows duplicates, keeps what is scheduled, and stores each message once, whoever
+gets it; a subscription's partition has an entry that names the body. Who gets what comes with the command, as a `Plan`.
+Nobody: the message is accepted, and that is all.
+
+A body that one subscription alone has goes with its entry, by range. What several have, and what was scheduled, is
+marked as shared, and goes with the last entry that names it.
+"""
+
+from collections.abc import Sequence
+
+from partibus.message import Message, with_application_properties
+from partibus.partition.core.dead_letter import with_reason
+from partibus.partition.core.events import Enqueued, NumbersTaken, Published, Rewritten
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.core.write_behind import express_of
+from partibus.partition.protocol.commands import Arrive, Enqueue
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.fan_out import Plan, Planned
+from partibus.partition.protocol.keys import REWRITTEN_BODY, SHARED_BODY, SubqueueKind, body_key
+from partibus.partition.protocol.notes import DEAD_LETTER, SEND
+from partibus.partition.protocol.ports import EntryState
+
+NO_SESSION_REASON = "Session ID is null."
+NO_SESSION_DESCRIPTION = "Session enabled entity doesn't allow a message whose session identifier is null."
+
+
+# At the topic -------------------------------------------------------------------------------------------------------
+
+
+def publish(
+    state: PartitionState,
+    command: Enqueue,
+    messages: Sequence[Message | None],
+    first: int,
+    now_ms: int,
+    step: Step,
+) -> None:
+    """Store what somebody gets, and what is scheduled. ``messages`` are the last ones of the command, with None where
+    one is a duplicate; ``first`` is the sequence counter of the first of them."""
+    assert command.planned is not None, "planned when the command came in"
+    dropped = len(command.messages) - len(messages)
+    bodies: list[int | bytes] = []
+    scheduled = dict(enumerate(messages, dropped))
+    base = body_key(state.row, 0) - dropped + first
+    for planned in command.planned:
+        new = {
+            id(message): base + index
+            for index, message in zip(planned.indexes, planned.messages, strict=True)
+            if scheduled.pop(index, None) is not None
+        }
+        if new:
+            _share(state, planned.plan, new, bodies, step)
+    entries = [
+        Entry(
+            first + at, base + index | SHARED_BODY, first + at, now_ms, 0, message.session_id, message.scheduled_ms,
+            len(message.data), message.data, EntryState.SCHEDULED,
+        )
+        for index, message in scheduled.items()
+        if message is not None
+        for at in (index - dropped,)
+    ]  # fmt: skip
+    if bodies:
+        step.events.append(Published(bodies))
+    if entries:
+        schedule(state, entries, step)
+    elif step.at_once:
+        express_of(state, state.options.express_ms)  # for the numbers
+    elif not bodies:
+        step.events.append(NumbersTaken())
+
+
+def publish_due(state: PartitionState, entries: list[Entry], planned: Planned | None, now_ms: int, step: Step) -> None:
+    """Scheduled entries, read with their bodies, whose time has come: what somebody gets keeps its body."""
+    if not entries:
+        return
+    assert planned is not None, "planned when the rows came"
+    state.activated_ms = now_ms
+    bodies: list[int | bytes] = []
+    stored = {id(message): entry.body for message, entry in zip(planned.messages, entries, strict=True)}
+    _share(state, planned.plan, stored, bodies, step, are_stored=True)
+    if bodies:
+        # Were they refused for lack of room, the store would fail again and again: they are due.
+        step.events.append(Published(bodies, are_new=False))
+    state.remove(SubqueueKind.ACTIVE, entries, None, step)
+
+
+def schedule(state: PartitionState, entries: list[Entry], step: Step) -> None:
+    """Entries that wait for their time are in the store only."""
+    subqueue = state.subqueues[SubqueueKind.ACTIVE]
+    subqueue.messages += len(entries)
+    subqueue.size_bytes += sum([entry.size_bytes for entry in entries])
+    for entry in entries:
+        assert entry.due_ms is not None, "scheduled"
+        subqueue.note_due(EntryState.SCHEDULED, entry.due_ms)
+    step.events.append(Enqueued(entries))
+
+
+def _share(
+    state: PartitionState,
+    plan: Plan,
+    keys: dict[int, int],
+    bodies: list[int | bytes],
+    step: Step,
+    *,
+    are_stored: bool = False,
+) -> None:
+    """Have the subscriptions given what is planned. ``keys`` are the body keys by message (`id`); ``bodies`` gets what
+    is to be stored, and is new unless ``are_stored``."""
+    assert state.subscriptions is not None, "a topic's"
+    there = state.subscriptions.sizes
+    shares = [(row, copies) for row, copies in plan.shares.items() if row in there]
+    uses: dict[int, int] = {}
+    for _, copies in shares:
+        for message in copies:
+            uses[id(message)] = uses.get(id(message), 0) + 1
+    known = dict(keys) if are_stored else {}
+    express_ms = state.options.express_ms if step.at_once else 0
+    for row, copies in shares:
+        arrive = step.arriving(row, state.options.default_ttl_ms, express_ms)
+        arrive.messages += copies
+        if express_ms:  # each subscription writes its own, if it has to
+            arrive.bodies += [0] * len(copies)
+            continue
+        for message in copies:
+            name = id(message)
+            key = known.get(name)
+            if key is None:
+                key = keys.get(name) or body_key(state.row, REWRITTEN_BODY | state.take_number())
+                if uses[name] > 1:
+                    key |= SHARED_BODY
+                known[name] = key
+                bodies += (key, message.data)
+            arrive.bodies.append(key)
+    for failed in plan.unfiltered:
+        if failed.row in there:
+            step.arriving(failed.row, state.options.default_ttl_ms).unfiltered.append(failed)
+
+
+# At a subscription --------------------------------------------------------------------------------------------------
+
+
+def arrive(state: PartitionState, command: Arrive, now_ms: int, step: Step) -> None:
+    """Put messages, whose bodies are stored with the same commit, at the end."""
+    limits = [ttl for ttl in (command.ttl_max_ms, state.options.default_ttl_ms) if ttl is not None]
+    ttl_max = min(limits, default=None)
+    with_session = state.sessions is not None
+    entries = []
+    homeless: list[tuple[int, Message]] = []
+    total = 0
+    earliest_ms: int | None = None
+    number = state.next_sequence
+    own_body = body_key(state.row, 0) if command.express_ms else None
+    for body, message in zip(command.bodies, command.messages, strict=True):
+        session = None
+        if with_session:
+            session = message.session_id
+            if session is None:
+                homeless.append((body, message))
+                continue
+        ttl = message.ttl_ms
+        if ttl_max is not None and (ttl is None or ttl > ttl_max):
+            ttl = ttl_max
+        due = None
+        if ttl is not None:
+            due = now_ms + ttl
+            if earliest_ms is None or due < earliest_ms:
+                earliest_ms = due
+        size = len(message.data)
+        if own_body is not None:
+            body = own_body | number
+        entries.append(Entry(number, body, number, now_ms, 0, session, due, size, message.data))
+        number += 1
+        total += size
+    state.next_sequence = number
+    state.tally.received += len(command.messages)
+    step.notes.append((SEND, SubqueueKind.ACTIVE, entries, command.messages))
+    if entries and command.express_ms and state.subqueues[SubqueueKind.ACTIVE].cursors is None:
+        express_of(state, command.express_ms).hold(entries, total, earliest_ms, now_ms)
+    elif entries:
+        if earliest_ms is not None:
+            state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, earliest_ms)
+        step.events.append(Enqueued(entries, with_bodies=bool(command.express_ms)))
+    if entries:
+        state.arrive(SubqueueKind.ACTIVE, entries, total, step)
+    if homeless:
+        dead = [_dead(state, message, NO_SESSION_REASON, NO_SESSION_DESCRIPTION, now_ms) for _, message in homeless]
+        step.events.append(Rewritten([(body, entry) for (body, _), entry in zip(homeless, dead, strict=True)]))
+        _bury(state, dead, step)
+    if command.unfiltered:
+        dead = [_dead(state, item.message, item.reason, item.description, now_ms) for item in command.unfiltered]
+        bodies = [column for entry in dead for column in (entry.body, entry.data or b"")]
+        step.events.append(Published(bodies, are_new=False))  # as above; who sends is asked before
+        _bury(state, dead, step)
+
+
+def _dead(state: PartitionState, message: Message, reason: str, description: str, now_ms: int) -> Entry:
+    """A dead letter with a body of the subscription's own."""
+    sequence = state.next_sequence
+    state.next_sequence += 1
+    number = state.take_number()
+    data = with_application_properties(message.data, with_reason(reason, description))
+    session = message.session_id if state.sessions is not None else None
+    body = body_key(state.row, REWRITTEN_BODY | number)
+    return Entry(number, body, sequence, now_ms, 0, session, None, len(data), data)
+
+
+def _bury(state: PartitionState, dead: list[Entry], step: Step) -> None:
+    state.tally.dead_lettered += len(dead)
+    step.notes.append((DEAD_LETTER, SubqueueKind.ACTIVE, dead, None))
+    step.events.append(Enqueued(dead, SubqueueKind.DEAD_LETTER, with_bodies=False))
+    state.arrive(SubqueueKind.DEAD_LETTER, dead, sum([entry.size_bytes for entry in dead]), step)

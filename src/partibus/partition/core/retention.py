@@ -1,0 +1,144 @@
+"""What leaves a sub-queue stays readable for cursors that have not passed it, and its fate is logged (D14).
+
+A *finished* entry keeps its row and its body; it is in no count, no page, no sweep. The janitor takes it away when the
+lowest cursor has passed it, or when more is kept than the cursors' bound: then from the lowest position on, and who has
+not read that far is told by ``complete_from``. It goes over the store in slices, each with a commit of its own, since
+memory does not know finished entries.
+"""
+
+from collections.abc import Callable, Sequence
+
+from partibus.partition.core.cursors import NOWHERE, Cursors
+from partibus.partition.core.events import Cleared, CursorSet, FatesForgotten, FatesLogged, Kept, RetainedCounted
+from partibus.partition.core.step import Step
+from partibus.partition.core.subqueue import Subqueue
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.load_requests import ClearLoad
+from partibus.partition.protocol.ports import FINISHED, EntryRow, Fate, FateRow
+
+SLICE_ENTRIES = 4_096
+"""Rows without bodies: some milliseconds of reading, beside commits of about as many operations."""
+SLICE_ENTRIES_MIN = 128
+"""Of a slice that is to take away what is too much, which each commit of receivers makes anew: about as many rows are
+read as have to go, or a cursor that has come to its bound would cost receivers a part of their rate."""
+
+
+def keep(
+    subqueue: Subqueue, entries: list[Entry], fate: Fate, step: Step, take_number: Callable[[], int]
+) -> list[Entry]:
+    """Log the fate of entries that have left, and keep those that a cursor has not passed; the others, which go.
+    ``take_number`` gives the numbers of the log."""
+    log(subqueue, entries, fate, step, take_number)
+    cursors = cursors_of(subqueue)
+    if fate is Fate.LOST:
+        return entries  # there is nothing to read
+    kept = [entry for entry in entries if entry.pos >= cursors.keep_from]
+    if not kept:
+        return entries
+    step.events.append(Kept(subqueue.kind, kept, fate))
+    count_kept(subqueue, kept, step)
+    return [entry for entry in entries if entry.pos < cursors.keep_from] if len(kept) < len(entries) else []
+
+
+def count_kept(subqueue: Subqueue, kept: list[Entry], step: Step) -> None:
+    """These are finished entries from now on: an event says so."""
+    cursors = cursors_of(subqueue)
+    cursors.retained += len(kept)
+    cursors.retained_bytes += sum([entry.size_bytes for entry in kept])
+    lowest = min([entry.pos for entry in kept])
+    cursors.cleared_to = min(cursors.cleared_to, lowest)
+    step.events.append(RetainedCounted(subqueue.kind, cursors.retained, cursors.retained_bytes))
+    if cursors.retained_bytes > cursors.bound_bytes:
+        begin_clearing(subqueue, step)
+
+
+def log(subqueue: Subqueue, entries: Sequence[Entry], fate: Fate, step: Step, take_number: Callable[[], int]) -> None:
+    """Write the fate of entries that have left to the log, if somebody reads it."""
+    if cursors_of(subqueue).fates_from == NOWHERE:
+        return
+    rows: list[int] = []
+    for entry in entries:
+        rows += (take_number(), entry.pos, entry.sequence, int(fate), step.now_ms, entry.delivery_count)
+    step.events.append(FatesLogged(subqueue.kind, rows))
+
+
+def begin_clearing(subqueue: Subqueue, step: Step) -> None:
+    """Have the store asked for what is kept for nobody, unless it is being asked."""
+    cursors = cursors_of(subqueue)
+    cursors.unbegun = False
+    if cursors.clearing:
+        return
+    to_pos = 0
+    if not cursors.retained:
+        cursors.cleared_to = NOWHERE
+    else:
+        to_pos = subqueue.end_pos if cursors.excess_bytes > 0 else min(cursors.keep_from, subqueue.end_pos)
+    fates_from = cursors.fates_forgotten_to if cursors.fates_forgotten_to < cursors.fates_from else None
+    if to_pos > cursors.cleared_to or fates_from is not None:
+        from_pos, cursors.cleared_to = cursors.cleared_to, max(cursors.cleared_to, to_pos)
+        cursors.clearing = True
+        step.loads.append(ClearLoad(subqueue.kind, from_pos, to_pos, fates_from, _slice_entries(cursors)))
+    elif cursors.is_idle:
+        subqueue.cursors = None
+
+
+def clear(
+    subqueue: Subqueue, load: ClearLoad, found: tuple[list[tuple[EntryRow, int]], list[FateRow]], step: Step
+) -> None:
+    """The rows came that the janitor asked for."""
+    cursors = cursors_of(subqueue)
+    cursors.clearing = False
+    rows, fates = found
+    _clear_entries(subqueue, load, rows, step)
+    if load.fates_from is not None:
+        _forget_fates(subqueue, fates, step)
+    begin_clearing(subqueue, step)
+
+
+def cursors_of(subqueue: Subqueue) -> Cursors:
+    """Those of a sub-queue that has some."""
+    assert subqueue.cursors is not None, "asked of sub-queues with cursors"
+    return subqueue.cursors
+
+
+def _slice_entries(cursors: Cursors) -> int:
+    if cursors.excess_bytes <= 0 or cursors.fates_forgotten_to < cursors.fates_from < NOWHERE:
+        return SLICE_ENTRIES
+    over = cursors.excess_bytes * cursors.retained // cursors.retained_bytes
+    return max(SLICE_ENTRIES_MIN, min(2 * over, SLICE_ENTRIES))
+
+
+def _clear_entries(subqueue: Subqueue, load: ClearLoad, rows: list[tuple[EntryRow, int]], step: Step) -> None:
+    cursors = cursors_of(subqueue)
+    positions: list[int] = []
+    bodies: list[int] = []
+    reached = rows[-1][0].pos + 1 if rows else max(load.from_pos, load.to_pos)
+    cut = 0
+    for row, size_bytes in rows:
+        if row.state < FINISHED:
+            continue
+        if row.pos >= cursors.keep_from:  # one that a cursor wants: it goes if there is too much
+            if cursors.excess_bytes <= 0:
+                reached = row.pos
+                break
+            cut = row.pos + 1
+        positions.append(row.pos)
+        bodies.append(row.body)
+        cursors.retained -= 1
+        cursors.retained_bytes -= size_bytes
+    cursors.cleared_to = min(cursors.cleared_to, reached)
+    if positions:
+        step.events.append(Cleared(subqueue.kind, positions, bodies))
+        step.events.append(RetainedCounted(subqueue.kind, cursors.retained, cursors.retained_bytes))
+    for cursor in cursors.by_name.values():
+        if cursor.bound_bytes and cursor.position < cut and cursor.complete_from < cut:
+            cursor.complete_from = cut
+            step.events.append(CursorSet(subqueue.kind, cursor))
+
+
+def _forget_fates(subqueue: Subqueue, fates: list[FateRow], step: Step) -> None:
+    cursors = cursors_of(subqueue)
+    over = [row.number for row in fates if row.number < cursors.fates_from]
+    if over:
+        step.events.append(FatesForgotten(subqueue.kind, over[0], over[-1]))
+    cursors.fates_forgotten_to = over[-1] + 1 if len(over) == len(fates) and over else cursors.fates_from

@@ -1,0 +1,297 @@
+"""Sessions are accepted, renewed, released, and run out; their state (rows K3, K4). How one goes on at another owner:
+`session_resume`.
+
+```text
+ accept a name ──────────────────────────────▶ held ──▶ released by its holder: what it was given goes back uncounted
+ accept any ─▶ candidate ─▶ probing ─▶ found ─▶ held ──▶ run out: goes back counted, the holder is told
+                  ▲            └─▶ empty: the next candidate
+                  └─ arrivals, released sessions, scans of the store
+```
+"""
+
+from partibus.partition.core.events import SessionLocked, SessionStateSet, SessionUnlocked
+from partibus.partition.core.lane import Lane
+from partibus.partition.core.put_back import put_back
+from partibus.partition.core.session_resume import holder_of, look_again, resume_session, take_up
+from partibus.partition.core.sessions import Session, Sessions
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.protocol.commands import (
+    AcceptSession,
+    CancelAccept,
+    GetSessionState,
+    ListSessions,
+    ReleaseSession,
+    RenewSession,
+    SetSessionState,
+)
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.load_requests import SessionListLoad, SessionScan, SessionStateLoad
+from partibus.partition.protocol.notes import LOCK_EXPIRED, RELEASE, RENEW
+from partibus.partition.protocol.ports import EntryState
+from partibus.partition.protocol.replies import (
+    CursorHeld,
+    Done,
+    NoSession,
+    ReceiveRefused,
+    Refused,
+    SessionAccepted,
+    SessionEnded,
+    SessionHeld,
+    SessionLost,
+    SessionRenewed,
+    SessionState,
+)
+
+
+def accept_session(state: PartitionState, command: AcceptSession, now_ms: int, step: Step) -> None:
+    """Lock the named session at once, or have the machine look for one (`offer`)."""
+    if command.resumes:
+        resume_session(state, command, now_ms, step)
+        return
+    sessions = _sessions(state)
+    if command.session is None:
+        sessions.waiting.append(command)
+        return
+    session = sessions.held.get(command.session)
+    if session is not None and session.asked is not None:
+        # Being probed for somebody who takes any session: who names it goes first.
+        sessions.waiting.appendleft(session.asked)
+    elif session is not None:
+        if session.until_ms > now_ms:
+            step.replies.append(SessionHeld(command.request, session.until_ms))
+            return
+        _end(state, session, now_ms, step)
+        session = None
+    if session is None:
+        session = _open(state, command.session, None)
+    _grant(state, session, command, now_ms, step)
+
+
+def cancel_accept(state: PartitionState, command: CancelAccept, now_ms: int, step: Step) -> None:
+    """Somebody waits for a session no longer."""
+    sessions = _sessions(state)
+    for asked in sessions.waiting:
+        if asked.request == command.accept:
+            sessions.waiting.remove(asked)
+            break
+    else:
+        for session in list(sessions.held.values()):
+            if session.asked is not None and session.asked.request == command.accept:
+                _close(state, session, now_ms, step)
+                break
+    step.replies.append(Done(command.request))
+
+
+def renew_session(state: PartitionState, command: RenewSession, now_ms: int, step: Step) -> None:
+    """Hold it for another LockDuration, and its messages with it."""
+    session = _sessions(state).find(command.session, now_ms)
+    if session is None:
+        step.replies.append(SessionLost(command.request))
+        return
+    until_ms = now_ms + state.options.lock_duration_ms
+    _sessions(state).hold(session, until_ms)
+    step.notes.append((RENEW, SubqueueKind.ACTIVE, session.lane.held, None))
+    _note(session, step, is_renewed=True)
+    step.replies.append(SessionRenewed(command.request, until_ms))
+
+
+def release_session(state: PartitionState, command: ReleaseSession, now_ms: int, step: Step) -> None:
+    """The holder is gone."""
+    session = _sessions(state).by_lock.get(command.session)
+    if session is not None:
+        step.notes.append((RELEASE, SubqueueKind.ACTIVE, session.lane.held, None))
+        _close(state, session, now_ms, step)
+
+
+def expire_sessions(state: PartitionState, now_ms: int, step: Step) -> None:
+    """Locks of sessions that have run out."""
+    for session in _sessions(state).expired(now_ms):
+        _end(state, session, now_ms, step)
+
+
+def get_session_state(state: PartitionState, command: GetSessionState, now_ms: int, step: Step) -> None:
+    """From memory, or from the store the first time."""
+    session = _sessions(state).find(command.session, now_ms)
+    if session is None:
+        step.replies.append(SessionLost(command.request))
+    elif session.state_known:
+        step.replies.append(SessionState(command.request, session.state))
+    else:
+        step.loads.append(SessionStateLoad(command, session.name))
+
+
+def set_session_state(state: PartitionState, command: SetSessionState, now_ms: int, step: Step) -> None:
+    """The old state is read first: sizes count what is stored."""
+    session = _sessions(state).find(command.session, now_ms)
+    if session is None:
+        step.replies.append(SessionLost(command.request))
+        return
+    if not session.state_known:
+        step.loads.append(SessionStateLoad(command, session.name))
+        return
+    more = len(command.state or b"") - len(session.state or b"")
+    limit = state.options.size_bytes_max
+    if limit is not None and more > 0 and state.size_bytes >= limit:
+        step.replies.append(Refused(command.request, state.size_bytes, limit))
+        return
+    session.state = command.state
+    state.session_state_bytes += more
+    step.events.append(SessionStateSet(session.name, command.state, now_ms))
+    step.replies.append(Done(command.request))
+
+
+def state_loaded(state: PartitionState, load: SessionStateLoad, found: bytes | None, now_ms: int, step: Step) -> None:
+    """Go on with what waited for a session's state."""
+    command = load.command
+    session = _sessions(state).find(command.session, now_ms)
+    if session is not None and not session.state_known:
+        session.state, session.state_known = found, True
+    if isinstance(command, GetSessionState):
+        get_session_state(state, command, now_ms, step)
+    else:
+        set_session_state(state, command, now_ms, step)
+
+
+def list_sessions(state: PartitionState, command: ListSessions, now_ms: int, step: Step) -> None:
+    """The store knows them all."""
+    step.loads.append(SessionListLoad(command))
+
+
+def offer(state: PartitionState, step: Step) -> bool:
+    """Give candidates to who waits for any session; True when a lane was opened that has to be looked after."""
+    sessions = _sessions(state)
+    opened = False
+    while sessions.waiting and (name := sessions.next_candidate()) is not None:
+        session = _open(state, name, sessions.waiting.popleft())
+        step.change(session.lane)
+        opened = True
+    if sessions.waiting and not sessions.scanning:
+        if sessions.may_have_more:
+            sessions.scanning = True
+            step.loads.append(SessionScan(sessions.scanned_to, state.options.limits.scan_sessions))
+        else:
+            for asked in [asked for asked in sessions.waiting if not asked.wait]:
+                sessions.waiting.remove(asked)
+                step.replies.append(NoSession(asked.request))
+    return opened
+
+
+def scanned(state: PartitionState, names: list[str]) -> None:
+    """A scan came back. It is asked for only while there are no candidates, so at its end every session that it named
+    was held, and becomes a candidate when it is released, or has been probed: there is no more, unless names had to be
+    left out meanwhile."""
+    sessions = _sessions(state)
+    sessions.scanning = False
+    if names:
+        for name in names:
+            if name not in sessions.held:
+                sessions.add_candidate(name)
+        sessions.scanned_to = names[-1]
+        return
+    sessions.scanned_to = None
+    sessions.may_have_more, sessions.overflowed = sessions.overflowed, False
+
+
+def look_after_probe(state: PartitionState, lane: Lane, now_ms: int, step: Step) -> None:
+    """A session that is probed is its asker's as soon as it has a message, and nobody's when it has none."""
+    sessions = _sessions(state)
+    session = sessions.by_lock.get(lane.holder)
+    if session is None or session.asked is None:
+        return
+    if lane.ready or lane.tail:
+        _grant(state, session, session.asked, now_ms, step)
+    elif lane.in_memory:
+        sessions.waiting.appendleft(session.asked)
+        sessions.close(session)
+
+
+def stop_probing(state: PartitionState) -> None:
+    """Who would have got a session waits again."""
+    sessions = _sessions(state)
+    for session in [session for session in sessions.held.values() if session.asked is not None]:
+        assert session.asked is not None, "probed"
+        sessions.waiting.appendleft(session.asked)
+        sessions.close(session)
+        sessions.add_candidate(session.name)
+
+
+def revoke_sessions(state: PartitionState, cursor: str, until_ms: int, now_ms: int, step: Step) -> None:
+    """A cursor reads alone until then: sessions end, and who waits for one is told."""
+    sessions = _sessions(state)
+    stop_probing(state)
+    for asked in sessions.waiting:
+        step.replies.append(CursorHeld(asked.request, cursor, until_ms))
+    sessions.waiting.clear()
+    for session in list(sessions.held.values()):
+        step.replies.append(ReceiveRefused(session.receiver, SubqueueKind.ACTIVE, cursor, until_ms))
+        _close(state, session, now_ms, step)
+        step.replies.append(SessionEnded(session.receiver, session.lock_id))
+
+
+def _sessions(state: PartitionState) -> Sessions:
+    assert state.sessions is not None, "front ends refuse sessions on an entity without"
+    return state.sessions
+
+
+def _open(state: PartitionState, name: str, asked: AcceptSession | None) -> Session:
+    subqueue = state.subqueues[SubqueueKind.ACTIVE]
+    edited = _sessions(state).is_changed(name)
+    session = Session(name, state.take_number(), subqueue.end_pos, asked, edited=edited)
+    # What is to be dead-lettered once its body is there is still active in the store.
+    session.lane.above.update(pos for pos, entry in subqueue.doomed.items() if entry.session == name)
+    _sessions(state).open(session)
+    return session
+
+
+def _grant(state: PartitionState, session: Session, asked: AcceptSession, now_ms: int, step: Step) -> None:
+    until_ms = now_ms + state.options.lock_duration_ms
+    _sessions(state).grant(session, asked, until_ms)
+    session.holder = holder_of(state, asked)
+    _note(session, step, is_renewed=False)
+    is_stored = bool(session.holder)
+    step.replies.append(SessionAccepted(asked.request, session.name, session.lock_id, until_ms, is_stored))
+    step.change(session.lane)
+
+
+def _end(state: PartitionState, session: Session, now_ms: int, step: Step) -> None:
+    """The lock has run out."""
+    entries = session.lane.held
+    _close(state, session, now_ms, step)
+    state.tally.locks_expired += len(entries)
+    step.notes.append((LOCK_EXPIRED, SubqueueKind.ACTIVE, entries, None))
+    put_back(state, SubqueueKind.ACTIVE, entries, now_ms, step, counted=True)
+    step.replies.append(SessionEnded(session.receiver, session.lock_id))
+
+
+def _note(session: Session, step: Step, *, is_renewed: bool) -> None:
+    """Where several brokers share the stores, the next owner is to know who holds the session (D21). A row that is lost
+    with its owner before it was durable costs the holder his session, so nobody waits for it; a renewal is waited for,
+    since the holder relies on the time that he was told."""
+    if session.holder:
+        step.events.append(
+            SessionLocked(session.name, session.lock_id, session.until_ms, session.holder, is_renewed=is_renewed)
+        )
+
+
+def _close(state: PartitionState, session: Session, now_ms: int, step: Step) -> None:
+    """Forget a session's lane: the store has what is in it, and the next holder reads it there."""
+    sessions = _sessions(state)
+    sessions.close(session)
+    sessions.note_changed(session.name)
+    subqueue = state.subqueues[SubqueueKind.ACTIVE]
+    if subqueue.sweep is not None:
+        subqueue.released.add(session.name)
+    for batch in session.lane.locks:
+        for entry in batch.entries.values():
+            if entry.state == EntryState.DEFERRED:
+                subqueue.claimed.discard(entry.sequence)
+            elif entry.due_ms is not None:
+                subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
+    if not session.lane.is_exhausted:
+        sessions.add_candidate(session.name)
+    look_again(state, session, now_ms)
+    if session.holder:
+        step.events.append(SessionUnlocked(session.name))
+    if session.lock_id in sessions.resuming:
+        take_up(state, session, now_ms, step)

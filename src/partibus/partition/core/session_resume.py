@@ -1,0 +1,146 @@
+"""A session goes on at another owner of its partition (D21).
+
+```text
+ loaded ─▶ away ──▶ its holder comes, and says what he has ──▶ its rows are read ──▶ held as before
+             ├─▶ the lock runs out: nobody was asked, so nothing is counted
+             └─▶ his broker is gone: released at once
+```
+
+Which messages a session's holder has is written nowhere: he knows, and is asked. What he was sent and never got is not
+among them, and comes again. What he has settled since may be settled already, where the last owner could not tell him
+any more: then its row is gone, or is no active one. Until the rows are there, settlements wait; nothing else has to.
+"""
+
+from partibus.partition.core.enqueue import screen
+from partibus.partition.core.lane import Lane
+from partibus.partition.core.put_back import put_back
+from partibus.partition.core.sessions import LaneAway, Session
+from partibus.partition.core.settlement import settle
+from partibus.partition.core.state import PartitionState, entry_of
+from partibus.partition.core.step import Step
+from partibus.partition.core.transactions import transact
+from partibus.partition.protocol.commands import AcceptSession, Settle, Transact
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.load_requests import SessionResume
+from partibus.partition.protocol.ports import EntryRow, EntryState
+from partibus.partition.protocol.replies import SessionAccepted, SessionLost
+
+ROWS_MAX = 128
+"""Read at a time: bodies come with them, which may be large."""
+
+
+def resume_session(state: PartitionState, command: AcceptSession, now_ms: int, step: Step) -> None:
+    """Its holder goes on with a session that he has held elsewhere, or lost the way to."""
+    sessions = state.sessions
+    assert sessions is not None, "front ends refuse sessions on an entity without"
+    session = sessions.by_lock.get(command.resumes)
+    is_his = session is not None and session.name == command.session and session.holder == holder_of(state, command)
+    if session is None or not is_his or session.until_ms <= now_ms:
+        step.replies.append(SessionLost(command.request))
+    elif session.is_away:
+        _come_back(state, session, command, now_ms, step)
+    elif session.lock_id in sessions.resuming:
+        step.replies.append(SessionLost(command.request))  # he has come before, and went again meanwhile
+    else:
+        _come_again(state, session, command, now_ms, step)
+
+
+def holder_of(state: PartitionState, command: AcceptSession) -> str:
+    """The run of the broker that a receiver is connected to; empty where there is only one broker."""
+    return command.holder or state.run
+
+
+def resumed(state: PartitionState, load: SessionResume, rows: list[EntryRow], now_ms: int, step: Step) -> None:
+    """Some of what the holder has was read."""
+    sessions = state.sessions
+    assert sessions is not None, "somebody resumed one"
+    command = load.command
+    session = sessions.by_lock.get(command.resumes)
+    if session is None:
+        step.replies.append(SessionLost(command.request))
+        return
+    entries = [
+        entry_of(row, None, len(row.data))
+        for row in rows
+        if row.state == EntryState.ACTIVE and row.session == session.name
+    ]
+    if entries:
+        session.hand_out(sorted(entries, key=lambda entry: entry.pos))
+    rest = command.held[command.held.index(load.sequences[-1]) + 1 :]
+    if rest:
+        step.loads.append(SessionResume(command, rest[:ROWS_MAX]))
+    else:
+        _accept(state, session, command, step)
+        take_up(state, session, now_ms, step)
+
+
+def look_again(state: PartitionState, session: Session, now_ms: int) -> None:
+    """What has fallen due while a session was away."""
+    if isinstance(session.lane, LaneAway) and session.lane.passed_over:
+        state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, now_ms)
+
+
+def take_up(state: PartitionState, session: Session, now_ms: int, step: Step) -> None:
+    """Do what has waited until it was known what the holder of a session has, or that he has it no more."""
+    assert state.sessions is not None, "there is one"
+    for waiting in state.sessions.resuming.pop(session.lock_id, ()):
+        if isinstance(waiting, Settle):
+            settle(state, waiting, now_ms, step)
+        else:
+            _transact(state, waiting, now_ms, step)
+
+
+def _transact(state: PartitionState, command: Transact, now_ms: int, step: Step) -> None:
+    if state.duplicates is None:
+        transact(state, command, now_ms, step)
+    else:
+        screen(state, command, now_ms, step)
+
+
+def _come_back(state: PartitionState, session: Session, command: AcceptSession, now_ms: int, step: Step) -> None:
+    sessions = state.sessions
+    assert sessions is not None, "there is one"
+    subqueue = state.subqueues[SubqueueKind.ACTIVE]
+    look_again(state, session, now_ms)
+    deferred = session.lane.locks
+    session.lane = Lane(
+        int(SubqueueKind.ACTIVE),
+        end_pos=subqueue.end_pos,
+        is_empty=False,
+        session=session.name,
+        holder=session.lock_id,
+        edited=sessions.is_changed(session.name),
+    )
+    session.lane.locks = deferred  # asked for by number since the partition was loaded
+    session.lane.above.update(command.held)
+    session.lane.above.update(pos for pos, entry in subqueue.doomed.items() if entry.session == session.name)
+    session.away_until_ms = 0
+    sessions.follow(session, command.receiver)
+    if command.held:
+        step.loads.append(SessionResume(command, command.held[:ROWS_MAX]))
+    else:
+        _accept(state, session, command, step)
+        take_up(state, session, now_ms, step)
+
+
+def _come_again(state: PartitionState, session: Session, command: AcceptSession, now_ms: int, step: Step) -> None:
+    """The way to this owner was cut for a while: what was sent and did not arrive is sent again."""
+    assert state.sessions is not None, "there is one"
+    lane = session.lane
+    lane.demands.clear()
+    batch = lane.locks.find(session.lock_id)
+    if batch is not None:
+        held = set(command.held)
+        missed = [e for e in batch.entries.values() if e.pos not in held and e.state == EntryState.ACTIVE]
+        if missed:
+            state.unlock(lane, batch, [entry.pos for entry in missed], step, still_covered=False)
+            put_back(state, SubqueueKind.ACTIVE, missed, now_ms, step, counted=False)
+    state.sessions.follow(session, command.receiver)
+    _accept(state, session, command, step)
+
+
+def _accept(state: PartitionState, session: Session, command: AcceptSession, step: Step) -> None:
+    step.replies.append(
+        SessionAccepted(command.request, session.name, session.lock_id, session.until_ms, is_stored=True)
+    )
+    step.change(session.lane)

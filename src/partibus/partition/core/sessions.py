@@ -1,0 +1,323 @@
+"""The sessions of a partition in memory: those that are held, and names of some that could be (row K4).
+
+The store knows which sessions have messages; there may be millions. Memory has the held ones, each with a lane of its
+own, and a bounded list of *candidates*: sessions that got messages or lost their holder lately, and what scans of the
+store brought. A candidate need not have messages any more, so its first page is read before somebody is told that it is
+his (*probing*).
+
+With one broker a session's lock is in memory only: its holder is a link to this process and ends with it. Where
+several share the stores it has a row that names the holder's broker (D21). Found there when a partition is loaded, the
+session is *away*: its holder has messages of it, but nobody here knows which, until he comes and says so, or his broker
+is gone, or the lock runs out.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from partibus.limits import PartitionLimits
+from partibus.partition.core.deadlines import DeadlineHeap
+from partibus.partition.core.lane import Lane
+from partibus.partition.core.lock_table import LockBatch
+from partibus.partition.core.step import Step
+from partibus.partition.protocol.commands import AcceptSession, Settle, Transact
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.ports import SessionLockRow
+
+CANDIDATES_MAX = 4_096
+CHANGED_MAX = 4_096
+SESSION_BYTES = 3_000
+"""Memory of a session that is held, without its window."""
+NAME_BYTES = 200
+
+AWAY_MS = 20_000
+"""So long the holder of a session that is away has to come: longer than he tries to. That he was given it may be news
+to him: the owner was lost before it could say so."""
+
+
+class LaneAway(Lane):
+    """Of a session that is away: no page is read, nothing waits, and what comes stays in the store."""
+
+    __slots__ = ("passed_over",)
+
+    def __init__(self, row: SessionLockRow, end_pos: int) -> None:
+        super().__init__(
+            int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=False, session=row.session, holder=row.lock_id
+        )
+        self.loading_page = True
+        self.passed_over = False
+        """Something was due that nobody may touch now."""
+
+    def arrive(self, entries: list[Entry], size_bytes: int, *, window_entries: int, window_bytes: int) -> None:
+        pass
+
+    def waiting(self, entries: Iterable[Entry]) -> list[Entry]:
+        self.passed_over = True
+        return []
+
+
+class Session:
+    """A session that is held, or about to be."""
+
+    __slots__ = (
+        "asked",
+        "away_until_ms",
+        "holder",
+        "lane",
+        "lock_id",
+        "name",
+        "receiver",
+        "state",
+        "state_known",
+        "until_ms",
+    )
+
+    def __init__(self, name: str, lock_id: int, end_pos: int, asked: AcceptSession | None, *, edited: bool) -> None:
+        self.name = name
+        self.lock_id = lock_id
+        self.lane = Lane(
+            int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=False, session=name, holder=lock_id, edited=edited
+        )
+        self.asked = asked
+        """Who gets it if it has messages; None once it is held."""
+        self.receiver = 0
+        self.holder = ""
+        """The run of the holder's broker, where the lock is stored."""
+        self.until_ms = 0
+        self.away_until_ms = 0
+        """If its holder has not come by then it is free; 0: he is here."""
+        self.state: bytes | None = None
+        self.state_known = False
+
+    @classmethod
+    def away(cls, row: SessionLockRow, end_pos: int) -> "Session":
+        """As the store knows it."""
+        session = cls(row.session, row.lock_id, end_pos, None, edited=False)
+        session.lane = LaneAway(row, end_pos)
+        session.holder = row.holder
+        session.until_ms = row.until_ms
+        return session
+
+    @property
+    def is_away(self) -> bool:
+        """Its holder has not come to this owner yet."""
+        return type(self.lane) is LaneAway
+
+    def hand_out(self, entries: list[Entry]) -> None:
+        """Entries are the holder's, under the session's lock."""
+        locks = self.lane.locks
+        batch = locks.find(self.lock_id)
+        if batch is None:
+            locks.add(LockBatch(self.lock_id, self.until_ms, entries))
+        else:
+            batch.entries.update((entry.pos, entry) for entry in entries)
+
+    def hold_until(self, until_ms: int) -> None:
+        """The lock of the session and of all its messages ends then."""
+        self.until_ms = until_ms
+        batch = self.lane.locks.find(self.lock_id)
+        if batch is not None:
+            batch.until_ms = until_ms
+
+
+class Sessions:
+    """Held sessions, candidates, and who waits for one."""
+
+    __slots__ = (
+        "_changed",
+        "_deadlines",
+        "_drained_by",
+        "_draining",
+        "_receivers",
+        "by_lock",
+        "candidates",
+        "ended_bytes",
+        "held",
+        "may_have_more",
+        "overflowed",
+        "resuming",
+        "scanned_to",
+        "scanning",
+        "waiting",
+    )
+
+    def __init__(self, *, may_have_more: bool) -> None:
+        self.held: dict[str, Session] = {}
+        """By name; those that are probed among them."""
+        self.by_lock: dict[int, Session] = {}
+        self._receivers: dict[int, Session] = {}
+        self._deadlines = DeadlineHeap()
+        """By lock id."""
+        self.candidates: OrderedDict[str, None] = OrderedDict()
+        """In order of their becoming one."""
+        self.waiting: deque[AcceptSession] = deque()
+        self.may_have_more = may_have_more
+        """The store may have sessions with messages that are neither held nor candidates."""
+        self.scanning = False
+        self.scanned_to: str | None = None
+        self.overflowed = False
+        """A name was left out since the scan that goes on began at the first one."""
+        self._changed: set[str] = set()
+        self._draining: set[str] = set()
+        self._drained_by = 0
+        self.ended_bytes = 0
+        """Counted as windows of sessions that have ended since the partition looked."""
+        self.resuming: dict[int, list[Settle | Transact]] = {}
+        """Lock ids of sessions that are away, or of whose messages the rows are being read -> settlements that wait."""
+
+    def restore(self, rows: Iterable[SessionLockRow], end_pos: int) -> None:
+        """Sessions that were held when the last owner was lost, or gave the partition up."""
+        for row in rows:
+            session = Session.away(row, end_pos)
+            self.open(session)
+            self.hold(session, row.until_ms)
+            self.resuming[row.lock_id] = []
+
+    def await_holders(self, now_ms: int) -> None:
+        """The partition was loaded now."""
+        for lock_id in self.resuming:
+            session = self.by_lock[lock_id]
+            session.away_until_ms = now_ms + AWAY_MS
+            self._deadlines.set(lock_id, min(session.until_ms, session.away_until_ms))
+
+    def must_wait(self, command: Settle | Transact) -> bool:
+        """A settlement came before it is known what the holder of a session has: it is taken up then."""
+        parts = command.commands if isinstance(command, Transact) else (command,)
+        for part in parts:
+            if isinstance(part, Settle):
+                for lock_id, _ in part.tokens:
+                    if lock_id in self.resuming:
+                        self.resuming[lock_id].append(command)
+                        return True
+        return False
+
+    def find(self, lock_id: int, now_ms: int) -> Session | None:
+        """The session held under a lock id, while the lock holds."""
+        session = self.by_lock.get(lock_id)
+        return session if session is not None and session.until_ms > now_ms else None
+
+    def lane_for(self, receiver: int) -> Lane | None:
+        """The lane that a receiver takes from."""
+        session = self._receivers.get(receiver)
+        return None if session is None else session.lane
+
+    def arrive(self, entries: list[Entry], limits: PartitionLimits, step: Step) -> None:
+        """New entries: to the lanes of held sessions; of others only the name is kept."""
+        groups: dict[str, list[Entry]] = {}
+        for entry in entries:
+            name = entry.session or ""
+            if name in groups:
+                groups[name].append(entry)
+            else:
+                groups[name] = [entry]
+        for name, group in groups.items():
+            session = self.held.get(name)
+            if session is None:
+                self.add_candidate(name)
+                continue
+            session.lane.arrive(
+                group,
+                sum([entry.size_bytes for entry in group]),
+                window_entries=limits.session_window_entries,
+                window_bytes=limits.session_window_bytes,
+            )
+            step.change(session.lane)
+
+    def add_candidate(self, name: str) -> None:
+        """A session that nobody holds may have messages."""
+        if len(self.candidates) < CANDIDATES_MAX:
+            self.candidates[name] = None
+        elif name not in self.candidates:
+            self.may_have_more = self.overflowed = True
+
+    # -- what a new holder must not read before it is written -------------------------------------------------------
+
+    def note_changed(self, name: str) -> None:
+        """Entries of a session that nobody holds were changed, perhaps not durably yet."""
+        if len(self._changed) < CHANGED_MAX:
+            self._changed.add(name)
+
+    def is_changed(self, name: str) -> bool:
+        """The first page of the session's next holder has to wait for what was written; past a number of sessions that
+        is said of all, until somebody has waited."""
+        return name in self._changed or name in self._draining or len(self._changed) >= CHANGED_MAX
+
+    def begin_drain(self, lock_id: int) -> None:
+        """A page is asked for that waits for all that was written until now."""
+        if not self._drained_by:
+            self._draining, self._changed = self._changed, set()
+            self._drained_by = lock_id
+
+    def end_drain(self, lock_id: int) -> None:
+        """The page came."""
+        if self._drained_by == lock_id:
+            self._draining.clear()
+            self._drained_by = 0
+
+    # -- candidates --------------------------------------------------------------------------------------------------
+
+    def next_candidate(self) -> str | None:
+        """Take a name that nobody holds."""
+        while self.candidates:
+            name, _ = self.candidates.popitem(last=False)
+            if name not in self.held:
+                return name
+        return None
+
+    def open(self, session: Session) -> None:
+        """A session has a lane from now on."""
+        self.held[session.name] = session
+        self.by_lock[session.lock_id] = session
+
+    def grant(self, session: Session, asked: AcceptSession, until_ms: int) -> None:
+        """A session is somebody's."""
+        session.asked = None
+        session.receiver = asked.receiver
+        self._receivers[asked.receiver] = session
+        self.hold(session, until_ms)
+
+    def follow(self, session: Session, receiver: int) -> None:
+        """The holder is another receiver now."""
+        if self._receivers.get(session.receiver) is session:
+            del self._receivers[session.receiver]
+        session.receiver = receiver
+        self._receivers[receiver] = session
+        self._deadlines.set(session.lock_id, session.until_ms)
+
+    def away(self) -> list[tuple[int, str]]:
+        """(lock id, run of the holder's broker) of the sessions that are."""
+        sessions = [self.by_lock[lock_id] for lock_id in self.resuming]
+        return [(session.lock_id, session.holder) for session in sessions if session.is_away]
+
+    def hold(self, session: Session, until_ms: int) -> None:
+        """Set the end of a session's lock."""
+        session.hold_until(until_ms)
+        self._deadlines.set(session.lock_id, until_ms)
+
+    def close(self, session: Session) -> None:
+        """Nobody holds the session any more."""
+        del self.held[session.name]
+        del self.by_lock[session.lock_id]
+        self._deadlines.discard(session.lock_id)
+        self.ended_bytes += max(0, session.lane.weighed)
+        session.lane.weighed = -1
+        if self._receivers.get(session.receiver) is session:
+            del self._receivers[session.receiver]
+
+    @property
+    def is_idle(self) -> bool:
+        """None is held or asked for."""
+        return not (self.held or self.waiting or self.resuming or self.scanning)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Beside the windows of sessions."""
+        return SESSION_BYTES * len(self.held) + NAME_BYTES * (len(self.candidates) + len(self._changed))
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first lock ends."""
+        return self._deadlines.earliest_ms()
+
+    def expired(self, now_ms: int) -> list[Session]:
+        """The sessions whose lock has ended."""
+        return [self.by_lock[lock_id] for _, lock_id in self._deadlines.take_due(now_ms)]

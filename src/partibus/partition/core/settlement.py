@@ -1,0 +1,140 @@
+"""Locks end by the receiver's word: complete, abandon, release, dead-letter, defer."""
+
+from collections.abc import Mapping
+
+from partibus.partition.core.dead_letter import counts_deliveries, dead_letter
+from partibus.partition.core.events import Updated
+from partibus.partition.core.lane import Lane
+from partibus.partition.core.loads import body_load
+from partibus.partition.core.lock_table import LockBatch, by_lock
+from partibus.partition.core.put_back import put_back
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.protocol.commands import Outcome, Settle, Transact
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.load_requests import BodyLoad
+from partibus.partition.protocol.notes import ABANDON, COMPLETE, DEAD_LETTER_HELD, DEFER, LOCK_LOST, RELEASE
+from partibus.partition.protocol.ports import EntryState, Fate
+from partibus.partition.protocol.replies import Settled
+
+_OPERATIONS = {
+    Outcome.COMPLETE: COMPLETE,
+    Outcome.ABANDON: ABANDON,
+    Outcome.RELEASE: RELEASE,
+    Outcome.DEAD_LETTER: DEAD_LETTER_HELD,
+    Outcome.DEFER: DEFER,
+}
+"""As notes have them."""
+
+
+def settle(state: PartitionState, command: Settle, now_ms: int, step: Step) -> None:
+    """Apply an outcome to what is still under lock; the reply names the tokens whose lock has ended."""
+    sessions = state.sessions
+    if sessions is not None and sessions.resuming and sessions.must_wait(command):
+        return
+    missing = bodies_missing(state, command, now_ms)
+    if missing:
+        step.loads.append(body_load(command.kind, missing, then=command))
+        return
+    apply_settlement(state, command, now_ms, step)
+
+
+def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: Step) -> None:
+    """As `settle`, with every body there."""
+    kind, outcome = command.kind, command.outcome
+    gone = outcome is Outcome.COMPLETE or outcome is Outcome.DEAD_LETTER
+    held = _held(state, command, now_ms)
+    settled: list[Entry] = []
+    for lane, batch, positions in held:
+        settled += [batch.entries[pos] for pos in positions]
+        state.unlock(lane, batch, positions, step, still_covered=not gone)
+    step.notes.append((_OPERATIONS[outcome], kind, settled, None))
+    if outcome is Outcome.COMPLETE:
+        state.tally.completed += len(settled)
+        state.remove(kind, settled, Fate.COMPLETED, step)
+    elif outcome is Outcome.DEAD_LETTER:
+        dead_letter(state, kind, settled, _with_reason(command), step)
+    elif settled:
+        if command.properties:
+            state.rewrite(kind, settled, command.properties, step)
+        if outcome is Outcome.DEFER:
+            state.tally.deferred += len(settled)
+            _defer(state, kind, settled, step)
+        else:
+            counted = outcome is Outcome.ABANDON
+            if counted:
+                state.tally.abandoned += len(settled)
+            delay_ms = (command.delay_ms or None) if counted else 0
+            rewritten = bool(command.properties)
+            put_back(state, kind, settled, now_ms, step, counted=counted, delay_ms=delay_ms, rewritten=rewritten)
+    lost = _lost(command, held)
+    if lost:
+        step.refuse((_OPERATIONS[outcome], kind, LOCK_LOST, [command.tokens[index][1] for index in lost]))
+    step.replies.append(Settled(command.request, lost))
+
+
+def lost_tokens(state: PartitionState, command: Settle, now_ms: int) -> list[int]:
+    """The indexes of tokens whose lock has ended."""
+    return _lost(command, _held(state, command, now_ms))
+
+
+def bodies_missing(state: PartitionState, command: Settle, now_ms: int) -> list[Entry]:
+    """Entries that a settlement rewrites or moves, and whose body was let go while they were locked."""
+    if command.outcome is not Outcome.DEAD_LETTER and not command.properties:
+        return []
+    held = _held(state, command, now_ms)
+    return [entry for _, batch, positions in held for pos in positions if (entry := batch.entries[pos]).data is None]
+
+
+def take_bodies(state: PartitionState, load: BodyLoad, found: dict[int, bytes], now_ms: int, step: Step) -> None:
+    """Bodies came for locked entries. A message whose body the store has lost can't be moved, delivered or read: it is
+    removed, lest its partition asks for the body for ever."""
+    assert load.then is not None, "somebody waited"
+    commands = load.then.commands if isinstance(load.then, Transact) else [load.then]
+    for command in commands:
+        if not isinstance(command, Settle) or command.kind != load.kind:
+            continue
+        for lane, batch, positions in _held(state, command, now_ms):
+            waiting = [batch.entries[pos] for pos in positions if batch.entries[pos].data is None]
+            for entry in waiting:
+                entry.data = found.get(entry.pos)
+            bodyless = [entry for entry in waiting if entry.data is None and entry.pos in load.positions]
+            if bodyless:
+                state.unlock(lane, batch, [entry.pos for entry in bodyless], step, still_covered=False)
+                state.remove(command.kind, bodyless, Fate.LOST, step)
+
+
+def _held(state: PartitionState, command: Settle, now_ms: int) -> list[tuple[Lane, LockBatch, list[int]]]:
+    """What of a settlement's tokens is still under lock: positions by delivery batch."""
+    held = []
+    for lock_id, positions in by_lock(command.tokens):
+        lane = state.lane_under(command.kind, lock_id, now_ms)
+        batch = None if lane is None else lane.locks.find(lock_id)
+        if lane is not None and batch is not None and (found := batch.held(positions, now_ms)):
+            held.append((lane, batch, found))
+    return held
+
+
+def _lost(command: Settle, held: list[tuple[Lane, LockBatch, list[int]]]) -> list[int]:
+    """The indexes of the other tokens."""
+    if sum([len(positions) for _, _, positions in held]) == len(command.tokens):
+        return []
+    known = {(batch.lock_id, pos) for _, batch, positions in held for pos in positions}
+    return [index for index, token in enumerate(command.tokens) if token not in known]
+
+
+def _defer(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
+    """Put entries aside until a receiver asks for their numbers. A deferral counts as a delivery."""
+    claimed = state.subqueues[kind].claimed
+    for entry in entries:
+        if entry.state == EntryState.DEFERRED:
+            claimed.discard(entry.sequence)  # else whoever asked for it meanwhile has the claim
+        entry.state = EntryState.DEFERRED
+        entry.delivery_count += counts_deliveries(kind)
+    step.events.append(Updated(kind, entries))
+
+
+def _with_reason(command: Settle) -> Mapping[str, object]:
+    given = {"DeadLetterReason": command.reason, "DeadLetterErrorDescription": command.description}
+    reasons = {name: text for name, text in given.items() if text is not None}
+    return {**(command.properties or {}), **reasons}

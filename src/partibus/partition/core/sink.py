@@ -1,0 +1,204 @@
+"""Sinks: each row that a job stores is stored once, however often its tasks run (row D5, ADR 0014).
+
+A sink's rows come with ids. The partition keeps them, in the store, tagged with the batch that they came with last:
+the one behind the batch that the sink has committed last. When a batch is committed the ids of those before it go, so
+that a batch which was committed can still be repeated: a driver that is lost may not know that it has committed it.
+
+```text
+ batch 0 ids ──┐                      commit 0: nothing goes
+ batch 1 ids ──┼──┐                   commit 1: ids of batch 0 go
+ batch 2 ids      └── ...             commit 2: ids of batch 1 go
+```
+
+Whether a row is stored is asked of the store, once for all commands that wait. They wait in line, so that two attempts
+at the same rows can't pass each other. Where memory has all ids of a sink (`partition.core.sink_memory`) rows that
+are surely new pass without a question: nearly all are.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from partibus.message import Message
+from partibus.partition.core.events import SinkCommitted, SinkIdsForgotten, SinkIdsKept
+from partibus.partition.core.sink_memory import SinkMemory
+from partibus.partition.core.step import Step
+from partibus.partition.protocol.commands import SINK_ENDS, CommitSink, Enqueue
+from partibus.partition.protocol.load_requests import SinkCount, SinkLoad
+
+LOOKED_UP_MAX = 8_192
+"""With so many ids a load looks no more up; those of one command are looked up together in any case."""
+TRIM_IDS = 2_000
+TRIM_PAUSE_MS = 20
+NEVER_COMMITTED = -1
+
+
+class Sinks:
+    """The sinks of one partition."""
+
+    __slots__ = ("_committed", "_known", "_loading", "_memory", "_passing", "_sink", "_trim_ms", "_trims", "_waiting")
+
+    def __init__(self, committed: Mapping[int, int]) -> None:
+        self._committed = dict(committed)
+        """Sink -> the batch that it has committed last."""
+        self._memory = SinkMemory()
+        self._waiting: deque[Enqueue] = deque()
+        self._loading = False
+        self._passing: Enqueue | None = None
+        """The command that has left the line and is not carried out yet."""
+        self._sink = 0
+        self._known: dict[bytes, bool] = {}
+        """Of `_sink`: id of a command that is here -> whether it is stored."""
+        self._trims: dict[int, list[int]] = {}
+        """Sink -> [batch, ids of that one and earlier ones in the store; -1: the store has not said yet]."""
+        self._trim_ms: int | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """No command waits, and nothing is left to be forgotten."""
+        return not (self._waiting or self._loading or self._passing or self._trims)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the ids that memory has."""
+        return self._memory.size_bytes
+
+    # -- the line ----------------------------------------------------------------------------------------------------
+
+    def lets_pass(self, command: Enqueue) -> bool:
+        """The command has been in line, and is to be carried out."""
+        return command is self._passing
+
+    def wait(self, command: Enqueue) -> None:
+        """Stand in line."""
+        self._waiting.append(command)
+
+    def next(self, step: Step) -> Enqueue | None:
+        """Take the next command of which everything is known. None: none waits, another one is not carried out yet, or
+        the store has been asked."""
+        if self._loading or self._passing is not None:
+            return None
+        if not self._waiting:
+            self._known.clear()
+            return None
+        sink, ids = _rows(self._waiting[0])
+        if self._sink != sink or any(item not in self._known for item in ids):
+            if self._memory.lacks(sink, ids):
+                self._known.clear()  # says of none of them that it is stored, which is so no more
+                self._passing = self._waiting.popleft()
+                return self._passing
+            # What was known is of no use any more: those whose ids were looked up with the last ones have passed.
+            asked: dict[bytes, None] = {}
+            for waiting in self._waiting:
+                other, ids = _rows(waiting)
+                if other != sink or len(asked) >= LOOKED_UP_MAX:
+                    break
+                asked.update(dict.fromkeys(ids))
+            self._known.clear()
+            self._sink = sink
+            self._loading = True
+            step.loads.append(SinkLoad(sink, list(asked), counts=not self._memory.has(sink)))
+            return None
+        self._passing = self._waiting.popleft()
+        return self._passing
+
+    def found(self, load: SinkLoad, stored: set[bytes], count: int | None) -> None:
+        """The store has looked ids up, and counted those of the sink if it was asked to."""
+        self._loading = False
+        if count is not None:
+            self._memory.begin(load.sink, 0 if count == 0 else self._batch(load.sink) + 1)
+        self._known.update((item, item in stored) for item in load.ids)
+
+    def passed(self) -> None:
+        """A command is carried out, or refused."""
+        self._passing = None
+
+    def new_rows(
+        self, command: Enqueue, ids: Iterator[bytes | None] | None, step: Step
+    ) -> tuple[Sequence[Message | None], Iterator[bytes | None] | None]:
+        """The messages with None in place of those that the sink has stored; the others count as stored from now on.
+        With them ``ids``, what an entity with duplicate detection knows them by. A row that came again is of the batch
+        that it comes with now, and is known as long as that."""
+        sink, wanted = _rows(command)
+        batch = self._batch(sink)
+        self._memory.add(sink, batch, wanted)
+        known = self._known
+        if not known:  # surely new
+            step.events.append(SinkIdsKept(sink, batch, wanted, are_new=True))
+            return command.messages, ids
+        messages: list[Message | None] = []
+        again = False
+        for message, item in zip(command.messages, wanted, strict=True):
+            if known[item]:
+                messages.append(None)
+                again = True
+            else:
+                known[item] = True
+                messages.append(message)
+        step.events.append(SinkIdsKept(sink, batch, wanted))
+        if not again:  # the usual case
+            return command.messages, ids
+        if ids is not None:
+            ids = iter([None if message is None else item for message, item in zip(messages, ids, strict=False)])
+        return messages, ids
+
+    # -- commits -----------------------------------------------------------------------------------------------------
+
+    def commit(self, command: CommitSink, step: Step) -> None:
+        """A batch is committed: have the ids of those before it forgotten."""
+        sink = command.sink
+        before = self._committed.get(sink, NEVER_COMMITTED)
+        if command.batch == SINK_ENDS:
+            self._forget(sink, before + 1, step)
+        elif command.batch > before:
+            self._committed[sink] = command.batch
+            step.events.append(SinkCommitted(sink, command.batch))
+            if before != NEVER_COMMITTED:
+                self._forget(sink, before, step)
+
+    def _batch(self, sink: int) -> int:
+        """The one that rows come with now."""
+        return self._committed.get(sink, NEVER_COMMITTED) + 1
+
+    def _forget(self, sink: int, batch: int, step: Step) -> None:
+        self._trims[sink] = [batch, -1]
+        step.loads.append(SinkCount(sink, batch))
+
+    def counted(self, load: SinkCount, count: int, now_ms: int) -> None:
+        """The store has counted what is to be forgotten."""
+        trim = self._trims.get(load.sink)
+        if trim is None or trim[0] != load.batch:
+            return  # another batch has been committed since
+        trim[1] = count
+        if not count:
+            self._forgotten(load.sink, load.batch)
+        elif self._trim_ms is None:
+            self._trim_ms = now_ms
+
+    def next_deadline_ms(self) -> int | None:
+        """When `trim` has something to do."""
+        return self._trim_ms
+
+    def trim(self, now_ms: int, step: Step) -> None:
+        """Have some ids removed: slices, lest one commit takes long."""
+        if self._trim_ms is None or now_ms < self._trim_ms:
+            return
+        for sink, trim in self._trims.items():
+            batch, left = trim
+            if left > 0:
+                step.events.append(SinkIdsForgotten(sink, batch, TRIM_IDS))
+                trim[1] = left - TRIM_IDS
+                if trim[1] <= 0:
+                    self._forgotten(sink, batch)
+                break
+        more = any(left > 0 for _, left in self._trims.values())
+        self._trim_ms = now_ms + TRIM_PAUSE_MS if more else None
+
+    def _forgotten(self, sink: int, batch: int) -> None:
+        del self._trims[sink]
+        self._memory.forget(sink, batch)
+
+
+def _rows(command: Enqueue) -> tuple[int, list[bytes]]:
+    """(sink, ids)."""
+    assert command.sink is not None, "only such commands wait here"
+    return command.sink

@@ -1,0 +1,322 @@
+"""What a partition remembers, and the moves that all handlers share."""
+
+from collections.abc import Mapping
+
+from partibus.message import ttl_of, with_application_properties
+from partibus.partition.core.cursors import restored_cursors
+from partibus.partition.core.duplicates import DuplicateIds
+from partibus.partition.core.events import LockChanged, Removed, Rewritten, Unlocked
+from partibus.partition.core.express import Express, Pool, Room
+from partibus.partition.core.journal import locked_positions
+from partibus.partition.core.lane import Lane
+from partibus.partition.core.lock_table import LockBatch
+from partibus.partition.core.meters import Tally
+from partibus.partition.core.residency import Cold
+from partibus.partition.core.retention import keep
+from partibus.partition.core.sessions import Sessions
+from partibus.partition.core.sink import Sinks
+from partibus.partition.core.step import Step
+from partibus.partition.core.subqueue import Subqueue
+from partibus.partition.core.subscriptions import Subscriptions
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import REWRITTEN_BODY, SubqueueKind, body_key, kind_of, subqueue_key
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import EntryRow, EntryState, Fate, LockBatchRow, Snapshot
+
+UNWRITTEN_NUMBERS_MAX = 1 << 16
+"""Numbers passed over when a partition is loaded. Lock ids are handed out before they are stored (D12); one that was
+given twice would let a late settlement touch somebody else's lock. Each is an operation of a commit, of which a store's
+queue holds some thousands (D24)."""
+EPOCHS_APART = 16
+"""A partition that is lost again before anything of it was written begins with the same stored number: owners that
+follow each other have numbers of their own. The 39 bits of a number last for half a million loads."""
+
+
+class PartitionState:
+    """Counters and sub-queues of one partition."""
+
+    __slots__ = (
+        "activated_ms",
+        "closed",
+        "duplicates",
+        "express",
+        "inbound_marks",
+        "left_off",
+        "next_number",
+        "next_reservation",
+        "next_sequence",
+        "options",
+        "pool",
+        "row",
+        "run",
+        "session_state_bytes",
+        "sessions",
+        "sinks",
+        "subqueues",
+        "subscriptions",
+        "tally",
+        "window_bytes",
+    )
+
+    def __init__(
+        self,
+        row: int,
+        options: PartitionOptions,
+        snapshot: Snapshot | None,
+        epoch: int = 0,
+        cold: Cold | None = None,
+    ) -> None:
+        """``epoch``: which opening of the store this is. ``cold``: what is left of the partition from before it went
+        cold, in the same one."""
+        self.row = row
+        self.options = options
+        self.next_sequence = snapshot.next_sequence if snapshot else 1
+        apart = epoch % EPOCHS_APART + (snapshot is not None)
+        self.next_number = (snapshot.next_number if snapshot else 1) + apart * UNWRITTEN_NUMBERS_MAX
+        """Lock ids, positions in dead-letter sub-queues, numbers of rewritten bodies; durable with what uses them."""
+        if cold is not None and cold.next_number:
+            self.next_number = cold.next_number
+        self.session_state_bytes = snapshot.session_state_bytes if snapshot else 0
+        self.next_reservation = 1 if cold is None else cold.next_reservation
+        self.tally = Tally()
+        """What is counted; the runtime gives one that outlives this state."""
+        self.pool = Pool(Room())
+        """Of the store: what is in memory only. The runtime gives the one that its partitions share."""
+        self.express: Express | None = None
+        """From the first express message on."""
+        self.activated_ms = 0 if cold is None else cold.activated_ms
+        """When a scheduled message became active last, since the store was opened; 0: none did."""
+        self.window_bytes = 0
+        """Memory of the windows of all lanes, as of each lane's last change."""
+        self.inbound_marks = dict(snapshot.inbound_marks) if snapshot else {}
+        """Key of a sub-queue that forwards to this partition -> the highest position there that has come (D15)."""
+        self.left_off = tuple(snapshot.left_off) if snapshot else ()
+        """The numbers that were passed over when generations of the store began."""
+        self.closed = 0
+        """Bit ``1 << kind`` is set for each sub-queue that hands nothing out now (`partition.core.exclusive`)."""
+        self.subqueues: dict[int, Subqueue] = _Subqueues()
+        kinds = [int(SubqueueKind.ACTIVE), int(SubqueueKind.DEAD_LETTER)]
+        cursors = restored_cursors(snapshot.cursors, snapshot.retained) if snapshot else {}
+        if snapshot:
+            rare = (SubqueueKind.TRANSFER_DEAD_LETTER, SubqueueKind.TRANSFER)
+            kinds += [int(kind) for kind in rare if subqueue_key(row, kind) in snapshot.counts or kind in cursors]
+        for kind in kinds:
+            key = subqueue_key(row, kind)
+            counts = snapshot.counts.get(key) if snapshot else None
+            due = snapshot.next_due.items() if snapshot else ()
+            self.subqueues[kind] = Subqueue(
+                kind,
+                messages=counts.messages if counts else 0,
+                size_bytes=counts.size_bytes if counts else 0,
+                end_pos=self.next_sequence if kind == SubqueueKind.ACTIVE else self.next_number,
+                next_due={state: due_ms for (subqueue, state), due_ms in due if subqueue == key},
+            )
+        for kind, found in cursors.items():
+            self.subqueues[kind].cursors = found
+            if found.exclusive is not None:
+                self.closed |= 1 << kind
+        self.sessions: Sessions | None = None
+        """Of an entity that requires sessions."""
+        if options.requires_session:
+            self.sessions = Sessions(may_have_more=snapshot is not None)
+            self.subqueues[SubqueueKind.ACTIVE].of_sessions = True
+        self.duplicates: DuplicateIds | None = None
+        """Of an entity with duplicate detection."""
+        if options.duplicate_window_ms is not None:
+            self.duplicates = DuplicateIds(options.duplicate_window_ms, is_known=snapshot is None)
+            self.duplicates.trim_ms = None if cold is None else cold.trim_ms
+        self.sinks: Sinks | None = Sinks(snapshot.sinks) if snapshot and snapshot.sinks else None
+        """From the first row of one on."""
+        self.subscriptions: Subscriptions | None = Subscriptions() if options.topic else None
+        """Of a topic."""
+        self.run = ""
+        """Of the owner, where several brokers share the stores; set by the runtime."""
+        if snapshot:
+            self._restore_locks(snapshot)
+            if self.sessions is not None:
+                self.sessions.restore(snapshot.session_locks, self.next_sequence)
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes in all sub-queues, of all session states, and in a topic's subscriptions."""
+        size_bytes = self.session_state_bytes + sum(subqueue.size_bytes for subqueue in self.subqueues.values())
+        return size_bytes if self.subscriptions is None else size_bytes + self.subscriptions.total
+
+    @property
+    def end_number(self) -> int:
+        """Above the positions in all sub-queues but the active one: they have their numbers from one counter, so that
+        none of them will get an entry below it."""
+        return max(subqueue.end_pos for kind, subqueue in self.subqueues.items() if kind != SubqueueKind.ACTIVE)
+
+    def take_number(self) -> int:
+        """A number that this partition has not used."""
+        number = self.next_number
+        self.next_number += 1
+        return number
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all lanes."""
+        return sum([lane.held_bytes for lane in self.lanes])
+
+    # -- lanes -------------------------------------------------------------------------------------------------------
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """Of sub-queues and of sessions that are held."""
+        lanes: list[Lane] = list(self.subqueues.values())
+        if self.sessions is not None:
+            lanes += [session.lane for session in self.sessions.held.values()]
+        return lanes
+
+    def weigh(self, lane: Lane) -> None:
+        """Count what a lane's windows hold now."""
+        weighs = lane.window_bytes
+        if weighs != lane.weighed and lane.weighed >= 0:
+            self.window_bytes += weighs - lane.weighed
+            lane.weighed = weighs
+
+    def lane_under(self, kind: int, lock_id: int, now_ms: int) -> Lane | None:
+        """Where what is locked under a lock id came from: the sub-queue, or the session that is held under it."""
+        if self.sessions is None or kind != SubqueueKind.ACTIVE:
+            return self.subqueues[kind]
+        session = self.sessions.find(lock_id, now_ms)
+        return None if session is None else session.lane
+
+    def lane_of(self, kind: int, session: str | None) -> Lane | None:
+        """The lane of an entry; None while nobody holds its session, when all that waits of it is in the store."""
+        if self.sessions is None or kind != SubqueueKind.ACTIVE or session is None:
+            return self.subqueues[kind]
+        held = self.sessions.held.get(session)
+        return None if held is None else held.lane
+
+    # -- entries -----------------------------------------------------------------------------------------------------
+
+    def arrive(self, kind: int, entries: list[Entry], size_bytes: int, step: Step) -> None:
+        """Put new active entries at the end of a sub-queue."""
+        subqueue = self.subqueues[kind]
+        subqueue.messages += len(entries)
+        subqueue.size_bytes += size_bytes
+        express = self.express
+        if express is not None and kind == SubqueueKind.ACTIVE and entries[0].pos not in express.unwritten:
+            express.stored_to = entries[-1].pos
+        limits = self.options.limits
+        if self.sessions is not None and kind == SubqueueKind.ACTIVE:
+            self.sessions.arrive(entries, limits, step)
+            subqueue.end_pos = subqueue.tail_from = entries[-1].pos + 1
+            subqueue.paged_up_to = 0
+            return
+        if self.closed >> kind & 1 and subqueue.is_read_alone:  # who reads alone reads the store
+            subqueue.end_pos = subqueue.tail_from = entries[-1].pos + 1
+            subqueue.paged_up_to = 0
+            return
+        subqueue.arrive(entries, size_bytes, window_entries=limits.window_entries, window_bytes=limits.window_bytes)
+        step.change(subqueue)
+
+    def leave(self, kind: int, entries: list[Entry]) -> None:
+        """Entries are no longer in a sub-queue: one event or another says why."""
+        subqueue = self.subqueues[kind]
+        subqueue.messages -= len(entries)
+        subqueue.size_bytes -= sum([entry.size_bytes for entry in entries])
+        if subqueue.claimed:
+            subqueue.claimed.difference_update([entry.sequence for entry in entries])
+
+    def remove(self, kind: int, entries: list[Entry], fate: Fate | None, step: Step) -> None:
+        """Entries are finished. ``fate`` is None for those that had not become active yet: no cursor has to do with
+        them."""
+        if entries:
+            self.leave(kind, entries)
+            subqueue = self.subqueues[kind]
+            if subqueue.cursors is not None and fate is not None:
+                entries = keep(subqueue, entries, fate, step, self.take_number)
+                if not entries:
+                    return
+            step.events.append(Removed(kind, entries, fate))
+
+    def rewrite(self, kind: int, entries: list[Entry], properties: Mapping[str, object], step: Step) -> None:
+        """Set application properties of entries, whose bodies are there."""
+        pairs = []
+        subqueue = self.subqueues[kind]
+        for entry in entries:
+            assert entry.data is not None, "callers read the body first"
+            old_body = entry.body
+            entry.body = body_key(self.row, REWRITTEN_BODY | self.take_number())
+            entry.data = with_application_properties(entry.data, properties)
+            if self.express is not None and kind == SubqueueKind.ACTIVE:
+                self.express.resized(entry, len(entry.data) - entry.size_bytes)
+            subqueue.size_bytes += len(entry.data) - entry.size_bytes
+            entry.size_bytes = len(entry.data)
+            pairs.append((old_body, entry))
+        step.events.append(Rewritten(pairs))
+
+    def unlock(self, lane: Lane, batch: LockBatch, positions: list[int], step: Step, *, still_covered: bool) -> None:
+        """Take positions out of a lock. ``still_covered``: their rows stay, so the lock's row must not cover them."""
+        ended = lane.locks.unlock(batch.lock_id, positions)
+        if lane.session is not None:
+            return  # the lock of a session's message is the session's, which has no row
+        if lane.forwarder:
+            step.change(lane)  # it waits for what others hold
+        if ended:
+            step.events.append(Unlocked(lane.kind, batch.lock_id))
+        elif still_covered:
+            step.events.append(LockChanged(lane.kind, batch.lock_id, batch.parts()))
+
+    # -- times -------------------------------------------------------------------------------------------------------
+
+    def expires_ms(self, enqueued_ms: int, ttl_ms: int | None) -> int | None:
+        """When a message's time to live is over, the entity's own counted in."""
+        default_ms = self.options.default_ttl_ms
+        if default_ms is not None and (ttl_ms is None or ttl_ms > default_ms):
+            ttl_ms = default_ms
+        return None if ttl_ms is None else enqueued_ms + ttl_ms
+
+    def become_active(self, kind: int, entry: Entry) -> None:
+        """A scheduled or delayed entry, whose body is there, waits for receivers from now on. There is no time to live
+        in a dead-letter sub-queue."""
+        assert entry.data is not None, "sweeps bring bodies"
+        entry.state = EntryState.ACTIVE
+        entry.due_ms = None
+        if kind == SubqueueKind.ACTIVE:
+            entry.due_ms = self.expires_ms(entry.enqueued_ms, ttl_of(entry.data))
+
+    def _restore_locks(self, snapshot: Snapshot) -> None:
+        """Entries under lock at the moment of the snapshot stay locked until the same deadlines (D12)."""
+        entries = {
+            (subqueue, row.pos): entry_of(row, None, size_bytes)
+            for subqueue, row, size_bytes in snapshot.locked_entries
+        }
+        latest: dict[tuple[int, int], LockBatchRow] = {}
+        for batch in sorted(snapshot.lock_batches, key=lambda row: row.until_ms):
+            for pos in locked_positions(batch.first_pos, batch.bitmap):
+                latest[batch.subqueue, pos] = batch
+        held: dict[tuple[int, int], dict[int, int]] = {}
+        for (subqueue_of, pos), batch in sorted(latest.items()):
+            if (subqueue_of, pos) in entries:
+                held.setdefault((subqueue_of, batch.lock_id), {})[pos] = batch.until_ms
+        for (subqueue_of, lock_id), untils in held.items():
+            subqueue = self.subqueues[kind_of(subqueue_of)]
+            until_ms = min(untils.values())
+            locked = [entries[subqueue_of, pos] for pos in untils]
+            restored = LockBatch(lock_id, until_ms, locked)
+            restored.renewed.update((pos, later_ms) for pos, later_ms in untils.items() if later_ms > until_ms)
+            subqueue.locks.add(restored)
+            subqueue.above.update(entry.pos for entry in locked)
+            subqueue.claimed.update(entry.sequence for entry in locked if entry.state == EntryState.DEFERRED)
+
+
+class _Subqueues(dict[int, Subqueue]):
+    """By kind. Most partitions never have transfers, nor dead letters of those: such a sub-queue is made when it is
+    asked for, lest every commit has a row for its counts."""
+
+    def __missing__(self, kind: int) -> Subqueue:
+        assert kind > SubqueueKind.DEAD_LETTER, "the others are there from the start"
+        subqueue = self[int(kind)] = Subqueue(int(kind), messages=0, size_bytes=0, end_pos=1, next_due={})
+        return subqueue
+
+
+def entry_of(row: EntryRow, data: bytes | None, size_bytes: int) -> Entry:
+    """An entry in memory from a stored one."""
+    return Entry(
+        row.pos, row.body, row.sequence, row.enqueued_ms, row.delivery_count, row.session, row.due_ms, size_bytes,
+        data, row.state,
+    )  # fmt: skip

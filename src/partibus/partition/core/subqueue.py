@@ -1,0 +1,107 @@
+"""One sub-queue: all entries of one kind in a partition, whatever their state."""
+
+from collections import deque
+
+from partibus.partition.core.cursors import Cursors
+from partibus.partition.core.lane import Lane
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.load_requests import DueSweep, Sweep
+
+NEVER = 1 << 62
+"""Later than every deadline."""
+
+
+class Subqueue(Lane):
+    """Counts and what concerns a sub-queue as a whole, on top of its lane.
+
+    On an entity that requires sessions the lanes of sessions take the place of the active sub-queue's own, which then
+    stays as it is: everything is in the gap.
+    """
+
+    __slots__ = (
+        "claimed",
+        "cursors",
+        "doomed",
+        "messages",
+        "next_due",
+        "of_sessions",
+        "released",
+        "size_bytes",
+        "stale",
+        "sweep",
+        "sweeps",
+    )
+
+    def __init__(self, kind: int, *, messages: int, size_bytes: int, end_pos: int, next_due: dict[int, int]) -> None:
+        super().__init__(kind, end_pos=end_pos, is_empty=messages == 0)
+        self.of_sessions = False
+        """Its sessions page apart: see above."""
+        self.messages = messages
+        """All entries, whatever their state."""
+        self.size_bytes = size_bytes
+        self.doomed: dict[int, Entry] = {}
+        """Entries to be dead-lettered as soon as their body is read again."""
+        self.claimed: set[int] = set()
+        """Sequence counters of deferred entries that somebody holds or has asked for."""
+        self.cursors: Cursors | None = None
+        """Its named readers, if it has some or something is left of them."""
+        self.next_due = next_due
+        """State -> when the first entry in it is due; nothing is due before."""
+        self.sweep: Sweep | None = None
+        """The sweep whose rows are being read."""
+        self.sweeps: deque[Sweep] = deque()
+        """Those that wait for their turn."""
+        self.stale = False
+        """What memory knew beside the rows that `sweep` reads is forgotten: they have to be read again."""
+        self.released: set[str] = set()
+        """Sessions released since `sweep` began, or with messages used up since: what it read of them may be gone."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody holds or waits for anything, and the store is asked for nothing."""
+        cursors = self.cursors
+        return not (
+            self.locks
+            or self.reservations
+            or self.demands
+            or self.forwarder
+            or self.doomed
+            or self.claimed
+            or self.sweep is not None
+            or self.sweeps
+            or (self.kind == SubqueueKind.TRANSFER and self.messages)
+            or (
+                cursors is not None
+                and (cursors.exclusive is not None or cursors.paused_until_ms or cursors.clearing or cursors.unbegun)
+            )
+        )
+
+    @property
+    def has_more(self) -> bool:
+        return self.messages > 0 and not self.of_sessions
+
+    @property
+    def is_read_alone(self) -> bool:
+        """A cursor reads it exclusively."""
+        return self.cursors is not None and self.cursors.exclusive is not None
+
+    @property
+    def doomed_waiting(self) -> list[Entry]:
+        return list(self.doomed.values()) if self.doomed else []
+
+    @property
+    def catching_up(self) -> bool:
+        """Something has fallen due and is not done: its rows or bodies are being read."""
+        return bool(self.doomed) or any(isinstance(sweep, DueSweep) for sweep in (self.sweep, *self.sweeps))
+
+    def waits_for(self, state: int) -> bool:
+        """Entries in that state wait for their time; perhaps none is left while their rows are being read."""
+        return state in self.next_due or any(
+            isinstance(sweep, DueSweep) and sweep.state == state for sweep in (self.sweep, *self.sweeps)
+        )
+
+    def note_due(self, state: int, due_ms: int) -> None:
+        """An entry in that state waits for its time."""
+        if due_ms < self.next_due.get(state, NEVER):
+            self.next_due[state] = due_ms

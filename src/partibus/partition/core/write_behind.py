@@ -1,0 +1,210 @@
+"""What the store hears of a partition with express messages (D18): nothing, until a message is old or has to be there.
+
+After each step its events are looked through. Those that speak of unwritten messages are taken out: locks, abandons,
+completions of what the store never knew. An event that moves or sets aside such a message writes it as it is then. What
+is to be read from the store is written before, in the same step; loads then wait for it (`partition.runtime.slot`).
+So the rest of the machine knows nothing of all this: to it, the store has everything.
+"""
+
+from partibus.message import is_durable
+from partibus.partition.core.events import (
+    Enqueued,
+    Event,
+    LockChanged,
+    Locked,
+    Moved,
+    NumbersTaken,
+    Removed,
+    Rewritten,
+    Unlocked,
+    Updated,
+    Written,
+)
+from partibus.partition.core.express import Express
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.protocol.commands import Enqueue, Purge
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.load_requests import (
+    Load,
+    PageLoad,
+    PeekLoad,
+    RangeLoad,
+    SessionListLoad,
+    SessionResume,
+    SessionScan,
+    SweepLoad,
+)
+from partibus.partition.protocol.ports import EntryState
+
+_ACTIVE = int(SubqueueKind.ACTIVE)
+
+
+def is_express(state: PartitionState, command: Enqueue, now_ms: int) -> bool:
+    """Whether messages are acknowledged from memory, all of a command or none.
+
+    What must be kept goes the durable way: forced messages, scheduled ones, what another entity forwards and what a
+    sink sends (those let go of it once it is answered). So does everything where the store has to tell what was there:
+    duplicates, and a sub-queue that cursors read; and everything while the store can't keep the loss bound."""
+    options = state.options
+    return bool(
+        options.express_ms
+        and command.origin is None
+        and command.sink is None
+        and command.first_sequence is None
+        and not command.via
+        and state.duplicates is None
+        and state.subqueues[_ACTIVE].cursors is None
+        and not state.pool.lags(now_ms, options.express_ms)
+        and not any(is_durable(message.data) or message.scheduled_ms is not None for message in command.messages)
+    )
+
+
+def express_of(state: PartitionState, bound_ms: int) -> Express:
+    """The partition's own, made with its first express message."""
+    express = state.express
+    if express is None:
+        express = state.express = Express(state.pool, bound_ms, state.subqueues[_ACTIVE].end_pos - 1)
+    express.bound_ms = bound_ms
+    return express
+
+
+def hold_back(state: PartitionState, step: Step) -> None:
+    """Have the store not hear of what is unwritten, and of what is to be written. A step's last."""
+    express = state.express
+    assert express is not None, "asked of no other"
+    written: list[Entry] = []
+    if step.events and (express.unwritten or express.locks):
+        step.events = _filter(state, express, step.events, written)
+    if express.unwritten:
+        if state.subqueues[_ACTIVE].cursors is not None:
+            written += express.let_go(list(express.unwritten.values()))
+        elif express.is_over:
+            written += express.make_room(step.now_ms)
+        elif express.write_ms is not None and express.write_ms <= step.now_ms:
+            written += express.take_old(step.now_ms)
+        for load in step.loads:
+            if express.unwritten:
+                written += express.let_go(_needed(express, load))
+    express.came = 0
+    if written:
+        write(state, express, written, step)
+    reserved = express.reserve(state.next_sequence, state.next_number)
+    if reserved is not None:
+        step.reserves = reserved
+        step.events.append(NumbersTaken() if reserved else Written([], []))
+
+
+def write_all(state: PartitionState, now_ms: int) -> Step | None:
+    """Write all that is unwritten: the store is about to be closed. None: nothing is."""
+    express = state.express
+    if express is None or not express.unwritten:
+        return None
+    step = Step(now_ms)
+    write(state, express, express.let_go(list(express.unwritten.values())), step)
+    return step
+
+
+def write(state: PartitionState, express: Express, entries: list[Entry], step: Step) -> None:
+    """Entries, which were let go, go to the store as they are, with the locks that they are under."""
+    subqueue = state.subqueues[_ACTIVE]
+    for entry in entries:
+        if entry.due_ms is not None and entry.state != EntryState.DEFERRED:
+            subqueue.note_due(entry.state, entry.due_ms)
+    locks = []
+    if express.locks:
+        positions = {entry.pos for entry in entries}
+        for batch in subqueue.locks:
+            if batch.lock_id in express.locks and not positions.isdisjoint(batch.entries):
+                locks.append((batch.lock_id, batch.parts()))
+                express.locks.discard(batch.lock_id)
+    step.events.append(Written(entries, locks))
+    last_pos, oldest_ms = max([entry.pos for entry in entries]), min([entry.enqueued_ms for entry in entries])
+    express.stored_to = max(express.stored_to, last_pos)
+    express.written_ms = oldest_ms if express.written_ms is None else min(oldest_ms, express.written_ms)
+
+
+def _needed(express: Express, load: Load) -> list[Entry]:
+    """The unwritten entries that a load might have to find."""
+    every = express.unwritten.values()
+    match load:
+        case PageLoad(kind=SubqueueKind.ACTIVE):
+            if load.session is not None:
+                return [entry for entry in every if entry.session == load.session]
+            return [entry for entry in every if load.from_pos <= entry.pos < load.end_pos]
+        case RangeLoad(kind=SubqueueKind.ACTIVE):
+            return [entry for entry in every if entry.pos < load.end_pos]
+        case PeekLoad(kind=SubqueueKind.ACTIVE):
+            return list(every)
+        case SweepLoad(kind=SubqueueKind.ACTIVE, sweep=Purge()):
+            return list(every)
+        case SessionScan() | SessionListLoad() | SessionResume():
+            return list(every)
+    return []  # it asks for what is never unwritten: due, deferred, scheduled, dead
+
+
+def _filter(state: PartitionState, express: Express, events: list[Event], written: list[Entry]) -> list[Event]:
+    """What the store has to hear of these. ``written`` gets the entries that it must have from now on."""
+    unwritten = express.unwritten
+    moved = {
+        id(new)
+        for event in events
+        if type(event) is Moved and event.kind == _ACTIVE
+        for old, new in event.pairs
+        if unwritten.get(old.pos) is old
+    }
+    left: list[Event] = []
+    for event in events:
+        if type(event) is Rewritten:
+            pairs = [
+                (old_body, entry)
+                for old_body, entry in event.pairs
+                if unwritten.get(entry.pos) is not entry and id(entry) not in moved
+            ]
+            if pairs:
+                left.append(Rewritten(pairs))
+        elif getattr(event, "kind", None) != _ACTIVE:
+            left.append(event)
+        elif type(event) is Removed:
+            gone = express.let_go(event.entries)
+            state.tally.never_written += len(gone)
+            if len(gone) < len(event.entries):
+                left.append(Removed(event.kind, _others(event.entries, gone), event.fate))
+        elif type(event) is Locked:
+            if all(entry.pos in unwritten for entry in event.entries):
+                express.locks.add(event.lock_id)
+            else:
+                left.append(event)
+        elif type(event) is Unlocked:
+            if event.lock_id in express.locks:
+                express.locks.discard(event.lock_id)
+            else:
+                left.append(event)
+        elif type(event) is LockChanged:
+            if event.lock_id not in express.locks:
+                left.append(event)
+        elif type(event) is Updated:
+            away = express.let_go([entry for entry in event.entries if entry.state != EntryState.ACTIVE])
+            written += away  # whoever wants it again asks the store
+            updated = [entry for entry in _others(event.entries, away) if entry.pos not in unwritten]
+            if updated:
+                left.append(Updated(event.kind, updated))
+        elif type(event) is Moved:
+            new = [new for _, new in event.pairs if id(new) in moved]
+            if new:
+                express.let_go([old for old, made in event.pairs if id(made) in moved])
+                left.append(Enqueued(new, event.to_kind))
+            others = [pair for pair in event.pairs if id(pair[1]) not in moved]
+            if others:
+                left.append(Moved(event.kind, event.to_kind, others, event.kept))
+        else:
+            left.append(event)
+    return left
+
+
+def _others(entries: list[Entry], some: list[Entry]) -> list[Entry]:
+    if not some:
+        return entries
+    left_out = {entry.pos for entry in some}
+    return [entry for entry in entries if entry.pos not in left_out]

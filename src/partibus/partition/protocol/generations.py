@@ -1,0 +1,81 @@
+"""Generations of a store: stretches of its history in which each number is given out once.
+
+A store that is put back from a copy gives numbers out again. Another store that keeps the highest position it has got
+from there (`partition.core.inbound`), and a reader that keeps how far it has read, would take new messages for
+known ones. So a store that goes back in time begins a generation, with an id of its own and numbers far above those of
+the generation before:
+
+```text
+ numbers of a partition   1 ....... 204          2,000,000,000 ....        3,700,000,000 ....
+ generation               id 0x5d..              id 0x9e..                 id 0x11..
+                          as far as the copy     since the first restore   since the second one
+```
+
+A position belongs to the generation whose numbers it is of, and a position with its generation names one message for
+ever. Two restores of one copy have the generations of that copy in common, and nothing since.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from partibus.partition.protocol.keys import KIND_BITS, PARTITION_ROW_MAX
+
+ID_BITS = 40
+FIRST_NUMBER = 1
+_SOURCE_BITS = PARTITION_ROW_MAX.bit_length() + KIND_BITS
+
+
+class Generation(NamedTuple):
+    """One of the generations of a store."""
+
+    first: int
+    """No partition has given out a lower number in it."""
+    id: int
+    """0: it began before stores knew of generations."""
+
+
+class LeftOff(NamedTuple):
+    """The numbers that one partition passed over when a generation began."""
+
+    next_sequence: int
+    next_number: int
+    """As of the generation before: the first that were not given out."""
+    first: int
+    """Of the generation that began."""
+
+
+def passed_over(rows: Sequence[LeftOff], *, active: bool) -> list[tuple[int, int]]:
+    """Return the positions that a sub-queue has passed over, as (first, end) pairs that ascend. ``active``: the active
+    sub-queue, whose positions are sequence counters."""
+    return [(row.next_sequence if active else row.next_number, row.first) for row in rows]
+
+
+def count_positions(passed: Sequence[tuple[int, int]], from_pos: int, to_pos: int) -> int:
+    """Count the positions from ``from_pos`` on and below ``to_pos``, without those that were passed over."""
+    between = max(0, to_pos - from_pos)
+    return between - sum(max(0, min(to_pos, end) - max(from_pos, first)) for first, end in passed)
+
+
+def generation_of(generations: Sequence[Generation], pos: int) -> Generation:
+    """The generation that a position belongs to."""
+    if len(generations) == 1:
+        return generations[0]
+    return generations[max(0, bisect_right(generations, pos, key=lambda generation: generation.first) - 1)]
+
+
+def origin_key(subqueue: int, generation: Generation) -> int:
+    """The key by which a partition that messages are forwarded to knows where they come from: a sub-queue and the
+    generation of its positions. Positions of generation 0 have the sub-queue's own key."""
+    return generation.id << _SOURCE_BITS | subqueue
+
+
+def left_off(generations: Sequence[Generation], stored: Sequence[LeftOff]) -> tuple[LeftOff, ...]:
+    """The numbers that a partition has passed over, one row for each generation but the first. ``stored``: the rows
+    that the store has of it; of a generation that began before the partition was written there is none."""
+    known = {row.first: row for row in stored}
+    return tuple(
+        known.get(generation.first) or LeftOff(before.first, before.first, generation.first)
+        for before, generation in pairwise(generations)
+    )

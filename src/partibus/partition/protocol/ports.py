@@ -1,0 +1,525 @@
+"""What a partition needs of a messaging store: rows to commit, rows to load.
+
+A store is the unit of durability, commit and ownership (D1, D11). Its calls block; the runtime makes commits from one
+writer thread per store at a time and reads from others, so a store must allow one commit and several reads at once.
+Reads see committed rows only.
+
+Rows to write travel as flat lists of columns, ready to be bound to a multi-row statement: one list per table and commit
+instead of one object per message (hot path budget).
+"""
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from partibus.partition.protocol.generations import Generation, LeftOff, left_off
+
+
+class EntryState(IntEnum):
+    """State column of an entry. A lock is not a state: it is a lock batch that covers the entry until its deadline."""
+
+    ACTIVE = 0
+    DEFERRED = 1
+    """Left alone until somebody asks for it by its sequence number."""
+    SCHEDULED = 2
+    """Becomes a new entry at the end of its sub-queue when it is due."""
+    DELAYED = 3
+    """Abandoned with a delay: active again, at its old place, when it is due."""
+
+
+class Fate(IntEnum):
+    """How a message left its sub-queue, as the rows that cursors keep of it say (D14)."""
+
+    COMPLETED = 0
+    RECEIVED_AND_DELETED = 1
+    DEAD_LETTERED = 2
+    EXPIRED = 3
+    """Dropped. With dead-lettering on expiration it is `DEAD_LETTERED`."""
+    PURGED = 4
+    FORWARDED = 5
+    CONSUMED = 6
+    """By the commit of an exclusive cursor."""
+    LOST = 7
+    """Its body was not to be found in the store."""
+
+
+FINISHED = 16
+"""Added to a `Fate`, the state of an entry that has left its sub-queue and stays readable, since a cursor has not
+passed it yet. Nobody but `Store.read_range` and `Store.scan` sees such entries: not a page, a peek, a session or a
+count."""
+
+
+class EntryRow(NamedTuple):
+    """One stored entry with its message, as a page, a peek or a browse answers it."""
+
+    pos: int
+    """Arrival position in the sub-queue; equal to ``sequence`` in the active sub-queue, an own count elsewhere."""
+    body: int
+    """Key of the body row."""
+    sequence: int
+    """Counter part of the sequence number (lower 48 bits)."""
+    enqueued_ms: int
+    state: int
+    delivery_count: int
+    """Unsuccessful deliveries so far; one less than the truth while a lock batch covers the entry (D12)."""
+    session: str | None
+    """Only of an entity that requires sessions: elsewhere a session id is one of the message's properties."""
+    due_ms: int | None
+    """When an active or deferred entry expires, or a scheduled or delayed one becomes active; wall clock, ms since
+    1970."""
+    data: bytes
+    """The stored form of the message (`partibus.message`); empty where a load did not ask for it."""
+
+
+class LockBatchRow(NamedTuple):
+    """One delivery batch under lock (D12): bit i of ``bitmap`` (little-endian bytes) stands for ``first_pos + i``.
+
+    A settled entry has no row any more, so a set bit without an entry means nothing. When two batches cover a position
+    the one with the later deadline holds.
+    """
+
+    subqueue: int
+    lock_id: int
+    first_pos: int
+    until_ms: int
+    bitmap: bytes
+
+
+class DueRows(NamedTuple):
+    """Entries whose time has come."""
+
+    rows: list[EntryRow]
+    next_due_ms: int | None
+    """When the next entry of that sub-queue and state is due, these left out; None: there is none."""
+
+
+class SubqueueCounts(NamedTuple):
+    """Messages and bytes (stored form) in a sub-queue."""
+
+    messages: int
+    size_bytes: int
+
+
+class CursorRow(NamedTuple):
+    """One named reader of a sub-queue of a partition (D14)."""
+
+    subqueue: int
+    name: str
+    position: int
+    """Its reader has everything below."""
+    fate_position: int
+    """Of the log of fates, likewise; -1: it does not read fates."""
+    complete_from: int
+    """Finished messages below may be missing: the bound on what is retained was reached."""
+    bound_bytes: int
+    """What finished messages may take up in this sub-queue, as the reader asked; of several cursors the largest
+    holds."""
+    created_ms: int
+    moved_ms: int
+    """When `position` or `fate_position` last rose."""
+    epoch: int
+    """Rises with each grant of exclusive reading."""
+    until_ms: int
+    """End of the exclusive lease; 0: the cursor is not exclusive now."""
+
+
+class FateRow(NamedTuple):
+    """One line of the log of fates: a message that has left a sub-queue which a cursor watches."""
+
+    number: int
+    """Rises in the order in which messages leave; has gaps."""
+    pos: int
+    sequence: int
+    fate: int
+    at_ms: int
+    delivery_count: int
+
+
+class SessionLockRow(NamedTuple):
+    """Who holds a session (D21)."""
+
+    session: str
+    lock_id: int
+    until_ms: int
+    holder: str
+    """The run of the broker that the holder is connected to."""
+
+
+class Snapshot(NamedTuple):
+    """Durable state of one partition, as much of it as is needed to go on: counters, counts, and what is under lock.
+
+    Everything else stays in the store and is paged in on demand, so the size of a snapshot follows what was in use and
+    not the backlog.
+    """
+
+    next_sequence: int
+    next_number: int
+    session_state_bytes: int
+    """Of all session states of the partition."""
+    counts: dict[int, SubqueueCounts]
+    """By sub-queue key."""
+    lock_batches: list[LockBatchRow]
+    locked_entries: list[tuple[int, EntryRow, int]]
+    """(sub-queue key, entry without data, bytes of its data) of every entry that a lock batch covers."""
+    next_due: dict[tuple[int, int], int]
+    """(sub-queue key, state) -> when the first entry in that state is due, where one ever is."""
+    inbound_marks: dict[int, int]
+    """Key of a sub-queue that forwards to the partition -> the highest position there that has come (D15). A negative
+    key is a sink's: see `partition.protocol.commands.Enqueue`."""
+    cursors: Sequence[CursorRow] = ()
+    retained: Mapping[int, SubqueueCounts] = {}
+    """By sub-queue key: finished messages that cursors have not passed yet. They are not in `counts`."""
+    sinks: Mapping[int, int] = {}
+    """Sink -> the batch that it committed last."""
+    session_locks: Sequence[SessionLockRow] = ()
+    left_off: Sequence[LeftOff] = ()
+    """The numbers that the partition passed over, by generation of its store; of most stores none."""
+
+
+def unwritten_partition(generations: Sequence[Generation]) -> Snapshot | None:
+    """Durable state of a partition that was never written; None in the store's first generation."""
+    if len(generations) == 1:
+        return None
+    first = generations[-1].first
+    return Snapshot(first, first, 0, {}, [], [], {}, {}, left_off=left_off(generations, ()))
+
+
+class RangeFrame(NamedTuple):
+    """Many entries in one piece: columns of little-endian numbers, one after the other, and the messages behind them.
+    It travels as it is from the store's reader to the one who asked."""
+
+    count: int  # type: ignore[assignment]  # a tuple's own is of no use here
+    next_pos: int
+    """Where to go on: behind the last entry, or ``to_pos`` when nothing is left below it."""
+    data: bytes
+    """``pos`` int64, ``sequence`` int64, ``enqueued_ms`` int64, ``due_ms`` int64 (-1: none), ``delivery_count`` int32,
+    ``size`` int32, ``state`` uint8, each ``count`` times; then the stored forms (`partibus.message`), ``size`` bytes
+    each."""
+
+
+class Writes:
+    """The rows of one commit. Applied in the order of the attributes below, in one transaction.
+
+    A commit may insert a row and delete it again: a message received-and-deleted before its enqueue was durable.
+    """
+
+    __slots__ = (
+        "bodies",
+        "counters",
+        "counts",
+        "cursors",
+        "deleted_bodies",
+        "deleted_entries",
+        "deleted_locks",
+        "deleted_shared_bodies",
+        "dropped_partitions",
+        "duplicate_ids",
+        "entries",
+        "entry_updates",
+        "executed",
+        "executed_ms",
+        "fates",
+        "forgotten_duplicates",
+        "forgotten_executed_ms",
+        "forgotten_fates",
+        "forgotten_sink_ids",
+        "inbound_marks",
+        "lock_batches",
+        "new_sink_ids",
+        "now_ms",
+        "operations",
+        "replacing_bodies",
+        "retained",
+        "session_locks",
+        "session_states",
+        "sink_batches",
+        "sink_ids",
+        "size_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.counters: dict[int, tuple[int, int, int]] = {}
+        """Partition row -> (next_sequence, next_number, session state bytes). Made on first use."""
+        self.counts: dict[int, tuple[int, int]] = {}
+        """Sub-queue key -> (messages, bytes): absolute, since the owner is the only writer."""
+        self.bodies: list[int | bytes] = []
+        """Flat: body key, stored form."""
+        self.replacing_bodies = 0
+        """How many of them take the place of others that go with this commit: no new messages."""
+        self.entries: list[int | str | None] = []
+        """Flat: entry key, body key, sequence, enqueued ms, state, delivery count, session, due ms."""
+        self.entry_updates: list[int | None] = []
+        """Flat: entry key, body key, state, delivery count, due ms. An entry that is gone is passed over; of several
+        updates of one entry the last counts."""
+        self.session_states: dict[tuple[int, str], tuple[bytes | None, int]] = {}
+        """(partition row, session) -> (state, updated ms); None removes the row."""
+        self.duplicate_ids: list[int | bytes] = []
+        """Flat: partition row, bucket, id (16 bytes), accepted ms. An id that the bucket has already gets the new
+        time."""
+        self.forgotten_duplicates: list[tuple[int, int, int]] = []
+        """(partition row, bucket, most): up to ``most`` ids of buckets below ``bucket`` go."""
+        self.inbound_marks: dict[tuple[int, int], int] = {}
+        """(partition row, key of the sub-queue that messages came from) -> their highest position there (D15)."""
+        self.executed: dict[str, list[int]] = {}
+        """Run of another broker -> flat: number of a request of its that this commit answers, and what is to be known
+        of it (`partition.runtime.executed`; D15)."""
+        self.executed_ms = 0
+        """When, by the owner's clock."""
+        self.forgotten_executed_ms: int | None = None
+        """What was executed before goes."""
+        self.cursors: dict[tuple[int, str], CursorRow | None] = {}
+        """(sub-queue key, name) -> the row as it is now; None removes it."""
+        self.retained: dict[int, tuple[int, int]] = {}
+        """Sub-queue key -> (messages, bytes) that are finished and kept for cursors: absolute, as `counts`."""
+        self.fates: list[int] = []
+        """Flat: key of the log line (`partition.protocol.keys.entry_key` of sub-queue and number), pos, sequence, fate,
+        ms, delivery count."""
+        self.forgotten_fates: list[tuple[int, int]] = []
+        """Ranges of keys of log lines, both ends included."""
+        self.sink_ids: list[int | bytes] = []
+        """Flat: partition row, sink, id (16 bytes), batch. An id that is there already gets the new batch."""
+        self.new_sink_ids: list[tuple[int, int, int, list[bytes]]] = []
+        """(partition row, sink, batch, ids) that no batch of the sink has: written before ``sink_ids``."""
+        self.sink_batches: dict[tuple[int, int], int] = {}
+        """(partition row, sink) -> the batch that it committed last."""
+        self.forgotten_sink_ids: list[tuple[int, int, int, int]] = []
+        """(partition row, sink, batch, most): up to ``most`` ids of that batch and earlier ones go."""
+        self.session_locks: dict[tuple[int, str], SessionLockRow | None] = {}
+        """(partition row, session) -> who holds it; None: nobody."""
+        self.deleted_locks: list[int] = []
+        """Lock keys: every row of that lock id goes."""
+        self.lock_batches: dict[int, list[tuple[int, int, bytes]]] = {}
+        """Lock key -> its rows (first pos, until ms, bitmap), all new: what was there went with ``deleted_locks``."""
+        self.deleted_entries: list[tuple[int, int]] = []
+        """Ranges of entry keys, both ends included."""
+        self.deleted_bodies: list[tuple[int, int]] = []
+        """Ranges of body keys, both ends included."""
+        self.deleted_shared_bodies: list[int] = []
+        """Keys of bodies that go unless an entry names them after all the above."""
+        self.dropped_partitions: list[int] = []
+        """Partition rows whose every row goes: the entity was deleted. With its entries go the bodies that they name in
+        other partitions, shared ones as above."""
+        self.now_ms = 0
+        """When the commit was begun, by the owner's clock; 0 where that is moved by hand."""
+        self.operations = 0
+        """Messages enqueued, locked, settled or moved: what the bound of a store's queue counts (D24)."""
+        self.size_bytes = 0
+
+
+ENTRY_COLUMNS = 8
+BODY_COLUMNS = 2
+UPDATE_COLUMNS = 5
+DUPLICATE_COLUMNS = 4
+FATE_COLUMNS = 6
+SINK_ID_COLUMNS = 4
+
+
+def executed_rows(writes: Writes) -> list[tuple[str, int, bytes]]:
+    """(asker, ms, requests and first sequences as 64 bits each, little-endian): one row per asker and commit."""
+    return [
+        (asker, writes.executed_ms, struct.pack(f"<{len(flat)}q", *flat)) for asker, flat in writes.executed.items()
+    ]
+
+
+def executed_requests(parts: Iterable[bytes]) -> dict[int, int]:
+    """What `executed_rows` has packed."""
+    return dict(pair for part in parts for pair in struct.iter_unpack("<qq", part))
+
+
+LOCK_MS_MAX = 300_000
+"""The longest lock that an entity can have."""
+
+
+class StoreError(Exception):
+    """A commit or a load failed. ``executed`` is False when surely nothing of the commit is stored, None when nobody
+    can tell before the store is opened again (the sync failed, say)."""
+
+    def __init__(self, message: str, *, executed: bool | None = None) -> None:
+        super().__init__(message)
+        self.executed = executed
+
+
+class StoreFull(StoreError):
+    """No room for the commit; nothing of it is stored. Commits that only free room still work (the ballast)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, executed=False)
+
+
+class StoreFenced(StoreError):
+    """Another broker owns the store now (D19); nothing of the commit is stored and none will be again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, executed=False)
+
+
+class Store(Protocol):
+    """One messaging store. Every call may raise `StoreError`; after a failed commit the store is closed by its owner
+    and opened anew, never used on."""
+
+    @property
+    def name(self) -> str:
+        """What errors and health call it: a path, a URL without its password."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """False while commits that bring messages would be refused with `StoreFull`."""
+        ...
+
+    @property
+    def is_held(self) -> bool:
+        """True while surely nobody else owns the store (D19): without that, nothing may be handed out (D20)."""
+        ...
+
+    @property
+    def highest_ms(self) -> int:
+        """The latest `Writes.now_ms` of all commits before the store was opened: time was that late already (D26)."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Which opening of the store this is: rises with each, whoever opens it (D19)."""
+        ...
+
+    @property
+    def durability(self) -> str:
+        """Where a commit is once it is done, for people: "1 copy", "2 copies, synchronous"."""
+        ...
+
+    @property
+    def generations(self) -> Sequence[Generation]:
+        """The generations that the store has gone through, one at least, in the order of their numbers."""
+        ...
+
+    def set_time(self, now_ms: int) -> None:
+        """Turn `highest_ms` back to ``now_ms``, durably: the clock that wrote it was wrong. Locks, session locks and
+        exclusive leases end `LOCK_MS_MAX` later at most. Call it after opening and before a partition is loaded. Raises
+        `StoreError`."""
+        ...
+
+    def begin_generation(self, above: int = 0) -> Generation:
+        """Begin a generation, durably: every partition goes on with numbers that are above all that were given out, as
+        far as can be known, and above ``above``. Call it of a store that went back in time, after it was opened and
+        before a partition is loaded. Raises `StoreError`."""
+        ...
+
+    def commit(self, writes: Writes) -> None:
+        """Make all rows durable, or none. Returns after the sync."""
+        ...
+
+    def load_partition(self, partition_row: int) -> Snapshot | None:
+        """Durable state of a partition; None when it was never written and begins with number 1."""
+        ...
+
+    def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
+        """Stored bytes of partitions, in all their sub-queues and of their session states; what was never written is
+        missing."""
+        ...
+
+    def load_counts(self, most: int) -> Mapping[int, tuple[int, int]]:
+        """Messages and bytes (stored form) of the sub-queues that hold any, by key: the first ``most`` of them in the
+        order of their keys. There may be tens of thousands: plain tuples of numbers are nothing to a collection of
+        garbage."""
+        ...
+
+    def timed_partitions(self) -> list[int]:
+        """Rows of the partitions that have entries which are due at some time, in order."""
+        ...
+
+    def cursor_partitions(self, most: int) -> list[int]:
+        """Rows of the first ``most`` partitions that have cursors, in order."""
+        ...
+
+    def load_page(
+        self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
+    ) -> list[EntryRow]:
+        """The first ACTIVE entries with ``pos >= from_pos`` in order of position; at least one when one exists, else
+        no more than ``max_bytes`` of data. May be fewer than both bounds allow: only an empty page says that nothing
+        is left. ``session``: only the entries of that session (D3: sessions page apart)."""
+        ...
+
+    def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
+        """Entries in ``state`` that are due at ``until_ms`` or before, the earliest first; bounded as `load_page`."""
+        ...
+
+    def count_due(self, subqueue: int, state: int) -> int:
+        """How many entries in ``state`` are due at some time, with or without a body."""
+        ...
+
+    def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
+        """The entries with these sequence counters, in any state and in any order; what does not exist is missing."""
+        ...
+
+    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
+        """Sessions that have ACTIVE entries, in order of their UTF-8 bytes, from behind ``after`` on."""
+        ...
+
+    def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
+        """Sessions in order of their UTF-8 bytes, ``top`` of them behind the first ``skip``: those that have ACTIVE
+        entries or a state, or, with a time, those whose state was set after it."""
+        ...
+
+    def load_session_state(self, partition_row: int, session: str) -> bytes | None:
+        """The state of a session; None when it has none."""
+        ...
+
+    def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
+        """Those of ``ids`` that are in ``first_bucket`` or a later one -> when they were last accepted, in ms."""
+        ...
+
+    def scan_duplicates(
+        self, partition_row: int, after: tuple[int, bytes], max_ids: int
+    ) -> list[tuple[int, bytes, int]]:
+        """(bucket, id, accepted ms) in order, from behind ``after`` on; an empty answer ends the scan."""
+        ...
+
+    def load_executed(self, asker: str) -> dict[int, int]:
+        """The requests of one run of a broker that commits have answered and that were not forgotten -> what is known
+        of each."""
+        ...
+
+    def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
+        """The stored forms, in the order of ``keys``; None where the body is gone."""
+        ...
+
+    def peek(
+        self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
+    ) -> list[EntryRow]:
+        """Entries in any state with ``sequence >= from_sequence`` in order of sequence; bounded as `load_page`.
+        ``session``: only the entries of that session."""
+        ...
+
+    def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+        """Entries in any state with ``from_pos <= pos < to_pos`` in order of position; bounded as `load_page`."""
+        ...
+
+    def read_range(
+        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
+    ) -> RangeFrame:
+        """Entries with ``from_pos <= pos < to_pos`` that are ACTIVE, DEFERRED or DELAYED, with ``finished`` also those
+        that left and are kept for cursors, in order of position, packed; bounded as `load_page`. Scheduled ones are
+        left out: they come again, at another position, when they are due."""
+        ...
+
+    def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
+        """Entries in any state, finished ones too, with ``from_pos <= pos < to_pos``, without their data, and the bytes
+        of that; in order of position. Only an empty answer says that nothing is left."""
+        ...
+
+    def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+        """Lines of the log of fates with ``number >= from_number`` in order."""
+        ...
+
+    def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
+        """Those of ``ids`` that the sink has stored and that are not forgotten."""
+        ...
+
+    def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
+        """How many ids the sink has of that batch and earlier ones."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent. What was committed stays."""
+        ...

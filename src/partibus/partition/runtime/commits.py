@@ -1,0 +1,231 @@
+"""The commits of one store, one after the other (D11): what is pending begins, is made by a writer, and ends.
+
+`CommitQueue` holds what is pending and who waits for it, `CommitSchedule` says when it begins. Here is what one commit
+goes through:
+
+```text
+ record ─▶ start ─▶ take ─▶ Store.commit (a writer thread) ─▶ ended: who waited is answered; the next one is planned
+                                                          ─▶ failed: the store is
+```
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from partibus.clock import Clock, SystemClock
+from partibus.limits import StoreLimits
+from partibus.partition.core.express import Express, Pool
+from partibus.partition.core.journal import record
+from partibus.partition.core.machine import Partition
+from partibus.partition.core.meters import CommitMeter, Meters
+from partibus.partition.core.step import Step
+from partibus.partition.core.write_behind import write_all
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.host import Host
+from partibus.partition.protocol.ports import StoreError, StoreFull, Writes
+from partibus.partition.runtime.answers import Answers
+from partibus.partition.runtime.commit_queue import CommitQueue, Waiter
+from partibus.partition.runtime.commit_schedule import CommitSchedule
+from partibus.partition.runtime.executed import ExecutedNotes
+from partibus.partition.runtime.slot import Slot
+from partibus.partition.runtime.tenure import Tenure
+
+_HANDS_OUT = (r.Granted, r.Locked, r.DeferredGranted, r.SessionAccepted)
+"""Replies after which a client holds messages or a session."""
+
+
+class Commits:
+    """What has been decided, on its way to the store."""
+
+    def __init__(
+        self,
+        tenure: Tenure,
+        host: Host,
+        clock: Clock,
+        limits: StoreLimits,
+        answers: Answers,
+        meters: Meters,
+        slots: Mapping[int, Slot],
+        *,
+        ended: Callable[[], None],
+    ) -> None:
+        """``slots``: the partitions in use, by row. ``ended`` is called when a commit has, and those that waited for it
+        know."""
+        self.queue = CommitQueue()
+        self.schedule = CommitSchedule(host, limits, self.queue, self.start)
+        self.executed = ExecutedNotes()
+        """Which requests of other brokers were executed."""
+        self.express = Pool(meters.express)
+        """Express messages that only memory has (D18)."""
+        self.meter = CommitMeter(meters.elapsed_s)
+        self.recorder = None if meters.recorder is None else meters.recorder.of_store()
+        self._tenure = tenure
+        self._host = host
+        self._clock = clock
+        self._keeps_time = isinstance(clock, SystemClock)
+        self._answers = answers
+        self._meters = meters
+        self._slots = slots
+        self._ended = ended
+
+    def record(self, slot: Slot, machine: Partition, step: Step, holdable: bool, *, unconfirmed: bool) -> None:
+        """Add what a step has decided to the pending commit. ``holdable``: it may wait a little for company (rows C13,
+        C14). ``unconfirmed``: nobody waits for it."""
+        queue = self.queue
+        writes, tally = queue.pending, machine.state.tally
+        if slot.written != queue.number:
+            tally.since_s = self._meters.elapsed_s()
+        tally.operations -= writes.operations
+        waited_for = record(slot.row, step.events, writes) and not unconfirmed
+        tally.operations += writes.operations
+        writes.counters[slot.row] = machine.counters
+        for subqueue, messages, size_bytes in machine.counts():
+            writes.counts[subqueue] = (messages, size_bytes)
+        slot.wrote(queue.number, waited_for=waited_for)
+        if (express := machine.state.express) is not None:
+            self._note_express(slot, express, step)
+        if slot.subscriptions is not None:
+            slot.subscriptions.note(slot.row, machine.state.size_bytes)
+        self.schedule.add(waited_for=waited_for, holdable=holdable)
+
+    def _note_express(self, slot: Slot, express: Express, step: Step) -> None:
+        if step.reserves:
+            slot.reserved = self.queue.number
+        if express.written_ms is not None:
+            self.express.writing(self.queue.number, express.written_ms)
+            express.written_ms = None
+
+    def start(self) -> None:
+        """Begin the pending commit, unless one is under way. When nothing is pending, a store that is to be closed
+        is."""
+        try:
+            self._start()
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            self._tenure.broke(error, "the begin of a commit", of_commit=self.queue.under_way is not None)
+
+    def _start(self) -> None:
+        self.schedule.started()
+        queue, tenure = self.queue, self._tenure
+        store, generation = tenure.store, tenure.generation
+        if queue.under_way is not None or store is None:
+            return
+        if tenure.is_closing:
+            self._write_behind()
+        if not queue.is_pending:
+            tenure.end()
+            return
+        if queue.pending.executed:
+            self.executed.date(queue.pending, self._clock.now_ms())
+        writes = queue.take()
+        self._meters.begun(self.meter, writes.counters)
+        if self._keeps_time:  # a clock that is moved by hand begins anew with each run
+            writes.now_ms = self._clock.now_ms()
+        self.schedule.begun()
+
+        def committed(result: Any) -> None:
+            if generation != tenure.generation:  # a load failed meanwhile; it could not be closed under a commit
+                tenure.discard(store)
+            elif isinstance(result, BaseException):
+                self.meter.failures += 1
+                tenure.fail(result, of_commit=True)
+            else:
+                try:
+                    self._note(writes, result)
+                    self._end()
+                except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+                    is_told = self.queue.under_way is not writes
+                    self._tenure.broke(error, "the end of a commit", of_commit=not is_told, executed=not is_told)
+
+        self._host.write(lambda: self.meter.timed(lambda: store.commit(writes)), committed)
+
+    def _write_behind(self) -> None:
+        """Nothing is to be in memory only any more (D18)."""
+        for slot in self._slots.values():
+            if slot.machine is not None and (step := write_all(slot.machine.state, self._clock.now_ms())) is not None:
+                self.record(slot, slot.machine, step, True, unconfirmed=True)
+
+    def _note(self, writes: Writes, seconds: float) -> None:
+        self.meter.committed(writes.operations, writes.size_bytes, seconds)
+        if self.recorder is not None:
+            row = next(iter(writes.counters), 0)
+            self.recorder.committed(
+                row, self.queue.number - 1, writes.operations, writes.size_bytes, seconds, self._clock.now_ms()
+            )
+
+    def _end(self) -> None:
+        queue = self.queue
+        passing = queue.end()
+        # First of all: they are answered whatever fails here.
+        for call, value in passing if self._tenure.is_held else self._without_locks(passing):
+            self._answers.put(call, value)
+        self.express.written(queue.durable)
+        if self._tenure.is_closing:
+            self.start()
+        elif queue.is_pending:
+            self.schedule.plan()
+        self._answers.deliver()
+        self._ended()
+
+    def _without_locks(self, passing: list[Waiter]) -> list[Waiter]:
+        """Replace replies that hand out locked messages, after the lease has expired (D20).
+
+        The process may have been stopped between the commit and this moment, so another owner may have handed out the
+        same messages: the rows of the locks were not all in the commit. Other replies tell of what is durable, deleted
+        messages among them, and leave. The store then fails, which tells every receiver.
+        """
+        why = self._tenure.trouble or ""
+        kept: list[Waiter] = []
+        for call, value in passing:
+            if not isinstance(value, _HANDS_OUT) or not value.lock_id:
+                kept.append((call, value))
+            elif not isinstance(value, r.Granted):
+                kept.append((call, r.Failed(value.request, None, False, why)))
+        self._host.call_soon(self._tenure.check_held)
+        return kept
+
+    def go_on(self) -> None:
+        """The store is open, perhaps again."""
+        if self.queue.pending.dropped_partitions:  # dropped while there was no store to tell
+            self.start()
+        else:
+            self._tenure.end()
+
+    def fail(self, error: BaseException, why: str, *, of_commit: bool) -> bool:
+        """The store has failed: give up all that is not durable, and have who waits for it told. Whether a commit is
+        under way all the same: it was a load that failed, and nobody can tell the outcome of that commit."""
+        is_busy = self.queue.under_way is not None and not of_commit
+        if self.recorder is not None:
+            self.recorder.failed()
+        touched, untouched = self.queue.fail()
+        self.schedule.begun()
+        executed = error.executed if of_commit and isinstance(error, StoreError) else None
+        full = isinstance(error, StoreFull)
+        for waiters, outcome in ((touched, executed), (untouched, False)):
+            for call, value in waiters:
+                request = getattr(value, "request", None)  # grants and loads have none: their askers are told apart
+                if request is not None:
+                    self._answers.put(call, r.Failed(request, outcome, full, why))
+        self.express.clear()
+        return is_busy
+
+
+def is_unconfirmed(command: w.Input) -> bool:
+    """A completion that its receiver takes for granted. Lost in a crash, the message comes again when its lock ends:
+    what a receiver that asks for no confirmation has to expect. A message that was forwarded is forwarded again, and
+    its destination knows it."""
+    if type(command) is c.Forwarded:
+        return not command.request
+    return type(command) is c.Settle and not command.request and command.outcome is c.Outcome.COMPLETE
+
+
+def described(command: w.Input) -> str:
+    """Name a command and its numbers, for the log: no message, no name that a client has chosen."""
+    shown = command.load if isinstance(command, w.Loaded) else command
+    numbers = [
+        f"{name}={value}"
+        for name in getattr(type(shown), "__struct_fields__", ())
+        if isinstance(value := getattr(shown, name), int)
+    ]
+    return f"{type(shown).__name__}({', '.join(numbers)})"

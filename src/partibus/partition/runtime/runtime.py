@@ -1,0 +1,543 @@
+"""Runs the partitions of one store: decide, append to the next commit, answer when durable (D3, D11).
+
+```text
+ submit ─▶ Partition.handle ─▶ events ─▶ journal ─▶ CommitQueue.pending ─▶ Store.commit   (a writer thread)
+                │                                        │ durable
+                ├─▶ replies ────────────── gate ─────────┴─▶ callbacks
+                └─▶ loads ──────────────── gate ─────────┴─▶ Store.load_*   (a reader thread) ─▶ Loaded ─▶ handle
+```
+
+Everything but the store's own calls happens on one thread: the host's loop in production, the simulation's in tests.
+Nothing here knows which.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from partibus.clock import Clock
+from partibus.limits import StoreLimits
+from partibus.partition.core.deadlines import Deadlines
+from partibus.partition.core.forwards import Forwards
+from partibus.partition.core.machine import Partition
+from partibus.partition.core.meters import Meters
+from partibus.partition.core.residency import ColdPartitions
+from partibus.partition.core.write_behind import hold_back
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.fan_out import Subscribers
+from partibus.partition.protocol.generations import Generation
+from partibus.partition.protocol.host import Host
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import Store, StoreFull
+from partibus.partition.runtime.answers import Answers, OnReply, given_back
+from partibus.partition.runtime.backlog import Backlog, needs_room
+from partibus.partition.runtime.commits import Commits, described, is_unconfirmed
+from partibus.partition.runtime.executed import OnFound
+from partibus.partition.runtime.glance import Glance, Glances
+from partibus.partition.runtime.loading import Loading
+from partibus.partition.runtime.questions import Questions
+from partibus.partition.runtime.slot import Slot
+from partibus.partition.runtime.tenure import BEING_OPENED, Tenure
+from partibus.partition.runtime.topic import Topics, publishes
+from partibus.partition.runtime.waiting import Waiting
+
+_DROPPED_MAX: Final = 100_000
+"""Rows that were dropped and are remembered: some MB."""
+
+
+class StoreRuntime:
+    """The partitions of one store."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        host: Host,
+        clock: Clock,
+        limits: StoreLimits | None = None,
+        store: Store | None = None,
+        wake: Callable[[list[int]], None] | None = None,
+        forward: Callable[[int, bool], None] | None = None,
+        subscribers: Subscribers | None = None,
+        meters: Meters | None = None,
+        failed: Callable[[], None] | None = None,
+    ) -> None:
+        """``store``: the store if it is open already; ``open_store`` opens it, now or again after a failure. ``wake``
+        gets the rows of partitions that have something to do although nobody uses them: entries that fall due.
+        ``forward`` gets the row of each partition in use whose messages go on to another entity, and whether some of
+        them were sent through it.
+        ``subscribers`` knows the subscriptions of topics. ``meters``: what is counted in this process.
+        ``failed`` is called each time the store has failed, before what memory has of it is forgotten and whoever
+        waits is told."""
+        self.run = ""
+        """Of this broker, where several share the stores: session locks name their holders' (D21)."""
+        self.is_present: Callable[[str], bool] = lambda run: run == self.run
+        """Whether a run of a broker is there."""
+        limits, meters = limits or StoreLimits(), meters or Meters()
+        meters.express.bytes_max = limits.express_bytes
+        meters.residency.bytes_max = limits.partition_bytes
+        self._clock = clock
+        self._wake = wake
+        self._failed = failed
+        self._forwards = Forwards(host, forward)
+        self._meters = meters
+        self._slots: dict[int, Slot] = {}
+        self._residency = meters.residency
+        self._cold = ColdPartitions()
+        self._call_soon = host.call_soon
+        self._dropped: dict[int, None] = {}
+        """The last rows that were dropped, an ordered set: who used them may not know yet. No row is given twice."""
+        self._answers = Answers(host.call_soon)
+        self._tenure = Tenure(
+            open_store, host, store, lost=self._forget_all, opened=self._go_by_store, closed=self._tell_closed
+        )
+        self._commits = commits = Commits(
+            self._tenure,
+            host,
+            clock,
+            limits,
+            self._answers,
+            meters,
+            self._slots,
+            ended=self._tell_usable,
+        )
+        self._queue, self._schedule, self._recorder = commits.queue, commits.schedule, commits.recorder
+        self.executed, self.express, self.meter = commits.executed, commits.express, commits.meter
+        self.questions = Questions(self._tenure, self._slots, self.executed, self.express)
+        self._glances = Glances(self._tenure, clock, self._seen)
+        self._topics = Topics(subscribers)
+        self._backlog = Backlog(limits, self._queue, host.call_soon)
+        self._deadlines = Deadlines(host, self.run_due)
+        self._loading = Loading(self._tenure, self._slots, self._topics, meters, self.express)
+        self._waiting = Waiting(
+            self._slots,
+            self._topics,
+            self._backlog,
+            self._answers,
+            clock,
+            begin=self._begin_slot,
+            handle=self._handle,
+            broke=self._broke,
+        )
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the store; blocks. Raises `StoreError`."""
+        self._tenure.open()
+
+    def begin(self, begun: Callable[[], None], why_not: str = BEING_OPENED) -> None:
+        """See `Tenure.begin`."""
+        self._tenure.begin(begun, why_not)
+
+    def wake_timed(self) -> None:
+        """Find the partitions in which something falls due, once the store is open."""
+        if self._tenure.store is not None and self._wake is not None:
+            self._tenure.read(lambda store: store.timed_partitions(), self._wake)
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Commit what is pending, then close the store and call ``done``."""
+        self._tenure.begin_closing(done)
+        if self._queue.under_way is None:
+            self._commits.start()
+
+    @property
+    def store(self) -> Store | None:
+        """The store while it is open."""
+        return self._tenure.store
+
+    @property
+    def generations(self) -> Sequence[Generation]:
+        """Of the store while it is open."""
+        store = self._tenure.store
+        return () if store is None else store.generations
+
+    @property
+    def failure(self) -> str | None:
+        """Why the store can't be used right now; None when it can."""
+        return self._tenure.failure
+
+    @failure.setter
+    def failure(self, why: str | None) -> None:
+        self._tenure.failure = why
+
+    @property
+    def trouble(self) -> str | None:
+        """Why sends or receives do not work right now; None when both do."""
+        return self._tenure.trouble
+
+    @property
+    def commits(self) -> int:
+        """How many are durable since this runtime was made."""
+        return self.meter.commits
+
+    @property
+    def breaks(self) -> int:
+        """How many unexpected exceptions there were since this runtime was made."""
+        return self._tenure.breaks + self._answers.breaks
+
+    @property
+    def queued(self) -> tuple[int, int]:
+        """(operations, bytes) that wait for the store, as `overloaded` counts them."""
+        return self._backlog.queued
+
+    def find_executed(self, asker: str, requests: Sequence[int], found: OnFound) -> None:
+        """See `partibus.routing.store_access.Remembers`."""
+        self.questions.find_executed(asker, requests, found)
+
+    def held_bytes(self) -> Iterator[tuple[int, int]]:
+        """Stored bytes in memory of what is under lock or reserved, of each partition in use, by row."""
+        for row, slot in self._slots.items():
+            if slot.machine is not None:
+                yield row, slot.machine.state.held_bytes
+
+    @property
+    def overloaded(self) -> bool:
+        """More waits for the store than the limits allow: no more credit until it has caught up (D24)."""
+        return self._backlog.overloaded
+
+    def when_usable(self, call: Callable[[], None]) -> None:
+        """Call once, when the store has caught up or can be used again; never before this returns."""
+        self._backlog.when_less(call)
+
+    def retire(self, why: str) -> list[Callable[[], None]]:
+        """The store gets another owner: receivers are told and forgotten; requests are still answered. Gives the calls
+        that `when_usable` has not made: they wait for the next owner."""
+        self._answers.fail_receivers(why)
+        self._answers.deliver()
+        return self._backlog.take_calls()
+
+    def _tell_usable(self) -> None:
+        if self._backlog.awaited and self.failure is None and not self.overloaded:
+            self._backlog.release()
+        if self._residency.is_over:
+            self._residency.ask(self._call_soon)
+
+    # -- the way in --------------------------------------------------------------------------------------------------
+
+    def register(self, receiver: int, on_granted: OnReply) -> None:
+        """Say where grants for a receiver go."""
+        self._answers.register(receiver, on_granted)
+
+    def unregister(self, receiver: int) -> None:
+        """The receiver is gone; what is still granted to it goes back."""
+        self._answers.unregister(receiver)
+
+    def forget(self, request: int) -> None:
+        """Nobody waits for the answer to a request any more; a session that it accepts is released."""
+        self._answers.forget(request)
+
+    def submit(
+        self,
+        row: int,
+        options: PartitionOptions,
+        command: c.Command,
+        on_reply: OnReply | None = None,
+        *,
+        holdable: bool = False,
+    ) -> None:
+        """Give a command to a partition. ``on_reply`` gets the reply to ``command.request``, perhaps before this
+        returns. ``holdable``: its rows may wait a little for company (rows C13, C14)."""
+        tenure = self._tenure
+        tenure.check_held()
+        if on_reply is not None:
+            self._answers.expect(r.request_of(command), on_reply)
+        store = tenure.store
+        if store is None or tenure.failure is not None:
+            self._refuse(command)
+            self._answers.deliver()
+            return
+        if not store.has_room and needs_room(command):
+            # Refused before it is in memory: what is there already can go on to be received and completed.
+            self._answers.refuse(command, "no room on the disk", full=True)
+            self._answers.deliver()
+            return
+        slot = self._slots.get(row)
+        if slot is None:
+            if row in self._dropped:
+                # Loaded again it would be in the store again, for good.
+                self._answers.refuse(command, "the entity was deleted")
+                self._answers.deliver()
+                return
+            if type(command) is c.Inspect:
+                self._glances.add(Glance(row, options, command, self._loading.subscriptions_of(row, options)))
+                return
+            slot = self._begin_slot(row, options)
+        try:
+            if slot.options is not options:  # the entity was updated
+                slot.follow(options)
+                self._forwards.see_options(row, options)
+            if slot.machine is None or slot.waiting:
+                self._backlog.park(slot, command, holdable)
+                return
+            if options.topic:
+                self._waiting.publish(slot, command, holdable)
+            else:
+                self._decide(slot, command, holdable)
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            self._broke(error, slot, command)
+        self._answers.deliver()
+
+    def _seen(self, seen: Sequence[tuple[Glance, r.Inspected]]) -> None:
+        """Partitions were looked at that were asked for counts and not in use."""
+        for asked, inspected in seen:
+            if asked.row in self._slots:  # since then; it knows better
+                self.submit(asked.row, self._slots[asked.row].options, asked.command)
+            elif (callback := self._answers.whose(inspected)) is not None:
+                inspected.activated_ms = self._cold.activated_ms(asked.row)
+                self._answers.put(callback, inspected)
+        self._answers.deliver()
+
+    def _begin_slot(self, row: int, options: PartitionOptions) -> Slot:
+        slot = self._slots[row] = Slot(row, options)
+        self._topics.joins(slot)
+        self._loading.load(slot, self.run, self._loaded, self._cold.take)
+        self._residency.join(slot, self._go_cold)
+        self._forwards.see_options(row, options)
+        return slot
+
+    def _go_cold(self, slot: Slot) -> None:
+        """Forget a partition that nobody uses, as far as the store has it: all of it, or its windows. What waits for
+        its time wakes it."""
+        machine = slot.machine
+        if machine is None or slot.is_awaited or self._loading.topics:
+            return
+        deadline_ms = machine.next_deadline_ms()
+        if not (
+            max(slot.written, slot.reserved) <= self._queue.durable
+            and machine.may_go_cold
+            and (deadline_ms is None or self._wake is not None)
+        ):
+            before = slot.size_bytes
+            machine.drop_windows()
+            self._residency.weigh(slot, machine.memory_bytes)
+            self._residency.windows_dropped += slot.size_bytes < before
+            return
+        self._cold.add(slot.row, machine.go_cold())
+        if slot.options.topic:
+            self._topics.went_cold(slot)
+        del self._slots[slot.row]
+        self._residency.leave(slot)
+        self._residency.went_cold += 1
+        if deadline_ms is None:
+            self._deadlines.discard(slot.row)
+        else:
+            self._deadlines.add(deadline_ms, slot.row, self._clock.now_ms())
+
+    def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
+        """Forget a partition and delete its rows: the entity was deleted. ``on_dropped`` gets the row when that is
+        durable; should the store fail before, it is never called, and the next start tries again."""
+        self._dropped[row] = None
+        if len(self._dropped) > _DROPPED_MAX:
+            del self._dropped[next(iter(self._dropped))]
+        slot = self._slots.pop(row, None)
+        self._deadlines.discard(row)
+        self._cold.discard(row)
+        # Before a topic that waited for it goes on with what was planned when it was there.
+        self._topics.dropped(row)
+        if slot is not None:
+            self._residency.leave(slot)
+            self._waiting.dropped(slot)
+            if slot.machine is not None and slot.machine.state.express is not None:
+                slot.machine.state.express.release()
+        self._meters.tallies.pop(row, None)
+        self._queue.pending.dropped_partitions.append(row)
+        self._queue.wait(self._queue.number, on_dropped, row)
+        self._schedule.add(waited_for=True, holdable=True)
+
+    def release_gone(self) -> None:
+        """Brokers have gone: who was connected to them holds no session any more."""
+        for slot in list(self._slots.values()):
+            self._release_gone(slot)
+        self._answers.deliver()
+
+    def _release_gone(self, slot: Slot) -> None:
+        if slot.machine is not None and (sessions := slot.machine.state.sessions) is not None and sessions.resuming:
+            for lock_id, holder in sessions.away():
+                if not self.is_present(holder):
+                    self._handle(slot, c.ReleaseSession(lock_id), True)
+
+    def run_due(self) -> None:
+        """Let every partition whose deadline has passed run out what is due; the clock's hand moves this one too."""
+        self._tenure.check_held()
+        now_ms = self._clock.now_ms()
+        cold: list[int] = []
+        for deadline_ms, row in self._deadlines.due(now_ms):
+            slot = self._slots.get(row)
+            if slot is None:
+                cold.append(row)
+            elif slot.machine is not None and slot.deadline_ms == deadline_ms:
+                slot.deadline_ms = None
+                self._handle(slot, c.Tick(), True)
+        self._deadlines.arm(now_ms)
+        if cold and self._wake is not None:
+            self._wake(cold)
+        self._answers.deliver()
+
+    @property
+    def catching_up(self) -> bool:
+        """Something that has fallen due has not been decided yet: another `run_due` or a load has to come first. False
+        while the store can't be used: nothing falls due in partitions that are not there."""
+        if self._tenure.failure is not None or self._tenure.store is None:
+            return False
+        return self._deadlines.is_due(self._clock.now_ms()) or any(
+            slot.machine is None or slot.machine.catching_up for slot in self._slots.values()
+        )
+
+    @property
+    def decided(self) -> int:
+        """Number of the commit that makes durable all that was decided until now: see `is_durable`."""
+        return self._queue.number - (not self._queue.is_pending)
+
+    def is_durable(self, commit: int) -> bool:
+        """That commit has ended: well, or with the store's failure."""
+        return self._queue.durable >= commit
+
+    # -- deciding ----------------------------------------------------------------------------------------------------
+
+    def _handle(self, slot: Slot, command: w.Input, holdable: bool) -> None:
+        """Decide a command. An unexpected exception fails this store, since its memory may have changed half; the
+        callers go on, with partitions that are not in use any longer."""
+        if self._slots.get(slot.row) is not slot:
+            self._refuse(command)
+            return
+        try:
+            self._decide(slot, command, holdable)
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            self._broke(error, slot, command)
+
+    def _broke(self, error: Exception, slot: Slot, command: w.Input) -> None:
+        self._tenure.broke(error, f"{described(command)} of partition {slot.row}")
+
+    def _decide(self, slot: Slot, command: w.Input, holdable: bool) -> None:
+        machine = slot.machine
+        assert machine is not None, "loaded"
+        now_ms = self._clock.now_ms()
+        step = machine.handle(command, now_ms)
+        if machine.state.express is not None:
+            hold_back(machine.state, step)
+        if step.events:
+            if SubqueueKind.TRANSFER in machine.state.subqueues:
+                self._forwards.see_transfers(machine)
+            self._commits.record(slot, machine, step, holdable, unconfirmed=is_unconfirmed(command))
+        if self._recorder is not None:
+            if step.notes:
+                self._recorder.noted(slot.row, step.notes, now_ms, self._queue.number if step.events else 0)
+            if step.refusals is not None:
+                self._recorder.refused(slot.row, step.refusals, now_ms)
+        queue = self._queue
+        durable = slot.waited <= queue.durable
+        if self.executed.asker_of is not None and step.events:
+            self.executed.note(step.replies, queue.pending)
+        for reply in step.replies:
+            callback = self._answers.whose(reply)
+            if callback is None:
+                for undoing in given_back(reply):
+                    self._decide(slot, undoing, True)
+                continue
+            if durable or (step.at_once and type(reply) is r.Accepted and slot.reserved <= queue.durable):
+                self._answers.put(callback, reply)
+            elif step.at_once and type(reply) is r.Accepted:
+                queue.wait(slot.reserved, callback, reply)
+            else:
+                queue.wait(slot.waited, callback, reply)
+        slot.loads += len(step.loads)
+        for load in step.loads:
+            number = slot.needed_by(load, queue.durable)
+            if number <= queue.durable:
+                self._run_load((slot, load, self._tenure.generation))
+                continue
+            queue.wait(number, self._run_load, (slot, load, self._tenure.generation))
+            if number == queue.number:
+                self._schedule.add(waited_for=True, holdable=False)
+        deadline_ms = machine.next_deadline_ms()
+        if deadline_ms is not None and (slot.deadline_ms is None or deadline_ms < slot.deadline_ms):
+            slot.deadline_ms = deadline_ms
+            self._deadlines.add(deadline_ms, slot.row, now_ms)
+
+        slot.is_used = True
+        if (size_bytes := machine.memory_bytes) != slot.size_bytes:
+            self._residency.weigh(slot, size_bytes)
+        if self._residency.is_over:
+            self._residency.ask(self._call_soon)
+        if step.arrivals is not None:
+            for row, arrive in step.arrivals.items():
+                self._decide(self._slots[row], arrive, holdable)
+
+    # -- the store comes and goes ------------------------------------------------------------------------------------
+
+    def _go_by_store(self) -> None:
+        """The store is open, perhaps again."""
+        self._commits.go_on()
+        self._tell_usable()
+        self.wake_timed()
+
+    def _forget_all(self, error: BaseException, of_commit: bool) -> bool:
+        """The store has failed: see `Tenure`. Requests that still wait for a load have done nothing yet."""
+        if self._failed is not None:
+            self._failed()
+        self._backlog.release()  # nothing is in the way of who uses other stores besides
+        why, full = self.failure or "", isinstance(error, StoreFull)
+        is_busy = self._commits.fail(error, why, of_commit=of_commit)
+        for slot in self._slots.values():
+            self._waiting.refuse(slot, why)
+        self._answers.fail_requests(why, full=full)
+        self._answers.fail_receivers(why, full=full)
+        for slot in self._slots.values():
+            self._residency.leave(slot)
+        self._slots.clear()
+        self._cold.clear()
+        self._loading.topics.clear()
+        self._glances.clear()
+        self._topics.clear()
+        self._deadlines.clear()
+        self._answers.deliver()
+        return is_busy
+
+    def _tell_closed(self, why: str) -> None:
+        for slot in self._slots.values():
+            self._residency.leave(slot)
+        self._answers.fail_requests(why)
+        self._answers.fail_receivers(why)
+        self._answers.deliver()
+        self._backlog.release()  # it will not be usable here again: somewhere else, perhaps
+
+    def _refuse(self, command: w.Input | w.Load) -> None:
+        self._answers.refuse(command, self.failure or "the store is closed")
+
+    # -- loading -----------------------------------------------------------------------------------------------------
+
+    def _loaded(self, slot: Slot, machine: Partition) -> None:
+        state = machine.state
+        if state.sessions is not None:
+            state.sessions.await_holders(self._clock.now_ms())
+            self._release_gone(slot)
+        if SubqueueKind.TRANSFER in state.subqueues:
+            self._forwards.see_transfers(machine)
+        if slot.subscriptions is not None:
+            slot.subscriptions.note(slot.row, state.size_bytes)
+        self._waiting.loaded(slot)
+        self._answers.deliver()
+        self._tell_usable()
+
+    def _run_load(self, request: tuple[Slot, w.Load, int]) -> None:
+        slot, load, generation = request
+        if self._tenure.store is None or generation != self._tenure.generation:
+            return
+
+        def found(answer: w.Loaded) -> None:
+            slot.loads -= 1
+            if not (slot.options.topic and publishes(answer)):
+                self._handle(slot, answer, True)
+            elif slot.waiting:
+                self._backlog.park(slot, answer, True)
+            else:
+                self._waiting.publish(slot, answer, True)
+            self._answers.deliver()
+
+        def given_up() -> None:  # whoever asked must not wait for ever
+            self._refuse(load)
+            self._answers.deliver()
+
+        self._loading.read(slot, load, found, given_up)

@@ -1,0 +1,232 @@
+"""The store of a runtime, from its being opened to its being closed, with failures in between (D11, D20).
+
+```text
+   begin ─▶ open ───── end ────▶ closed
+             │ ▲
+        fail │ │ opened anew, tried again and again; with it begins another generation
+             ▼ │
+            away
+```
+
+What is done off the loop belongs to the generation in which it was asked for: what comes back later counts no more.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from partibus.partition.protocol.host import Host
+from partibus.partition.protocol.ports import Store, StoreError
+
+log = logging.getLogger(__name__)
+
+REOPEN_DELAY_MS: Final = 200.0
+_LEASE_OVER = "the lease has run out, so another broker may have the store"
+BEING_OPENED: Final = "the store is being opened"
+T = TypeVar("T")
+
+
+class Tenure:
+    """One store, while this broker has it. All on the loop, but `open`."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        host: Host,
+        store: Store | None,
+        *,
+        lost: Callable[[BaseException, bool], bool],
+        opened: Callable[[], None],
+        closed: Callable[[str], None],
+    ) -> None:
+        """``store``: if it is open already. ``lost``: forget what memory has, because of this error, which was of a
+        commit or not; gives whether a commit is under way all the same, after which `discard` is called. ``opened``: it
+        can be used, perhaps again. ``closed``: it will not be usable here again, for this reason."""
+        self._open_store = open_store
+        self._host = host
+        self._lost = lost
+        self._opened = opened
+        self._closed = closed
+        self._closing: Callable[[], None] | None = None
+        self.store = store
+        """None while it is not open."""
+        self.failure: str | None = None
+        """Why it can't be used right now; None when it can."""
+        self.generation = 0
+        self.breaks = 0
+        """Unexpected exceptions."""
+        self._is_broken = False
+        """The latest failure was an unexpected exception."""
+
+    def open(self) -> None:
+        """Open the store; blocks. Raises `StoreError`."""
+        self.store = self._open_store()
+
+    def begin(self, begun: Callable[[], None], why_not: str = BEING_OPENED) -> None:
+        """Open the store off the loop; call when that was tried. If it failed, `failure` says why, and it is tried
+        again from time to time. Until then `failure` is ``why_not``."""
+        self.failure = why_not
+
+        def tried(result: Any) -> None:
+            self._reopened(result)
+            begun()
+
+        self._host.write(self._open_store, tried)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why sends or receives do not work right now; None when both do."""
+        store = self.store
+        if self.failure is None and store is not None:
+            if not store.is_held:  # the next command will find that out
+                return f"{store.name}: {_LEASE_OVER}"
+            if not store.has_room:
+                return f"{store.name}: no room on the disk for new messages; what is stored can be received"
+        return self.failure
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this broker surely owns the store at this moment, or has closed it by itself."""
+        return self.store is None or self.store.is_held
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def check_held(self) -> None:
+        """Without a lease nothing is decided: another broker may decide otherwise (D20). What is in memory is
+        forgotten, and the store opened anew, which shows whose it is. Asked before each command, and when the store
+        has read something: this process may have been stopped for a while since that was asked for."""
+        store = self.store
+        if store is not None and not store.is_held:
+            self.fail(StoreError(f"{store.name}: {_LEASE_OVER}"))
+
+    def read(
+        self,
+        question: Callable[[Store], T],
+        found: Callable[[T], None],
+        *,
+        wanted: Callable[[], bool] | None = None,
+        given_up: Callable[[], None] | None = None,
+    ) -> None:
+        """Have the open store read something off the loop. If it can't, it fails. ``given_up`` is called instead of
+        ``found`` when the store was lost meanwhile, or the answer is not ``wanted`` any more."""
+        store, generation = self.store, self.generation
+        assert store is not None, "open"
+
+        def done(result: Any) -> None:
+            self.check_held()
+            if generation != self.generation or (wanted is not None and not wanted()):
+                if given_up is not None:
+                    given_up()
+            elif isinstance(result, BaseException):
+                self.fail(result)
+            else:
+                try:
+                    found(result)
+                except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+                    self.broke(error, "what the store has read")
+
+        self._host.read(lambda: question(store), done)
+
+    def ask(self, question: Callable[[Store], T], answered: Callable[[T | None], None], *, vital: bool = False) -> None:
+        """Have the store say something off the loop; None when it can't now. To be curious is no reason to fail, unless
+        the answer is ``vital``: who asks again at once is to wait until the store has been opened anew."""
+        store, generation = self.store, self.generation
+        if store is None or self.failure is not None:
+            self._host.call_soon(lambda: answered(None))
+            return
+
+        def done(result: Any) -> None:
+            is_current = generation == self.generation
+            if is_current and isinstance(result, BaseException):
+                is_current = False
+                if vital:
+                    self.fail(result)
+            answered(result if is_current else None)
+
+        self._host.read(lambda: question(store), done)
+
+    # -- failing -----------------------------------------------------------------------------------------------------
+
+    def fail(self, error: BaseException, *, of_commit: bool = False) -> None:
+        """A commit or load failed: memory may be ahead of the store, so forget it and begin again (D11)."""
+        self.failure = str(error) or type(error).__name__
+        self.generation += 1
+        store, self.store = self.store, None
+        is_busy = self._lost(error, of_commit)
+        if store is not None and not is_busy:
+            self.discard(store)
+
+    def broke(self, error: Exception, doing: str, *, of_commit: bool = False, executed: bool = False) -> None:
+        """Fail the store after an unexpected exception: memory may have changed half. What is durable is loaded again,
+        a little later, so that an exception that comes back each time leaves the loop to the other stores.
+
+        ``doing``: the command, or what else was being done. ``of_commit``: a commit has ended or did not begin, and
+        was ``executed`` or not. The exception is raised on the loop, where it is logged and stops no other call."""
+        name = "a store" if self.store is None else self.store.name
+        why = f"{name}: an unexpected error stopped {doing}: {type(error).__name__}: {error}"
+        log.error("%s; the store is opened anew from what is durable", why)
+        self.breaks += 1
+        self._host.call_soon(partial(_raise, error))
+        if self.store is not None:
+            self._is_broken = True
+            self.fail(StoreError(why, executed=executed), of_commit=of_commit)
+
+    def discard(self, store: Store) -> None:
+        """Close what is left of a store that failed, and open it anew."""
+        self._host.write(store.close, lambda _: self._reopen_later() if self._is_broken else self._reopen())
+
+    def _reopen_later(self) -> None:
+        self._is_broken = False
+        if self._closing is not None:
+            self._reopen()
+        else:
+            self._host.call_later(REOPEN_DELAY_MS, self._reopen)
+
+    def _reopen(self) -> None:
+        if self._closing is not None:
+            done, self._closing = self._closing, None
+            self._closed(self.failure or "the store is closed")
+            done()
+            return
+        self._host.write(self._open_store, self._reopened)
+
+    def _reopened(self, result: Any) -> None:
+        if isinstance(result, BaseException):
+            self.failure = str(result)
+            self._host.call_later(REOPEN_DELAY_MS, self._reopen)
+            return
+        self.store = result
+        self.failure = None
+        try:
+            self._opened()
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            self.broke(error, "the opening")
+
+    # -- closing -----------------------------------------------------------------------------------------------------
+
+    def begin_closing(self, done: Callable[[], None]) -> None:
+        """Nothing new is taken, or there might be something pending for ever. ``done`` is called after `end`, or when
+        the store has failed before."""
+        self._closing = done
+        self.failure = self.failure or "the store is being closed"
+
+    @property
+    def is_closing(self) -> bool:
+        """It is to be closed as soon as nothing is pending."""
+        return self._closing is not None
+
+    def end(self) -> None:
+        """Nothing is pending: close the store, if it is to be closed and open."""
+        if self._closing is None or self.store is None:
+            return
+        store, done = self.store, self._closing
+        self.store, self._closing = None, None
+        self.failure = "the store is closed"
+        self.generation += 1
+        self._host.write(store.close, lambda _: done())
+        self._closed(self.failure)
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -1,0 +1,151 @@
+"""What the runtime asks of a topic before its partition takes a command: who gets what, and whom that needs (D17)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from partibus.message import Message, ttl_of
+from partibus.partition.core.subscriptions import Subscriptions
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol.fan_out import FanOut, Plan, Planned, Subscribers
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import DueRows, EntryState
+from partibus.partition.runtime.slot import Slot
+
+
+def publishes(command: w.Input) -> bool:
+    """Whether a command brings messages for subscriptions, or may."""
+    if isinstance(command, w.Loaded):
+        sweep = command.load.sweep if isinstance(command.load, w.SweepLoad) else None
+        return isinstance(sweep, w.DueSweep) and sweep.state == EntryState.SCHEDULED
+    return isinstance(command, c.Enqueue | c.Transact)
+
+
+def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) -> None:
+    """Note in a command that `publishes` who gets what. ``one_by_one``: some of the messages may turn out to be known
+    already, so each has a plan of its own."""
+    if isinstance(command, w.Loaded):
+        rows = command.found.rows if isinstance(command.found, DueRows) else []
+        due = [Message(row.data, session_id=row.session, ttl_ms=ttl_of(row.data)) for row in rows]
+        command.planned = Planned(range(len(due)), due, fan_out.plan(due, now_ms) if due else Plan({}))
+        return
+    for send in _sends(command):
+        if send.via:
+            continue
+        messages = send.messages
+        indexes = [
+            index
+            for index, message in enumerate(messages)
+            if message.scheduled_ms is None or message.scheduled_ms <= now_ms
+        ]
+        apart = one_by_one or send.origin is not None or send.sink is not None
+        together = [[index] for index in indexes] if apart else [indexes]
+        send.planned = []
+        for of in together:
+            planned = [messages[index] for index in of]
+            if planned:
+                send.planned.append(Planned(of, planned, fan_out.plan(planned, now_ms)))
+
+
+def rows_of(command: w.Input) -> set[int]:
+    """The subscriptions that get something."""
+    if isinstance(command, w.Loaded):
+        plans = [] if command.planned is None else [command.planned.plan]
+    else:
+        plans = [planned.plan for send in _sends(command) for planned in send.planned or ()]
+    rows: set[int] = set()
+    for found in plans:
+        rows.update(found.shares)
+        rows.update(item.row for item in found.unfiltered)
+    return rows
+
+
+class Topics:
+    """The topics of one store, and whose subscriptions are whose."""
+
+    __slots__ = ("_of", "_subscribers")
+
+    def __init__(self, subscribers: Subscribers | None) -> None:
+        self._subscribers = subscribers
+        self._of: dict[int, Subscriptions] = {}
+        """By the row of the subscription."""
+
+    def subscriptions_of(self, row: int) -> Sequence[int]:
+        """The rows of a topic's subscriptions."""
+        fan_out = None if self._subscribers is None else self._subscribers.fan_out(row)
+        return () if fan_out is None else fan_out.rows
+
+    def loaded(self, topic: Slot, sizes: Mapping[int, int], slots: Mapping[int, Slot]) -> None:
+        """A topic's partition is there. ``sizes``: what the store knows of its subscriptions; those that are in use
+        know better."""
+        assert topic.machine is not None, "loaded"
+        subscriptions = topic.machine.state.subscriptions
+        if subscriptions is None:
+            return
+        subscriptions.begin(sizes)
+        subscriptions.topic = topic
+        for row in sizes:
+            self._of[row] = subscriptions
+            slot = slots.get(row)
+            if slot is not None:
+                self._adopt(slot, subscriptions)
+
+    def joins(self, slot: Slot) -> None:
+        """A partition begins to be used; perhaps a subscription's."""
+        slot.subscriptions = self._of.get(slot.row)
+
+    def dropped(self, row: int) -> None:
+        """A subscription was deleted; or something else."""
+        subscriptions = self._of.pop(row, None)
+        if subscriptions is not None:
+            subscriptions.drop(row)
+
+    def went_cold(self, topic: Slot) -> None:
+        """Forget whose a topic's subscriptions are: it is told when the topic is loaded again."""
+        assert topic.machine is not None, "loaded"
+        subscriptions = topic.machine.state.subscriptions
+        for row in () if subscriptions is None else subscriptions.sizes:
+            if self._of.get(row) is subscriptions:
+                del self._of[row]
+
+    def clear(self) -> None:
+        """Nothing is in use any more."""
+        self._of.clear()
+
+    def prepare(
+        self, topic: Slot, command: w.Input, slots: Mapping[int, Slot], now_ms: int
+    ) -> dict[int, PartitionOptions] | None:
+        """Plan a command that `publishes`. The rows of the subscriptions that have to be loaded before it can be
+        handled, with their options; None: the topic is gone."""
+        fan_out = None if self._subscribers is None else self._subscribers.fan_out(topic.row)
+        assert topic.machine is not None, "loaded"
+        subscriptions = topic.machine.state.subscriptions
+        if fan_out is None or subscriptions is None:
+            return None
+        plan(command, fan_out, now_ms, one_by_one=topic.options.duplicate_window_ms is not None)
+        asleep = {}
+        for row in rows_of(command):
+            options = fan_out.options_of(row)
+            slot = slots.get(row)
+            if slot is not None:
+                if slot.subscriptions is not subscriptions:
+                    self._of[row] = subscriptions
+                    self._adopt(slot, subscriptions)
+                if slot.options is not options:
+                    slot.follow(options)
+            else:
+                self._of[row] = subscriptions
+            if slot is None or slot.machine is None:
+                asleep[row] = options
+        return asleep
+
+    def _adopt(self, slot: Slot, subscriptions: Subscriptions) -> None:
+        slot.subscriptions = subscriptions
+        if slot.machine is not None:
+            subscriptions.note(slot.row, slot.machine.state.size_bytes)
+
+
+def _sends(command: w.Input) -> Iterator[c.Enqueue]:
+    if isinstance(command, c.Enqueue):
+        yield command
+    elif isinstance(command, c.Transact):
+        yield from (part for part in command.commands if isinstance(part, c.Enqueue))
