@@ -22,7 +22,7 @@ from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Writes
-from partibus.partition.runtime.reading import read
+from partibus.partition.runtime.queries import read
 from partibus.store.sqlite.owner import Owner
 from partibus.store.sqlite.store import SQLiteStore
 

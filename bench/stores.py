@@ -21,7 +21,7 @@ from partibus.message import Message, pack
 from partibus.node.host import AsyncioHost
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import BODY_COLUMNS, Store, StoreError, Writes
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send

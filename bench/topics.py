@@ -24,7 +24,7 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.host import Timer
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.sqlite.owner import Owner
 from partibus.store.sqlite.store import SQLiteStore
 from partibus.testing.simulated_topic import SimulatedFanOut, SimulatedSubscribers, everything

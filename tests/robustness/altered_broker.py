@@ -90,10 +90,10 @@ def forgets_locks() -> None:
 
 def denies_what_was_executed() -> None:
     """Who takes a store over says that the last owner has done nothing of what it left unanswered."""
-    from partibus.partition.runtime.runtime import StoreRuntime
+    from partibus.partition.runtime.store_runtime import StoreRuntime
 
     def deny(runtime: Any, asker: str, requests: Any, found: Callable[[Any], None]) -> None:
-        runtime._tenure._host.call_soon(lambda: found(dict.fromkeys(requests)))
+        runtime._lifecycle._host.call_soon(lambda: found(dict.fromkeys(requests)))
 
     _replace(StoreRuntime, "find_executed", deny)
 

@@ -19,7 +19,7 @@ from partibus.forwarding.pump import Pump
 from partibus.message import Message
 from partibus.partition.core import enqueue, hand_out, sweeps
 from partibus.partition.core.events import Event
-from partibus.partition.core.inbound import new_ones
+from partibus.partition.core.forwarding import new_ones
 from partibus.partition.core.journal import record
 from partibus.partition.core.lane import Lane
 from partibus.partition.core.state import PartitionState

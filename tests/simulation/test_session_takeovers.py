@@ -20,7 +20,7 @@ from partibus.partition.protocol.keys import subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store
 from partibus.partition.runtime import executed
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.session_source import Resuming, SessionSource

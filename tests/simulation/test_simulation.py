@@ -31,9 +31,9 @@ from partibus.partition.protocol.ports import Store, Writes
 from partibus.partition.protocol.replies import Accepted, Granted
 from partibus.partition.runtime import commits, loading
 from partibus.partition.runtime.commit_queue import CommitQueue
-from partibus.partition.runtime.reading import read
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Slot
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.faulty import FaultSource
 from partibus.testing.invariants import BrokenPromise
 from partibus.testing.simulation import Simulation

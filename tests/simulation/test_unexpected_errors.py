@@ -20,8 +20,8 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.partition.runtime.slot import Slot
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.invariants import BrokenPromise
 from partibus.testing.simulated_host import SimulatedHost, Timeline

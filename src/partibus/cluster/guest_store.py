@@ -12,7 +12,7 @@ from partibus.cluster.wire import Ask, Condition, Dropped, decode_options, value
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.runtime.answers import OnReply
+from partibus.partition.runtime.dispatcher import OnReply
 from partibus.routing.store_access import StoreAccess
 
 if TYPE_CHECKING:

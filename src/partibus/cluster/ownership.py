@@ -15,7 +15,7 @@ from partibus.cluster.handshake import Identity
 from partibus.cluster.store_facts import facts_of
 from partibus.partition.protocol.host import Host
 from partibus.partition.protocol.ports import Store
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
 
 OpenStore = Callable[[int], Store]

@@ -43,7 +43,7 @@ from partibus.limits import PeerLimits
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.runtime.answers import OnReply
+from partibus.partition.runtime.dispatcher import OnReply
 from partibus.partition.runtime.executed import OnFound
 from partibus.routing.store_access import CAN_WAIT, StoreRoute
 from partibus.throttling.allocator import Ask as CreditAsk

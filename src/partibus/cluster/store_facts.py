@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 
 
 def facts_of(runtime: StoreRuntime) -> dict[str, Any]:

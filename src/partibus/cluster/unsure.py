@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.runtime.answers import OnReply
+from partibus.partition.runtime.dispatcher import OnReply
 from partibus.partition.runtime.executed import answer_of
 from partibus.routing.store_access import StoreRoute, memory_of
 

@@ -11,7 +11,7 @@ from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.store_access import StoreAccess
 

@@ -12,7 +12,7 @@ has got. So does it when the source has forgotten that something was forwarded, 
 again. A partition that can't take anything holds up the others only when its messages fill the pump's window.
 
 A pump lives as long as the source's store is in use here. There may be another one at a broker that has lost the store
-and does not know it; see `partition.core.outbound` for why that does no harm.
+and does not know it; see `partition.core.forwarding` for why that does no harm.
 """
 
 import struct

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from partibus.clock import ManualClock
 from partibus.node.idle import IdleQueues
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 
 _LOOK_S = 0.001
 """How often to look whether loads and commits have ended. Nobody moves a clock where a millisecond counts."""

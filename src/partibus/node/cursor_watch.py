@@ -17,8 +17,8 @@ from partibus.namespace.namespaces import Namespaces
 from partibus.partition.protocol.commands import Inspect
 from partibus.partition.protocol.generations import count_positions
 from partibus.partition.protocol.replies import CursorInfo, Inspected
-from partibus.partition.runtime.answers import OnReply
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.dispatcher import OnReply
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.arrivals import end_of, passed_over_in
 from partibus.routing.partitions import PartitionHandle
 

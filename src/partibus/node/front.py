@@ -41,7 +41,7 @@ from partibus.node.unit_watch import UnitWatch
 from partibus.partition.core.meters import Meters
 from partibus.partition.protocol.host import Host
 from partibus.partition.protocol.ports import Store
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.rehearsals import Rehearsals, to_plain
 from partibus.routing.store_access import StoreAccess

@@ -46,7 +46,7 @@ from partibus.node.stored_time import stored_time
 from partibus.node.telemetry import Telemetry
 from partibus.node.tls import make_context, prepare_certificate
 from partibus.partition.protocol.ports import Store
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.opening import Opener
 from partibus.store.owner import Owner as StoreOwner
 from partibus.store.sqlite.directory import lock_data_directory

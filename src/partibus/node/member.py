@@ -38,7 +38,7 @@ from partibus.node.settings import Ports, settings_from_plain
 from partibus.node.stored_time import stored_time
 from partibus.node.telemetry import Telemetry
 from partibus.partition.protocol.ports import Store, StoreError
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.opening import Opener, StorePlace
 from partibus.store.owner import Owner as StoreOwner
 

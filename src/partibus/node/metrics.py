@@ -28,7 +28,7 @@ from partibus.partition.core.meters import COMMITTED, PARTITION_NUMBERS, TALLIED
 from partibus.partition.protocol.commands import Inspect
 from partibus.partition.protocol.keys import KIND_BITS, SubqueueKind
 from partibus.partition.protocol.replies import Inspected
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from partibus.node.telemetry import Telemetry
 from partibus.node.tls import prepare_certificate
 from partibus.partition.protocol.fan_out import FanOut
 from partibus.partition.protocol.ports import Store, StoreError
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.opening import Opener, StorePlace, find_stores, open_each
 from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import lock_data_directory

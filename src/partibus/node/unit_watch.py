@@ -25,7 +25,7 @@ from partibus.namespace.broker import Broker
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.tiers import Tier
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.units.asked import Asked
 from partibus.units.load import LOOKS, Load
 from partibus.units.scaling import Scaling

@@ -27,7 +27,7 @@ from partibus.partition.protocol.commands import (
 )
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.replies import Failed, refused
-from partibus.partition.runtime.answers import OnReply
+from partibus.partition.runtime.dispatcher import OnReply
 from partibus.routing.partitions import PartitionHandle
 
 LATE_MAX = 5_000

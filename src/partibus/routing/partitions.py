@@ -15,8 +15,8 @@ from partibus.errors import (
 from partibus.partition.protocol.commands import Command, Enqueue, Inspect, Outcome, Settle, Tick
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.replies import CursorHeld, Failed, ReceiveRefused, Refused
-from partibus.partition.runtime.answers import OnReply
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.dispatcher import OnReply
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
 
 

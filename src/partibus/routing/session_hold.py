@@ -4,7 +4,7 @@ from typing import Any
 
 from partibus.partition.protocol.commands import AcceptSession, CancelAccept, ReleaseSession
 from partibus.partition.protocol.replies import ReceiveRefused, SessionAccepted
-from partibus.partition.runtime.answers import OnReply
+from partibus.partition.runtime.dispatcher import OnReply
 from partibus.routing.partitions import Numbers, PartitionHandle
 
 

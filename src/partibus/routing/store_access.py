@@ -24,7 +24,7 @@ from partibus.partition.protocol.commands import (
 from partibus.partition.protocol.host import Timer
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.replies import Failed, refused
-from partibus.partition.runtime.answers import OnReply
+from partibus.partition.runtime.dispatcher import OnReply
 from partibus.partition.runtime.executed import OnFound
 
 CAN_WAIT: frozenset[type] = frozenset((Settle, RenewLocks, RenewSession, ReleaseSession))

@@ -36,8 +36,8 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, StoreError
-from partibus.partition.runtime.answers import OnReply
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.dispatcher import OnReply
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.slots import partition_for_key
 from partibus.store.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore

@@ -24,7 +24,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import EntryRow, Store, Writes
-from partibus.partition.runtime.reading import read
+from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Slot
 from partibus.testing.answer_lockstep import NEVER, AnswerLockstep, Demand, Pending
 from partibus.testing.cursor_lockstep import KINDS, CursorLockstep, check_fates

@@ -19,7 +19,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import DueRows, EntryState, Writes
-from partibus.partition.runtime.reading import read
+from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.topic import plan, publishes
 from partibus.store.memory import MemoryStore

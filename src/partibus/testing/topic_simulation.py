@@ -19,7 +19,7 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.faulty import NO_FAULTS, FaultSource
 from partibus.store.memory import MemoryDisk
 from partibus.testing import invariants as i

@@ -10,7 +10,7 @@ from partibus.limits import PeerLimits
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import StoreError
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers
 from partibus.routing.store_access import StoreRoute
 from partibus.testing.simulated_host import SimulatedHost

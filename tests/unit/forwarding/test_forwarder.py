@@ -10,7 +10,7 @@ import pytest
 
 from partibus.forwarding.forwarder import Forwarder
 from partibus.namespace.namespaces import Namespaces
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 
 ROW = 7
 

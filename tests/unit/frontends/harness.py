@@ -50,7 +50,7 @@ from partibus.namespace.sas import make_token
 from partibus.node.options import partition_options
 from partibus.partition.protocol.fan_out import FanOut
 from partibus.partition.protocol.ports import Store, StoreError, Writes
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.arrivals import Arrivals
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.store.memory import MemoryDisk, MemoryStore

@@ -18,7 +18,7 @@ from partibus.node.host import READERS, WRITERS, AsyncioHost
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.sqlite import Owner, SQLiteStore, StoreSettings
 
 STORES = 16

@@ -14,7 +14,7 @@ from partibus.limits import Limits
 from partibus.node.settings import Settings
 from partibus.node.stored_time import stored_time
 from partibus.partition.protocol.ports import StoreError, Writes
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.store.opening import CheckTime, Opener, find_stores
 from partibus.store.owner import Owner

@@ -11,7 +11,7 @@ from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Writes
-from partibus.partition.runtime.reading import read
+from partibus.partition.runtime.queries import read
 from partibus.store.memory import MemoryStore
 
 ROW = 7

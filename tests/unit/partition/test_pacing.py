@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from partibus.limits import StoreLimits
-from partibus.partition.runtime.commit_queue import CommitQueue
-from partibus.partition.runtime.pacing import CommitPacing
+from partibus.partition.runtime.commit_queue import CommitPacing, CommitQueue
 
 LIMITS = StoreLimits(hold_ms=2.0, hold_operations=8, lazy_ms=20.0)
 

@@ -18,8 +18,8 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store
-from partibus.partition.runtime.runtime import StoreRuntime
 from partibus.partition.runtime.slot import Slot
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.simulated_host import SimulatedHost, Timeline
 
@@ -232,7 +232,7 @@ def test_a_deleted_partition_and_a_lost_store_count_no_longer() -> None:
         broker.send(row, 4)
     broker.runtime.drop(0, lambda _: None)
     assert len(broker.residency) == 4
-    broker.runtime._tenure.fail(RuntimeError("the disk is gone"))
+    broker.runtime._lifecycle.fail(RuntimeError("the disk is gone"))
     assert len(broker.residency) == 0
     assert broker.residency.size_bytes == 0
     broker.rest()

@@ -17,7 +17,7 @@ from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, StoreError, StoreFull, Writes
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import PartitionHandle
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.simulated_host import IO_MS_MAX, SimulatedHost, Timeline

@@ -304,7 +304,7 @@ def test_store_is_asked_after_a_restart_until_two_batches_are_committed() -> Non
 
 
 def test_rows_that_memory_has_no_room_for_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partibus.partition.core.sink_memory.IDS_MAX", 4)
+    monkeypatch.setattr("partibus.partition.core.sink.IDS_MAX", 4)
     partition = OnePartition()
     for request in range(6):
         put(partition, request, 2 * request, 2 * request + 1)

@@ -18,7 +18,7 @@ from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS, SHARED_BODY
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import EntryState, Snapshot, Store, StoreError, Writes
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.invariants import body_of, name_in
 from partibus.testing.simulated_host import SimulatedHost, Timeline

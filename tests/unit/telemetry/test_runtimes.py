@@ -15,7 +15,7 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol.notes import COMPLETE, DELIVER, FULL, LOCK_LOST, OPERATIONS, SEND, Note, Refusal
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, StoreError, Writes
-from partibus.partition.runtime.runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.simulated_host import SimulatedHost, Timeline
 

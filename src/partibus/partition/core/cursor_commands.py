@@ -4,7 +4,7 @@ from partibus.partition.core.cursor_answers import end_of, find, held_by, moved,
 from partibus.partition.core.cursors import CURSORS_MAX, Cursor, Cursors
 from partibus.partition.core.events import CursorDropped, CursorSet
 from partibus.partition.core.exclusive import is_going_on, let_go, locked, pause, take
-from partibus.partition.core.outbound import forwards
+from partibus.partition.core.forwarding import forwards
 from partibus.partition.core.retention import begin_clearing, cursors_of
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step

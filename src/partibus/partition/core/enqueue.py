@@ -6,8 +6,7 @@ from itertools import islice
 from partibus.message import Message
 from partibus.partition.core.duplicates import DuplicateIds, Waiting, id_of
 from partibus.partition.core.events import Enqueued, IdsRemembered, NumbersTaken
-from partibus.partition.core.inbound import new_ones
-from partibus.partition.core.outbound import take_transfers
+from partibus.partition.core.forwarding import new_ones, take_transfers
 from partibus.partition.core.publish import publish, schedule
 from partibus.partition.core.sink import Sinks
 from partibus.partition.core.state import PartitionState

@@ -3,10 +3,10 @@
 from operator import attrgetter
 
 from partibus.partition.core.dead_letter import dead_letter_used_up, expire, is_expired, is_used_up
+from partibus.partition.core.forwarding import barrier, forwards, take_over
 from partibus.partition.core.lane import Demand, Lane
 from partibus.partition.core.lock_table import LockBatch, by_lock
 from partibus.partition.core.locks import lock
-from partibus.partition.core.outbound import barrier, forwards, take_over
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER

@@ -13,11 +13,11 @@ from partibus.partition.core.cursor_commands import advance_cursor, close_cursor
 from partibus.partition.core.deferred import receive_deferred
 from partibus.partition.core.enqueue import commit_sink, enqueue, next_screened, screen, take_numbers
 from partibus.partition.core.exclusive import end_leases, refuses
+from partibus.partition.core.forwarding import forwarded, forwards_no_longer
 from partibus.partition.core.hand_out import cancel_receive, lock_reserved, receive, return_reserved, serve
 from partibus.partition.core.loaded import loaded
 from partibus.partition.core.loads import inspect, peek, read_ahead
 from partibus.partition.core.locks import renew_locks, tick
-from partibus.partition.core.outbound import forwarded, forwards_no_longer
 from partibus.partition.core.publish import arrive
 from partibus.partition.core.residency import Cold
 from partibus.partition.core.session_locks import (

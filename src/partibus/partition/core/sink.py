@@ -10,9 +10,10 @@ that a batch which was committed can still be repeated: a driver that is lost ma
  batch 2 ids      └── ...             commit 2: ids of batch 1 go
 ```
 
-Whether a row is stored is asked of the store, once for all commands that wait. They wait in line, so that two attempts
-at the same rows can't pass each other. Where memory has all ids of a sink (`partition.core.sink_memory`) rows that
-are surely new pass without a question: nearly all are.
+The store is asked whether rows are stored, once for all commands that wait. They wait in line, so that two attempts at
+the same rows can't pass each other. Where memory has all ids of a sink, rows that are surely new pass without a
+question: nearly all are. Memory has all ids from some batch on: from the first, if the store had none when the sink was
+first used here.
 """
 
 from collections import deque
@@ -20,10 +21,91 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from partibus.message import Message
 from partibus.partition.core.events import SinkCommitted, SinkIdsForgotten, SinkIdsKept
-from partibus.partition.core.sink_memory import SinkMemory
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import SINK_ENDS, CommitSink, Enqueue
 from partibus.partition.protocol.load_requests import SinkCount, SinkLoad
+
+IDS_MAX = 32_768
+"""Of all sinks of a partition: 3 MB. With more the store is asked again, until two more batches are committed."""
+
+
+ID_BYTES = 110
+"""Memory of one: its bytes and its place in a set."""
+
+
+class _Ids:
+    """Of one sink."""
+
+    __slots__ = ("batches", "first", "newest", "oldest")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        """Ids of this batch and later ones are here."""
+        self.oldest = 0
+        """Ids of earlier batches than this are not in the store."""
+        self.newest = 0
+        self.batches: dict[int, set[bytes]] = {}
+
+
+class SinkMemory:
+    """Of one partition."""
+
+    __slots__ = ("_count", "_sinks")
+
+    def __init__(self) -> None:
+        self._sinks: dict[int, _Ids] = {}
+        self._count = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the ids."""
+        return ID_BYTES * self._count
+
+    def has(self, sink: int) -> bool:
+        """Something is known of the sink: `begin` was called, and its ids have not all been forgotten since."""
+        return sink in self._sinks
+
+    def begin(self, sink: int, first: int) -> None:
+        """The store has no ids of that batch of the sink, or later ones. ``first`` 0: it has none at all."""
+        self._sinks[sink] = _Ids(first)
+
+    def lacks(self, sink: int, ids: Sequence[bytes]) -> bool:
+        """True: the sink has none of them, and they are all different. False says nothing."""
+        known = self._sinks.get(sink)
+        if known is None or known.oldest < known.first or len(set(ids)) < len(ids):
+            return False
+        return all(batch.isdisjoint(ids) for batch in known.batches.values())
+
+    def add(self, sink: int, batch: int, ids: Sequence[bytes]) -> None:
+        """They are in the store with the next commit, as those of that batch."""
+        known = self._sinks.get(sink)
+        if known is None:
+            return
+        known.newest = max(known.newest, batch)
+        if batch < known.first:
+            return
+        kept = known.batches.setdefault(batch, set())
+        self._count -= len(kept)
+        kept.update(ids)
+        self._count += len(kept)
+        if self._count > IDS_MAX:
+            for other in self._sinks.values():
+                if other.batches:
+                    other.batches.clear()
+                    other.first = other.newest + 1
+            self._count = 0
+
+    def forget(self, sink: int, batch: int) -> None:
+        """The store has no ids of that batch and earlier ones any more."""
+        known = self._sinks.get(sink)
+        if known is None:
+            return
+        known.oldest = max(known.oldest, batch + 1)
+        for old in [one for one in known.batches if one <= batch]:
+            self._count -= len(known.batches.pop(old))
+        if known.newest <= batch:
+            del self._sinks[sink]
+
 
 LOOKED_UP_MAX = 8_192
 """With so many ids a load looks no more up; those of one command are looked up together in any case."""

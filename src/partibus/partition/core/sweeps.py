@@ -13,8 +13,8 @@ from partibus.partition.core.cursor_answers import held_by
 from partibus.partition.core.cursors import NOWHERE
 from partibus.partition.core.dead_letter import dead_letter_used_up, expire, is_used_up
 from partibus.partition.core.events import Moved, Updated
+from partibus.partition.core.forwarding import forwards, to_the_end
 from partibus.partition.core.lane import Lane
-from partibus.partition.core.outbound import forwards, to_the_end
 from partibus.partition.core.publish import publish_due
 from partibus.partition.core.retention import cursors_of
 from partibus.partition.core.state import PartitionState, entry_of

@@ -1,7 +1,7 @@
 """Generations of a store: stretches of its history in which each number is given out once.
 
 A store that is put back from a copy gives numbers out again. Another store that keeps the highest position it has got
-from there (`partition.core.inbound`), and a reader that keeps how far it has read, would take new messages for
+from there (`partition.core.forwarding`), and a reader that keeps how far it has read, would take new messages for
 known ones. So a store that goes back in time begins a generation, with an id of its own and numbers far above those of
 the generation before:
 

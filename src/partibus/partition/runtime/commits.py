@@ -25,12 +25,11 @@ from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.host import Host
 from partibus.partition.protocol.ports import StoreError, StoreFull, Writes
-from partibus.partition.runtime.answers import Answers
-from partibus.partition.runtime.commit_queue import CommitQueue, Waiter
-from partibus.partition.runtime.commit_schedule import CommitSchedule
+from partibus.partition.runtime.commit_queue import CommitQueue, CommitSchedule, Waiter
+from partibus.partition.runtime.dispatcher import ReplyDispatcher
 from partibus.partition.runtime.executed import ExecutedNotes
+from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.slot import Slot
-from partibus.partition.runtime.tenure import Tenure
 
 _HANDS_OUT = (r.Granted, r.Locked, r.DeferredGranted, r.SessionAccepted)
 """Replies after which a client holds messages or a session."""
@@ -41,11 +40,11 @@ class Commits:
 
     def __init__(
         self,
-        tenure: Tenure,
+        lifecycle: StoreLifecycle,
         host: Host,
         clock: Clock,
         limits: StoreLimits,
-        answers: Answers,
+        answers: ReplyDispatcher,
         meters: Meters,
         slots: Mapping[int, Slot],
         *,
@@ -61,7 +60,7 @@ class Commits:
         """Express messages that only memory has (D18)."""
         self.meter = CommitMeter(meters.elapsed_s)
         self.recorder = None if meters.recorder is None else meters.recorder.of_store()
-        self._tenure = tenure
+        self._lifecycle = lifecycle
         self._host = host
         self._clock = clock
         self._keeps_time = isinstance(clock, SystemClock)
@@ -103,18 +102,18 @@ class Commits:
         try:
             self._start()
         except Exception as error:  # noqa: BLE001 (it fails this store and no other)
-            self._tenure.broke(error, "the begin of a commit", of_commit=self.queue.under_way is not None)
+            self._lifecycle.broke(error, "the begin of a commit", of_commit=self.queue.under_way is not None)
 
     def _start(self) -> None:
         self.schedule.started()
-        queue, tenure = self.queue, self._tenure
-        store, generation = tenure.store, tenure.generation
+        queue, lifecycle = self.queue, self._lifecycle
+        store, generation = lifecycle.store, lifecycle.generation
         if queue.under_way is not None or store is None:
             return
-        if tenure.is_closing:
+        if lifecycle.is_closing:
             self._write_behind()
         if not queue.is_pending:
-            tenure.end()
+            lifecycle.end()
             return
         if queue.pending.executed:
             self.executed.date(queue.pending, self._clock.now_ms())
@@ -125,18 +124,18 @@ class Commits:
         self.schedule.begun()
 
         def committed(result: Any) -> None:
-            if generation != tenure.generation:  # a load failed meanwhile; it could not be closed under a commit
-                tenure.discard(store)
+            if generation != lifecycle.generation:  # a load failed meanwhile; it could not be closed under a commit
+                lifecycle.discard(store)
             elif isinstance(result, BaseException):
                 self.meter.failures += 1
-                tenure.fail(result, of_commit=True)
+                lifecycle.fail(result, of_commit=True)
             else:
                 try:
                     self._note(writes, result)
                     self._end()
                 except Exception as error:  # noqa: BLE001 (it fails this store and no other)
                     is_told = self.queue.under_way is not writes
-                    self._tenure.broke(error, "the end of a commit", of_commit=not is_told, executed=not is_told)
+                    self._lifecycle.broke(error, "the end of a commit", of_commit=not is_told, executed=not is_told)
 
         self._host.write(lambda: self.meter.timed(lambda: store.commit(writes)), committed)
 
@@ -158,10 +157,10 @@ class Commits:
         queue = self.queue
         passing = queue.end()
         # First of all: they are answered whatever fails here.
-        for call, value in passing if self._tenure.is_held else self._without_locks(passing):
+        for call, value in passing if self._lifecycle.is_held else self._without_locks(passing):
             self._answers.put(call, value)
         self.express.written(queue.durable)
-        if self._tenure.is_closing:
+        if self._lifecycle.is_closing:
             self.start()
         elif queue.is_pending:
             self.schedule.plan()
@@ -175,14 +174,14 @@ class Commits:
         same messages: the rows of the locks were not all in the commit. Other replies tell of what is durable, deleted
         messages among them, and leave. The store then fails, which tells every receiver.
         """
-        why = self._tenure.trouble or ""
+        why = self._lifecycle.trouble or ""
         kept: list[Waiter] = []
         for call, value in passing:
             if not isinstance(value, _HANDS_OUT) or not value.lock_id:
                 kept.append((call, value))
             elif not isinstance(value, r.Granted):
                 kept.append((call, r.Failed(value.request, None, False, why)))
-        self._host.call_soon(self._tenure.check_held)
+        self._host.call_soon(self._lifecycle.check_held)
         return kept
 
     def go_on(self) -> None:
@@ -190,7 +189,7 @@ class Commits:
         if self.queue.pending.dropped_partitions:  # dropped while there was no store to tell
             self.start()
         else:
-            self._tenure.end()
+            self._lifecycle.end()
 
     def fail(self, error: BaseException, why: str, *, of_commit: bool) -> bool:
         """The store has failed: give up all that is not durable, and have who waits for it told. Whether a commit is

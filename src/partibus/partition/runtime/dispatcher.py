@@ -16,7 +16,7 @@ from partibus.partition.protocol import replies as r
 OnReply = Callable[[Any], None]
 
 
-class Answers:
+class ReplyDispatcher:
     """Requests and receivers by number, and replies on their way."""
 
     __slots__ = ("_call_soon", "_delivering", "_outbox", "_receivers", "_requests", "breaks")

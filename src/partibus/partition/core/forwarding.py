@@ -1,17 +1,12 @@
-"""A sub-queue whose messages go on to another entity (D15): what the machine grants to whom forwards them.
+"""Forwarding at both ends: strictly ordered grants at the source, and marks of known positions at the destination."""
 
-The destination drops what it has got already by a mark that only rises, so a forwarded sub-queue is handed out strictly
-in order of position: nothing that was passed over may come back behind the mark. So nothing is granted beyond what
-somebody else still holds (from the time before the entity forwarded), and what comes back from a delay gets a new
-position at the end. Nothing expires: whether a message was forwarded already only the destination could say, and its
-time goes on there.
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import islice
 
-One forwarder counts, the last that came: what its predecessor had reserved is granted again. The predecessor may still
-be sending; the destination's mark makes that harmless, and its word about reservations is not heard any more.
-"""
-
+from partibus.message import Message
 from partibus.partition.core.dead_letter import dead_letter, with_reason
-from partibus.partition.core.events import Enqueued, Moved
+from partibus.partition.core.events import Enqueued, MarkRaised, Moved
 from partibus.partition.core.lane import Lane
 from partibus.partition.core.lock_table import by_lock
 from partibus.partition.core.state import PartitionState
@@ -123,3 +118,20 @@ def to_the_end(state: PartitionState, subqueue: Subqueue, entries: list[Entry], 
     step.events.append(Moved(subqueue.kind, subqueue.kind, pairs))
     active = [new for _, new in pairs]
     state.arrive(subqueue.kind, active, sum([entry.size_bytes for entry in active]), step)
+
+
+def new_ones(state: PartitionState, command: Enqueue, ids: Iterator[bytes | None] | None, step: Step) -> list[Message]:
+    """The messages that have not come before; they count as come from now on. ``ids``, one for each message of the
+    command, are passed over with the others."""
+    assert command.origin is not None, "forwarded"
+    source, positions = command.origin
+    mark = state.inbound_marks.get(source, 0)
+    known = bisect_right(positions, mark)
+    if known < len(positions):
+        state.inbound_marks[source] = positions[-1]
+        step.events.append(MarkRaised(source, positions[-1]))
+    if not known:  # the usual case
+        return command.messages
+    if ids is not None:
+        next(islice(ids, known - 1, None), None)
+    return command.messages[known:]

@@ -17,7 +17,6 @@ from typing import Any, Final
 from partibus.clock import Clock
 from partibus.limits import StoreLimits
 from partibus.partition.core.deadlines import Deadlines
-from partibus.partition.core.forwards import Forwards
 from partibus.partition.core.machine import Partition
 from partibus.partition.core.meters import Meters
 from partibus.partition.core.residency import ColdPartitions
@@ -31,17 +30,15 @@ from partibus.partition.protocol.host import Host
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, StoreFull
-from partibus.partition.runtime.answers import Answers, OnReply, given_back
-from partibus.partition.runtime.backlog import Backlog, needs_room
 from partibus.partition.runtime.commits import Commits, described, is_unconfirmed
+from partibus.partition.runtime.dispatcher import OnReply, ReplyDispatcher, given_back
 from partibus.partition.runtime.executed import OnFound
-from partibus.partition.runtime.glance import Glance, Glances
-from partibus.partition.runtime.loading import Loading
-from partibus.partition.runtime.questions import Questions
+from partibus.partition.runtime.forwards import Forwards
+from partibus.partition.runtime.lifecycle import BEING_OPENED, StoreLifecycle
+from partibus.partition.runtime.loading import Backlog, Loading, Waiting, needs_room
+from partibus.partition.runtime.queries import Glance, Glances, StoreQueries
 from partibus.partition.runtime.slot import Slot
-from partibus.partition.runtime.tenure import BEING_OPENED, Tenure
 from partibus.partition.runtime.topic import Topics, publishes
-from partibus.partition.runtime.waiting import Waiting
 
 _DROPPED_MAX: Final = 100_000
 """Rows that were dropped and are remembered: some MB."""
@@ -88,12 +85,12 @@ class StoreRuntime:
         self._call_soon = host.call_soon
         self._dropped: dict[int, None] = {}
         """The last rows that were dropped, an ordered set: who used them may not know yet. No row is given twice."""
-        self._answers = Answers(host.call_soon)
-        self._tenure = Tenure(
+        self._answers = ReplyDispatcher(host.call_soon)
+        self._lifecycle = StoreLifecycle(
             open_store, host, store, lost=self._forget_all, opened=self._go_by_store, closed=self._tell_closed
         )
         self._commits = commits = Commits(
-            self._tenure,
+            self._lifecycle,
             host,
             clock,
             limits,
@@ -104,12 +101,12 @@ class StoreRuntime:
         )
         self._queue, self._schedule, self._recorder = commits.queue, commits.schedule, commits.recorder
         self.executed, self.express, self.meter = commits.executed, commits.express, commits.meter
-        self.questions = Questions(self._tenure, self._slots, self.executed, self.express)
-        self._glances = Glances(self._tenure, clock, self._seen)
+        self.questions = StoreQueries(self._lifecycle, self._slots, self.executed, self.express)
+        self._glances = Glances(self._lifecycle, clock, self._seen)
         self._topics = Topics(subscribers)
         self._backlog = Backlog(limits, self._queue, host.call_soon)
         self._deadlines = Deadlines(host, self.run_due)
-        self._loading = Loading(self._tenure, self._slots, self._topics, meters, self.express)
+        self._loading = Loading(self._lifecycle, self._slots, self._topics, meters, self.express)
         self._waiting = Waiting(
             self._slots,
             self._topics,
@@ -125,47 +122,47 @@ class StoreRuntime:
 
     def open(self) -> None:
         """Open the store; blocks. Raises `StoreError`."""
-        self._tenure.open()
+        self._lifecycle.open()
 
     def begin(self, begun: Callable[[], None], why_not: str = BEING_OPENED) -> None:
-        """See `Tenure.begin`."""
-        self._tenure.begin(begun, why_not)
+        """See `StoreLifecycle.begin`."""
+        self._lifecycle.begin(begun, why_not)
 
     def wake_timed(self) -> None:
         """Find the partitions in which something falls due, once the store is open."""
-        if self._tenure.store is not None and self._wake is not None:
-            self._tenure.read(lambda store: store.timed_partitions(), self._wake)
+        if self._lifecycle.store is not None and self._wake is not None:
+            self._lifecycle.read(lambda store: store.timed_partitions(), self._wake)
 
     def close(self, done: Callable[[], None]) -> None:
         """Commit what is pending, then close the store and call ``done``."""
-        self._tenure.begin_closing(done)
+        self._lifecycle.begin_closing(done)
         if self._queue.under_way is None:
             self._commits.start()
 
     @property
     def store(self) -> Store | None:
         """The store while it is open."""
-        return self._tenure.store
+        return self._lifecycle.store
 
     @property
     def generations(self) -> Sequence[Generation]:
         """Of the store while it is open."""
-        store = self._tenure.store
+        store = self._lifecycle.store
         return () if store is None else store.generations
 
     @property
     def failure(self) -> str | None:
         """Why the store can't be used right now; None when it can."""
-        return self._tenure.failure
+        return self._lifecycle.failure
 
     @failure.setter
     def failure(self, why: str | None) -> None:
-        self._tenure.failure = why
+        self._lifecycle.failure = why
 
     @property
     def trouble(self) -> str | None:
         """Why sends or receives do not work right now; None when both do."""
-        return self._tenure.trouble
+        return self._lifecycle.trouble
 
     @property
     def commits(self) -> int:
@@ -175,7 +172,7 @@ class StoreRuntime:
     @property
     def breaks(self) -> int:
         """How many unexpected exceptions there were since this runtime was made."""
-        return self._tenure.breaks + self._answers.breaks
+        return self._lifecycle.breaks + self._answers.breaks
 
     @property
     def queued(self) -> tuple[int, int]:
@@ -239,12 +236,12 @@ class StoreRuntime:
     ) -> None:
         """Give a command to a partition. ``on_reply`` gets the reply to ``command.request``, perhaps before this
         returns. ``holdable``: its rows may wait a little for company (rows C13, C14)."""
-        tenure = self._tenure
-        tenure.check_held()
+        lifecycle = self._lifecycle
+        lifecycle.check_held()
         if on_reply is not None:
             self._answers.expect(r.request_of(command), on_reply)
-        store = tenure.store
-        if store is None or tenure.failure is not None:
+        store = lifecycle.store
+        if store is None or lifecycle.failure is not None:
             self._refuse(command)
             self._answers.deliver()
             return
@@ -360,7 +357,7 @@ class StoreRuntime:
 
     def run_due(self) -> None:
         """Let every partition whose deadline has passed run out what is due; the clock's hand moves this one too."""
-        self._tenure.check_held()
+        self._lifecycle.check_held()
         now_ms = self._clock.now_ms()
         cold: list[int] = []
         for deadline_ms, row in self._deadlines.due(now_ms):
@@ -379,7 +376,7 @@ class StoreRuntime:
     def catching_up(self) -> bool:
         """Something that has fallen due has not been decided yet: another `run_due` or a load has to come first. False
         while the store can't be used: nothing falls due in partitions that are not there."""
-        if self._tenure.failure is not None or self._tenure.store is None:
+        if self._lifecycle.failure is not None or self._lifecycle.store is None:
             return False
         return self._deadlines.is_due(self._clock.now_ms()) or any(
             slot.machine is None or slot.machine.catching_up for slot in self._slots.values()
@@ -408,7 +405,7 @@ class StoreRuntime:
             self._broke(error, slot, command)
 
     def _broke(self, error: Exception, slot: Slot, command: w.Input) -> None:
-        self._tenure.broke(error, f"{described(command)} of partition {slot.row}")
+        self._lifecycle.broke(error, f"{described(command)} of partition {slot.row}")
 
     def _decide(self, slot: Slot, command: w.Input, holdable: bool) -> None:
         machine = slot.machine
@@ -446,9 +443,9 @@ class StoreRuntime:
         for load in step.loads:
             number = slot.needed_by(load, queue.durable)
             if number <= queue.durable:
-                self._run_load((slot, load, self._tenure.generation))
+                self._run_load((slot, load, self._lifecycle.generation))
                 continue
-            queue.wait(number, self._run_load, (slot, load, self._tenure.generation))
+            queue.wait(number, self._run_load, (slot, load, self._lifecycle.generation))
             if number == queue.number:
                 self._schedule.add(waited_for=True, holdable=False)
         deadline_ms = machine.next_deadline_ms()
@@ -474,7 +471,7 @@ class StoreRuntime:
         self.wake_timed()
 
     def _forget_all(self, error: BaseException, of_commit: bool) -> bool:
-        """The store has failed: see `Tenure`. Requests that still wait for a load have done nothing yet."""
+        """The store has failed: see `StoreLifecycle`. Requests that still wait for a load have done nothing yet."""
         if self._failed is not None:
             self._failed()
         self._backlog.release()  # nothing is in the way of who uses other stores besides
@@ -523,7 +520,7 @@ class StoreRuntime:
 
     def _run_load(self, request: tuple[Slot, w.Load, int]) -> None:
         slot, load, generation = request
-        if self._tenure.store is None or generation != self._tenure.generation:
+        if self._lifecycle.store is None or generation != self._lifecycle.generation:
             return
 
         def found(answer: w.Loaded) -> None:

@@ -27,7 +27,7 @@ BEING_OPENED: Final = "the store is being opened"
 T = TypeVar("T")
 
 
-class Tenure:
+class StoreLifecycle:
     """One store, while this broker has it. All on the loop, but `open`."""
 
     def __init__(

@@ -1,0 +1,237 @@
+"""Queries to a store besides commands to its partitions: counts, executed requests, loads, looks at cold partitions.
+
+A cold look answers questions about a partition that is not in memory without loading it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from partibus.clock import Clock
+from partibus.partition.core.express import Express, Pool
+from partibus.partition.core.machine import Partition
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.ports import EntryRow, EntryState, FateRow, Store
+from partibus.partition.runtime.executed import ExecutedNotes, OnFound, known_of
+from partibus.partition.runtime.lifecycle import StoreLifecycle
+from partibus.partition.runtime.slot import Slot
+
+
+class StoreQueries:
+    """Of one store, about partitions in use or not. Whoever asks is called back once, never before the call returns."""
+
+    __slots__ = ("_executed", "_express", "_lifecycle", "_slots")
+
+    def __init__(
+        self, lifecycle: StoreLifecycle, slots: Mapping[int, Slot], executed: ExecutedNotes, express: Pool
+    ) -> None:
+        """``slots``: the partitions in use, by row; ``express``: what they have unwritten."""
+        self._lifecycle = lifecycle
+        self._slots = slots
+        self._executed = executed
+        self._express = express
+
+    def find_filled(self, rows: list[int], found: Callable[[list[int] | None], None]) -> None:
+        """Tell which of these partitions hold anything, without loading them; None when the store could not say."""
+
+        def sized(sizes: Mapping[int, int] | None) -> None:
+            if sizes is None:
+                found(None)
+                return
+            filled = {row for row, size_bytes in sizes.items() if size_bytes}
+            filled.update(row for row, _ in self._unwritten())
+            found([row for row in rows if row in filled])
+
+        self._lifecycle.ask(lambda store: store.load_sizes(rows), sized, vital=True)
+
+    def count_messages(self, most: int, counted: Callable[[Mapping[int, tuple[int, int]] | None], None]) -> None:
+        """Tell what waits in the store, by sub-queue key, as of its last commit, and in memory only: see
+        `Store.load_counts`. None when the store could not say."""
+        self._lifecycle.ask(
+            lambda store: store.load_counts(most),
+            lambda found: counted(None if found is None else self._with_unwritten(found)),
+        )
+
+    def find_timed(self, found: Callable[[list[int] | None], None]) -> None:
+        """Tell in which partitions something falls due: see `Store.timed_partitions`. None when the store could not
+        say."""
+        self._lifecycle.ask(lambda store: store.timed_partitions(), found)
+
+    def find_cursors(self, most: int, found: Callable[[list[int] | None], None]) -> None:
+        """Tell which partitions have cursors: see `Store.cursor_partitions`. None when the store could not say."""
+        self._lifecycle.ask(lambda store: store.cursor_partitions(most), found)
+
+    def find_executed(self, asker: str, requests: Sequence[int], found: OnFound) -> None:
+        """See `partibus.routing.store_access.Remembers`."""
+        forgets = self._executed.forgets
+        self._lifecycle.ask(
+            lambda store: store.load_executed(asker),
+            lambda notes: found(None if notes is None else known_of(requests, notes, forgets=forgets)),
+        )
+
+    def _with_unwritten(self, counts: Mapping[int, tuple[int, int]]) -> Mapping[int, tuple[int, int]]:
+        found = dict(counts)
+        for row, express in self._unwritten():
+            key = subqueue_key(row, SubqueueKind.ACTIVE)
+            messages, size_bytes = found.get(key, (0, 0))
+            found[key] = (messages + len(express.unwritten), size_bytes + express.size_bytes)
+        return found
+
+    def _unwritten(self) -> Iterator[tuple[int, Express]]:
+        """Rows of partitions with messages in memory only. Thousands are in use; nearly always none has any."""
+        if not self._express.messages:
+            return
+        for row, slot in self._slots.items():
+            if slot.machine is not None and (express := slot.machine.state.express) is not None and express.unwritten:
+                yield row, express
+
+
+RANGE_ENTRIES_MAX = 16_384
+"""Of one `ReadRange`: some 3 MB of small messages, which a reader decodes at once."""
+
+
+def read(store: Store, row: int, load: w.Load) -> Any:
+    """Do a load; blocks."""
+    match load:
+        case w.PageLoad():
+            return store.load_page(
+                subqueue_key(row, load.kind), load.from_pos, load.max_entries, load.max_bytes, load.session
+            )
+        case w.BodyLoad():
+            return store.load_bodies(load.bodies)
+        case w.SweepLoad():
+            return _read_for_sweep(store, subqueue_key(row, load.kind), load)
+        case w.DeferredLoad():
+            return store.load_sequences(subqueue_key(row, load.command.kind), load.command.sequences)
+        case w.ScheduledCount():
+            return store.count_due(subqueue_key(row, SubqueueKind.ACTIVE), EntryState.SCHEDULED)
+        case w.SessionScan():
+            return store.scan_sessions(subqueue_key(row, SubqueueKind.ACTIVE), load.after, load.max_sessions)
+        case w.SessionStateLoad():
+            return store.load_session_state(row, load.session)
+        case w.SessionResume():
+            return store.load_sequences(subqueue_key(row, SubqueueKind.ACTIVE), load.sequences)
+        case w.SessionListLoad():
+            wanted = load.command
+            return store.list_sessions(
+                subqueue_key(row, SubqueueKind.ACTIVE), wanted.skip, wanted.top, wanted.updated_after_ms
+            )
+        case w.DuplicateLoad():
+            return store.find_duplicates(row, load.first_bucket, load.ids)
+        case w.DuplicateScan():
+            return store.scan_duplicates(row, load.after, load.max_ids)
+        case w.SinkLoad():
+            count = store.count_sink_ids(row, load.sink, c.SINK_ENDS) if load.counts else None
+            return store.find_sink_ids(row, load.sink, load.ids) if count != 0 else set(), count
+        case w.SinkCount():
+            return store.count_sink_ids(row, load.sink, load.batch)
+        case w.PeekLoad():
+            return store.peek(
+                subqueue_key(row, load.kind), load.from_sequence, load.max_entries, load.max_bytes, load.session
+            )
+        case w.RangeLoad():
+            asked = load.command
+            return store.read_range(
+                subqueue_key(row, load.kind), asked.from_pos, load.end_pos, RANGE_ENTRIES_MAX, asked.max_bytes,
+                finished=asked.finished,
+            )  # fmt: skip
+        case w.FatesLoad():
+            most = min(load.command.most, RANGE_ENTRIES_MAX)
+            return store.load_fates(subqueue_key(row, load.command.kind), load.command.from_number, most)
+        case w.ClearLoad():
+            return _read_for_janitor(store, subqueue_key(row, load.kind), load)
+
+
+def _read_for_sweep(store: Store, subqueue: int, load: w.SweepLoad) -> Any:
+    sweep = load.sweep
+    if isinstance(sweep, w.DueSweep):
+        return store.load_due(subqueue, sweep.state, sweep.until_ms, load.max_entries, load.max_bytes)
+    if isinstance(sweep, w.Consume):
+        return store.scan(subqueue, sweep.from_pos, sweep.to_pos, load.max_entries)
+    if isinstance(sweep, c.CancelScheduled):
+        return store.load_sequences(subqueue, sweep.sequences)
+    return store.load_page(subqueue, 0, load.max_entries, load.max_bytes, sweep.session)
+
+
+def _read_for_janitor(
+    store: Store, subqueue: int, load: w.ClearLoad
+) -> tuple[list[tuple[EntryRow, int]], list[FateRow]]:
+    rows = store.scan(subqueue, load.from_pos, load.to_pos, load.most) if load.from_pos < load.to_pos else []
+    fates = [] if load.fates_from is None else store.load_fates(subqueue, load.fates_from, load.most)
+    return rows, fates
+
+
+AT_ONCE = 64
+"""Partitions in one turn of a reader: some 10 ms, so that who wants messages meanwhile waits for no more."""
+
+
+class Glance(NamedTuple):
+    """One partition that is asked."""
+
+    row: int
+    options: PartitionOptions
+    command: c.Inspect
+    subscriptions: Sequence[int]
+    """Rows of a topic's subscriptions: its size is theirs, too."""
+
+
+class Glances:
+    """The partitions of one store that are to be looked at, some at a time."""
+
+    __slots__ = ("_asked", "_clock", "_lifecycle", "_looking", "_seen")
+
+    def __init__(
+        self, lifecycle: StoreLifecycle, clock: Clock, seen: Callable[[Sequence[tuple[Glance, r.Inspected]]], None]
+    ) -> None:
+        """``seen`` gets what some of them hold, in the order in which they were asked."""
+        self._lifecycle = lifecycle
+        self._clock = clock
+        self._seen = seen
+        self._asked: list[Glance] = []
+        self._looking = False
+
+    def add(self, glance: Glance) -> None:
+        """Look at one more; the store is open."""
+        self._asked.append(glance)
+        if not self._looking:
+            self._look()
+
+    def clear(self) -> None:
+        """The store is lost: who asked is told by who takes the answers."""
+        self._asked.clear()
+        self._looking = False
+
+    def _look(self) -> None:
+        asked, self._asked = self._asked[:AT_ONCE], self._asked[AT_ONCE:]
+        self._looking = bool(asked)
+        if not asked:
+            return
+        generation, now_ms = self._lifecycle.generation, self._clock.now_ms()
+
+        def seen(inspected: list[r.Inspected]) -> None:
+            self._seen(list(zip(asked, inspected, strict=True)))
+            if generation == self._lifecycle.generation:
+                self._look()
+
+        self._lifecycle.read(lambda store: look(store, asked, now_ms), seen)
+
+
+def look(store: Store, asked: Sequence[Glance], now_ms: int) -> list[r.Inspected]:
+    """What the partitions hold as of the last commit, in the order in which they are asked. Blocks; changes nothing.
+    Raises `StoreError`."""
+    return [_look(store, one, now_ms) for one in asked]
+
+
+def _look(store: Store, asked: Glance, now_ms: int) -> r.Inspected:
+    partition = Partition(asked.row, asked.options, store.load_partition(asked.row))
+    if asked.subscriptions and partition.state.subscriptions is not None:
+        partition.state.subscriptions.begin(store.load_sizes(asked.subscriptions))
+    step = partition.handle(asked.command, now_ms)
+    for load in step.loads:
+        if isinstance(load, w.ScheduledCount):
+            step = partition.handle(w.Loaded(load, read(store, asked.row, load)), now_ms)
+    (inspected,) = (reply for reply in step.replies if isinstance(reply, r.Inspected))
+    return inspected
