@@ -1,8 +1,9 @@
-"""The one clock object that everything which keeps deadlines is handed (D26).
+"""The clock that every component with deadlines receives (D26).
 
-Times are wall-clock milliseconds since 1970, UTC: deadlines are persisted and outlive the process. Within a process
-time must not jump when somebody sets the machine's clock, and must go on while the machine sleeps; hence wall time at
-start plus the boot-time clock. Only `SystemClock.catch_up` moves it, forward, to where the machine's clock is by now.
+Times are wall-clock milliseconds since 1970, UTC: deadlines are persisted and outlive the process. Within a process,
+time must not jump when an operator sets the machine's clock, and it must advance while the machine sleeps. The clock is
+therefore the wall time at start plus the boot-time clock. Only `SystemClock.catch_up` moves it, and only forward to the
+machine's current time.
 """
 
 import time
@@ -13,15 +14,15 @@ NS_PER_MS = 1_000_000
 
 
 class Clock(Protocol):
-    """What the time is. Never goes backwards."""
+    """A clock that never goes backwards."""
 
     def now_ms(self) -> int:
-        """Wall-clock ms since 1970."""
+        """Return the wall-clock time in ms since 1970."""
         ...
 
 
 def _boot_time_ns() -> int:
-    """Counts while the machine sleeps, where the platform has such a clock."""
+    """Return the time since boot; it includes sleep where the platform has such a clock."""
     return time.clock_gettime_ns(_BOOT_CLOCK)
 
 
@@ -29,7 +30,7 @@ _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """Wall time at construction plus the boot-time clock."""
+    """The wall time at construction plus the boot-time clock."""
 
     __slots__ = ("_moving", "_start_ns")
 
@@ -38,12 +39,15 @@ class SystemClock:
         self._moving = Lock()
 
     def now_ms(self) -> int:
-        # As `_boot_time_ns`, in line: it is asked more than once for each message.
+        # The same as `_boot_time_ns`, inlined because this runs more than once for each message.
+        """Return the wall-clock time in ms since 1970."""
         return (self._start_ns + time.clock_gettime_ns(_BOOT_CLOCK)) // NS_PER_MS
 
     def catch_up(self, seen_ms: int) -> bool:
-        """Jump to a time that the machine's clock has reached, and go on from there; False when it is there already.
-        Any thread."""
+        """Jump forward to a time that the machine's clock has reached; return False if already there.
+
+        Safe to call from any thread.
+        """
         with self._moving:
             behind_ns = seen_ms * NS_PER_MS - self._start_ns - _boot_time_ns()
             if behind_ns <= 0:
@@ -53,7 +57,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Stands still until told to advance: tests, simulation, ``--clock manual``."""
+    """A clock that stands still until `advance` is called, for tests, simulation and ``--clock manual``."""
 
     __slots__ = ("_now_ms",)
 
@@ -61,10 +65,14 @@ class ManualClock:
         self._now_ms = start_ms
 
     def now_ms(self) -> int:
+        """Return the time that the last `advance` set, in ms since 1970."""
         return self._now_ms
 
     def advance(self, ms: int) -> int:
-        """Moves on by ``ms`` and answers the new time. ValueError when negative: time never goes back."""
+        """Advance by ``ms`` and return the new time.
+
+        Raises ValueError when ``ms`` is negative, because time never goes back.
+        """
         if ms < 0:
             raise ValueError(f"a clock can't be advanced by {ms} ms: give 0 or more")
         self._now_ms += ms

@@ -1,9 +1,9 @@
-"""Files that survive the loss of power, and what may be believed of a file after a failed sync.
+"""Files that survive the loss of power, and the state of a file after a failed sync.
 
 A failed sync means that the kernel could not write some pages. Linux reports that once, then counts those pages as
 clean: the cache keeps them, the disk does not have them, and a second sync succeeds without writing them (PostgreSQL
-calls this "fsyncgate"). So after a failed sync only two things may be believed: bytes that an earlier sync has covered,
-and bytes that were written again and then synced.
+calls this "fsyncgate"). So after a failed sync a process can rely only on two kinds of bytes: those that an earlier
+sync has covered, and those that it has written again and then synced.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 LOG_SUFFIX: Final = "-wal"
-"""Of the write-ahead log that SQLite keeps beside a database."""
+"""The suffix of the write-ahead log that SQLite keeps beside a database."""
 
 _HEADER_BYTES: Final = 32
 _FRAME_HEADER_BYTES: Final = 24
@@ -30,8 +30,8 @@ def sync_directory(directory: Path) -> None:
 def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Give a file new content, durably.
 
-    Readers, also those after a crash, see the old content or the new one. Raises `OSError`; then the old content may
-    be back after a crash.
+    Readers, also those after a crash, see the old content or the new one. Raises `OSError`; in that case the old
+    content may return after a crash.
     """
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
@@ -46,12 +46,12 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
 def rewrite(database: Path, file: int) -> None:
     """Write the frames of a SQLite log, and the database pages that they name, again and sync them.
 
-    SQLite believes each frame whose checksum is right. After a failed sync the cache may have such a frame and the
-    disk not; a commit that is put behind it would be lost with the power. A checkpoint that goes on after a failed
-    sync takes the pages that it copied before for written. The process that saw the sync fail may have ended, so each
-    opening calls this. A store that was closed in order has no log.
+    SQLite trusts each frame whose checksum is right. After a failed sync the cache may hold such a frame while the disk
+    does not. A power loss would then lose a commit written behind it. A checkpoint that continues after a failed sync
+    assumes that the pages it copied before are written. The process that saw the sync fail may have ended, so each
+    opening calls this. A store that was closed properly has no log.
 
-    The caller has a write transaction open and excludes checkpoints, so that nobody else writes. ``file`` is a
+    The caller has a write transaction open and excludes checkpoints, so that there is no other writer. ``file`` is a
     descriptor of the database. The caller keeps it open for as long as it uses the database: SQLite's locks belong to
     the process, and end when the process closes any descriptor of the file. Raises `OSError`.
     """
@@ -77,9 +77,9 @@ def rewrite(database: Path, file: int) -> None:
 
 
 def _frames(log: int, salts: bytes, page_bytes: int) -> tuple[int, set[int]]:
-    """Find the end of the frames that the header vouches for, and the pages that they name.
+    """Find the end of the frames that the header covers, and the pages that they name.
 
-    Frames behind that end were written before the log started over.
+    Frames behind that end were written before the log restarted.
     """
     size = os.fstat(log).st_size
     end, pages = _HEADER_BYTES, set[int]()

@@ -1,8 +1,8 @@
-"""The one list of errors that the core answers with.
+"""The list of all errors that the core can raise.
 
-Each front end owns a table from these kinds to its own codes, checked against `REQUEST_ERRORS` for completeness, so no
-protocol's names appear here. Whether the same request may succeed when repeated is a property of the kind:
-``retriable``. A text names the thing, its value, the bound and the next step.
+Each front end owns a table from these kinds to its own codes, so no protocol's names appear here. The table is checked
+against `REQUEST_ERRORS` for completeness. Each kind has the property ``retriable``: whether the same request may
+succeed when repeated. An error text names the thing, its value, the bound and the next step.
 
 Errors travel between brokers (D3), so each keeps its constructor's arguments in ``args`` and can be pickled.
 """
@@ -12,18 +12,18 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 SHOWN_MAX = 120
-"""Characters of a foreign value that an error text repeats."""
+"""The longest part of a foreign value that an error text repeats, in characters."""
 NUMBERS_SHOWN_MAX = 5
-"""Sequence numbers that an error text lists."""
+"""The largest number of sequence numbers that an error text lists."""
 
 
 def moment(at_ms: float) -> str:
-    """A time of the broker's clock for people."""
+    """Format a time of the broker's clock for people."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds").replace("+00:00", " UTC")
 
 
 def shown(value: object) -> str:
-    """A value from outside as an error text shows it: its ``repr``, cut at `SHOWN_MAX` characters."""
+    """Format a foreign value for an error text: its ``repr``, cut at `SHOWN_MAX` characters."""
     text = repr(value[: SHOWN_MAX + 1] if isinstance(value, str | bytes) else value)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
@@ -32,7 +32,7 @@ class PartibusError(Exception):
     """Base of all errors that partibus raises on purpose."""
 
     retriable: ClassVar[bool] = False
-    """True when the same request may succeed later without anything else being changed."""
+    """Whether the same request may succeed later without any other change."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class PartibusError(Exception):
 
 
 class EntityNotFound(PartibusError):
-    """The request names an entity that does not exist (any more)."""
+    """Error for a request that names an entity that does not exist."""
 
     def __init__(self, name: str) -> None:
         # Two client libraries look for exactly this phrase to tell a missing entity from a broken connection.
@@ -55,7 +55,7 @@ class EntityNotFound(PartibusError):
 
 
 class EntityExists(PartibusError):
-    """An entity of that name is already there; names differ by more than case."""
+    """Error for the creation of an entity whose name is taken. Names that differ only by case are the same name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"The messaging entity '{name}' already exists. Use another name, or update it.")
@@ -64,7 +64,7 @@ class EntityExists(PartibusError):
 
 
 class EntityChanged(PartibusError):
-    """The entity is no more what the caller has seen and wants to change."""
+    """Error for a change to an entity that has changed since the caller read it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -76,14 +76,14 @@ class EntityChanged(PartibusError):
 
 
 class InvalidOperation(PartibusError):
-    """The operation is not allowed on this entity or with this combination of properties."""
+    """Error for an operation that this entity or this combination of properties does not allow."""
 
 
 class ArgumentError(PartibusError):
-    """A value that the caller gave is malformed or out of bounds.
+    """Error for a value from the caller that is malformed or out of bounds.
 
-    ``field`` is the caller's name of the value, ``bound`` says what is allowed, ``next_step`` what to do about it where
-    the bound alone does not say so.
+    ``field`` is the caller's name of the value. ``bound`` says what is allowed. ``next_step`` says how to correct the
+    value where the bound alone does not say so.
     """
 
     def __init__(self, field: str, value: object, bound: str, next_step: str = "") -> None:
@@ -96,7 +96,7 @@ class ArgumentError(PartibusError):
 
 
 class MessageTooLarge(PartibusError):
-    """A message, or an atomic batch of them, is larger than the entity takes."""
+    """Error for a message, or an atomic batch of messages, that is larger than the entity's limit."""
 
     def __init__(self, name: str, size_bytes: int, size_max_bytes: int, what: str = "message") -> None:
         super().__init__(
@@ -111,7 +111,7 @@ class MessageTooLarge(PartibusError):
 
 
 class QuotaExceeded(PartibusError):
-    """Something is full and stays full until someone makes room."""
+    """Error for a full resource, which stays full until a client or operator makes room."""
 
     def __init__(self, thing: str, quota: int, unit: str, next_step: str) -> None:
         super().__init__(f"{thing} is at its quota of {quota} {unit}. {next_step}")
@@ -121,7 +121,7 @@ class QuotaExceeded(PartibusError):
 
 
 class MessageLockLost(PartibusError):
-    """The lock under which a message was to be settled or renewed is not held any more (expired, settled, unknown)."""
+    """Error for settling or renewing under a message lock that has expired, is settled or is unknown."""
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(
@@ -133,7 +133,7 @@ class MessageLockLost(PartibusError):
 
 
 class MessageNotFound(PartibusError):
-    """Sequence numbers that name no message which the request could be about."""
+    """Error for sequence numbers that match no message the request could apply to."""
 
     def __init__(self, name: str, what: str, numbers: Sequence[int]) -> None:
         listed = ", ".join(str(number) for number in numbers[:NUMBERS_SHOWN_MAX])
@@ -147,7 +147,7 @@ class MessageNotFound(PartibusError):
 
 
 class SessionLockLost(PartibusError):
-    """The session under whose lock something was to be done is not held (any more) by who asks."""
+    """Error for an operation under a session lock that the caller does not hold."""
 
     def __init__(self, name: str, session: str | None = None) -> None:
         which = "the session" if session is None else f"the session {shown(session)}"
@@ -161,7 +161,7 @@ class SessionLockLost(PartibusError):
 
 
 class SessionCannotBeLocked(PartibusError):
-    """Somebody else holds the session."""
+    """Error for a session that another receiver holds."""
 
     def __init__(self, name: str, session: str) -> None:
         super().__init__(
@@ -174,7 +174,7 @@ class SessionCannotBeLocked(PartibusError):
 
 
 class ReadExclusively(PartibusError):
-    """Nobody receives from the sub-queue now: a cursor reads it alone (row D3)."""
+    """Error for receiving from a sub-queue that a cursor reads exclusively (row D3)."""
 
     def __init__(self, name: str, cursor: str, until_ms: float) -> None:
         super().__init__(
@@ -189,7 +189,7 @@ class ReadExclusively(PartibusError):
 
 
 class CursorHeld(PartibusError):
-    """Another cursor reads the sub-queue alone, so this one can't."""
+    """Error for a cursor on a sub-queue that another cursor reads exclusively."""
 
     def __init__(self, name: str, cursor: str, until_ms: float) -> None:
         super().__init__(
@@ -203,7 +203,7 @@ class CursorHeld(PartibusError):
 
 
 class CursorLost(PartibusError):
-    """There is no such cursor (any more), or its exclusive lease has ended."""
+    """Error for a cursor that does not exist or whose exclusive lease has ended."""
 
     def __init__(self, name: str, cursor: str, reason: str) -> None:
         super().__init__(f"Nothing was done for the cursor {shown(cursor)} of '{name}': {reason}.")
@@ -213,7 +213,7 @@ class CursorLost(PartibusError):
 
 
 class TransactionUnknown(PartibusError):
-    """No transaction of that id is open on the connection."""
+    """Error for a transaction id that is not open on the connection."""
 
     def __init__(self, transaction_id: bytes) -> None:
         super().__init__(
@@ -224,7 +224,7 @@ class TransactionUnknown(PartibusError):
 
 
 class TransactionRolledBack(PartibusError):
-    """Nothing of the transaction was done, and nothing will be."""
+    """Error for a transaction that was rolled back: no operation of it took effect or will."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"The transaction is rolled back: {why}")
@@ -233,7 +233,7 @@ class TransactionRolledBack(PartibusError):
 
 
 class TransactionTimedOut(PartibusError):
-    """The transaction was open for too long, so nothing of it was done, and nothing will be."""
+    """Error for a transaction that was open for too long: no operation of it took effect or will."""
 
     def __init__(self, duration_ms: int) -> None:
         super().__init__(
@@ -245,7 +245,7 @@ class TransactionTimedOut(PartibusError):
 
 
 class EntityDisabled(PartibusError):
-    """The entity's Status does not allow this direction."""
+    """Error for an operation in a direction that the entity's Status does not allow."""
 
     def __init__(self, name: str, status: str) -> None:
         super().__init__(f"The messaging entity '{name}' has Status {status}. Set Status to Active to use it again.")
@@ -255,30 +255,35 @@ class EntityDisabled(PartibusError):
 
 
 class Unauthorized(PartibusError):
-    """No valid claim, or one without the right or the resource that the operation needs. The text never holds a key."""
+    """Error for a missing or invalid claim, or one that lacks the right or the resource.
+
+    The text never holds a key.
+    """
 
 
 class ServerBusy(PartibusError):
-    """Throttled or over a bound of load; nothing was executed."""
+    """Error for a request that was throttled or exceeded a load bound. The broker executed no part of it."""
 
     retriable = True
 
 
 class StoreUnavailable(PartibusError):
-    """A messaging store or the catalog can't be used right now; nothing was executed."""
+    """Error for a messaging store or catalog that is unavailable. The broker executed no part of the request."""
 
     retriable = True
 
 
 class OutcomeUnknown(PartibusError):
-    """The request may or may not have been executed. A sender repeats it under the same message id; repeating a
-    settlement is harmless."""
+    """Error for a request that may or may not have been executed.
+
+    A sender repeats it under the same message id. Repeating a settlement is harmless.
+    """
 
     retriable = True
 
 
 class Unsupported(PartibusError):
-    """Something that the service has and this version does not, refused by its name."""
+    """Error for a feature that the service has and this version lacks. The text names the feature."""
 
     def __init__(self, thing: str, next_step: str) -> None:
         super().__init__(f"{thing} is not supported by this version. {next_step}")
@@ -288,13 +293,13 @@ class Unsupported(PartibusError):
 
 
 class Timeout(PartibusError):
-    """The caller's own time limit passed before there was an answer."""
+    """Error for a request that got no answer within the caller's own time limit."""
 
     retriable = True
 
 
 class InternalError(PartibusError):
-    """A bug or an unforeseen failure on our side, kept to the request that met it."""
+    """Error for a bug or an unforeseen failure in the broker, limited to the request that met it."""
 
     retriable = True
 
@@ -326,15 +331,18 @@ REQUEST_ERRORS: tuple[type[PartibusError], ...] = (
     Timeout,
     InternalError,
 )
-"""Every kind that a request can be answered with: what a front end's table must cover."""
+"""Every kind that can answer a request. A front end's table must cover all of them."""
 
 
 class StartError(PartibusError):
-    """Serving can't begin: what is on disk or in the settings is refused. No front end ever sees one."""
+    """Error for files or settings that keep the process from starting. It never reaches a front end."""
 
 
 class UnusableFile(StartError):
-    """A file in the data directory is corrupt, newer than this version, or readable by others; it was not changed."""
+    """Error for a file in the data directory that is corrupt, too new, or readable by other users.
+
+    The broker does not change such a file.
+    """
 
     def __init__(self, path: str, reason: str, next_step: str) -> None:
         super().__init__(f"{path}: {reason}. {next_step}")

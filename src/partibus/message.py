@@ -1,18 +1,18 @@
-"""The neutral message: the sections of an AMQP message, kept as the bytes they came in (D4).
+"""The protocol-neutral message: the sections of an AMQP message, kept as the bytes received (D4).
 
 Every front end makes one of these at ingress and every store keeps its *stored form*, one byte string:
 
 ```text
 prefix (21 bytes)   version, flags, priority, annotation count, ttl ms, lengths of the three sections that follow
-annotations         pairs of the message-annotations map that the sender gave, without those the broker writes; of a
-                    forwarded message also what it keeps of the entity that it comes from
+annotations         pairs of the message-annotations map from the sender, without those that the broker writes;
+                    a forwarded message also keeps some of the entity that it comes from
 properties          whole section 0x73, or nothing
 application props   whole section 0x74, or nothing
 rest                body sections and footer
 ```
 
-So a delivery is the prefix's few numbers, two freshly written sections (header, annotations) and one slice; replacing
-the application properties touches nothing else; and nothing is decoded that nobody asks for.
+A delivery consists of the prefix's few numbers, two freshly written sections (header, annotations) and one slice.
+Replacing the application properties leaves all other parts unchanged. The broker decodes a section only on demand.
 """
 
 from collections.abc import Mapping
@@ -29,12 +29,14 @@ _VERSION = 1
 _DURABLE = 1
 _HAS_TTL = 2
 _WAS_DEAD_LETTER = 8
-"""Its annotations name the entity that it was a dead letter of."""
+"""The flag of a message whose annotations name the entity in which it was a dead letter."""
 _HOP = 16
 _HOPS = 7 * _HOP
-"""Entities that have forwarded it. If there are any, its annotations have the sequence number at the first of them."""
+"""The number of entities that have forwarded the message. Unless it is 0, the annotations hold the sequence number at
+the first of them.
+"""
 
-# For readers of whole ranges, who get stored forms as they are:
+# For readers of whole ranges, which receive stored forms unchanged:
 FORM_VERSION = _VERSION
 HAS_TTL, WAS_DEAD_LETTER, HOPS = _HAS_TTL, _WAS_DEAD_LETTER, _HOPS
 
@@ -43,12 +45,13 @@ _DESCRIPTOR_BYTES = 3
 DEFAULT_PRIORITY = 4
 
 TTL_MAX_MS = 0xFFFFFFFF
-"""The longest that a header can say, 49.7 days. Clients write it for whatever is longer, so it means no limit here: a
-message that was to live a year must not go after seven weeks."""
+"""The longest time to live that a header can hold, 49.7 days. Clients write it for any longer time, so it means no
+limit here: a message with a time to live of a year must not expire after seven weeks.
+"""
 
 
 class Message:
-    """A message on its way in: the stored form and what routing and the partition need to know of it."""
+    """An incoming message: the stored form and the values that routing and the partition need."""
 
     __slots__ = ("data", "message_id", "partition_key", "scheduled_ms", "session_id", "ttl_ms")
 
@@ -63,27 +66,30 @@ class Message:
         scheduled_ms: int | None = None,
     ) -> None:
         self.data = data
-        """Stored form."""
+        """The stored form."""
         self.message_id = message_id
-        """Only on an entity with duplicate detection, where it is a key (rows K7, K10)."""
+        """The message id, set only on an entity with duplicate detection, where it is a key (rows K7, K10)."""
         self.partition_key = partition_key
         self.session_id = session_id
         self.ttl_ms = ttl_ms
-        """Time to live; None: for ever."""
+        """The time to live; None means no limit."""
         self.scheduled_ms = scheduled_ms
-        """When it becomes active, in ms since 1970; None: at once."""
+        """The time at which the message becomes active, in ms since 1970; None means at once."""
 
     @property
     def key(self) -> str | None:
-        """What decides the partition: session id, else partition key, else message id (rows K3, K5, K7)."""
+        """The key that decides the partition: session id, else partition key, else message id (rows K3, K5, K7)."""
         if self.session_id is not None:
             return self.session_id
         return self.partition_key if self.partition_key is not None else self.message_id
 
 
 def id_text(message_id: object) -> str:
-    """A message id as the text that is a key and found again (rows K7, K9). Ids of other types than string are apart
-    from every string by a first character that strings get in front, too, should they begin with it."""
+    """Convert a message id to the text used as a key (rows K7, K9).
+
+    Ids of types other than string begin with a character that sets them apart from strings. A string that begins with
+    that character gets it once more in front.
+    """
     if isinstance(message_id, str):
         return f"\0{message_id}" if message_id.startswith("\0") else str(message_id)
     text = message_id.hex() if isinstance(message_id, bytes) else str(message_id)
@@ -102,7 +108,7 @@ def pack(
     rest: bytes = b"",
     forwarding: int = 0,
 ) -> bytes:
-    """Put the parts of a stored form together. ``forwarding``: as `StoredMessage` gave it."""
+    """Join the parts of a stored form. ``forwarding`` is the value from `StoredMessage`."""
     flags = (_DURABLE if durable else 0) | (_HAS_TTL if ttl_ms is not None else 0) | forwarding
     prefix = _PREFIX.pack(
         _VERSION,
@@ -140,14 +146,14 @@ class StoredMessage:
         self.durable = bool(flags & _DURABLE)
         self.ttl_ms: int | None = ttl_ms if flags & _HAS_TTL else None
         self.forwarding: int = flags & (_HOPS | _WAS_DEAD_LETTER)
-        """What is known of its way through entities; only to be handed on."""
+        """Flags about the message's way through entities, only to be passed on."""
         self.annotations = data[start : start + a]
         self.properties = data[start + a : start + a + p]
         self.application_properties = data[start + a + p : start + a + p + q]
         self.rest = data[start + a + p + q :]
 
     def pack(self) -> bytes:
-        """The stored form again."""
+        """Return the stored form."""
         return pack(
             durable=self.durable,
             priority=self.priority,
@@ -162,7 +168,7 @@ class StoredMessage:
 
 
 def head_of(data: bytes) -> tuple[bytes, bytes, int]:
-    """Annotations (pairs) and properties in a stored form, and how many bytes there are besides them."""
+    """Return the annotations (pairs) and properties of a stored form, and the size of its other parts in bytes."""
     _, _, _, _, _, a, p, _ = _PREFIX.unpack_from(data)
     start = _PREFIX.size
     end = start + a
@@ -170,20 +176,25 @@ def head_of(data: bytes) -> tuple[bytes, bytes, int]:
 
 
 def is_durable(data: bytes) -> bool:
-    """Whether the sender said that a message must be kept, from its stored form: ``durable`` in the header, or
-    ``ForcePersistence`` (row C24)."""
+    """Tell whether the sender asked for durability, from the stored form.
+
+    The sender asks by ``durable`` in the header, or by ``ForcePersistence`` (row C24).
+    """
     return bool(data[1] & _DURABLE)
 
 
 def hops_of(data: bytes) -> int:
-    """How many entities have forwarded a message, from its stored form."""
+    """Return how many entities have forwarded a message, from its stored form."""
     return (data[1] & _HOPS) // _HOP
 
 
 def with_hop(data: bytes, sequence_number: int, dead_letter_source: str | None) -> bytes:
-    """The stored form of a message that an entity forwards. ``sequence_number`` is its number there, which it keeps if
-    that is the first entity. ``dead_letter_source`` names the entity if it was a dead letter there: such a one has no
-    time to live any more, of which it may have died."""
+    """Return the stored form of a message that an entity forwards.
+
+    ``sequence_number`` is the message's number in that entity; the message keeps it if that is the first entity.
+    ``dead_letter_source`` names the entity if the message was a dead letter there. The broker removes the time to live
+    of such a message, because expiry may have dead-lettered it.
+    """
     version, flags, priority, count, ttl_ms, a, p, q = _PREFIX.unpack_from(data)
     pairs = b""
     if not flags & _HOPS:
@@ -204,7 +215,7 @@ _DESTINATION = "x-opt-partibus-destination"
 
 
 def with_destination(data: bytes, name: str) -> bytes:
-    """The stored form of a message that is sent through an entity to the one of this name (section 3.7)."""
+    """Return the stored form of a message sent through an entity to the one of this name (section 3.7)."""
     version, flags, priority, count, ttl_ms, a, p, q = _PREFIX.unpack_from(data)
     pair = _encoded_pair(_DESTINATION, name)
     prefix = _PREFIX.pack(version, flags, priority, count + 1, ttl_ms, a + len(pair), p, q)
@@ -212,8 +223,10 @@ def with_destination(data: bytes, name: str) -> bytes:
 
 
 def without_destination(data: bytes) -> tuple[str, bytes]:
-    """The name that `with_destination` has put in, and the stored form as it was. Raises `DecodeError` or ValueError
-    for another one."""
+    """Return the name that `with_destination` inserted, and the original stored form.
+
+    Raises `DecodeError` or ValueError for a stored form without such a name.
+    """
     version, flags, priority, count, ttl_ms, a, p, q = _PREFIX.unpack_from(data)
     key, start = decode(data, _PREFIX.size)
     name, end = decode(data, start)
@@ -228,22 +241,22 @@ def _encoded_pair(key: str, value: object) -> bytes:
 
 
 def ttl_of(data: bytes) -> int | None:
-    """The time to live in a stored form, in ms; None: for ever."""
+    """Return the time to live in a stored form, in ms; None means no limit."""
     _, flags, _, _, ttl_ms, _, _, _ = _PREFIX.unpack_from(data)
     return lifetime_ms(ttl_ms) if flags & _HAS_TTL else None
 
 
 def lifetime_ms(ttl_ms: int | None) -> int | None:
-    """How long a message lives that has this ttl in its header, in ms; None: for ever."""
+    """Return the lifetime in ms of a message with this ttl in its header; None means no limit."""
     return None if ttl_ms == TTL_MAX_MS else ttl_ms
 
 
 def with_application_properties(data: bytes, changes: Mapping[str, object]) -> bytes:
-    """A stored form with these application properties set; everything else stays as it was, to the byte."""
+    """Return a stored form with these application properties set; all other bytes stay the same."""
     stored = StoredMessage(data)
     properties: dict[object, object] = {}
     if stored.application_properties:
-        # Checked at ingress; should a stored row be damaged all the same, only its properties are lost.
+        # The properties were checked at ingress. If a stored row is damaged nevertheless, only its properties are lost.
         with suppress(DecodeError):
             decoded, _ = decode(stored.application_properties, _DESCRIPTOR_BYTES)
             if isinstance(decoded, dict):
@@ -255,7 +268,7 @@ def with_application_properties(data: bytes, changes: Mapping[str, object]) -> b
 # What the broker writes into every delivery -------------------------------------------------------------------------
 
 # Header (0x70) as a list8 of durable, priority (ubyte), ttl (uint or null), first-acquirer (null), delivery-count
-# (uint). Clients need it in every delivery: without it they report no delivery count.
+# (uint). Every delivery needs it: without it clients report no delivery count.
 _HEADER = Struct(">7sBB3sI")
 _HEADER_WITH_TTL = Struct(">7sBBBI2sI")
 _HEADER_START = {True: b"\x00\x53\x70\xc0\x0b\x05\x41", False: b"\x00\x53\x70\xc0\x0b\x05\x42"}
@@ -266,7 +279,7 @@ def _symbol(text: str) -> bytes:
     return b"\xa3" + bytes([len(text)]) + text.encode("ascii")
 
 
-# Message annotations (0x72): one struct per combination of what is present, so that a delivery packs them in one call.
+# Message annotations (0x72): one struct per combination of present values, so that a delivery packs them in one call.
 _START = b"\x00\x53\x72\xd1"
 _TIME = _symbol("x-opt-enqueued-time") + b"\x83"
 _SEQUENCE = _symbol("x-opt-sequence-number") + b"\x81"
@@ -278,7 +291,7 @@ _LOCKED_UNTIL = _symbol("x-opt-locked-until") + b"\x83"
 
 
 class DeliveryEncoder:
-    """Writes the head of deliveries from one sub-queue of one partition.
+    """An encoder for the head of deliveries from one sub-queue of one partition.
 
     ``partition_id`` is None on a plain entity. ``dead_letter_source`` names the entity whose dead-letter sub-queue this
     is. The sequence number on the wire is the partition id in the top 16 bits and the counter below (D9, row P18).
@@ -287,7 +300,7 @@ class DeliveryEncoder:
     __slots__ = ("_arguments", "_count", "_locked", "_sequence_base", "_shown", "_tail", "_unlocked", "_variants")
 
     def __init__(self, partition_id: int | None, dead_letter_source: str | None = None, *, shown: int = 0) -> None:
-        """``shown``: the bits of a stored form's flags that stand for what messages bring along themselves."""
+        """Build an encoder; ``shown`` holds the flags of a stored form about the message's own annotations."""
         self._arguments = (partition_id, dead_letter_source)
         self._shown = shown
         self._variants: dict[int, DeliveryEncoder] = {}
@@ -310,7 +323,7 @@ class DeliveryEncoder:
         self._locked = Struct(f"{_COMMON}{len(tail)}s{len(_LOCKED_UNTIL)}sq")
 
     def sequence_number(self, counter: int) -> int:
-        """The number on the wire."""
+        """Return the sequence number on the wire for a counter."""
         return self._sequence_base | counter
 
     def encode(
@@ -323,8 +336,11 @@ class DeliveryEncoder:
         locked_until_ms: int | None = None,
         state: int = 0,
     ) -> tuple[bytes, bytes, bytes]:
-        """The parts of an encoded message, to be joined: header, annotations up to the sender's, and the rest of the
-        stored form as it is (the sender's annotations come first in it)."""
+        """Return the parts of an encoded message, to be joined.
+
+        The parts are the header, the annotations up to the sender's, and the rest of the stored form unchanged. The
+        sender's annotations come first in that rest.
+        """
         _, flags, priority, annotation_count, ttl_ms, length, _, _ = _PREFIX.unpack_from(data)
         if flags & (_HOPS | _WAS_DEAD_LETTER) != self._shown:
             return self._variant(flags & (_HOPS | _WAS_DEAD_LETTER)).encode(
@@ -353,7 +369,7 @@ class DeliveryEncoder:
         return header, annotations, data[_PREFIX.size :]
 
     def _variant(self, shown: int) -> "DeliveryEncoder":
-        """The encoder for messages that were forwarded."""
+        """Return the encoder for messages that were forwarded."""
         variant = self._variants.get(shown)
         if variant is None:
             variant = self._variants[shown] = DeliveryEncoder(*self._arguments, shown=shown)

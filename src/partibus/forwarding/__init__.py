@@ -1,1 +1,1 @@
-"""Auto-forward: messages of a queue or subscription, or its dead letters, go on to another entity, each once (D15)."""
+"""Auto-forwarding: move messages or dead letters of a queue or subscription to another entity, each once (D15)."""

@@ -1,4 +1,4 @@
-"""Where messages are forwarded to, and what of a stored message decides whether and where it is stored there."""
+"""The destinations of forwarding, and the rules that decide whether and where a message is stored there."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -10,19 +10,19 @@ from partibus.routing.partitions import PartitionHandle
 from partibus.routing.slots import partition_for_key
 
 HOPS_MAX = 4
-"""Entities that a message is passed on by (section 11.1)."""
+"""The largest number of entities that forward a message (section 11.1)."""
 PARTITION_KEY = "x-opt-partition-key"
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
 RUN_BITS = 8
-"""Messages without a key go to the same partition as their neighbours, 256 of them: one command for many."""
+"""The bits of a run: 256 neighbouring messages without a key go to the same partition in one command."""
 
 
 class Destination(NamedTuple):
-    """A queue or topic as it is now."""
+    """The current state of a queue or topic."""
 
     name: str
     partitions: Sequence[PartitionHandle]
-    """The same object as long as it is the same entity."""
+    """The partitions; the same object as long as the entity is the same."""
     can_send: bool
     message_size_max_bytes: int
     requires_session: bool
@@ -30,25 +30,28 @@ class Destination(NamedTuple):
 
 
 Find = Callable[[str], Destination | None]
-"""The destination of that name; None when there is none (any more)."""
+"""A function that returns the destination of a name, or None if there is none."""
 
 
 class Undeliverable(NamedTuple):
-    """Why a message becomes a transfer dead letter: what its application properties say."""
+    """The reason why a message becomes a transfer dead letter, as written to its application properties."""
 
     reason: str
     description: str
 
 
 class Outgoing(NamedTuple):
-    """A message as it leaves, and where to."""
+    """A message to forward, and its destination."""
 
     message: Message
     partition: int
 
 
 def check(name: str, destination: Destination | None) -> Undeliverable | None:
-    """Why nothing can be forwarded there; None when something can. Whether there is room only a partition can say."""
+    """Return why the destination accepts no forwarded messages, or None if it does.
+
+    Only a partition can tell whether it has room.
+    """
     if destination is None:
         return Undeliverable(
             "MessagingEntityNotFound", f"The entity '{name}', to which messages are forwarded, does not exist."
@@ -63,10 +66,10 @@ def check(name: str, destination: Destination | None) -> Undeliverable | None:
 def prepare(
     data: bytes, pos: int, sequence_number: int, dead_letter_source: str | None, turn: int, destination: Destination
 ) -> Outgoing | Undeliverable:
-    """What becomes of a message with the stored form ``data`` at the position ``pos`` of its sub-queue.
+    """Prepare the message with the stored form ``data`` at the position ``pos`` of its sub-queue.
 
-    The answer is the same whoever asks and however often: a partition of the destination knows by the position alone
-    what it has got. ``turn``: the partition that messages without a key begin with.
+    The result depends only on the arguments, so repeated attempts are equal. A partition of the destination recognizes
+    a repeated message by its position alone. ``turn`` is the partition with which messages without a key begin.
     """
     if hops_of(data) >= HOPS_MAX:
         return Undeliverable(
@@ -77,7 +80,10 @@ def prepare(
 
 
 def prepare_transfer(data: bytes, pos: int, turn: int, destination: Destination) -> Outgoing | Undeliverable:
-    """As `prepare`, of a message that its sender has sent through the source: it is there as if sent at once."""
+    """Prepare a message that its sender sent through the source (see `prepare`).
+
+    The destination stores it as if it had been sent there directly.
+    """
     outgoing = _placed(data, pos, turn, destination)
     if isinstance(outgoing, Outgoing):
         scheduled_ms = _annotation(head_of(data)[0], SCHEDULED_TIME)

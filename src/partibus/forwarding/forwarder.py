@@ -1,4 +1,4 @@
-"""All pumps of a broker: one for each sub-queue that forwards, in each partition in use whose store is here."""
+"""All pumps of a broker: one for each forwarding sub-queue of each loaded partition in the broker's stores."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,22 +17,22 @@ from partibus.routing.store_access import StoreAccess
 
 LOOK_AGAIN_MS = 100.0
 LOOKS_MAX = 50
-"""How often a partition's entity is looked for that another broker has just made, or changed."""
+"""The number of attempts to find a partition's entity that another broker has just created or changed."""
 
 
 class Forwarder:
-    """Begins and ends pumps."""
+    """The owner of all pumps, which starts and stops them."""
 
     def __init__(self, namespaces: Namespaces, call_later: CallLater) -> None:
         self._namespaces = namespaces
         self._call_later = call_later
         self._forwarding: dict[int, _Forwarding] = {}
-        """By entity id."""
+        """Forwarding entities by entity id."""
         self._opened: dict[int, StoreRuntime] = {}
-        """Stores to be looked at, together: there may be ten thousand entities."""
+        """Opened stores to be scanned together, because there may be ten thousand entities."""
 
     def opened(self, store_no: int, store: StoreRuntime) -> None:
-        """A store is this broker's and reached by its route: what waits there to be forwarded is."""
+        """Forward the waiting messages of a store that this broker now owns and reaches by its route."""
         if not self._opened:
             self._call_later(0.0, self._look)
         self._opened[store_no] = store
@@ -50,7 +50,7 @@ class Forwarder:
                 self._wake(store_no, store, partitions[store_no])
 
     def _wake(self, store_no: int, store: StoreRuntime, partitions: dict[int, tuple[Queue, int]]) -> None:
-        """Have those of the partitions loaded that hold anything."""
+        """Load the partitions that hold messages."""
 
         def found(rows: list[int] | None) -> None:
             if rows is None:
@@ -61,8 +61,11 @@ class Forwarder:
         store.questions.find_filled(list(partitions), found)
 
     def _load(self, store_no: int, store: StoreRuntime, places: list[tuple[Queue, int]]) -> None:
-        """Have partitions loaded, and look whether they are: nobody answers, and a store that fails in between, or a
-        route that leads elsewhere for a moment, leaves them waiting for somebody to use them."""
+        """Load partitions, and check later whether they are loaded.
+
+        Loading has no reply. A store that fails meanwhile, or a route that briefly leads elsewhere, would leave the
+        partitions unloaded until a client uses them.
+        """
         if store.failure is not None:
             store.when_usable(lambda: self.opened(store_no, store))
             return
@@ -73,12 +76,15 @@ class Forwarder:
             self._call_later(LOOK_AGAIN_MS, lambda: self._load(store_no, store, missing))
 
     def _pumps(self, queue: Queue, index: int) -> bool:
-        """The partition is in use here, or what it holds is not to be forwarded any more."""
+        """Tell whether the partition needs no loading: it is loaded here, or its entity has stopped forwarding."""
         forwarding = self._forwarding.get(queue.entity_id)
         return not targets_of(queue) or (forwarding is not None and forwarding.has(index))
 
     def see(self, store: StoreAccess, row: int, looks: int = LOOKS_MAX, *, transfers: bool = False) -> None:
-        """A partition of a store of this broker is in use, and forwards. ``transfers``: what was sent through it."""
+        """Start the pumps of a loaded partition in a store of this broker.
+
+        ``transfers`` includes the messages that were sent through the partition.
+        """
         if store.failure is not None:
             store.when_usable(lambda: self.see(store, row, transfers=transfers))
             return
@@ -96,21 +102,21 @@ class Forwarder:
         forwarding.see(store, index, transfers=transfers)
 
     def _find_any(self, row: int) -> tuple[Queue, int] | None:
-        """The entity, and the partition's place among its."""
+        """Find the entity of a partition row, and the partition's index in it."""
         queue = self._namespaces.queue_of(row)
         return None if queue is None else (queue, queue.index_of(row))
 
     def _find(self, row: int) -> tuple[Queue, int] | None:
-        """As `_find_any`, of an entity that forwards."""
+        """Find the entity of a partition row as `_find_any` does, but only if it forwards."""
         found = self._find_any(row)
         return found if found is not None and targets_of(found[0]) else None
 
     def forget(self, entity_id: int) -> None:
-        """The entity is deleted."""
+        """Remove a deleted entity."""
         self._forwarding.pop(entity_id, None)
 
     def pump(self, of: Queue, source: Source, target: str | None, on_lost: Callable[[], None]) -> Pump:
-        """One of this entity that has not begun."""
+        """Build a pump for this entity, not yet started."""
         broker = self._namespaces.broker_of(of)
         find = partial(_destination, broker)
         return Pump(source, target, find, broker.numbers, self._call_later, on_lost, broker.tracer)
@@ -123,26 +129,26 @@ class _Forwarding:
         self._forwarder = forwarder
         self._entity = entity
         self._stores: dict[int, StoreAccess] = {}
-        """Partitions in use here, by their place -> their store."""
+        """The stores of the partitions loaded here, by partition index."""
         self._pumps: dict[tuple[int, int], Pump] = {}
-        """By place and kind of sub-queue; one that is being stopped stays until it has."""
+        """The pumps by partition index and kind of sub-queue. A stopping pump stays until it has stopped."""
         self._stopping: set[tuple[int, int]] = set()
         self._sent_through: set[int] = set()
-        """Places of partitions with messages that were sent through them."""
+        """Indexes of the partitions with messages that were sent through them."""
 
     waiting = False
-    """As an `EntityUser`: no receiver."""
+    """Part of `EntityUser`: this user has no receiver."""
 
     def has(self, index: int) -> bool:
-        """The partition of that place is in use here."""
+        """Tell whether the partition of that index is loaded here."""
         return index in self._stores
 
     def see(self, store: StoreAccess, index: int, *, transfers: bool) -> None:
-        """A partition is in use."""
+        """Start the pumps of a loaded partition."""
         if transfers:
             self._sent_through.add(index)
         if self._stores.get(index) is not store:
-            # The store has come (back) here: what a pump had to do with it before is over.
+            # The store has been opened here, possibly again: discard what an earlier pump had in flight to it.
             self._stores[index] = store
             for key in [key for key in self._pumps if key[0] == index]:
                 self._pumps.pop(key).abandon()
@@ -150,7 +156,7 @@ class _Forwarding:
         self._begin(index)
 
     def on_entity_changed(self) -> None:
-        """Other targets, or the end."""
+        """Apply changed targets, or stop when the entity has none."""
         if self._entity.queue.deleted:
             for pump in self._pumps.values():
                 pump.abandon()
@@ -193,14 +199,14 @@ class _Forwarding:
         )
 
     def _ended(self, key: tuple[int, int], pump: Pump) -> None:
-        """A pump has stopped."""
+        """Remove a pump that has stopped."""
         if self._pumps.get(key) is pump:
             del self._pumps[key]
             self._stopping.discard(key)
             self._begin(key[0])
 
     def _lost(self, key: tuple[int, int]) -> None:
-        """The store has failed, or goes to another broker."""
+        """Remove a pump whose store has failed or moves to another broker."""
         self._pumps.pop(key, None)
         store = self._stores.pop(key[0], None)
         if store is not None:
@@ -210,7 +216,7 @@ class _Forwarding:
             store.when_usable(lambda: self._again(store, row, transfers=transfers))
 
     def _again(self, store: StoreAccess, row: int, *, transfers: bool) -> None:
-        """The store can be used again."""
+        """Restart the pumps of a store that is usable again."""
         if targets_of(self._entity.queue):
             self._forwarder.see(store, row)
         if transfers:
@@ -232,13 +238,13 @@ def _destination(broker: Broker, name: str) -> Destination | None:
 
 
 def _generations_of(store: StoreAccess) -> Sequence[Generation]:
-    """The generations of a store that is open here."""
+    """Return the generations of a store that is open here."""
     assert isinstance(store, StoreRuntime), "what is forwarded is in a store of this broker"
     return store.generations
 
 
 def targets_of(queue: Queue) -> dict[int, str]:
-    """Kind of sub-queue -> name of the entity that its messages go on to."""
+    """Return the name of the destination entity for each kind of sub-queue that forwards."""
     options = queue.description.options
     targets: dict[int, str] = {}
     if options.forward_to:

@@ -1,4 +1,4 @@
-"""Moves the messages of one sub-queue of one partition to another entity, each once (D15).
+"""Moving the messages of one sub-queue of one partition to another entity, each once (D15).
 
 ```text
  source partition ──Granted, in order──▶ Pump ──┬─ way 0 ──Enqueue(origin)──▶ destination partition 0
@@ -6,13 +6,14 @@
         └──────────── Forwarded ────────────────┴──────────────── Accepted ◀───────┘
 ```
 
-To each partition of the destination there is one *way* with one batch under way; the next leaves when that is answered.
-What could not be stored, or nobody knows of, is sent again as it was: the destination knows by the positions what it
-has got. So does it when the source has forgotten that something was forwarded, after a crash, and another pump sends it
-again. A partition that can't take anything holds up the others only when its messages fill the pump's window.
+Each partition of the destination has one *way* with one batch in flight; the next batch leaves after the answer. The
+pump resends a batch unchanged when it could not be stored or is in doubt. The destination recognizes repeated messages
+by their positions. This also covers a source that crashed and forgot a completed forward, so that another pump sends
+the messages again. A partition that accepts no messages blocks the others only when its messages fill the pump's
+window.
 
-A pump lives as long as the source's store is in use here. There may be another one at a broker that has lost the store
-and does not know it; see `partition.core.forwarding` for why that does no harm.
+A pump lives as long as the source's store is in use here. Another pump may exist at a broker that has lost the store
+without knowing it; `partition.core.forwarding` explains why that is harmless.
 """
 
 import struct
@@ -52,31 +53,31 @@ from partibus.tracing.tracer import Step, Tracer
 
 WINDOW_ENTRIES = 1_024
 WINDOW_BYTES = 1 << 20
-"""What a pump holds: at 10,000 messages of 1 KiB a second a tenth of a second's."""
+"""The bytes that a pump holds: a tenth of a second at 10,000 messages of 1 KiB a second."""
 RETRY_MS_MIN = 20.0
 RETRY_MS_MAX = 2_000.0
-"""Between two attempts to store what a destination that is full, or lost in between, did not take."""
+"""The longest pause between two attempts to store a batch in a destination that is full or temporarily lost."""
 
 CallLater = Callable[[float, Callable[[], None]], object]
-"""Calls after so many ms."""
+"""A function that calls another one after so many ms."""
 
 
 class Source(NamedTuple):
-    """What is forwarded."""
+    """The sub-queue whose messages a pump forwards."""
 
     store: StoreAccess
     row: int
     kind: int
     options: Callable[[], PartitionOptions]
-    """As they are now."""
+    """A function that returns the current options."""
     name: str
     partition_id: int
     generations: Callable[[], Sequence[Generation]]
-    """Of the store, which is open."""
+    """A function that returns the generations of the store, which is open."""
 
 
 class _Way:
-    """To one partition of a destination."""
+    """The route from a pump to one partition of a destination."""
 
     __slots__ = (
         "index",
@@ -95,25 +96,25 @@ class _Way:
     def __init__(self, target: str, partitions: Sequence[PartitionHandle], index: int) -> None:
         self.target = target
         self.partitions = partitions
-        """Of the destination, which is another one if these are others."""
+        """The partitions of the destination. A different object means a different destination entity."""
         self.index = index
         self.waiting: list[LockToken] = []
         self.messages: list[Message] = []
-        """Of ``waiting``."""
+        """The messages of ``waiting``."""
         self.sent: Enqueue | None = None
         self.tokens: list[LockToken] = []
-        """Of ``sent``."""
+        """The lock tokens of ``sent``."""
         self.maybe_stored = False
-        """``sent`` has left, and nobody knows what became of it."""
+        """Whether ``sent`` has left and its outcome is unknown."""
         self.stalled = False
-        """Somebody calls when there is something to be tried again."""
+        """Whether a pending callback will retry the batch."""
         self.retry_ms = RETRY_MS_MIN
         self.since_ns = 0
-        """When ``sent`` was sent first, for traces."""
+        """The time when ``sent`` was first sent, for traces."""
 
 
 class Pump:
-    """Of one sub-queue of a partition."""
+    """The forwarder of one sub-queue of a partition."""
 
     def __init__(
         self,
@@ -125,8 +126,10 @@ class Pump:
         on_lost: Callable[[], None],
         tracer: Tracer | None = None,
     ) -> None:
-        """``target``: where all messages go; None where each says so itself. ``on_lost``: the source's store can't be
-        used any more, so the pump has ended."""
+        """Build a pump for ``target``, or for the destination that each message names if it is None.
+
+        The pump calls ``on_lost`` when it ends because the source's store is unusable.
+        """
         self.target = target
         self._source = source
         self._find = find
@@ -141,11 +144,11 @@ class Pump:
         self._receiver = 0
 
     def begin(self) -> None:
-        """Begin with what the source has now; what was held before is granted again."""
+        """Start receiving from the source, which grants messages held before again."""
         self._alive = True
         self._generations = self._source.generations()
         self._ways: dict[tuple[str, int], _Way] = {}
-        """By name of the destination and place of the partition."""
+        """The ways by destination name and partition index."""
         self._held = 0
         self._held_bytes: dict[int, int] = {}
         self._bytes = 0
@@ -155,7 +158,7 @@ class Pump:
         self._ask()
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
-        """Give back what has not been sent; call when nothing is under way any more."""
+        """Return all unsent messages; call ``on_stopped`` when no batch is in flight."""
         self._stopped = on_stopped
         self._submit(CancelReceive(0, self._source.kind, self._receiver))
         for way in self._ways.values():
@@ -164,7 +167,7 @@ class Pump:
         self._see_stopped()
 
     def abandon(self) -> None:
-        """The source is gone."""
+        """Stop at once, because the source is unavailable."""
         if self._alive:
             self._alive = False
             self._source.store.unregister(self._receiver)
@@ -176,7 +179,7 @@ class Pump:
         source.store.submit(source.row, source.options(), command, holdable=True)
 
     def _ask(self) -> None:
-        """Keep the window full, without a question for each message."""
+        """Request messages to keep the window full, without one request for each message."""
         if self._stopped is not None:
             return
         room = WINDOW_ENTRIES - self._held - self._asked
@@ -202,8 +205,11 @@ class Pump:
         self._take(reply)
 
     def _wait_for_reader(self, receiver: int) -> None:
-        """A cursor reads the source alone. What is held has gone back; what is sent by now is dropped by its mark when
-        it comes again. The lease may be renewed any number of times, so ask now and then."""
+        """Retry later, because a cursor reads the source exclusively.
+
+        The source has taken back the held messages. The destination's mark drops messages sent by now when they come
+        again. The lease may be renewed any number of times, so the pump retries at intervals.
+        """
         if self._stopped is not None:
             self._see_stopped()
             return
@@ -232,7 +238,7 @@ class Pump:
         self._ask()
 
     def _take_one(self, token: LockToken, entry: Entry) -> _Way | None:
-        """Have a message wait for its turn; None when it can't go on."""
+        """Queue a message on its way; return None when it can't be forwarded."""
         assert entry.data is not None, "granted with its body"
         name, data = self.target, entry.data
         destination: Destination | None = None
@@ -278,14 +284,14 @@ class Pump:
             self._submit(ReturnReserved(self._source.kind, tokens))
 
     def _begin_again(self) -> None:
-        """Forget what is held: the source grants it again to the next receiver."""
+        """Restart without held messages: the source grants them again to the next receiver."""
         self._source.store.unregister(self._receiver)
         self.begin()
 
     # -- to the destination ------------------------------------------------------------------------------------------
 
     def _send(self, way: _Way) -> None:
-        """Send what waits, unless something is under way."""
+        """Send the queued messages, unless a batch is in flight."""
         if way.sent is not None or way.stalled or not way.waiting:
             return
         generation, count = self._of_one_generation(way.waiting)
@@ -297,8 +303,10 @@ class Pump:
         self._attempt(way)
 
     def _of_one_generation(self, waiting: list[LockToken]) -> tuple[Generation, int]:
-        """The generation of the first position, and how many positions from there on are of it: the destination has a
-        mark for each generation."""
+        """Return the generation of the first position, and how many leading positions belong to it.
+
+        The destination has a mark for each generation.
+        """
         generations = self._generations
         generation = generation_of(generations, waiting[0][1])
         if generation is generations[-1]:  # positions ascend
@@ -307,7 +315,7 @@ class Pump:
         return generation, bisect_left(waiting, following.first, key=lambda token: token[1])
 
     def _is_over(self, way: _Way) -> bool:
-        """The pump has ended or begun again since."""
+        """Tell whether the pump has ended or restarted since this way was created."""
         return not self._alive or self._ways.get((way.target, way.index)) is not way
 
     def _attempt(self, way: _Way) -> None:
@@ -329,7 +337,7 @@ class Pump:
             partition.when_usable(lambda: self._attempt(way))
             return
         assert way.sent is not None, "there is something to send"
-        # A command of its own for each attempt: nobody knows who still holds the last one.
+        # Each attempt gets a command of its own: another component may still hold the last one.
         command = Enqueue(self._numbers.next(), way.sent.messages, origin=way.sent.origin)
         way.maybe_stored = True
         partition.submit(command, lambda reply: self._answered(way, reply))
@@ -338,7 +346,8 @@ class Pump:
         if self._is_over(way):
             return
         if not isinstance(reply, Accepted):
-            # Full, lost before it was stored, or nobody knows: the same again, and the destination's mark decides.
+            # The destination is full, was lost before storing, or the outcome is in doubt. Resend: the destination's
+            # mark decides.
             way.maybe_stored = isinstance(reply, Failed) and reply.executed is not False
             way.stalled = True
             self._call_later(way.retry_ms, lambda: self._attempt(way))
@@ -356,7 +365,7 @@ class Pump:
             tracer.record(Step.FORWARD, parent, self._source.name, way.since_ns, details)
 
     def _settle(self, way: _Way, why_not: Undeliverable | None) -> None:
-        """What was sent is stored there, or can't be."""
+        """Settle a batch that the destination has stored or can't accept."""
         tokens, way.tokens, way.sent, way.maybe_stored = way.tokens, [], None, False
         self._held -= len(tokens)
         self._bytes -= sum([self._held_bytes.pop(pos) for _, pos in tokens])
