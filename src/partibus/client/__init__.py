@@ -8,8 +8,8 @@ with connect(connection_string) as client:
         receiver.settle([message])
 ```
 
-For what runs beside a broker: the command line, the load generator, Spark's executors. Applications use the client
-libraries of the service.
+It serves programs that run beside a broker: the command line, the load generator, Spark's executors. Applications use
+the client libraries of the service.
 """
 
 from partibus.client.client import Client, connect

@@ -8,23 +8,25 @@ from partibus.client.client import Client
 from partibus.client.values import items
 
 TIMEOUT_S = 24 * 3600.0
-"""A backup takes as long as it takes; a broker that is gone is noticed by its connection."""
+"""The time limit of a backup: long, because a lost broker shows by its connection."""
 
 
 class BackupInfo(NamedTuple):
-    """A backup that was made."""
+    """A completed backup."""
 
     stores: dict[str, int]
-    """Bytes by name."""
+    """The size in bytes of each store's copy, by store name."""
     left_out: list[str]
-    """Names of stores that are not in it."""
+    """The names of stores that the backup does not contain."""
     is_one_moment: bool
-    """Whether all copies are of one moment."""
+    """Whether all copies show the same moment."""
 
 
 def back_up(client: Client, directory: Path, stores: Sequence[str] = ()) -> BackupInfo:
-    """Have the broker write a backup, of all stores or of some, to a directory of its own machine. Raises the
-    `ClientError` that it answered with."""
+    """Have the broker back up all stores, or some, to a directory of its own machine.
+
+    Raises the `ClientError` of the broker's reply.
+    """
     body: dict[str, object] = {"directory": str(directory)}
     if stores:
         body["stores"] = list(stores)

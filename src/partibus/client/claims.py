@@ -1,4 +1,4 @@
-"""Claims-based security: tokens put to `$cbs`, per audience, and renewed while the client is used."""
+"""Claims-based security: tokens put to `$cbs`, one per audience, and renewed while the client is in use."""
 
 import time
 from typing import Final
@@ -13,11 +13,11 @@ from partibus.namespace.sas import make_token
 _NODE: Final = "$cbs"
 LIFETIME_S: Final = 3600
 _RENEW_BEFORE_S: Final = 600
-"""Left of a token's life when it is renewed; clocks that differ by minutes do no harm."""
+"""The remaining life at which a token is renewed. It tolerates clocks that differ by minutes."""
 
 
 class Claims:
-    """What this connection has been authorised for."""
+    """The claims of one connection."""
 
     def __init__(self, driver: Driver, connection: ConnectionString, namespace: str) -> None:
         self._driver = driver
@@ -25,16 +25,16 @@ class Claims:
         self._namespace = namespace
         self._node: Requester | None = None
         self._renew_at: dict[str, float] = {}
-        """Unix time by audience."""
+        """The Unix time of the next renewal, by audience."""
 
     def ensure(self, path: str, timeout_s: float) -> None:
-        """Authorise for an entity by path ("" for the namespace). Raises `AccessDenied`."""
+        """Authorize for an entity by path ("" for the namespace). Raises `AccessDenied`."""
         audience = self._namespace + path
         if time.time() >= self._renew_at.get(audience, 0):
             self._put(audience, timeout_s)
 
     def renew(self, timeout_s: float) -> None:
-        """Put a new token for every audience whose token nears its end."""
+        """Put a new token for every audience whose token is about to expire."""
         now = time.time()
         for audience, renew_at in list(self._renew_at.items()):
             if now >= renew_at:
@@ -58,5 +58,5 @@ class Claims:
         if not isinstance(status, int) or not 200 <= status < 300:
             description = str(reply.properties.get("status-description") or "")
             raise error_from_status(what, status if isinstance(status, int) else 500, description, None)
-        # A ready-made token can't be renewed; putting it again is harmless, and tells when it has expired.
+        # A ready-made token can't be renewed. Putting it again is harmless, and shows when it has expired.
         self._renew_at[audience] = expires_s - _RENEW_BEFORE_S

@@ -20,27 +20,29 @@ from partibus.client.socket_stream import connect_stream
 from partibus.namespace.connection_string import ConnectionString, parse_connection_string
 
 TIMEOUT_S = 30.0
-"""For every wait that is not given another time."""
+"""The time limit of every wait without a time limit of its own."""
 
 _GOODBYE_S = 2.0
 
-# A broker is trusted more than a stranger: messages may have the 100 MB that the service knows, and a consumer may
-# hold many more messages than a server should keep for one.
+# A broker is more trustworthy than an unknown peer: messages may have the service's 100 MB, and a consumer may hold
+# many more messages than a server should keep for one client.
 _LIMITS = Limits(
     max_message_size=128 << 20, partial_bytes_max=256 << 20, max_unsettled=200_000, pending_bytes_max=4 << 20
 )
 
 
 class Client:
-    """Made by `connect`. Calls block; one thread at a time uses a client and what it opened.
+    """One connection to a broker, made by `connect`.
 
-    Nothing reconnects: after `ConnectionLost` a caller makes a new client, and knows best what to repeat.
+    Calls block. One thread at a time uses a client and the links opened on it.
+
+    The client does not reconnect. After `ConnectionLost` the caller makes a new client and decides what to repeat.
     """
 
     def __init__(self, connection: ConnectionString, container_id: str, timeout_s: float) -> None:
         self.endpoint = endpoint_of(connection)
         self.entity_path = connection.entity_path
-        """The entity that the connection string is for; "" for the namespace."""
+        """The entity that the connection string names; "" for the namespace."""
         self.container_id = container_id
         self.timeout_s = timeout_s
         self._link_numbers = count(1)
@@ -63,8 +65,10 @@ class Client:
         self._driver.upkeep = lambda: self._claims.renew(timeout_s)
 
     def sender(self, entity: str, *, window: int = WINDOW) -> Sender:
-        """A link to send on; at most ``window`` messages are unanswered at a time. Raises `NotFound`,
-        `AccessDenied` and other kinds of `ClientError`."""
+        """Open a link to send on, with at most ``window`` unanswered messages at a time.
+
+        Raises `NotFound`, `AccessDenied` and other kinds of `ClientError`.
+        """
         self._claims.ensure(entity, self.timeout_s)
         return Sender(self._driver, entity, self._link_name(entity), self.timeout_s, window)
 
@@ -77,8 +81,12 @@ class Client:
         session: str | NextSession | None = None,
         session_wait_s: float = 0.0,
     ) -> Receiver:
-        """A link to receive on; ``prefetch`` messages are sent ahead (0: only what `receive` asks for). ``session``: of
-        this session, or of the next one that has messages; waits for that, 65 s at most, and raises `TimedOut`."""
+        """Open a link to receive on.
+
+        The broker sends up to ``prefetch`` messages ahead; with 0 it sends only what `receive` asks for. ``session``
+        restricts the link to this session, or to the next one with messages. Waiting for a session takes 65 s at most
+        and raises `TimedOut`.
+        """
         self._claims.ensure(entity, self.timeout_s)
         return Receiver(
             self._driver,
@@ -92,7 +100,7 @@ class Client:
         )
 
     def management(self, entity: str | None = None) -> Management:
-        """The `$management` node of an entity, or of the namespace for None; its links are kept and shared."""
+        """Return the `$management` node of an entity, or of the namespace for None; its links are shared."""
         self._claims.ensure(entity or "", self.timeout_s)
         address = f"{entity}/$management" if entity else "$management"
         node = self._nodes.get(address)
@@ -101,11 +109,11 @@ class Client:
         return Management(node, self.timeout_s)
 
     def poll(self) -> None:
-        """Do what is due without waiting: for a caller that has something else to do in between."""
+        """Process pending work without waiting, for a caller with other work in between."""
         self._driver.poll()
 
     def close(self) -> None:
-        """End the connection. Idempotent; raises nothing."""
+        """Close the connection. Idempotent; raises no error."""
         self._driver.close(_GOODBYE_S)
 
     def __enter__(self) -> Self:
@@ -121,8 +129,10 @@ class Client:
 
 
 def connect(connection_string: str, *, container_id: str | None = None, timeout_s: float = TIMEOUT_S) -> Client:
-    """Connect and wait for the broker's open. Raises `partibus.errors.ArgumentError` for a malformed connection
-    string and `ConnectFailed`."""
+    """Connect and wait for the broker's open.
+
+    Raises `ConnectFailed`, and `partibus.errors.ArgumentError` for a malformed connection string.
+    """
     connection = parse_connection_string(connection_string)
     name = container_id or f"partibus-{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
     return Client(connection, name, timeout_s)

@@ -1,4 +1,4 @@
-"""The broker's clock, over HTTP: what time it is there, and moving it where it is a manual one."""
+"""The broker's clock over HTTP: reading it, and moving it if it is a manual one."""
 
 import http.client
 import json
@@ -13,27 +13,28 @@ from partibus.namespace.connection_string import ConnectionString
 from partibus.namespace.sas import make_token
 
 TIMEOUT_S: Final = 600.0
-"""For what falls due: millions of messages that expire with one move are removed before it is answered."""
+"""The time limit of a request. One move can expire millions of messages, which the broker removes before it answers."""
 
 _TOKEN_S: Final = 60
 _ANSWER_BYTES_MAX: Final = 1 << 16
-# The clock belongs to whoever started the broker, on this machine mostly: no proxy in between.
+# The clock belongs to whoever runs the broker, mostly on this machine, so requests use no proxy.
 _open: Final = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 class BrokerTime(NamedTuple):
-    """What a broker's clock shows."""
+    """A reading of a broker's clock."""
 
     now_ms: int
     """Unix time in milliseconds."""
     is_manual: bool
-    """It stands still until it is moved."""
+    """Whether the clock stands still until it is moved."""
 
 
 class BrokerClock:
-    """The clock of the broker whose HTTP port is at ``url``. The connection string's policy needs the Manage right.
+    """The clock of the broker whose HTTP port is at ``url``.
 
-    Every call raises `ConnectFailed`, `AccessDenied`, `InvalidRequest` and other kinds of `ClientError`.
+    The connection string's policy needs the Manage right. Every call raises `ConnectFailed`, `AccessDenied`,
+    `InvalidRequest` and other kinds of `ClientError`.
     """
 
     def __init__(self, url: str, connection: ConnectionString, timeout_s: float = TIMEOUT_S) -> None:
@@ -44,13 +45,16 @@ class BrokerClock:
         self._timeout_s = timeout_s
 
     def show(self) -> BrokerTime:
-        """What time it is."""
+        """Return the broker's current time."""
         answer = self._ask("/$partibus/clock")
         return BrokerTime(self._time(answer), answer.get("clock") == "manual")
 
     def advance(self, milliseconds: int) -> int:
-        """Move a manual clock; the new time, when everything that fell due has run and is durable. `InvalidRequest`
-        for a broker that runs on the real time."""
+        """Move a manual clock and return the new time.
+
+        The broker answers when everything that fell due has run and is durable. Raises `InvalidRequest` for a broker
+        that runs on the real time.
+        """
         return self._time(self._ask("/$partibus/clock/advance", {"milliseconds": milliseconds}))
 
     def _ask(self, path: str, body: dict[str, object] | None = None) -> dict[str, Any]:
@@ -76,7 +80,7 @@ class BrokerClock:
             raise _no_address(self.url) from error
 
     def _token(self) -> str:
-        """For the whole namespace."""
+        """Return a token for the whole namespace."""
         connection = self._connection
         expires_s = int(time.time()) + _TOKEN_S
         return connection.signature or make_token(self.url, connection.key_name, connection.key, expires_s)

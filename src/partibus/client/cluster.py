@@ -9,20 +9,20 @@ from partibus.client.values import integer, maps, text
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A broker as its supervisor knows it."""
+    """A broker as its supervisor sees it."""
 
     id: str
     state: str
     """``serving``, ``starting`` or ``away``."""
     pid: int | None
-    """None while it is away, as ``incarnation`` and ``lag_ms``."""
+    """The process id; None while the broker is away, as are ``incarnation`` and ``lag_ms``."""
     incarnation: str | None
-    """Of this run of the broker; it writes it into the stores that it owns."""
+    """The id of this run of the broker, which writes it into the stores that it owns."""
     stores: int
     connections: int
     restarts: int
     lag_ms: float | None
-    """How long it took to answer a question the last time."""
+    """The duration of the broker's last answer to a probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +31,26 @@ class StoreInfo:
 
     name: str
     owner: str | None
-    """The broker that runs its partitions; None while there is none."""
+    """The broker that runs the store's partitions; None if there is none."""
     epoch: int | None
-    """How often it was taken over; None while it can't be used, as ``last_commit``."""
+    """The number of ownership changes; None while the store is unavailable, as is ``last_commit``."""
     last_commit: int | None
     durability: str | None
-    """Where a commit is once it is acknowledged: "1 copy", "2 copies, synchronous"."""
+    """The places where an acknowledged commit is stored: "1 copy", "2 copies, synchronous"."""
     trouble: str | None
-    """Why sends or receives do not work right now; None when both do."""
+    """The reason why sends or receives fail at present; None when both work."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """All of them."""
+    """The brokers and stores of a namespace."""
 
     brokers: list[BrokerInfo]
     stores: list[StoreInfo]
 
 
 def cluster_status(client: Client) -> ClusterStatus:
-    """The same whichever broker answers. Needs the Manage right."""
+    """Return the state of the cluster, which is the same from every broker. Needs the Manage right."""
     body = client.management().request("partibus:cluster-status", {})
     return ClusterStatus(
         [

@@ -1,7 +1,7 @@
-"""Drives one AMQP engine over one socket: bytes in, events to the links' owners, bytes out.
+"""The driver of one AMQP engine over one socket: bytes in, events to the links' owners, bytes out.
 
-Everything happens inside `wait` and `poll`, on the caller's thread: there is no background work. A client that is not
-used for longer than the broker's idle time-out (240 s) finds its connection closed.
+All work happens inside `wait` and `poll`, on the caller's thread: there is no background work. The broker closes the
+connection of a client that is not used for longer than the broker's idle time-out (240 s).
 """
 
 import time
@@ -26,31 +26,33 @@ from partibus.client.socket_stream import SocketStream
 
 
 class LinkOwner:
-    """What the driver tells the owner of a link, which is in `Link.user`."""
+    """The receiver of a link's events, stored in `Link.user`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        """For error texts: ``sender of 'orders'``."""
+        """The name for error texts: ``sender of 'orders'``."""
         self.error: ClientError | None = None
-        """Why the link is over; None while it is not."""
+        """The reason why the link has ended; None while it is open."""
 
-    def on_deliveries(self, deliveries: list[Delivery]) -> None: ...
+    def on_deliveries(self, deliveries: list[Delivery]) -> None:
+        """Process messages that arrived on the link."""
 
-    def on_disposed(self, event: Disposed) -> None: ...
+    def on_disposed(self, event: Disposed) -> None:
+        """Process the peer's dispositions of deliveries on the link."""
 
     def on_over(self, error: ClientError) -> None:
-        """The link is over, for a reason that was not ours."""
+        """Record the error that ended the link, unless one is known already."""
         if self.error is None:
             self.error = error
 
     def check(self) -> None:
-        """Raises why the link is over."""
+        """Raise the error that ended the link, if any."""
         if self.error is not None:
             raise self.error
 
 
 class Driver:
-    """One connection. Used by one thread at a time."""
+    """The driver of one connection, used by one thread at a time."""
 
     def __init__(self, engine: Connection, stream: SocketStream, peer: str) -> None:
         self.engine = engine
@@ -61,28 +63,28 @@ class Driver:
         self._owners: dict[Session, list[LinkOwner]] = {}
         self._next_tick = 0.0
         self.upkeep: Callable[[], None] | None = None
-        """Called every few seconds while the connection is in use; may wait for answers itself."""
+        """A function called every few seconds while the connection is in use; it may wait for answers itself."""
 
     # -- links -----------------------------------------------------------------------------------------
 
     def begin(self) -> Session:
-        """A new session; usable at once, since what is written is pipelined."""
+        """Begin a session, usable at once because requests are pipelined."""
         session = self.engine.begin()
         self._owners[session] = []
         return session
 
     def adopt(self, link: Link, owner: LinkOwner) -> None:
-        """From now on ``owner`` hears what happens on ``link``."""
+        """Route the events of ``link`` to ``owner``."""
         link.user = owner
         self._owners[link.session].append(owner)
 
     def await_open(self, link: Link, owner: LinkOwner, timeout_s: float) -> None:
-        """Until the broker has attached the link. Raises its reason if it refuses."""
+        """Wait until the broker has attached the link. Raises the broker's error if it refuses."""
         self.wait(lambda: link.is_open or owner.error is not None, timeout_s, f"opening {owner.name}")
         owner.check()
 
     def end(self, session: Session) -> None:
-        """End a session of ours with its links, without waiting for the answer."""
+        """End one of this client's sessions with its links, without waiting for the answer."""
         self._owners.pop(session, None)
         if self._failure is None:
             session.end()
@@ -91,7 +93,10 @@ class Driver:
     # -- waiting ---------------------------------------------------------------------------------------
 
     def wait(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Work until ``done``; `TimedOut` after ``timeout_s``. Raises `ConnectionLost` when the connection ends."""
+        """Work until ``done``.
+
+        Raises `TimedOut` after ``timeout_s``, and `ConnectionLost` when the connection ends.
+        """
         deadline = time.monotonic() + timeout_s
         self._pass(0)
         while not done():
@@ -101,7 +106,7 @@ class Driver:
             self._pass(left)
 
     def wait_quietly(self, done: Callable[[], bool], timeout_s: float) -> bool:
-        """As `wait`, but tells by False that the time is over."""
+        """Work until ``done``, and return False when the time is over."""
         try:
             self.wait(done, timeout_s, "")
         except TimedOut:
@@ -109,11 +114,11 @@ class Driver:
         return True
 
     def poll(self) -> None:
-        """Send what waits and take what has come, without waiting."""
+        """Send pending output and process pending input, without waiting."""
         self._pass(0)
 
     def _pass(self, timeout_s: float) -> None:
-        """One round of socket work; waits at most ``timeout_s`` for something to do."""
+        """Do one round of socket work, waiting at most ``timeout_s`` for the socket."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -145,7 +150,7 @@ class Driver:
             self._fail(error)
 
     def _tick(self) -> None:
-        """After reading, so that frames which came while nobody looked count as heard."""
+        """Run timers after reading, so that frames received while the client was idle count for the idle time-out."""
         now = time.monotonic()
         if now >= self._next_tick:
             self._next_tick = now + self.engine.tick_interval
@@ -197,7 +202,7 @@ class Driver:
     # -- end -------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float) -> None:
-        """Say goodbye and wait a little for the answer. Idempotent."""
+        """Close the connection and wait briefly for the answer. Idempotent."""
         if self._closing:
             return
         self._closing = True

@@ -1,4 +1,4 @@
-"""Where a connection string leads: address, port, and whether the connection is encrypted."""
+"""The endpoint of a connection string: address, port, and whether the connection is encrypted."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +11,7 @@ TLS_PORT: Final = 5671
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A listener. Plain TCP with the emulator flag, or at the port that AMQP has without TLS."""
+    """A listener, with TLS except for the emulator flag or AMQP's port without TLS."""
 
     host: str
     port: int
@@ -22,7 +22,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """The host as sockets want it: an IPv6 address without its brackets."""
+        """The host as sockets expect it: an IPv6 address without its brackets."""
         return self.host.strip("[]")
 
     @property
@@ -32,6 +32,6 @@ class Endpoint:
 
 
 def endpoint_of(connection: ConnectionString) -> Endpoint:
-    """With the default ports of the service's clients."""
+    """Return the endpoint of a connection string, with the default ports of the service's clients."""
     plain = connection.emulator or connection.port == PLAIN_PORT
     return Endpoint(connection.host, connection.port or (PLAIN_PORT if plain else TLS_PORT), not plain)

@@ -9,46 +9,52 @@ from partibus.client.values import integer, integers, maps, text, texts
 
 @dataclass(frozen=True, slots=True)
 class EntityInfo:
-    """An entity as the broker describes it now."""
+    """An entity as the broker describes it."""
 
     kind: str
     """``queue``, ``topic`` or ``subscription``."""
     name: str
-    """Of a subscription its path, ``topic/Subscriptions/name``."""
+    """The name; for a subscription its path, ``topic/Subscriptions/name``."""
     partitions: int
     status: str
     availability: str
-    """``Available``, or ``Limited`` while stores are away."""
+    """``Available``, or ``Limited`` while stores are unavailable."""
     messages: int
-    """In the partitions that can be reached, as the counts below."""
+    """The number of messages in the reachable partitions. The counts below cover the same partitions."""
     dead_letter_messages: int
     size_bytes: int
     partitions_away: tuple[int, ...] = ()
-    """Ids of the partitions that can't: the counts are partial."""
+    """The ids of unreachable partitions. If there are any, the counts are partial."""
     properties: Mapping[str, object] = field(default_factory=dict)
-    """By the service's property names, as in Config.json."""
+    """The properties by the service's names, as in Config.json."""
     subscriptions: int | None = None
-    """Of a topic."""
+    """The number of subscriptions of a topic."""
     rules: int | None = None
-    """Of a subscription."""
+    """The number of rules of a subscription."""
 
 
 class Entities:
-    """Every call raises the `ClientError` that the broker answered with (`AlreadyExists`, `NotFound`, ...)."""
+    """The entities of a namespace.
+
+    Every call raises the `ClientError` of the broker's reply (`AlreadyExists`, `NotFound`, ...).
+    """
 
     def __init__(self, client: Client) -> None:
         self._node = client.management()
 
     def create_queue(self, name: str, properties: Mapping[str, object]) -> EntityInfo:
-        """Properties by the service's names; what is left out has the service's default."""
+        """Create a queue with properties by the service's names; omitted ones have the service's defaults."""
         return self._create("queue", name, properties)
 
     def create_topic(self, name: str, properties: Mapping[str, object]) -> EntityInfo:
-        """As `create_queue`."""
+        """Create a topic, with properties as in `create_queue`."""
         return self._create("topic", name, properties)
 
     def create_subscription(self, topic: str, name: str, properties: Mapping[str, object]) -> EntityInfo:
-        """As `create_queue`; it gets every message until its rule ``$Default`` is removed."""
+        """Create a subscription, with properties as in `create_queue`.
+
+        The subscription gets every message until its rule ``$Default`` is removed.
+        """
         return self._create("subscription", subscription_path(topic, name), properties)
 
     def _create(self, kind: str, name: str, properties: Mapping[str, object]) -> EntityInfo:
@@ -56,29 +62,30 @@ class Entities:
         return _info(self._node.request("partibus:create-entity", body))
 
     def update(self, name: str, properties: Mapping[str, object]) -> EntityInfo:
-        """Change properties, with effect at once; what is left out stays."""
+        """Change the given properties at once and keep the others."""
         return _info(self._node.request("partibus:update-entity", {"name": name, "properties": dict(properties)}))
 
     def get(self, name: str) -> EntityInfo:
+        """Return the description of an entity."""
         return _info(self._node.request("partibus:get-entity", {"name": name}))
 
     def list(self) -> list[EntityInfo]:
-        """By name."""
+        """Return all entities, sorted by name."""
         found = maps(self._node.request("partibus:list-entities", {}), "entities")
         return sorted(map(_info, found), key=lambda info: info.name.lower())
 
     def delete(self, name: str) -> None:
-        """The entity with all its messages; a topic with its subscriptions."""
+        """Delete an entity with all its messages, and a topic with its subscriptions."""
         self._node.request("partibus:delete-entity", {"name": name})
 
     def export(self) -> tuple[str, Sequence[str]]:
-        """All entities as the text of a Config.json, and what such a file can't say."""
+        """Return all entities as the text of a Config.json, and the settings that such a file can't express."""
         found = self._node.request("partibus:export", {})
         return text(found, "config"), texts(found, "left-out")
 
 
 def subscription_path(topic: str, name: str) -> str:
-    """Where a subscription is found."""
+    """Return the path of a subscription."""
     return f"{topic}/Subscriptions/{name}"
 
 

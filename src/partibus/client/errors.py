@@ -1,7 +1,7 @@
-"""What a client raises, chosen by the AMQP condition that the broker named (Service Bus dialect, section 7.1).
+"""The errors of a client, chosen by the AMQP condition in the broker's reply (Service Bus dialect, section 7.1).
 
-`ClientError` is the base; ``condition`` is the broker's word, None where the fault was found on our side. Whether the
-same call may succeed later is ``retriable``. The client itself never repeats a call and never reconnects.
+`ClientError` is the base. ``condition`` is the broker's condition, None where the client found the error. ``retriable``
+tells whether the same call may succeed later. The client itself never repeats a call and never reconnects.
 """
 
 from typing import ClassVar
@@ -11,7 +11,7 @@ from partibus.errors import PartibusError
 
 
 class ClientError(PartibusError):
-    """The broker refused, or the request could not be made."""
+    """Base of the errors for requests that the broker refused or the client could not make."""
 
     def __init__(self, message: str, condition: str | None = None) -> None:
         super().__init__(message)
@@ -20,91 +20,101 @@ class ClientError(PartibusError):
 
 
 class ConnectFailed(ClientError, ConnectionError):
-    """There is no broker at the address, or it does not speak AMQP (there)."""
+    """Error for an address where no broker answers, or not in AMQP."""
 
     retriable = True
 
 
 class ConnectionLost(ClientError, ConnectionError):
-    """The connection ended while it was in use. What was sent and not answered may or may not have happened."""
+    """Error for a connection that ended while in use.
+
+    Requests without an answer may or may not have been executed.
+    """
 
     retriable = True
 
 
 class TimedOut(ClientError):
-    """No answer within the time that the caller gave; the request may or may not have happened."""
+    """Error for a request without an answer in the caller's time limit; it may or may not have been executed."""
 
     retriable = True
 
 
 class LinkLost(ClientError):
-    """The broker detached the link or ended its session; a new sender or receiver may be opened."""
+    """Error for a link that the broker detached or whose session it ended.
+
+    The caller may open a new sender or receiver.
+    """
 
     retriable = True
 
 
 class NotFound(ClientError):
-    """The entity (or message) does not exist."""
+    """Error for an entity or message that does not exist."""
 
 
 class AlreadyExists(ClientError):
-    """An entity of that name is there."""
+    """Error for a name that another entity has."""
 
 
 class AccessDenied(ClientError):
-    """The key is wrong, the token has expired, or the rule lacks the right for this."""
+    """Error for a wrong key, an expired token, or a rule that lacks the right."""
 
 
 class InvalidRequest(ClientError):
-    """A value in the request is malformed or out of bounds, or the operation is not allowed here."""
+    """Error for a malformed or out-of-range value, or an operation that is not allowed here."""
 
 
 class MessageTooLarge(ClientError):
-    """The message is larger than the entity takes."""
+    """Error for a message that is larger than the entity's limit."""
 
 
 class QuotaExceeded(ClientError):
-    """The entity is full."""
+    """Error for an entity that is full."""
 
 
 class EntityDisabled(ClientError):
-    """The entity's status does not allow this direction."""
+    """Error for a direction that the entity's status does not allow."""
 
 
 class LockLost(ClientError):
-    """The lock of the message (or of its session) is not held any more; it will be (or was) delivered again."""
+    """Error for a lost lock of a message or its session; the broker will redeliver or has redelivered it."""
 
 
 class SessionHeld(ClientError):
-    """Somebody else holds the session."""
+    """Error for a session that another receiver holds."""
 
     retriable = True
 
 
 class CursorHeld(ClientError):
-    """Another cursor reads the entity exclusively."""
+    """Error for an entity that another cursor reads exclusively."""
 
 
 class CursorLost(ClientError):
-    """There is no such cursor, or its exclusive lease has ended."""
+    """Error for a cursor that does not exist, or whose exclusive lease has ended."""
 
 
 class Busy(ClientError):
-    """Throttled, or a store can't be used right now."""
+    """Error for a throttled request, or a store that is unavailable."""
 
     retriable = True
 
 
 class Throttled(Busy):
-    """The namespace's credits or units are used up. Nothing is wrong with the broker: others have their turn, and for
-    many at once that may take longer than any failure should."""
+    """Error for a namespace whose credits or units are used up.
+
+    The broker is healthy and serves other clients meanwhile. With many clients that may take longer than any failure
+    should.
+    """
 
 
 THROTTLED_TIMES = 10
-"""So many times as long as for a broker that is away, who tries again by himself goes on for one that throttles. Many
-tasks that share credits get them in no order, and each of them waits for about as long as all together work."""
+"""The factor by which retries continue longer for a throttled request than for a broker that is away. Tasks that share
+credits get them in no particular order, and each waits for about as long as all together work.
+"""
 _THROTTLED_CODE = "50009"
-"""Of the service, in the text: the condition is that of any busy broker."""
+"""The service's code in the text, because the condition is the same as for any busy broker."""
 
 
 _BY_CONDITION: dict[str, type[ClientError]] = {
@@ -145,9 +155,9 @@ _BY_STATUS: dict[int, type[ClientError]] = {
 
 
 def error_from(what: str, error: AmqpError | None, otherwise: type[ClientError] = ClientError) -> ClientError:
-    """The exception for an error that the broker sent; ``what`` says what was going on.
+    """Return the exception for an error that the broker sent; ``what`` names the operation.
 
-    ``otherwise`` is the class where the broker gave no reason, or one that the table does not know.
+    ``otherwise`` is the class if the broker gave no reason, or one that the table does not contain.
     """
     if error is None:
         return otherwise(f"{what}: the broker gave no reason")
@@ -156,23 +166,23 @@ def error_from(what: str, error: AmqpError | None, otherwise: type[ClientError] 
 
 
 def error_from_status(what: str, status: int, description: str, condition: str | None) -> ClientError:
-    """The exception for a reply of a request/response node that says anything but success.
+    """Return the exception for a failed reply of a request/response node.
 
-    A description stands for itself; ``what`` was asked is said where there is none.
+    The text is the broker's description, or names the request ``what`` if there is none.
     """
     kind = _told(_BY_CONDITION.get(condition or "", _BY_STATUS.get(status, ClientError)), description)
     return kind(description or f"{what}: {condition or 'no reason given'} (status {int(status)})", condition)
 
 
 def _told(kind: type[ClientError], description: str | None) -> type[ClientError]:
-    """The class, where the description says more than the condition."""
+    """Return the class, refined by the description where that is more specific than the condition."""
     return Throttled if kind is Busy and _THROTTLED_CODE in (description or "") else kind
 
 
 class SendFailed(ClientError):
-    """Some messages of one call were not accepted; ``failures`` holds (index in the call, why) for each of them.
+    """Error for messages of one call that were not accepted.
 
-    The messages that are not in it are stored.
+    ``failures`` holds (index in the call, error) for each of them. The other messages are stored.
     """
 
     shown_max: ClassVar[int] = 1

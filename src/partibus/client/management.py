@@ -16,14 +16,14 @@ _UUIDS = 0x98
 
 
 class DeferredMessage(NamedTuple):
-    """A deferred message that was received by its number, and the token to settle it by (None: it was deleted)."""
+    """A deferred message received by its number, and its lock token (None if it was deleted)."""
 
     message: IncomingMessage
     lock_token: UUID | None
 
 
 class Management:
-    """Made by `Client.management`."""
+    """A `$management` node, made by `Client.management`."""
 
     def __init__(self, requester: Requester, timeout_s: float) -> None:
         self._requester = requester
@@ -31,11 +31,14 @@ class Management:
 
     @property
     def request_bytes_max(self) -> int | None:
-        """The largest request that the node takes; None where it did not say."""
+        """The size of the largest request that the node takes; None if it stated no limit."""
         return self._requester.message_bytes_max
 
     def request(self, operation: str, body: Mapping[str, object], timeout_s: float | None = None) -> dict[str, object]:
-        """One operation; the reply's body, {} where it has none. Raises the error that the broker answered with."""
+        """Perform one operation and return the reply's body, {} where it has none.
+
+        Raises the error of the broker's reply.
+        """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         properties = {"operation": operation, "com.microsoft:server-timeout": UInt(int(timeout_s * 1000))}
         what = f"{operation} on '{self._requester.address}'"
@@ -52,8 +55,10 @@ class Management:
         return {str(key): value for key, value in reply.body.items()}
 
     def peek(self, from_sequence: int = 1, count: int = 1, *, session: str | None = None) -> list[IncomingMessage]:
-        """Up to ``count`` messages from a sequence number on, locked ones included, of one session or of all; [] where
-        nothing is left."""
+        """Peek up to ``count`` messages from a sequence number on, of one session or of all.
+
+        The result includes locked messages, and is [] where no message is left.
+        """
         arguments: dict[str, object] = {"from-sequence-number": from_sequence, "message-count": Int(count)}
         if session is not None:
             arguments["session-id"] = session
@@ -63,8 +68,10 @@ class Management:
     def receive_deferred(
         self, sequence_numbers: Sequence[int], *, delete: bool = False, session: str | None = None
     ) -> list[DeferredMessage]:
-        """Lock deferred messages, or delete them, by their numbers: all, or `NotFound`. Those of a session need its
-        lock: a receiver of this client that holds it."""
+        """Lock or delete deferred messages by their numbers, all or none.
+
+        Raises `NotFound` if any is missing. Messages of a session need its lock, held by a receiver of this client.
+        """
         arguments: dict[str, object] = {
             "sequence-numbers": Array(_LONGS, list(sequence_numbers)),
             "receiver-settle-mode": UInt(0 if delete else 1),
@@ -81,8 +88,10 @@ class Management:
     def settle(
         self, lock_tokens: Sequence[UUID], status: str, *, reason: str | None = None, session: str | None = None
     ) -> None:
-        """``status``: completed, abandoned, defered (so spelled) or suspended, which is dead-lettered. Raises
-        `LockLost`."""
+        """Settle messages with the ``status`` completed, abandoned, defered (so spelled) or suspended.
+
+        The status suspended dead-letters a message. Raises `LockLost`.
+        """
         arguments: dict[str, object] = {"disposition-status": status, "lock-tokens": Array(_UUIDS, list(lock_tokens))}
         if reason is not None:
             arguments["deadletter-reason"] = reason

@@ -1,4 +1,4 @@
-"""Messages as a client handles them: made from plain values on the way out, decoded on demand on the way in."""
+"""Messages of a client: built from plain values to send, decoded on demand when received."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,14 +19,17 @@ from partibus.amqp.section_fields import Header, Property, decode_body, header, 
 from partibus.amqp.sections import DATA, Sections, split_sections
 
 STATES = ("active", "deferred", "scheduled")
-"""Texts for the annotation ``x-opt-message-state``."""
+"""The texts of the annotation ``x-opt-message-state``."""
 
 
 @dataclass(slots=True, kw_only=True)
 class OutgoingMessage:
-    """A message to be sent. ``ttl_ms`` is its time to live in milliseconds, None for the queue's own; ``scheduled_ms``
-    the Unix time in milliseconds at which it is to become active, None for at once; ``force_persistence`` has also an
-    express entity store it before it is acknowledged."""
+    """A message to send.
+
+    ``ttl_ms`` is its time to live in milliseconds, None for the queue's own. ``scheduled_ms`` is the Unix time in
+    milliseconds at which the message becomes active, None for at once. With ``force_persistence`` even an express
+    entity stores the message before acknowledging it.
+    """
 
     body: bytes = b""
     message_id: MessageId | None = None
@@ -43,7 +46,10 @@ class OutgoingMessage:
     application_properties: Mapping[str, object] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """The encoded message. Raises `partibus.amqp.EncodeError` for a value that no AMQP type can hold."""
+        """Return the encoded message.
+
+        Raises `partibus.amqp.EncodeError` for a value that no AMQP type can hold.
+        """
         parts = [encode_header(durable=self.force_persistence, ttl=self.ttl_ms)]
         annotations: dict[str, object] = {}
         if self.partition_key is not None:
@@ -70,9 +76,10 @@ class OutgoingMessage:
 
 
 class IncomingMessage:
-    """A message that was delivered or peeked; every reading raises `DecodeError` if its section is malformed.
+    """A message that was delivered or peeked.
 
-    ``payload`` is the whole encoded message; ``delivery`` what `Receiver.settle` needs, None for a peeked message.
+    Every property raises `DecodeError` if its section is malformed. ``payload`` is the whole encoded message.
+    ``delivery`` is the argument of `Receiver.settle`, None for a peeked message.
     """
 
     def __init__(self, payload: bytes, delivery: Delivery | None = None) -> None:
@@ -84,11 +91,12 @@ class IncomingMessage:
 
     @cached_property
     def sections(self) -> Sections:
+        """The sections of the message, not decoded yet."""
         return split_sections(self.payload)
 
     @cached_property
     def body(self) -> bytes | object:
-        """The bytes of all data sections; for other bodies the decoded value, or list of sequences."""
+        """The bytes of all data sections; for other bodies the decoded value, or a list of sequences."""
         contents = decode_body(self.sections.body)
         if self.sections.body_code == DATA or not contents:
             return b"".join(part for part in contents if isinstance(part, bytes))
@@ -96,6 +104,7 @@ class IncomingMessage:
 
     @cached_property
     def header(self) -> Header:
+        """The header section."""
         return header(self.sections.header)
 
     @cached_property
@@ -104,80 +113,92 @@ class IncomingMessage:
 
     @property
     def message_id(self) -> object:
+        """The message id."""
         return self._properties[Property.MESSAGE_ID]
 
     @property
     def correlation_id(self) -> object:
+        """The correlation id."""
         return self._properties[Property.CORRELATION_ID]
 
     @property
     def subject(self) -> object:
+        """The subject, which older client libraries call label."""
         return self._properties[Property.SUBJECT]
 
     @property
     def content_type(self) -> object:
+        """The content type."""
         return self._properties[Property.CONTENT_TYPE]
 
     @property
     def to(self) -> object:
+        """The address in the field ``to``."""
         return self._properties[Property.TO]
 
     @property
     def reply_to(self) -> object:
+        """The address in the field ``reply-to``."""
         return self._properties[Property.REPLY_TO]
 
     @property
     def session_id(self) -> object:
+        """The session id, which AMQP calls group-id."""
         return self._properties[Property.GROUP_ID]
 
     @property
     def delivery_count(self) -> int:
-        """Earlier deliveries that did not end well."""
+        """The number of earlier unsuccessful deliveries."""
         return self.header.delivery_count or 0
 
     @cached_property
     def annotations(self) -> dict[str, object]:
-        """Message annotations by name, what the broker wrote among them."""
+        """The message annotations by name, including those from the broker."""
         return {key: decode(raw)[0] for key, raw in iter_map(self.sections.message_annotations)}
 
     @cached_property
     def application_properties(self) -> dict[str, object]:
+        """The application properties by name."""
         return {key: decode(raw)[0] for key, raw in iter_map(self.sections.application_properties)}
 
     @property
     def sequence_number(self) -> int | None:
+        """The sequence number."""
         return _integer(self.annotations.get("x-opt-sequence-number"))
 
     @property
     def enqueued_ms(self) -> int | None:
-        """Unix time in milliseconds, as all times here."""
+        """The time when the broker stored the message, as Unix time in milliseconds like all times here."""
         return _integer(self.annotations.get("x-opt-enqueued-time"))
 
     @property
     def scheduled_ms(self) -> int | None:
-        """When it was, or is, to become active."""
+        """The time when the message became or becomes active."""
         return _integer(self.annotations.get("x-opt-scheduled-enqueue-time"))
 
     @property
     def locked_until_ms(self) -> int | None:
+        """The time when the message's lock ends."""
         return _integer(self.annotations.get("x-opt-locked-until"))
 
     @property
     def partition_id(self) -> int | None:
-        """None on an entity that is not partitioned."""
+        """The partition id; None on an entity that is not partitioned."""
         return _integer(self.annotations.get("x-opt-partition-id"))
 
     @property
     def partition_key(self) -> object:
+        """The partition key."""
         return map_value(self.sections.message_annotations, "x-opt-partition-key")
 
     @property
     def dead_letter_reason(self) -> object:
+        """The reason why the message was dead-lettered."""
         return self.application_properties.get("DeadLetterReason")
 
     @property
     def state(self) -> str:
-        """One of `STATES`."""
+        """The state of the message, one of `STATES`."""
         number = _integer(self.annotations.get("x-opt-message-state")) or 0
         return STATES[number] if 0 <= number < len(STATES) else f"state {number}"
 

@@ -1,4 +1,4 @@
-"""Namespaces of a server: operations of the default one's `$management` node, for who may manage that."""
+"""Namespaces of a server: operations of the default one's `$management` node, for its administrators."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from partibus.client.values import integer, maps, text
 from partibus.namespace.connection_string import ConnectionString
 
 NUMBERS: Final = ("partitions", "units", "units-min", "units-max")
-"""Options beside ``tier``, ``throttling`` and ``limits`` that say what a namespace is."""
+"""The numeric options of a namespace, beside ``tier``, ``throttling`` and ``limits``."""
 THROTTLING: Final = (
     "credits-per-second",
     "period-ms",
@@ -21,35 +21,42 @@ THROTTLING: Final = (
     "management-credits",
     "filter-credits",
 )
-"""Options beside ``throttling`` that say how it is throttled."""
+"""The throttling options of a namespace, beside ``throttling``."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo:
-    """A namespace as the broker describes it now."""
+    """A namespace as the broker describes it."""
 
     name: str
     is_default: bool
-    """It is served under every host name that names no other one."""
+    """Whether the namespace serves every host name that names no other one."""
     options: Mapping[str, object]
-    """``tier``, ``throttling``, ``limits`` (those that are others than the tier's), and a number for each of `NUMBERS`
-    and `THROTTLING`."""
+    """The options ``tier``, ``throttling`` and ``limits``, and a number for each of `NUMBERS` and `THROTTLING`. The
+    limits are those that differ from the tier's.
+    """
     entities: int
     connections: int
-    """Over AMQP, to all brokers."""
+    """The number of AMQP connections to all brokers."""
     created_ms: int
     updated_ms: int
     policy: str = ""
-    """Of all rights; empty where it was not asked for, or there is none, as its keys."""
+    """The name of the policy with all rights. It is empty if there is none or the request did not ask for it, as are
+    its keys.
+    """
     primary_key: str = field(default="", repr=False)
     secondary_key: str = field(default="", repr=False)
 
     @property
     def tier(self) -> str:
+        """The tier of the namespace."""
         return str(self.options["tier"])
 
     def connection_string(self, endpoint: Endpoint) -> str:
-        """By which its clients reach it where this client reaches the server; empty without a policy."""
+        """Return the connection string for clients that reach the server as this client does.
+
+        The result is empty without a policy.
+        """
         if not self.policy:
             return ""
         host = endpoint.host if self.is_default else host_of(self.name, endpoint.host)
@@ -60,38 +67,47 @@ class NamespaceInfo:
 
 
 class Namespaces:
-    """Every call raises the `ClientError` that the broker answered with."""
+    """The namespaces of a server.
+
+    Every call raises the `ClientError` of the broker's reply.
+    """
 
     def __init__(self, client: Client) -> None:
-        """``client`` is one of the default namespace."""
+        """Use ``client``, which belongs to the default namespace."""
         self._node = client.management()
 
     def create(self, name: str, options: Mapping[str, object] | None = None) -> NamespaceInfo:
-        """Options are those of `NamespaceInfo`; what is left out has its default. The answer has the keys."""
+        """Create a namespace and return it with its keys.
+
+        The options are those of `NamespaceInfo`; omitted ones have their defaults.
+        """
         return self._ask("partibus:create-namespace", name, options or {})
 
     def list(self) -> list[NamespaceInfo]:
-        """By name, without keys."""
+        """Return all namespaces without keys, sorted by name."""
         return [_info(one) for one in maps(self._node.request("partibus:list-namespaces", {}), "namespaces")]
 
     def get(self, name: str) -> NamespaceInfo:
-        """With the keys."""
+        """Return a namespace with its keys."""
         return _info(self._node.request("partibus:get-namespace", {"name": name}))
 
     def update(self, name: str, options: Mapping[str, object]) -> NamespaceInfo:
-        """Change options, with effect at once; what is left out stays, and a limit that is None is the tier's again."""
+        """Change the given options at once and keep the others.
+
+        A limit of None restores the tier's limit.
+        """
         return self._ask("partibus:update-namespace", name, options)
 
     def migrate(self, name: str, options: Mapping[str, object] | None = None) -> NamespaceInfo:
-        """Make a premium namespace of a standard one while it is in use."""
+        """Convert a standard namespace to a premium one while it is in use."""
         return self._ask("partibus:migrate-namespace", name, options or {})
 
     def reset_keys(self, name: str) -> NamespaceInfo:
-        """Make its first policy anew, with new keys: who uses the old ones is locked out at once."""
+        """Replace a namespace's first policy by one with new keys, which locks out users of the old keys at once."""
         return _info(self._node.request("partibus:reset-namespace-keys", {"name": name}))
 
     def delete(self, name: str) -> None:
-        """With all its entities and messages; its clients are disconnected."""
+        """Delete a namespace with all its entities and messages, and disconnect its clients."""
         self._node.request("partibus:delete-namespace", {"name": name})
 
     def _ask(self, operation: str, name: str, options: Mapping[str, object]) -> NamespaceInfo:
@@ -99,8 +115,11 @@ class Namespaces:
 
 
 def host_of(name: str, server: str) -> str:
-    """The host name that leads to a namespace where the server is called ``server``: its first label is the
-    namespace's name. An address has no labels: there the name alone is a host that DNS must know."""
+    """Return the host name of a namespace on the server called ``server``.
+
+    Its first label is the namespace's name. An address has no labels: in that case the name alone is a host name, which
+    DNS must know.
+    """
     bare = server.strip("[]")
     try:
         address = ip_address(bare)

@@ -13,34 +13,36 @@ class PolicyInfo:
 
     name: str
     rights: tuple[str, ...]
-    """Of Manage, Send, Listen."""
+    """The rights: some of Manage, Send and Listen."""
     primary_key: str = field(repr=False)
     secondary_key: str = field(repr=False)
 
 
 class Policies:
-    """``entity`` is the path of an entity, empty for the namespace. Every call raises the `ClientError` that the broker
-    answered with."""
+    """The access policies of an entity, or of the namespace if the path ``entity`` is empty.
+
+    Every call raises the `ClientError` of the broker's reply.
+    """
 
     def __init__(self, client: Client, entity: str = "") -> None:
         self._node = client.management()
         self._entity = entity
 
     def list(self) -> list[PolicyInfo]:
-        """By name."""
+        """Return all policies, sorted by name."""
         found = maps(self._node.request("partibus:list-policies", {"entity": self._entity}), "policies")
         return sorted(map(_info, found), key=lambda policy: policy.name.lower())
 
     def set(self, name: str, rights: Sequence[str]) -> PolicyInfo:
-        """Make a policy with new keys, or change the rights of the one of that name."""
+        """Create a policy with new keys, or change the rights of an existing one."""
         return self._ask("partibus:set-policy", name, rights=list(rights))
 
     def regenerate(self, name: str, *, secondary: bool = False) -> PolicyInfo:
-        """Put a new key in the place of one: who uses the old one is locked out at once."""
+        """Replace one key by a new one, which locks out users of the old key at once."""
         return self._ask("partibus:regenerate-key", name, secondary=secondary)
 
     def delete(self, name: str) -> None:
-        """Who uses it is locked out at once."""
+        """Delete a policy, which locks out its users at once."""
         self._node.request("partibus:delete-policy", {"entity": self._entity, "name": name})
 
     def _ask(self, operation: str, name: str, **more: object) -> PolicyInfo:

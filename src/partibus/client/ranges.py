@@ -1,8 +1,10 @@
-"""Reading whole partitions: ranges of positions in large frames, cursors that keep what a reader has yet to read, and
-the exclusive reader of an entity. For readers like Spark, that want everything and in parallel (D14, rows D1 to D3).
+"""Reading whole partitions, for readers like Spark that read everything and in parallel (D14, rows D1 to D3).
 
-A frame comes as the store packed it: columns of numbers, and the messages in their stored form (`partibus.message`)
-behind them. Nothing is decoded here, and nothing is copied.
+The module has ranges of positions in large frames, cursors that keep messages until a reader has read them, and the
+exclusive reader of an entity.
+
+A frame is the store's own packing: columns of numbers, followed by the messages in their stored form
+(`partibus.message`). This module decodes and copies none of it.
 """
 
 from __future__ import annotations  # memoryview[int] is for type checkers only
@@ -20,106 +22,110 @@ from partibus.client.errors import ClientError
 from partibus.client.values import binary, integer, integers, maps, text
 
 FRAME_BYTES = 4 << 20
-"""Of messages in one frame, when a reader does not say."""
+"""The default size of the messages in one frame."""
 WAIT_MAX_S = 25.0
-"""The broker answers a wait after so long at the latest."""
+"""The longest wait at the broker."""
 BOUND_BYTES = 1 << 30
-"""What finished messages that nobody has read may take up in each partition."""
+"""The largest size of finished but unread messages kept in each partition."""
 COMPLETED_MAX = 4_096
-"""Positions of each partition in one request to complete them."""
+"""The largest number of positions of each partition in one request to complete them."""
 _LONGS = 0x81
 _ANSWER_S = 30.0
-"""On top of what the broker was told to wait."""
+"""Time for an answer, in addition to the wait that the broker was asked for."""
 
 Start = str | Mapping[int, int] | datetime
-"""``earliest``, ``latest``, a position by partition id, or a time: the first message that came then or later."""
+"""``earliest``, ``latest``, a position by partition id, or a time: the first message at or after it."""
 
 
 class PartitionRange(NamedTuple):
-    """What one partition of the entity holds now."""
+    """The messages that one partition of the entity holds."""
 
     partition_id: int
     first_pos: int
-    """No message is below it."""
+    """The first position; no message is below it."""
     end_pos: int
-    """Exclusive: the position that the next message will get, at the least; 1 where nothing ever came."""
+    """The exclusive end: a lower bound of the next message's position, 1 in a partition that never had messages."""
     messages: int
-    """Messages in the sub-queue; fewer than positions where some are gone."""
+    """The number of messages in the sub-queue; fewer than positions where messages were removed."""
     retained: int = 0
-    """Messages that have left it and are kept for cursors."""
+    """The number of messages that have left the sub-queue and are kept for cursors."""
     retained_bytes: int = 0
     passed_over: tuple[tuple[int, int], ...] = ()
-    """Positions that no message will get, as (first, end) pairs that ascend: the store was put back from a copy."""
+    """Positions that no message will get, as ascending (first, end) pairs: the store was restored from a copy."""
 
 
 class PartitionMap(NamedTuple):
     """The partitions of an entity at one moment."""
 
     entity: str
-    """Its path, as the broker spells it."""
+    """The path of the entity, as the broker spells it."""
     entity_id: str
-    """Another one when the entity was deleted and made again, and in every other namespace."""
+    """An id that differs if the entity is deleted and created again, and in every other namespace."""
     version: int
-    """Rises when partitions come or go."""
+    """A number that rises when partitions are added or removed."""
     partitions: tuple[PartitionRange, ...]
-    """In the order of their ids."""
+    """The partitions, ordered by id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A part of a range. The columns have `count` elements each; `data` holds the stored forms one after the other,
-    ``sizes[i]`` bytes each. All of it is one buffer, which lives as long as one of them."""
+    """A part of a range.
+
+    The columns have `count` elements each. `data` holds the concatenated stored forms, ``sizes[i]`` bytes each. All of
+    them share one buffer, which lives as long as any of them.
+    """
 
     count: int
     positions: memoryview[int]
     sequences: memoryview[int]
-    """The counter part of sequence numbers; the partition id goes on top of 48 bits."""
+    """The counter parts of sequence numbers; the partition id goes above 48 bits."""
     enqueued_ms: memoryview[int]
     due_ms: memoryview[int]
-    """When the message expires or comes back; -1: never."""
+    """The times when messages expire or come back; -1 means never."""
     delivery_counts: memoryview[int]
     sizes: memoryview[int]
     states: memoryview[int]
-    """0 active, 1 deferred, 3 delayed; 16 and above: finished, and how (`Fate`)."""
+    """The states: 0 active, 1 deferred, 3 delayed; 16 and above for the disposition of a finished message (`Fate`)."""
     data: memoryview
     next_pos: int
-    """Where to go on: behind the last message, or the end of the range."""
+    """The next position to read: behind the last message, or the end of the range."""
     complete_from: int
-    """Of the cursor that was named: below it, messages may be missing. 0 without a cursor."""
+    """The position of the named cursor below which messages may be missing; 0 without a cursor."""
 
 
 class FateLine(NamedTuple):
-    """One line of the log of fates: a message that has left the sub-queue."""
+    """One line of the disposition log: a message that has left the sub-queue."""
 
     number: int
     pos: int
     sequence: int
     fate: int
-    """0 completed, 1 received and deleted, 2 dead-lettered, 3 expired, 4 purged, 5 forwarded, 6 consumed by an
-    exclusive reader, 7 lost."""
+    """The disposition: 0 completed, 1 received and deleted, 2 dead-lettered, 3 expired, 4 purged, 5 forwarded, 6
+    consumed by an exclusive reader, 7 lost.
+    """
     at_ms: int
     delivery_count: int
 
 
 class CursorState(NamedTuple):
-    """Where a cursor stands in one partition."""
+    """The position of a cursor in one partition."""
 
     partition_id: int
     epoch: int
-    """Of its exclusive lease; 0: it has none."""
+    """The epoch of the cursor's exclusive lease; 0 without one."""
     until_ms: int
-    """When that ends, by the broker's clock."""
+    """The end of the lease, by the broker's clock."""
     position: int
-    """The reader has everything below."""
+    """The position below which the reader has everything."""
     fate_position: int
-    """Of the log of fates, likewise; -1: it does not read it."""
+    """The same in the disposition log; -1 if the cursor does not read it."""
     complete_from: int
-    """Above `position`: the bound was reached, and messages in between may be missing."""
+    """A position above `position` if the bound was reached: messages in between may be missing."""
     end_pos: int
 
 
 class CursorPartition(NamedTuple):
-    """As `CursorState`, for who looks at it from outside."""
+    """The state of a cursor in one partition, as seen by an observer (see `CursorState`)."""
 
     partition_id: int
     epoch: int
@@ -128,18 +134,18 @@ class CursorPartition(NamedTuple):
     fate_position: int
     complete_from: int
     moved_ms: int
-    """When it last moved."""
+    """The time when the cursor last moved."""
     end_pos: int
     bound_bytes: int
     retained: int
-    """Messages that have left this partition's sub-queue and are kept for its cursors."""
+    """The number of messages that have left this partition's sub-queue and are kept for its cursors."""
     retained_bytes: int
     passed_over: tuple[tuple[int, int], ...] = ()
-    """See `PartitionRange.passed_over`."""
+    """Positions that no message will get (`PartitionRange.passed_over`)."""
 
     @property
     def lag(self) -> int:
-        """Positions that it has yet to pass."""
+        """The number of positions that the cursor has not passed yet."""
         between = max(0, self.end_pos - self.position)
         return between - sum(
             max(0, min(end, self.end_pos) - max(first, self.position)) for first, end in self.passed_over
@@ -151,37 +157,42 @@ class CursorSummary(NamedTuple):
 
     name: str
     partitions: tuple[CursorPartition, ...]
-    """Those that know it, in the order of their ids."""
+    """The partitions that know the cursor, ordered by id."""
     now_ms: int
-    """The broker's time: what leases and `CursorPartition.moved_ms` are compared with."""
+    """The broker's time, to compare leases and `CursorPartition.moved_ms` with."""
 
     @property
     def lag(self) -> int:
-        """Positions that it has yet to pass: no less than the messages that it has yet to read."""
+        """The number of positions not passed yet: at least the number of unread messages."""
         return sum(one.lag for one in self.partitions)
 
     @property
     def retained_bytes(self) -> int:
-        """What has left the sub-queue and is kept for cursors, this one among them."""
+        """Bytes that have left the sub-queue and are kept for all cursors, including this one."""
         return sum(one.retained_bytes for one in self.partitions)
 
 
 class RangeClient:
-    """One connection that reads one entity by ranges. Calls block; one thread at a time. Each may raise `ClientError`
-    or `OSError`; after one that is `ConnectionError` the client is of no more use but to be closed."""
+    """One connection that reads one entity by ranges.
+
+    Calls block; one thread at a time uses it. Each call may raise `ClientError` or `OSError`. After a `ConnectionError`
+    the client can only be closed.
+    """
 
     def __init__(self, client: Client, entity: str) -> None:
         self._client = client
         self.entity = entity
-        """As it was asked for; the part behind a subscription or queue says which sub-queue."""
+        """The entity as requested. The part behind a subscription or queue selects the sub-queue."""
 
     def map(self) -> PartitionMap:
-        """The partitions as they are."""
+        """Return the current partitions."""
         return _map(self._request("partibus:partitions", {}))
 
     def wait(self, positions: Mapping[int, int], timeout_s: float) -> PartitionMap:
-        """As `map`, as soon as a partition's end is above its position here (0 where it has none), or the time is
-        over."""
+        """Wait until a partition's end exceeds its position in ``positions``, or the time is over; return the map.
+
+        A partition without a position counts from 0.
+        """
         end_s = time.monotonic() + timeout_s
         while True:
             left_s = max(0.0, min(end_s - time.monotonic(), WAIT_MAX_S))
@@ -201,10 +212,12 @@ class RangeClient:
         finished: bool = False,
         cursor: str | None = None,
     ) -> Iterator[Frame]:
-        """The messages with ``from_pos <= position < to_pos`` that can be received, are locked, deferred or delayed,
-        with ``finished`` also those that have left and are kept for cursors, in order of position. Frames hold
-        ``max_bytes`` of messages at most, or one message; the last one may be empty. ``cursor`` has them say from where
-        on that cursor's messages are all there."""
+        """Read the messages with ``from_pos <= position < to_pos``, ordered by position.
+
+        These are the active, locked, deferred and delayed messages. With ``finished`` they include messages that have
+        left and are kept for cursors. Frames hold at most ``max_bytes`` of messages, or one message; the last one may
+        be empty. ``cursor`` has the frames state from which position on that cursor's messages are complete.
+        """
         next_pos = from_pos
         while next_pos < to_pos:
             frame = self.read_frame(partition_id, next_pos, to_pos, max_bytes, finished=finished, cursor=cursor)
@@ -223,7 +236,7 @@ class RangeClient:
         finished: bool = False,
         cursor: str | None = None,
     ) -> Frame:
-        """The first of the frames that `read` gives."""
+        """Read the first of the frames that `read` returns."""
         body: dict[str, object] = {
             "partition-id": Int(partition_id),
             "from-position": from_pos,
@@ -242,8 +255,10 @@ class RangeClient:
         )
 
     def read_fates(self, partition_id: int, cursor: str, from_number: int, most: int = 10_000) -> list[FateLine]:
-        """Lines of the log of fates from a number on; [] at its end. Only a cursor that was opened with ``fates`` has
-        one."""
+        """Return lines of the disposition log from a number on; [] at its end.
+
+        Only a cursor that was opened with ``fates`` has this log.
+        """
         body = {"partition-id": Int(partition_id), "cursor": cursor, "from-number": from_number, "most": Int(most)}
         answer = self._request("partibus:read-fates", body)
         names = ("numbers", "positions", "sequences", "fates", "times", "delivery-counts")
@@ -263,13 +278,15 @@ class RangeClient:
         epochs: Mapping[int, int] | None = None,
         revoke: bool = False,
     ) -> dict[int, CursorState]:
-        """Make a cursor in every partition, or find it where it stands; by partition id. From now on what it has not
-        passed stays readable, up to ``bound_bytes`` in each partition.
+        """Create a cursor in every partition, or find it where it stands; the result is by partition id.
 
-        ``lease_ms`` makes it the exclusive reader for so long; with ``epochs``, those of the last answer, it renews
-        that. Raises `CursorHeld` when another one is, `Busy` while messages are under lock (ask again soon: nobody is
-        handed more for a while), unless ``revoke`` ends those locks; `CursorLost` when the lease that is renewed has
-        ended."""
+        From now on messages that the cursor has not passed stay readable, up to ``bound_bytes`` in each partition.
+
+        ``lease_ms`` makes the cursor the exclusive reader for that time. With ``epochs``, those of the last answer, it
+        renews the lease. Raises `CursorHeld` when another cursor is the exclusive reader, and `CursorLost` when the
+        lease to be renewed has ended. Raises `Busy` while messages are locked, unless ``revoke`` ends those locks.
+        Retry soon: the broker grants no messages for a while.
+        """
         if isinstance(start, datetime):
             start = self.find_positions(start)
         body: dict[str, object] = {
@@ -292,8 +309,11 @@ class RangeClient:
         fate_positions: Mapping[int, int] | None = None,
         epochs: Mapping[int, int] | None = None,
     ) -> dict[int, CursorState]:
-        """The reader has everything below these positions; what an exclusive one passes is completed. Durable when it
-        returns; repeating it, or lower positions, change nothing. Raises `CursorLost`."""
+        """Advance a cursor: the reader has everything below these positions.
+
+        Messages that an exclusive cursor passes are completed. The advance is durable when this returns. Repeating it,
+        or lower positions, have no effect. Raises `CursorLost`.
+        """
         body: dict[str, object] = {"name": name, "positions": _by_partition(positions)}
         if fate_positions is not None:
             body["fate-positions"] = _by_partition(fate_positions)
@@ -302,9 +322,12 @@ class RangeClient:
         return _states(self._request("partibus:advance-cursor", body))
 
     def complete(self, name: str, chosen: Mapping[int, Sequence[int]], epochs: Mapping[int, int]) -> None:
-        """Complete what is active at these positions, which rise, and nothing else: for an exclusive reader that leaves
-        some of what it reads. By partition id, `COMPLETED_MAX` in each at most. Durable when it returns; repeating it
-        changes nothing. Raises `CursorLost`."""
+        """Complete the active messages at these ascending positions, and no others.
+
+        For an exclusive reader that leaves some of the messages it reads. ``chosen`` is by partition id, with at most
+        `COMPLETED_MAX` positions each. The completion is durable when this returns; repeating it has no effect. Raises
+        `CursorLost`.
+        """
         only: dict[object, object] = {
             Int(partition_id): Array(_LONGS, list(positions)) for partition_id, positions in chosen.items() if positions
         }
@@ -312,27 +335,32 @@ class RangeClient:
         self._request("partibus:advance-cursor", body)
 
     def close_cursor(self, name: str, *, epochs: Mapping[int, int] | None = None, drop: bool = False) -> None:
-        """End the exclusive lease of these epochs; ``drop`` removes the cursor, and what is kept for it alone: without
-        epochs whoever holds it. No error when there is none."""
+        """End the exclusive lease of these epochs.
+
+        ``drop`` removes the cursor and the messages kept for it alone. Without epochs it does so whoever holds the
+        lease. A missing cursor is no error.
+        """
         body: dict[str, object] = {"name": name, "drop": drop}
         if epochs is not None:
             body["epochs"] = _by_partition(epochs)
         self._request("partibus:close-cursor", body)
 
     def cursors(self) -> list[CursorSummary]:
-        """All cursors of the sub-queue, by name."""
+        """Return all cursors of the sub-queue, sorted by name."""
         answer = self._request("partibus:cursors", {})
         now_ms = integer(answer, "now-ms")
         return [_summary(entry, now_ms) for entry in maps(answer, "cursors")]
 
     def find_positions(self, at: datetime, *, finished: bool = True) -> dict[int, int]:
-        """By partition id, the position of the first message that came at that time or later; where there is none, the
-        partition's end. Looks at some forty messages of each partition."""
+        """Return the position of the first message at or after a time, by partition id.
+
+        A partition without such a message has its end instead. The search reads about forty messages of each partition.
+        """
         at_ms = int(at.timestamp() * 1000)
         return {one.partition_id: self._find_position(one, at_ms, finished) for one in self.map().partitions}
 
     def _find_position(self, partition: PartitionRange, at_ms: int, finished: bool) -> int:
-        """What comes later gets a higher position, so halve the range until nothing is left of it."""
+        """Find the position by bisection, because later messages have higher positions."""
         low, high = partition.first_pos, partition.end_pos
         while low < high:
             middle = (low + high) // 2
@@ -344,7 +372,7 @@ class RangeClient:
         return low
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the connection. Idempotent."""
         self._client.close()
 
     def _request(self, operation: str, body: Mapping[str, object], timeout_s: float | None = None) -> dict[str, object]:
@@ -352,21 +380,26 @@ class RangeClient:
 
 
 def open_ranges(connection: str, entity: str) -> RangeClient:
-    """Connect to read one entity. Raises `partibus.errors.ArgumentError`, `ClientError` or `OSError`."""
+    """Connect to read one entity.
+
+    Raises `partibus.errors.ArgumentError`, `ClientError` or `OSError`.
+    """
     return RangeClient(connect(connection), entity)
 
 
 _Column = Literal["q", "i", "B"]
 _COLUMNS: tuple[_Column, ...] = ("q", "q", "q", "q", "i", "i", "B")
-"""Formats of a frame's columns, in their order (`partition.protocol.ports.RangeFrame`)."""
+"""The formats of a frame's columns in order (`partibus.partition.ports.RangeFrame`)."""
 _WIDTH: dict[_Column, int] = {"q": 8, "i": 4, "B": 1}
 ROW_BYTES = sum(_WIDTH[column] for column in _COLUMNS)
-"""Of a frame, for each message, beside its stored form."""
+"""The bytes of a frame for each message, beside its stored form."""
 
 
 def unpack_frame(count: int, data: bytes, next_pos: int, complete_from: int = 0) -> Frame:
-    """The columns of a frame. Raises `ClientError` when it is shorter than it says, and on a machine whose numbers have
-    their bytes in the other order."""
+    """Unpack the columns of a frame.
+
+    Raises `ClientError` when the frame is shorter than stated, and on a machine with the other byte order.
+    """
     if sys.byteorder != "little":
         raise ClientError("frames can be read on little-endian machines only")
     if len(data) < count * ROW_BYTES:

@@ -25,22 +25,22 @@ from partibus.client.messages import IncomingMessage
 COMPLETE: Final[DeliveryState] = ACCEPTED
 ABANDON: Final[DeliveryState] = Modified()
 DEFER: Final[DeliveryState] = Modified(undeliverable_here=True)
-"""Left alone until somebody asks for it by its sequence number (`Management.receive_deferred`)."""
+"""The outcome that defers a message until a receiver asks for its number (`Management.receive_deferred`)."""
 RELEASE: Final[DeliveryState] = RELEASED
-"""Back to its place, without counting as a delivery."""
+"""The outcome that requeues a message without counting a delivery."""
 
 
 def dead_letter(reason: str | None = None, description: str | None = None) -> DeliveryState:
-    """The outcome that moves a message to the dead-letter sub-queue."""
+    """Return the outcome that moves a message to the dead-letter sub-queue."""
     info: dict[object, object] = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
     return Rejected(AmqpError("com.microsoft:dead-letter", None, info))
 
 
 class NextSession(Enum):
-    """Instead of a session's id."""
+    """A placeholder for the id of a session."""
 
     NEXT = "next"
-    """Any session that has messages and that nobody holds."""
+    """Any session with messages that no receiver holds."""
 
 
 NEXT_SESSION: Final = NextSession.NEXT
@@ -50,19 +50,19 @@ _SESSION_WAIT: Final = Symbol("com.microsoft:timeout")
 
 
 class ReceiveMode(Enum):
-    """Values are snd-settle-mode and rcv-settle-mode of the link (Service Bus dialect, section 4.1)."""
+    """The settle modes of a link: snd-settle-mode and rcv-settle-mode (Service Bus dialect, section 4.1)."""
 
     PEEK_LOCK = (0, 1)
     RECEIVE_AND_DELETE = (1, 0)
 
 
 class Receiver(LinkOwner):
-    """Made by `Client.receiver`. Of one thread, as its client.
+    """A link that receives messages, made by `Client.receiver` and used by one thread at a time.
 
-    With a ``prefetch`` the broker sends ahead up to so many; without, each `receive` asks for what it wants and takes
-    the wish back before it returns, so nothing is locked that nobody asked for.
+    With a ``prefetch`` the broker sends up to that many messages ahead. Without it, each `receive` grants credit for
+    the messages it wants and revokes it before it returns, so no unwanted message is locked.
 
-    With a ``session`` it holds that session until it is closed and receives nothing else.
+    With a ``session`` the receiver holds that session until it is closed, and receives no other messages.
     """
 
     def __init__(
@@ -76,14 +76,17 @@ class Receiver(LinkOwner):
         session: str | NextSession | None = None,
         session_wait_s: float = 0.0,
     ) -> None:
-        """``session_wait_s``: how long to wait for a next session to come; `TimedOut` when there is none."""
+        """Attach the link.
+
+        ``session_wait_s`` is how long to wait for a next session. Raises `TimedOut` when none becomes available.
+        """
         super().__init__(f"receiver of '{entity}'")
         self._driver = driver
         self._timeout_s = timeout_s
         self._prefetch = prefetch
         self._buffer: deque[Delivery] = deque()
         self._unconfirmed: set[int] = set()
-        """Delivery ids."""
+        """Ids of deliveries whose settlement is not confirmed."""
         self._refusals: list[ClientError] = []
         self._session = driver.begin()
         snd_settle_mode, rcv_settle_mode = mode.value
@@ -99,26 +102,27 @@ class Receiver(LinkOwner):
             properties={_SESSION_WAIT: UInt(int(session_wait_s * 1000))} if session is NEXT_SESSION else None,
         )
         driver.adopt(self._link, self)
-        # The broker is the one that gives up waiting for a session: then nothing stays locked.
+        # The broker has the shorter time limit for a session: then no session stays locked.
         driver.await_open(self._link, self, session_wait_s + timeout_s)
         self._top_up()
 
     @property
     def session_id(self) -> str | None:
-        """The session that it holds."""
+        """The session that the receiver holds."""
         source = self._link.source
         found = source.filter.get(_SESSION_FILTER) if isinstance(source, Source) and source.filter else None
         return str(found) if isinstance(found, str) else None
 
     def receive(self, max_messages: int = 1, timeout_s: float | None = None) -> list[IncomingMessage]:
-        """Wait for the first message, then take what is there, up to ``max_messages``; [] when the time is over.
+        """Wait for the first message, then return the available ones, up to ``max_messages``.
 
-        Raises why the link is over, once everything that came before has been handed out.
+        Returns [] when the time is over. Raises the error that ended the link, once all earlier messages have been
+        returned.
         """
         return [IncomingMessage(delivery.payload, delivery) for delivery in self.take(max_messages, timeout_s)]
 
     def take(self, max_messages: int, timeout_s: float | None = None) -> list[Delivery]:
-        """As `receive`, without an object per message."""
+        """Receive as `receive` does, without an object per message."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if self._prefetch:
             self._top_up()
@@ -143,13 +147,18 @@ class Receiver(LinkOwner):
         outcome: DeliveryState = COMPLETE,
         timeout_s: float | None = None,
     ) -> None:
-        """Settle and wait until the broker has confirmed. Raises `LockLost` when it refuses; the other messages of the
-        call are settled then."""
+        """Settle messages and wait until the broker has confirmed.
+
+        Raises `LockLost` when the broker refuses one. The other messages of the call are settled in that case.
+        """
         self.settle_nowait(messages, outcome)
         self.flush(timeout_s)
 
     def settle_nowait(self, messages: Iterable[IncomingMessage | Delivery], outcome: DeliveryState = COMPLETE) -> None:
-        """Settle without waiting; `flush` tells about refusals. What is settled already is passed over."""
+        """Settle messages without waiting; `flush` reports refusals.
+
+        Settled messages are skipped.
+        """
         self.check()
         known = self._session.inbound.unsettled
         unsettled = [delivery for delivery in map(_delivery, messages) if delivery.delivery_id in known]
@@ -171,13 +180,13 @@ class Receiver(LinkOwner):
 
     @property
     def unconfirmed(self) -> int:
-        """Settlements that the broker has not confirmed."""
+        """The number of settlements that the broker has not confirmed."""
         return len(self._unconfirmed)
 
     def close(self) -> None:
-        """Give back what was not handed out, and detach. Raises `ConnectionLost`; does nothing on a link that is over.
+        """Return unread messages and detach; does nothing on a link that has ended.
 
-        What is on its way would stay locked, so the credit is taken back first.
+        Raises `ConnectionLost`. The receiver revokes the credit first, because messages in flight would stay locked.
         """
         if self.error is None:
             self._take_back_credit()
@@ -189,14 +198,19 @@ class Receiver(LinkOwner):
     # -- inside ----------------------------------------------------------------------------------------
 
     def _top_up(self) -> None:
-        """Keep credit and buffer together at the prefetch; a flow is worth while from half of it on."""
+        """Grant credit so that credit and buffer together equal the prefetch.
+
+        A flow frame is worth sending from half of the prefetch on.
+        """
         wanted = self._prefetch - len(self._buffer)
         if wanted > 0 and self._link.credit <= wanted // 2:
             self._link.grant(wanted)
 
     def _take_back_credit(self) -> None:
-        """Drain: afterwards everything that the broker sent for our wish is in the buffer, also what has begun to come:
-        a message of several frames takes its credit with the first of them."""
+        """Drain the credit, so that all messages that the broker sent for it are in the buffer.
+
+        This includes incomplete messages: a message of several frames uses its credit with the first of them.
+        """
         link = self._link
         if self.error is None and (link.credit or link.partial is not None):
             if link.credit:
@@ -208,9 +222,11 @@ class Receiver(LinkOwner):
                 self.on_over(ClientError(f"{self.name}: the broker does not answer a drain"))
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
+        """Add deliveries to the buffer."""
         self._buffer.extend(deliveries)
 
     def on_disposed(self, event: Disposed) -> None:
+        """Record the confirmation or refusal of a settlement."""
         if event.settled:
             self._unconfirmed.difference_update(event.delivery_ids)
         if isinstance(event.state, Rejected) and event.state.error is not None:

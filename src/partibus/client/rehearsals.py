@@ -1,4 +1,4 @@
-"""Rehearsing the loss of partitions and stores: operations of the namespace's `$management` node."""
+"""Fault injection for partitions and stores: operations of the namespace's `$management` node."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,40 +10,43 @@ from partibus.client.values import integer, maps, text
 
 @dataclass(frozen=True, slots=True)
 class RehearsalInfo:
-    """What goes on with a store, or with one partition of an entity."""
+    """A fault injected into a store, or into one partition of an entity."""
 
     store: str
-    """Empty where it is a partition."""
+    """The store; empty for a partition."""
     entity: str
     partition: int
     fails: bool
     delay_ms: int
-    """Of every command, where it does not fail."""
+    """The delay of every command, unless the commands fail."""
 
 
 class Rehearsals:
-    """What names a target takes a store, or an entity and some of its partitions (none named: all). Every call raises
-    the `ClientError` that the broker answered with."""
+    """Fault injection on a namespace.
+
+    A target is a store, or an entity and some of its partitions (all if none are named). Every call raises the
+    `ClientError` of the broker's reply.
+    """
 
     def __init__(self, client: Client) -> None:
         self._node = client.management()
 
     def fail(self, *, store: str = "", entity: str = "", partitions: Sequence[int] = ()) -> None:
-        """Have the broker treat them as lost."""
+        """Make the broker treat the target as lost."""
         self._node.request("partibus:rehearse-failure", _target(store, entity, partitions))
 
     def slow(self, delay_ms: int, *, store: str = "", entity: str = "", partitions: Sequence[int] = ()) -> None:
-        """Delay every command to them."""
+        """Delay every command to the target."""
         body = _target(store, entity, partitions) | {"delay-ms": delay_ms}
         self._node.request("partibus:rehearse-delay", body)
 
     def heal(self, *, store: str = "", entity: str = "", partitions: Sequence[int] = ()) -> int:
-        """End what goes on with them, or without a target with all; how many rehearsals ended."""
+        """End the faults of a target, or all faults without a target; return how many ended."""
         body = _target(store, entity, partitions) if store or entity else {"all": True}
         return integer(self._node.request("partibus:end-rehearsals", body), "ended")
 
     def all(self) -> list[RehearsalInfo]:
-        """What goes on."""
+        """Return all current faults."""
         found = maps(self._node.request("partibus:list-rehearsals", {}), "rehearsals")
         return [
             RehearsalInfo(

@@ -1,6 +1,7 @@
-"""Request and response over a pair of links to one node: what `$cbs` and `$management` have in common.
+"""Request and response over a pair of links to one node, shared by `$cbs` and `$management`.
 
-Replies are matched by correlation-id; the reply link has an address of its own, so several may exist side by side.
+Replies are matched by correlation-id. The reply link has an address of its own, so several pairs may exist side by
+side.
 """
 
 from collections.abc import Mapping
@@ -19,14 +20,14 @@ _REPLY_CREDIT = 100
 
 
 class Reply(NamedTuple):
-    """Application properties and body of a reply."""
+    """The application properties and body of a reply."""
 
     properties: dict[str, object]
     body: object
 
 
 class Requester(LinkOwner):
-    """A node's two links. Open until the connection is closed."""
+    """The two links of a node, open until the connection is closed."""
 
     def __init__(self, driver: Driver, address: str, timeout_s: float) -> None:
         super().__init__(f"node '{address}'")
@@ -34,7 +35,7 @@ class Requester(LinkOwner):
         self._driver = driver
         self._numbers = count(1)
         self._answers: dict[str, Reply | ClientError | None] = {}
-        """By message id of the request; None while it is outstanding."""
+        """Answers by the request's message id; None while the request is outstanding."""
         reply_to = f"{address}-{uuid4()}"
         session = driver.begin()
         self._sender = session.attach_sender(f"{reply_to}-requests", source=Source(reply_to), target=Target(address))
@@ -47,11 +48,14 @@ class Requester(LinkOwner):
 
     @property
     def message_bytes_max(self) -> int | None:
-        """The largest request that the node takes; None where it did not say."""
+        """The size of the largest request that the node takes; None if it stated no limit."""
         return self._sender.remote_max_message_size or None
 
     def ask(self, properties: Mapping[str, object], body: object, timeout_s: float, what: str) -> Reply:
-        """One request. Raises `TimedOut`, why the request was refused, or why the node is gone."""
+        """Send one request and wait for the reply.
+
+        Raises `TimedOut`, the error that refused the request, or the error that ended the link.
+        """
         self.check()
         message_id = str(next(self._numbers))
         payload = (
@@ -75,6 +79,7 @@ class Requester(LinkOwner):
         return answer
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
+        """Match replies with their requests."""
         for delivery in deliveries:
             message = IncomingMessage(delivery.payload, delivery)
             try:
@@ -88,7 +93,7 @@ class Requester(LinkOwner):
         self._receiver.settle_many(deliveries)
 
     def on_disposed(self, event: Disposed) -> None:
-        """A rejected request gets no reply."""
+        """Record the error of a rejected request, which gets no reply."""
         if isinstance(event.state, Rejected):
             refusal = event.state.error or AmqpError("amqp:not-allowed", "the request was rejected")
             for message_id in event.contexts:

@@ -18,7 +18,7 @@ CORRELATION_TEXTS = (
     "reply-to-session-id",
     "content-type",
 )
-"""What a correlation filter compares beside application properties, in the order of its fields on the wire."""
+"""Fields that a correlation filter compares beside application properties, in wire order."""
 PAGE = 100
 
 _SQL_FILTER, _TRUE_FILTER, _FALSE_FILTER, _CORRELATION_FILTER = range(0x1370000006, 0x137000000A)
@@ -26,24 +26,27 @@ _SQL_FILTER, _TRUE_FILTER, _FALSE_FILTER, _CORRELATION_FILTER = range(0x13700000
 
 @dataclass(frozen=True, slots=True)
 class RuleInfo:
-    """A rule: an SQL text, or values to compare."""
+    """A rule with an SQL text, or with values to compare."""
 
     name: str
     sql: str | None = None
     correlation: Mapping[str, object] = field(default_factory=dict)
-    """By the names in `CORRELATION_TEXTS`, and ``properties``."""
+    """The values by the names in `CORRELATION_TEXTS`, and ``properties``."""
     action: str | None = None
 
 
 class Rules:
-    """Every call raises the `ClientError` that the broker answered with (`AlreadyExists`, `NotFound`, ...)."""
+    """The rules of a subscription.
+
+    Every call raises the `ClientError` of the broker's reply (`AlreadyExists`, `NotFound`, ...).
+    """
 
     def __init__(self, client: Client, subscription: str) -> None:
-        """``subscription``: its path, topic/Subscriptions/name."""
+        """Use the subscription at this path, topic/Subscriptions/name."""
         self._node = client.management(subscription)
 
     def add(self, rule: RuleInfo) -> None:
-        """Messages that are sent from now on go by it."""
+        """Add a rule, which applies to messages sent from now on."""
         described: dict[str, object] = {"rule-name": rule.name}
         if rule.sql is not None:
             described["sql-filter"] = {"expression": rule.sql}
@@ -54,11 +57,11 @@ class Rules:
         self._node.request("com.microsoft:add-rule", {"rule-name": rule.name, "rule-description": described})
 
     def remove(self, name: str) -> None:
-        """Messages that came because of it stay."""
+        """Remove a rule. Messages that it selected stay."""
         self._node.request("com.microsoft:remove-rule", {"rule-name": name})
 
     def list(self) -> list[RuleInfo]:
-        """All, by name."""
+        """Return all rules, sorted by name."""
         found: list[RuleInfo] = []
         while True:
             page = maps(
@@ -71,7 +74,7 @@ class Rules:
 
 
 def _rule(described: object) -> RuleInfo:
-    """The described list of section 6.3. Raises `ClientError` when it is something else."""
+    """Convert the described list of section 6.3. Raises `ClientError` for any other value."""
     match described:
         case Described(value=[Described() as selects, Described() as action, str(name), *_]):
             sql, correlation = _filter(selects)

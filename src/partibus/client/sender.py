@@ -11,17 +11,17 @@ from partibus.client.errors import ClientError, InvalidRequest, MessageTooLarge,
 from partibus.client.messages import OutgoingMessage
 
 Sendable = OutgoingMessage | bytes
-"""A message, or one that is encoded already."""
+"""A message, or an encoded one."""
 
 _RUN = 64
-"""Messages handed to the engine at a time, so that answers are read while a long call writes."""
+"""The number of messages passed to the engine at a time, so that a long call reads answers while it writes."""
 
 WINDOW = 1_000
-"""Unanswered messages at most: what the broker grants as credit, mostly."""
+"""The largest number of unanswered messages; the broker mostly grants this much credit."""
 
 
 class Sender(LinkOwner):
-    """Made by `Client.sender`. Of one thread, as its client."""
+    """A link that sends messages, made by `Client.sender` and used by one thread at a time."""
 
     def __init__(self, driver: Driver, entity: str, name: str, timeout_s: float, window: int = WINDOW) -> None:
         super().__init__(f"sender to '{entity}'")
@@ -35,20 +35,23 @@ class Sender(LinkOwner):
         self._queued: deque[tuple[bytes, bytes, object]] = deque()
         self._submitted = 0
         self.unanswered = 0
-        """Messages handed over and not answered yet, queued ones included."""
+        """The number of messages without an answer, including queued ones."""
         self.accepted = 0
-        """Messages that the broker has stored, since the sender was opened."""
+        """The number of messages that the broker has stored since the sender was opened."""
         driver.adopt(self._link, self)
         driver.await_open(self._link, self, timeout_s)
 
     @property
     def message_bytes_max(self) -> int | None:
-        """The largest message that the broker takes; None where it did not say."""
+        """The size of the largest message that the broker takes; None if it stated no limit."""
         return self._link.remote_max_message_size or None
 
     def send(self, messages: Iterable[Sendable], timeout_s: float | None = None) -> int:
-        """Send and wait until every message is stored; returns how many. Raises `SendFailed` with the ones that are
-        not, or why the link is over (then what had no answer may or may not be stored)."""
+        """Send messages, wait until every one is stored, and return how many.
+
+        Raises `SendFailed` with the messages that are not stored, or the error that ended the link. In the latter case
+        unanswered messages may or may not be stored.
+        """
         self.flush(timeout_s)
         self.send_nowait(messages)
         count = self._submitted
@@ -56,8 +59,10 @@ class Sender(LinkOwner):
         return count
 
     def send_nowait(self, messages: Iterable[Sendable]) -> None:
-        """Send without waiting for the answers; waits only while `window` messages are unanswered. `flush` tells
-        about failures, by index since the last flush."""
+        """Send without waiting for the answers, except while `window` messages are unanswered.
+
+        `flush` reports failures, by index since the last flush.
+        """
         self.check()
         for message in messages:
             payload = message if isinstance(message, bytes) else self._encode(message)
@@ -73,7 +78,7 @@ class Sender(LinkOwner):
         self._driver.poll()
 
     def send_batch(self, messages: Iterable[Sendable], timeout_s: float | None = None) -> int:
-        """Send all as one batch (one transfer, one answer) and wait for it; returns how many."""
+        """Send messages as one batch (one transfer, one answer), wait for it, and return how many."""
         self.flush(timeout_s)
         payloads = [message if isinstance(message, bytes) else self._encode(message) for message in messages]
         if not payloads:
@@ -89,7 +94,7 @@ class Sender(LinkOwner):
         return len(payloads)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until nothing is unanswered. Raises as `send`."""
+        """Wait until every message is answered. Raises as `send` does."""
         self._driver.wait(
             self._work_off, self._wait_s(timeout_s), f"{self.name}: waiting for {self.unanswered} answers"
         )
@@ -100,7 +105,7 @@ class Sender(LinkOwner):
             raise SendFailed(sorted(failures, key=lambda failure: failure[0]), submitted or 1)
 
     def close(self) -> None:
-        """Detach. What is unanswered is not waited for."""
+        """Detach without waiting for unanswered messages."""
         self._driver.end(self._session)
 
     # -- inside ----------------------------------------------------------------------------------------
@@ -109,7 +114,10 @@ class Sender(LinkOwner):
         return self._timeout_s if timeout_s is None else timeout_s
 
     def _work_off(self) -> bool:
-        """Push what the credit allows; True when nothing is unanswered, or never will be answered."""
+        """Send as much as the credit allows; return True when no message waits for an answer.
+
+        A message on a link that has ended does not wait.
+        """
         self._push()
         return self.unanswered == 0 or self.error is not None
 
@@ -141,6 +149,7 @@ class Sender(LinkOwner):
             raise MessageTooLarge(f"{self.name}: the message has {len(payload)} bytes, the broker takes {most}")
 
     def on_disposed(self, event: Disposed) -> None:
+        """Record the answers to messages."""
         if not event.settled:
             self._link.settle_many(event.delivery_ids, event.state)
         self.unanswered -= len(event.contexts)

@@ -1,8 +1,8 @@
-"""Storing rows of a job, each once however often it is sent (row D5, ADR 0014).
+"""Storing the rows of a job, each once however often it is sent (row D5, ADR 0014).
 
-The rows of one call go in order, one request after the other: what follows a request that failed would overtake it. A
-passing failure is tried again with pauses that grow, over a new connection where the old one is lost; what the broker
-had stored already it knows by the rows' names.
+The rows of one call are sent in order, one request after the other: with several in flight, a later request could
+overtake one that failed. The client retries a transient failure with growing pauses, over a new connection if the old
+one is lost. The broker recognizes rows that it has already stored by their names.
 """
 
 import time
@@ -16,34 +16,36 @@ from partibus.client.management import Management
 from partibus.client.values import integer
 
 PATIENCE_S = 60.0
-"""So long a passing failure is tried again; `THROTTLED_TIMES` as long while the broker throttles."""
+"""How long to retry a transient failure; `THROTTLED_TIMES` as long while the broker throttles."""
 PAUSE_S = 0.05
 PAUSE_MAX_S = 4.0
 SINK_ENDS = (1 << 63) - 1
-"""As a batch that is committed: no row of the sink comes again, so nothing is kept of it."""
+"""The batch number that ends a sink: none of its rows comes again, so the broker keeps no record of it."""
 _LONGS = 0x81
 REQUEST_BYTES = 1 << 20
-"""Of messages in one request, where the broker takes as much or does not say."""
+"""The size of the messages in one request, unless the broker states a lower limit."""
 _OVERHEAD_BYTES = 2_048
-"""Of a request, beside its messages."""
+"""The size of a request beside its messages."""
 _ROW_BYTES = 40
-"""What a message takes beside itself: its length, and its name."""
+"""The size of a message's length and name in a request."""
 _MESSAGES_MAX = 10_000
 _T = TypeVar("_T")
 
 
 class Stored(NamedTuple):
-    """What became of the rows of a call: all of them are stored."""
+    """The result of a call whose rows are all stored."""
 
     accepted: int
-    """By this call."""
+    """The number of rows stored by this call."""
     duplicates: int
-    """Before."""
+    """The number of rows that were stored before."""
 
 
 class SinkClient:
-    """Made by `open_sink`. Of one thread. Every call raises `ClientError` or `OSError`: what does not pass by itself at
-    once, other things when `patience_s` is over."""
+    """A connection that stores rows, made by `open_sink` and used by one thread at a time.
+
+    Every call raises `ClientError` or `OSError`: a permanent failure at once, a transient one after `patience_s`.
+    """
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class SinkClient:
         self._request_bytes = request_bytes
         self.patience_s = patience_s
         self.retries = 0
-        """Requests that were sent again, since this was made."""
+        """The number of repeated requests since this object was created."""
         self._open_client = open_client
         self._client: Client | None = None
 
@@ -69,9 +71,12 @@ class SinkClient:
         positions: Sequence[int] | None = None,
         ids: Sequence[bytes] | None = None,
     ) -> Stored:
-        """Store encoded messages. Each is named by its place in ``positions``, which rise, of a ``source`` (a number
-        below 0); or by one of the ``ids``, 16 bytes each, unlike any other in the call; or not at all, and is stored
-        once at least."""
+        """Store encoded messages.
+
+        Each message has one of three names. A place in ``positions``, which ascend, belongs to a ``source`` (a number
+        below 0). An id in ``ids`` has 16 bytes and is unique in the call. A message without a name is stored at least
+        once.
+        """
         accepted = duplicates = 0
         for start, end in self._requests(messages):
             body: dict[str, object] = {"sink": sink, "messages": list(messages[start:end])}
@@ -85,22 +90,25 @@ class SinkClient:
         return Stored(accepted, duplicates)
 
     def check(self) -> None:
-        """Raises what would keep anybody from storing something now: no such entity, no right, disabled."""
+        """Raise the error that would prevent storing now: a missing entity or right, or a disabled entity."""
         self._ask("partibus:sink", {"sink": 0, "messages": []})
 
     def commit(self, sink: int, batch: int) -> None:
-        """A batch is complete and can't come again once the next one is: its rows may be forgotten then. Batches rise;
-        one that is not above the last one changes nothing. `SINK_ENDS`: there is no next one."""
+        """Commit a complete batch, which can't come again once the next one is committed.
+
+        The broker may then forget its rows. Batch numbers ascend; one that is not above the last has no effect.
+        `SINK_ENDS` means that there is no next batch.
+        """
         self._ask("partibus:commit-sink", {"sink": sink, "batch": batch})
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the connection. Idempotent."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
 
     def _requests(self, messages: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-        """(start, end) of what goes in one request."""
+        """Yield (start, end) of the messages in each request."""
         if not messages:
             return
         most = self._patiently(lambda node: node.request_bytes_max) or REQUEST_BYTES + 2 * _OVERHEAD_BYTES
@@ -145,5 +153,5 @@ class SinkClient:
 def open_sink(
     connection: str, entity: str, patience_s: float = PATIENCE_S, request_bytes: int = REQUEST_BYTES
 ) -> SinkClient:
-    """Of one entity; connects with the first call."""
+    """Return a sink for one entity, which connects with the first call."""
     return SinkClient(lambda: connect(connection), entity, patience_s, request_bytes)

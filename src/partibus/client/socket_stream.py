@@ -1,4 +1,4 @@
-"""A connected socket that never blocks but in `wait`, plain or with TLS."""
+"""A connected socket, plain or with TLS, that blocks only in `wait`."""
 
 import selectors
 import socket
@@ -14,8 +14,11 @@ _READ_WRITE: Final = selectors.EVENT_READ | selectors.EVENT_WRITE
 
 
 class SocketStream:
-    """Bytes out are buffered until the peer takes them, so a caller that writes keeps reading, too: both sides of a
-    busy connection can have full buffers at once."""
+    """A socket with buffered output.
+
+    Output is buffered until the peer takes it, so that a writing caller continues to read: both sides of a busy
+    connection can have full buffers at once.
+    """
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
@@ -28,6 +31,7 @@ class SocketStream:
 
     @property
     def unsent_bytes(self) -> int:
+        """The number of bytes that the socket has not taken."""
         return len(self._unsent)
 
     def write(self, data: bytes) -> None:
@@ -36,7 +40,7 @@ class SocketStream:
         self.send_more()
 
     def send_more(self) -> None:
-        """Send what waits, as much as fits now."""
+        """Send as much of the buffered output as fits now."""
         while self._unsent:
             try:
                 sent = self._sock.send(self._unsent)
@@ -47,7 +51,10 @@ class SocketStream:
             self._unsent = self._unsent[sent:]
 
     def read(self) -> bytes:
-        """What has come, b"" if nothing has. Raises `ConnectionLost`, also at the end of the stream."""
+        """Return the received bytes, b"" if there are none.
+
+        Raises `ConnectionLost`, also at the end of the stream.
+        """
         try:
             data = self._sock.recv(_READ_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -59,7 +66,7 @@ class SocketStream:
         return data
 
     def wait(self, timeout_s: float | None) -> None:
-        """Until there is something to read, or room for what is unsent, or the time is over (None: never)."""
+        """Wait until there is input, room for unsent output, or the time is over (None: no limit)."""
         if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
             return
         writing = bool(self._unsent)
@@ -69,7 +76,7 @@ class SocketStream:
         self._selector.select(timeout_s)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the socket. Idempotent."""
         self._selector.close()
         self._sock.close()
 
@@ -78,7 +85,10 @@ class SocketStream:
 
 
 def connect_stream(endpoint: Endpoint, timeout_s: float) -> SocketStream:
-    """TLS trusts what the system trusts, and what SSL_CERT_FILE names. Raises `ConnectFailed` with what to do."""
+    """Connect to an endpoint.
+
+    TLS trusts the system's certificates and those in SSL_CERT_FILE. Raises `ConnectFailed` with the next step.
+    """
     try:
         sock = _connect(endpoint, timeout_s)
     except OSError as error:
@@ -100,7 +110,10 @@ def connect_stream(endpoint: Endpoint, timeout_s: float) -> SocketStream:
 
 
 def _connect(endpoint: Endpoint, timeout_s: float) -> socket.socket:
-    """Names below ``localhost`` are this machine (RFC 6761), also where the system's resolver does not know that."""
+    """Open a TCP connection.
+
+    Names below ``localhost`` are this machine (RFC 6761), even if the system's resolver does not know that.
+    """
     try:
         return socket.create_connection((endpoint.address, endpoint.port), timeout_s)
     except socket.gaierror:

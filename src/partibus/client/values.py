@@ -1,4 +1,7 @@
-"""Reading values out of a reply's body; each raises `ClientError` naming the key when something else is there."""
+"""Reading values from a reply's body.
+
+Each function raises `ClientError` naming the key when the value has another type.
+"""
 
 from collections.abc import Mapping
 
@@ -7,7 +10,7 @@ from partibus.client.errors import ClientError
 
 
 def items(body: Mapping[str, object], key: str) -> list[object]:
-    """An AMQP list or array; [] when it is missing or null."""
+    """Return an AMQP list or array; [] when it is missing or null."""
     value = body.get(key)
     if value is None:
         return []
@@ -19,7 +22,7 @@ def items(body: Mapping[str, object], key: str) -> list[object]:
 
 
 def maps(body: Mapping[str, object], key: str) -> list[dict[str, object]]:
-    """A list of maps with text keys."""
+    """Return a list of maps with text keys."""
     found: list[dict[str, object]] = []
     for value in items(body, key):
         if not isinstance(value, dict):
@@ -29,6 +32,7 @@ def maps(body: Mapping[str, object], key: str) -> list[dict[str, object]]:
 
 
 def texts(body: Mapping[str, object], key: str) -> list[str]:
+    """Return a list of texts."""
     values = items(body, key)
     for value in values:
         if not isinstance(value, str):
@@ -37,6 +41,7 @@ def texts(body: Mapping[str, object], key: str) -> list[str]:
 
 
 def integers(body: Mapping[str, object], key: str) -> list[int]:
+    """Return a list of integers."""
     values = items(body, key)
     for value in values:
         if not isinstance(value, int):
@@ -45,6 +50,7 @@ def integers(body: Mapping[str, object], key: str) -> list[int]:
 
 
 def binary(body: Mapping[str, object], key: str) -> bytes:
+    """Return a binary value."""
     value = body.get(key)
     if not isinstance(value, bytes):
         raise _unexpected(key, value, "binary")
@@ -52,6 +58,7 @@ def binary(body: Mapping[str, object], key: str) -> bytes:
 
 
 def integer(body: Mapping[str, object], key: str) -> int:
+    """Return an integer."""
     value = body.get(key)
     if not isinstance(value, int) or isinstance(value, bool):
         raise _unexpected(key, value, "an integer")
@@ -59,6 +66,7 @@ def integer(body: Mapping[str, object], key: str) -> int:
 
 
 def text(body: Mapping[str, object], key: str) -> str:
+    """Return a text."""
     value = body.get(key)
     if not isinstance(value, str):
         raise _unexpected(key, value, "text")
