@@ -22,7 +22,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield broker
 
 
-@pytest.mark.row("P27")
 def test_every_call_of_every_kind(broker: BrokerProcess) -> None:
     async def everything() -> None:
         async with AsyncExitStack() as stack:

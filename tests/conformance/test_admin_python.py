@@ -111,7 +111,6 @@ def test_a_queue_is_made_with_every_property_and_shown_as_it_was_made(admin: Adm
         assert rule.secondary_key == "a-secondary-key-of-some-length-123456789012="
 
 
-@pytest.mark.row("P21", "P22", "P24")
 def test_the_size_of_a_partitioned_entity_is_that_of_all_its_partitions(admin: Admin, broker: BrokerProcess) -> None:
     plain = admin.create_queue("plain-size", max_size_in_megabytes=5120)
     partitioned = admin.create_queue("partitioned-size", enable_partitioning=True, max_size_in_megabytes=5120)
@@ -313,7 +312,6 @@ RULE_VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.row("P27")
 def test_rules_of_every_kind_are_made_changed_listed_and_deleted(admin: Admin, topic: str) -> None:
     admin.create_subscription(topic, "s")
     default = admin.get_rule(topic, "s", "$Default")

@@ -192,7 +192,6 @@ def test_a_session_is_held_once_whichever_broker_is_asked(shared: BrokerProcess)
             assert session.nothing_left()
 
 
-@pytest.mark.row("K14")
 def test_nothing_accepted_is_lost_with_a_broker(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
     unkeyed = make_queue(EnablePartitioning=True)
     keyed = make_queue(EnablePartitioning=True)
@@ -226,7 +225,6 @@ def test_a_broker_that_stands_still_is_replaced(broker: BrokerProcess, make_queu
     assert set(load.accepted) <= set(drain(broker, queue))
 
 
-@pytest.mark.row("A7")
 def test_a_message_lock_outlives_the_owner_of_its_store(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
     queue = make_queue(EnablePartitioning=True, LockDuration="PT5M")
     with ExitStack() as stack:

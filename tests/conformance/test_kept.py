@@ -67,7 +67,6 @@ def test_scheduled_messages(broker: BrokerProcess, end: End, make_queue: Callabl
         assert [message.sequence_number for message in peek_all(client, queue)] == [later]
 
 
-@pytest.mark.row("R14")
 def test_time_that_passes_while_there_is_no_broker(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
     """Locks have run out, scheduled messages have come and others have expired by the time it is back."""
     queue = make_queue(DeadLetteringOnMessageExpiration=True)
@@ -86,7 +85,6 @@ def test_time_that_passes_while_there_is_no_broker(broker: BrokerProcess, make_q
         assert (dead.body, dead.dead_letter_reason) == (b"expired", "TTLExpiredException")
 
 
-@pytest.mark.row("R14")
 def test_deferred_messages_and_locks_that_were_renewed(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
     queue = make_queue(EnablePartitioning=True)
     with connected(broker) as client:
@@ -117,7 +115,7 @@ def test_deferred_messages_and_locks_that_were_renewed(broker: BrokerProcess, ma
         assert (free.body, free.delivery_count) == (b"0", 1)
 
 
-@pytest.mark.row("K4", "R14")
+@pytest.mark.row("K4")
 def test_sessions_with_their_order_and_state(broker: BrokerProcess, end: End, make_queue: Callable[..., str]) -> None:
     """Their locks end with the broker: whoever held one can't renew it, and the next one has it at once."""
     queue = make_queue(RequiresSession=True, EnablePartitioning=True)
@@ -149,7 +147,7 @@ def test_sessions_with_their_order_and_state(broker: BrokerProcess, end: End, ma
         assert client.accept_session(queue, "empty").state == b"kept\xff"
 
 
-@pytest.mark.row("K9", "R14")
+@pytest.mark.row("K9")
 def test_ids_of_messages_that_came_before(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
     """Those of the window, to the end of the window."""
     queue = make_queue(

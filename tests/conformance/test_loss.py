@@ -186,7 +186,6 @@ def test_a_plain_queue_is_as_available_as_its_store(
     assert [message.body for message in receive_all(python, queue, 1, delete=True)] == [b"1"]
 
 
-@pytest.mark.row("A7")
 def test_what_is_locked_in_a_lost_partition_is_settled_when_it_is_back(
     python: PythonSync, partitioned: str, rehearsals: Rehearsals, broker: BrokerProcess
 ) -> None:

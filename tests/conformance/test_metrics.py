@@ -91,7 +91,6 @@ def use(broker: BrokerProcess, entity: str) -> None:
                 left -= len(receiver.receive_messages(left))
 
 
-@pytest.mark.row("R13")
 @pytest.mark.parametrize(("broker", "partitioned"), [(1, False), (3, True)], indirect=["broker"])
 def test_what_is_done_is_counted(broker: BrokerProcess, partitioned: bool) -> None:
     broker.create_queue("orders", EnablePartitioning=partitioned)
@@ -116,7 +115,6 @@ def test_what_is_done_is_counted(broker: BrokerProcess, partitioned: bool) -> No
     assert metrics.sum("broker_left_out") == 0
 
 
-@pytest.mark.row("R13")
 @pytest.mark.parametrize("broker", [1, 3], indirect=True)
 def test_whichever_is_asked_answers_for_all(broker: BrokerProcess) -> None:
     broker.create_queue("orders", EnablePartitioning=True)

@@ -82,7 +82,6 @@ def test_list_without_keys_stays_together(sdk: ServiceBusClient, partitioned: st
     assert len({message.partition for message in found}) == 1
 
 
-@pytest.mark.row("P18")
 def test_sequence_numbers_count_from_one_in_each_partition(python: PythonSync, partitioned: str) -> None:
     python.send_list(partitioned, [Outgoing(b"x", partition_key=KEYS[i % 8]) for i in range(80)])
     counters: dict[int, list[int]] = {}
@@ -94,7 +93,6 @@ def test_sequence_numbers_count_from_one_in_each_partition(python: PythonSync, p
         assert found == list(range(1, len(found) + 1))
 
 
-@pytest.mark.row("P18")
 def test_sequence_numbers_of_a_plain_queue_count_from_one(sdk: ServiceBusClient, make_queue: MakeQueue) -> None:
     queue = make_queue()
     sdk.send_list(queue, [Outgoing(b"x") for _ in range(10)])

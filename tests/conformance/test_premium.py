@@ -51,7 +51,7 @@ def create(broker: BrokerProcess, units: int) -> str:
         return Namespaces(client).create(NAME, options).connection_string(client.endpoint)
 
 
-@pytest.mark.row("R11", "R13", "R15")
+@pytest.mark.row("R11", "R13")
 def test_units_that_have_too_much_to_do_refuse_more_and_nothing_is_lost_or_doubled(small: BrokerProcess) -> None:
     connection = create(small, 1)
     small.create_queue("orders")

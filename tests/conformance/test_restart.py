@@ -75,7 +75,6 @@ def connected(library: str, broker: BrokerProcess) -> closing[ServiceBusClient]:
     return closing(cast(ServiceBusClient, LIBRARIES[library](broker.connection_string)))
 
 
-@pytest.mark.row("R14")
 def test_what_was_accepted_and_settled_is_as_it_was(
     broker: BrokerProcess, end: End, make_queue: Callable[[str], str]
 ) -> None:

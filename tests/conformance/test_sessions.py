@@ -107,7 +107,6 @@ def test_session_that_is_held_is_refused_at_once_and_free_when_its_receiver_clos
     assert [(m.body, m.delivery_count) for m in session.receive(3)] == [(body, 0) for body in bodies("a", 3)]
 
 
-@pytest.mark.row("A7")
 def test_session_whose_lock_ran_out_is_lost_and_its_messages_come_again_in_order(
     broker: BrokerProcess, sdk: ServiceBusClient, queue: str
 ) -> None:

@@ -67,7 +67,7 @@ def accepted(sender: Sender, count: int) -> int:
     return count - len(failures)
 
 
-@pytest.mark.row("R2", "R8", "R15")
+@pytest.mark.row("R2", "R8")
 def test_the_clients_own_retries_carry_everything_through_an_enforced_namespace(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         broker.create_queue("q", EnablePartitioning=True)
@@ -142,7 +142,6 @@ def test_several_brokers_share_the_credits_of_a_namespace(manual: BrokerProcess)
     assert manual.describe("q").messages == metrics.sum("namespace_credits_used_total", operation="send")
 
 
-@pytest.mark.row("R9")
 def test_one_namespaces_spike_does_not_throttle_another(manual: BrokerProcess) -> None:
     tenants = [throttle(manual, "enforce", 50, name) for name in ("anvils", "rockets")]
     with ExitStack() as clients:
@@ -160,7 +159,7 @@ def test_one_namespaces_spike_does_not_throttle_another(manual: BrokerProcess) -
         assert accepted(anvils, 60) == 50
 
 
-@pytest.mark.row("R4", "R6", "R7", "R15")
+@pytest.mark.row("R4", "R6", "R7")
 def test_over_http_too_nothing_is_done_that_there_are_no_credits_for(manual: BrokerProcess) -> None:
     http = Http(manual)
     manual.create_queue("q")

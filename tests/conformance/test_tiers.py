@@ -116,7 +116,7 @@ def test_basic_refuses_over_amqp_what_it_refuses_over_http(basic: str) -> None:
             Entities(client).create_topic("t", {})
 
 
-@pytest.mark.row("P6", "P8", "P23", "P24", "A11")
+@pytest.mark.row("P6", "P8", "P23")
 def test_entities_of_a_premium_namespace_have_its_partitions_and_sizes(
     broker: BrokerProcess, premium: str, parted: str
 ) -> None:
@@ -140,7 +140,6 @@ def test_entities_of_a_premium_namespace_have_its_partitions_and_sizes(
         assert "MaxSizeInMegabytes is 7168, but must be one of 1024, 2048, 3072, 4096, 5120" in said
 
 
-@pytest.mark.row("A11")
 def test_premium_carries_large_messages_one_by_one(premium: str) -> None:
     with connect(premium) as client:
         Entities(client).create_queue("large", {"MaxMessageSizeInKilobytes": 100 * 1024})

@@ -125,7 +125,6 @@ def over(opened: Callable[[str], ServiceBusClient], request: pytest.FixtureReque
     return opened(request.param)
 
 
-@pytest.mark.row("C1")
 def test_messages_requests_and_errors_pass_on_every_way_to_the_broker(
     over: ServiceBusClient, make_queue: Callable[..., str]
 ) -> None:
@@ -154,7 +153,6 @@ def test_who_does_not_trust_the_authority_connects_to_nothing(broker: BrokerProc
     assert "Traceback" not in broker.log
 
 
-@pytest.mark.row("C1")
 def test_our_own_client_speaks_tls(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(broker.ca_file))
     queue = broker.create_queue("own-client")
@@ -164,7 +162,6 @@ def test_our_own_client_speaks_tls(broker: BrokerProcess, monkeypatch: pytest.Mo
         assert message.body == LARGE
 
 
-@pytest.mark.row("C1")
 @pytest.mark.parametrize("library", ["rhea", "proton"])
 def test_plain_amqp_clients_speak_tls(broker: BrokerProcess, make_queue: Callable[..., str], library: str) -> None:
     queue = make_queue()
@@ -185,7 +182,6 @@ def get_health(url: str, ca_file: Path) -> dict[str, object]:
         return cast("dict[str, object]", json.load(response))
 
 
-@pytest.mark.row("C1")
 def test_health_is_told_over_https_with_the_certificate_in_it(broker: BrokerProcess) -> None:
     health = get_health(broker.https_url, broker.ca_file)
     assert health["status"] == "healthy"

@@ -57,7 +57,7 @@ def bodies(messages: list[Received]) -> list[bytes]:
     return [message.body for message in messages]
 
 
-@pytest.mark.row("C38", "P15", "R14")
+@pytest.mark.row("C38", "P15")
 @EACH
 def test_each_subscription_gets_what_its_rules_select(
     broker: BrokerProcess, sdk: ServiceBusClient, topic: str, messages_in: CountMessages
@@ -78,7 +78,7 @@ def test_each_subscription_gets_what_its_rules_select(
     assert [messages_in(path) for path in (late, carrier, nobody)] == [1, 2, 0]
 
 
-@pytest.mark.row("C38", "P18")
+@pytest.mark.row("C38")
 @EACH
 def test_settling_in_one_subscription_leaves_the_others_alone(
     broker: BrokerProcess, sdk: ServiceBusClient, topic: str, messages_in: CountMessages

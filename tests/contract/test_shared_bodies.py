@@ -209,7 +209,6 @@ def test_marks_are_loaded_with_their_partition_and_go_with_it(open_store: Opener
     assert [snapshot and snapshot.inbound_marks for snapshot in snapshots] == [{40: 9, 44: 1 << 39}, {}]
 
 
-@pytest.mark.row("P21")
 def test_sizes_of_many_partitions(store: Store) -> None:
     writes = Writes()
     for row in range(700):

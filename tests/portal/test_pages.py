@@ -116,7 +116,6 @@ def test_a_partition_that_is_away_makes_its_entity_limited(
     assert data["availability"] == "Limited"
 
 
-@pytest.mark.row("R13")
 def test_throttled_requests_processor_time_and_memory(
     sign_in: SignIn, broker: BrokerProcess, browser: Browser, make_namespace: Callable[..., str]
 ) -> None:
@@ -162,7 +161,7 @@ def test_throttled_requests_processor_time_and_memory(
     assert busy.get("/portal/entities").status == 200
 
 
-@pytest.mark.row("R13", "A12", "C35")
+@pytest.mark.row("A12")
 def test_the_overview_counts_what_is_used_of_what_may_be(
     sign_in: SignIn, make_namespace: Callable[..., str], broker: BrokerProcess
 ) -> None:

@@ -12,7 +12,6 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -200,7 +199,6 @@ def check_never_over(world: World, largest: int) -> None:
             assert total <= most, f"{total} credits were used in periods {first} to {period}, at most {most} may be"
 
 
-@pytest.mark.row("R15")
 @given(st.integers(0, 1 << 32), st.integers(1, 4), st.sampled_from([0.0, 0.05, 0.4]), requests)
 @example(0, 4, 0.05, BUSY)
 @example(1, 3, 0.0, [(0, 0, [LARGEST]), *BUSY])

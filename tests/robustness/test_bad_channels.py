@@ -136,7 +136,6 @@ def test_while_another_machine_is_not_reached(machines: FarMachines, fail: Calla
     assert len(found) == len(set(found))
 
 
-@pytest.mark.row("R15")
 def test_channels_that_are_cut_again_and_again(machines: FarMachines) -> None:
     accepted: set[int] = set()
     for turn in range(4):

@@ -49,7 +49,6 @@ def over(way: FaultProxy, broker: BrokerProcess) -> str:
     return name.replace(f":{broker.port}", f":{way.port}")
 
 
-@pytest.mark.row("R15")
 def test_a_client_library_goes_on_over_cut_connections(broker: BrokerProcess, way: FaultProxy) -> None:
     """The unmodified library repeats what it was not answered: everything is there, some perhaps twice."""
     broker.create_queue("cut")

@@ -76,7 +76,6 @@ def test_what_was_acknowledged_survives_a_kill(broker: BrokerProcess, partitione
         assert of_key == sorted(of_key)
 
 
-@pytest.mark.row("R14")
 def test_what_was_settled_survives_a_kill(broker: BrokerProcess) -> None:
     broker.create_queue("q")
     left = set(range(3_000))

@@ -47,12 +47,12 @@ def check(verdict: Verdict, deaths: int) -> None:
     assert len(verdict.deeds) == deaths, str(verdict)
 
 
-@pytest.mark.row("R14", "R15")
+@pytest.mark.row("R14")
 def test_at_points_of_stores_in_files(tmp_path: Path) -> None:
     check(run_with_deaths(tmp_path, altered_broker.NEAR_POINTS), len(altered_broker.NEAR_POINTS))
 
 
-@pytest.mark.row("R14", "R15", "P11")
+@pytest.mark.row("R14", "P11")
 def test_at_points_of_stores_in_a_database(tmp_path: Path, server: PostgreSQLServer) -> None:
     url = server.url(parameters=f"schema={new_schema()}&stores=6")
     verdict = run_with_deaths(tmp_path, altered_broker.DISTANT_POINTS, "--store", url, "--store", "sqlite:10")

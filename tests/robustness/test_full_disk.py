@@ -34,7 +34,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-@pytest.mark.row("R14", "R15")
+@pytest.mark.row("R14")
 def test_messages_are_refused_and_what_is_there_can_be_received(disk: Path) -> None:
     """Refused by name; nothing that was accepted is lost, receiving makes room, and then messages are taken again."""
     with BrokerProcess(disk) as broker:

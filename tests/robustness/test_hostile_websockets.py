@@ -37,7 +37,6 @@ def tls(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-@pytest.mark.row("C1")
 def test_dialogue_in_frames_of_one_byte(broker: BrokerProcess, tls: bool) -> None:
     with WebsocketPeer(broker, tls=tls) as peer:
         begin = Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)
@@ -46,7 +45,6 @@ def test_dialogue_in_frames_of_one_byte(broker: BrokerProcess, tls: bool) -> Non
         peer.read_until(Begin)
 
 
-@pytest.mark.row("C1")
 def test_reader_that_never_reads(broker: BrokerProcess, tls: bool) -> None:
     with WebsocketPeer(broker, tls=tls, receive_buffer=4096) as peer:
         peer.open()
@@ -57,7 +55,6 @@ def test_reader_that_never_reads(broker: BrokerProcess, tls: bool) -> None:
         assert broker.describe("backlog").messages == 2_000
 
 
-@pytest.mark.row("C1")
 def test_pings_whose_answers_nobody_reads(broker: BrokerProcess, tls: bool) -> None:
     with WebsocketPeer(broker, tls=tls, receive_buffer=4096) as peer:
         peer.open()
@@ -74,7 +71,6 @@ def test_pings_whose_answers_nobody_reads(broker: BrokerProcess, tls: bool) -> N
         check_serves(broker)
 
 
-@pytest.mark.row("C1")
 def test_sender_that_ignores_credit(broker: BrokerProcess, tls: bool) -> None:
     """It is read no faster than the stores write, as on TCP."""
     queue = broker.create_queue(f"flooded-{tls}")

@@ -91,7 +91,7 @@ def wait_for_trouble(broker: BrokerProcess, words: str) -> dict[str, str]:
     return trouble
 
 
-@pytest.mark.row("S1", "R14", "R15")
+@pytest.mark.row("S1", "R14")
 def test_the_database_is_killed_again_and_again_while_clients_send(tmp_path: Path, server: PostgreSQLServer) -> None:
     """In whatever phase its commits are: what was acknowledged is there, and nothing twice that was sent once."""
     url = server.url(parameters=f"schema={new_schema()}&stores=16")

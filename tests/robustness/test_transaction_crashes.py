@@ -82,7 +82,6 @@ def stored(broker: BrokerProcess, queue: str) -> Counter[bytes]:
     return found
 
 
-@pytest.mark.row("R14")
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_a_transaction_survives_a_kill_whole_or_not_at_all(tmp_path: Path, *, partitioned: bool) -> None:
     with BrokerProcess(tmp_path) as broker:

@@ -159,7 +159,6 @@ def test_delivery_from_a_plain_entity_has_the_annotations_that_clients_read() ->
     assert b"x-opt-sequence-number\x81" in b"".join(encoded), "one client takes no shorter form of it"
 
 
-@pytest.mark.row("P18")
 @pytest.mark.parametrize("partition_id", [0, 1, 15, 63])
 def test_partition_is_in_the_top_16_bits_of_the_sequence_number(partition_id: int) -> None:
     encoder = DeliveryEncoder(partition_id)

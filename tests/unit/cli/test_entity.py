@@ -126,7 +126,6 @@ def test_list_and_show_as_tables_and_as_json(broker: TinyBroker, run: Run) -> No
     assert json.loads(run("entity", "show", "orders", "--json").output)["properties"] == {"LockDuration": "PT1M"}
 
 
-@pytest.mark.row("P22", "P24")
 @pytest.mark.parametrize(
     ("partitions", "properties", "shown", "size_bytes"),
     [

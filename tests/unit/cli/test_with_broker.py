@@ -74,7 +74,6 @@ def test_life_of_a_topic(connection: str) -> None:
     assert "flights" not in run(connection, "entity", "list", "--json").output
 
 
-@pytest.mark.row("P27")
 def test_a_policy_of_an_entity_opens_that_entity(connection: str) -> None:
     for name in ("mine", "other"):
         rows(run(connection, "entity", "create", "queue", name, "--json"))
@@ -92,7 +91,6 @@ def test_a_policy_of_an_entity_opens_that_entity(connection: str) -> None:
         assert run(connection, "entity", "delete", name).exit_code == 0
 
 
-@pytest.mark.row("C1")
 def test_a_token_opens_what_it_names_over_http_until_it_ends(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         for name in ("mine", "other"):

@@ -152,7 +152,6 @@ def test_a_debt_goes_along_when_its_allocator_moves() -> None:
         cluster.clock.advance(PERIOD_MS)
 
 
-@pytest.mark.row("R15")
 @on_loop
 async def test_credits_are_asked_for_over_a_channel(tmp_path: Path) -> None:
     async with brokers(tmp_path, "a", "b") as (a, b):

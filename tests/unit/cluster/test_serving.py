@@ -318,7 +318,6 @@ def test_equal_options_are_one_object() -> None:
 # -- whose work it is --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("R11")
 def test_what_guests_ask_for_is_noted_by_partition_and_size() -> None:
     broker = FarBroker()
     broker.answered(broker.send(4))

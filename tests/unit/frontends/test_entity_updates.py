@@ -203,7 +203,7 @@ def test_a_full_partition_refuses_with_the_quota(world: World, client: Client) -
     assert "raise MaxSizeInMegabytes" in str(state.error.description)
 
 
-@pytest.mark.row("P21", "P22")
+@pytest.mark.row("P21")
 def test_the_size_of_a_queue_is_that_of_each_of_its_partitions(world: World, client: Client) -> None:
     world.queue("q", EnablePartitioning=True, MaxSizeInMegabytes=2048)
     partitions = world.broker.entity("q").route.partitions

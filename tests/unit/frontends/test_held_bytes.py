@@ -8,7 +8,6 @@ from partibus.amqp import ACCEPTED, Source
 from partibus.amqp.codec.types import Symbol
 from tests.unit.frontends.harness import World, message
 
-pytestmark = pytest.mark.row("R11", "R13")
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 
 

@@ -124,7 +124,6 @@ def test_what_the_client_calls_the_server_is_what_it_says_last(
     assert client.peer.broker.namespace.name == namespace
 
 
-@pytest.mark.row("R9")
 def test_who_has_shown_no_claim_uses_up_nothing_of_a_tenants(world: Tenants) -> None:
     default, acme = world.namespaces.default.account, world.namespaces.named("acme-1").account
     client = world.enter(None, HOSTS["acme-1"])
@@ -332,7 +331,7 @@ class TestOperations:
         assert again[0] == 400
         assert "premium" in again[1]
 
-    @pytest.mark.row("R10", "R11")
+    @pytest.mark.row("R10")
     def test_the_credits_of_one_that_is_migrated_end(self, world: Tenants) -> None:
         self.ask(world, "update-namespace", name="acme-1", options={"throttling": "enforce", "credits-per-second": 1})
         throttle = world.namespaces.named("acme-1").throttle

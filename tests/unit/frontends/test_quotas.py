@@ -46,7 +46,6 @@ def batch(count: int, size: int) -> Iterable[bytes]:
     return (message(bytes(size), message_id=str(number)) for number in range(count))
 
 
-@pytest.mark.row("A11")
 @pytest.mark.parametrize(
     ("options", "message_bytes", "batch_bytes"),
     [

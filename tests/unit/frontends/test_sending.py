@@ -69,7 +69,6 @@ def test_outcomes_leave_in_the_order_of_deliveries_though_partitions_answer_in_a
     assert list(client.outcomes(sender)) == ["slow", "quick"]
 
 
-@pytest.mark.row("R15")
 def test_a_failed_commit_is_an_error_to_try_again(world: World) -> None:
     client = world.client()
     sender = client.sender(world.queue("q"))

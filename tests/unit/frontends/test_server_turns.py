@@ -15,7 +15,6 @@ from partibus.units.account import Account
 from partibus.units.turns import PIECE_BYTES, Turns
 from tests.unit.frontends.test_server import Connected
 
-pytestmark = pytest.mark.row("R9")
 BEGIN = frame(1, Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100))
 
 

@@ -93,7 +93,6 @@ class TestSends:
         assert stored(world, "q") == [str(number).encode() for number in [*range(CREDITS), 200, 201]]
         assert world.broker.throttle.counters.throttled[Operation.SEND] == 7
 
-    @pytest.mark.row("R9")
     def test_what_is_refused_together_is_answered_together(self, world: World) -> None:
         throttle(world)
         client = world.client()
@@ -149,7 +148,6 @@ class TestSends:
             spent.append(sum(world.broker.throttle.counters.used) - before)
         assert spent == [17, 17]
 
-    @pytest.mark.row("R15")
     def test_a_transfer_that_is_refused_leaves_its_transaction_as_it_was(self, world: World) -> None:
         throttle(world)
         client = world.client()
@@ -209,7 +207,6 @@ class TestReceivers:
         assert client.deliveries(receiver) == []
         assert len(client.receive(receiver, 5)) == 5
 
-    @pytest.mark.row("R15")
     def test_what_is_deleted_when_received_is_withheld_before(self, world: World) -> None:
         throttle(world)
         client = world.client()
@@ -245,7 +242,7 @@ class TestNodes:
         ask(client, "q", "peek-message", {"from-sequence-number": 0, "message-count": 9})
         assert refusal(client, "q", "peek-message", {"from-sequence-number": 0}) == (503, BUSY, SAYS)
 
-    @pytest.mark.row("R3", "R15")
+    @pytest.mark.row("R3")
     def test_scheduling_is_refused_without_effect(self, world: World) -> None:
         throttle(world)
         client = world.client()
@@ -269,7 +266,7 @@ class TestNodes:
         ask(client, "q", "receive-by-sequence-number", {"sequence-numbers": numbers})
         assert used(world) == {"send": 2, "receive": 4}
 
-    @pytest.mark.row("R4", "R15")
+    @pytest.mark.row("R4")
     def test_management_costs_ten_and_is_refused_without_effect(self, world: World) -> None:
         throttle(world)
         client = world.client()

@@ -172,7 +172,6 @@ def test_other_paths_are_no_websockets(path: str) -> None:
     assert not is_websocket_path(path)
 
 
-@pytest.mark.row("C1")
 @pytest.mark.parametrize(
     ("offered", "chosen"),
     [(("AMQPWSB10",), "AMQPWSB10"), (("amqp",), "amqp"), (("x", "amqp", "AMQPWSB10"), "AMQPWSB10"), ((), None)],
@@ -195,7 +194,6 @@ def test_client_that_speaks_something_else_is_refused_and_nobody_hears_of_it(loo
     assert pair.inner.said == []
 
 
-@pytest.mark.row("C1")
 def test_bytes_pass_in_both_directions_wherever_messages_end(pair: Pair) -> None:
     pair.client.send_binary(b"one")
     pair.client.send_binary(b"", fin=True)

@@ -118,7 +118,7 @@ def test_more_partitions_than_stores_are_refused_when_the_namespace_is_made(tmp_
     catalog.close()
 
 
-@pytest.mark.row("P21", "P22", "P23")
+@pytest.mark.row("P21", "P23")
 @pytest.mark.parametrize(
     ("tier", "partitions", "refused_gb", "allowed"),
     [
@@ -140,7 +140,7 @@ def test_sizes_of_the_tier_are_allowed_and_others_refused(
     assert made(catalog, options=EntityOptions(max_size_mb=5 * 1024))[0].max_size_mb == 5 * 1024
 
 
-@pytest.mark.row("P21", "P23")
+@pytest.mark.row("P23")
 @pytest.mark.parametrize(
     ("tier", "partitions", "size_mb", "next_step"),
     [
@@ -203,7 +203,6 @@ def test_a_namespace_may_have_other_limits_than_its_tier(catalog: Catalog) -> No
         made(catalog, "two")
 
 
-@pytest.mark.row("R10")
 def test_what_came_from_another_tier_keeps_what_it_has(catalog: Catalog) -> None:
     standard = {
         "wide": EntityOptions(partitioned=True, max_size_mb=5 * 1024, express=True),

@@ -34,7 +34,7 @@ def test_every_number_of_the_table_is_one_of_a_namespace_and_in_its_own_range() 
         assert limit.source
 
 
-@pytest.mark.row("A11", "C35", "P21", "P22", "P23")
+@pytest.mark.row("A11")
 def test_the_numbers_of_the_service() -> None:
     standard, premium = limits_of(STANDARD), limits_of(PREMIUM)
     assert (standard.entities, standard.partitioned_entities, standard.connections) == (10_000, 100, 5_000)
@@ -69,7 +69,6 @@ def test_a_limit_that_there_is_not_is_refused_with_those_that_there_are() -> Non
         check_namespace_options(NamespaceOptions(limits={"entitys": 1}))
 
 
-@pytest.mark.row("R11")
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -101,7 +100,6 @@ def test_possible_ones_are_not() -> None:
     check_namespace_options(BASIC)
 
 
-@pytest.mark.row("R10")
 def test_tier_and_partitions_are_for_life_but_for_the_way_to_premium() -> None:
     premium = replace(PREMIUM, partition_count=4)
     with pytest.raises(ArgumentError, match="partition_count is 2, but must be 4, which a namespace has for life"):

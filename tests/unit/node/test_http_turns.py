@@ -7,15 +7,12 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.node.http_turns import REQUEST_BYTES, HttpTurns
 from partibus.units.account import CLAIMED
 from partibus.units.turns import Turns
 from tests.unit.namespace.servers import Whole
 
-pytestmark = pytest.mark.row("R9")
 NAME = "acme-plant"
 
 

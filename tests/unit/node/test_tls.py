@@ -74,7 +74,6 @@ def ended(sock: socket.socket) -> bool:
         return True
 
 
-@pytest.mark.row("C1")
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01"], ids=["nothing", "a beginning"])
 def test_handshake_that_never_ends_is_ended(tmp_path: Path, sent: bytes) -> None:
     def work(port: int) -> None:
@@ -86,7 +85,6 @@ def test_handshake_that_never_ends_is_ended(tmp_path: Path, sent: bytes) -> None
     assert serve(tmp_path, work, TlsLimits(handshake_s=0.2)) == []
 
 
-@pytest.mark.row("C1")
 def test_flood_of_handshakes_ends_its_oldest_and_holds_up_nobody(tmp_path: Path) -> None:
     def work(port: int) -> None:
         with ExitStack() as stack:

@@ -97,7 +97,6 @@ def premium(units: int, least: int | None = None, most: int | None = None) -> Na
     return NamespaceOptions(tier=Tier.PREMIUM, units=units, units_min=least or units, units_max=most or units)
 
 
-@pytest.mark.row("R13")
 def test_what_nobody_has_timed_is_dealt_out_by_bytes(process: Process) -> None:
     process.member.namespaces.create(NAME, NamespaceOptions())
     account, other = process.broker().account, process.broker("default").account
@@ -108,7 +107,6 @@ def test_what_nobody_has_timed_is_dealt_out_by_bytes(process: Process) -> None:
     assert account.credit_ns == pytest.approx(-40 * MS, rel=0.01)
 
 
-@pytest.mark.row("R11", "R13")
 def test_work_for_clients_of_other_brokers_is_charged_to_their_namespace(process: Process) -> None:
     """And not to the one that has a client here, which asks for little."""
     process.member.namespaces.create(NAME, NamespaceOptions())
@@ -125,7 +123,6 @@ def test_work_for_clients_of_other_brokers_is_charged_to_their_namespace(process
     assert not process.broker("quiet-1").throttle.exhausted
 
 
-@pytest.mark.row("R13")
 def test_more_than_the_process_had_is_scaled_down(process: Process) -> None:
     process.member.namespaces.create(NAME, NamespaceOptions())
     process.broker().account.spend(60 * MS)
@@ -149,7 +146,6 @@ def test_who_uses_up_its_units_is_refused_until_it_uses_less(process: Process) -
     assert not process.broker().account.closed
 
 
-@pytest.mark.row("R11", "R9")
 def test_a_namespace_without_units_is_never_refused_for_load_and_takes_nobody_elses(process: Process) -> None:
     process.member.namespaces.create(NAME, premium(1))
     process.work(default=0.1)
@@ -175,7 +171,6 @@ def test_units_are_of_all_brokers_together(process: Process) -> None:
     assert not process.broker().throttle.exhausted
 
 
-@pytest.mark.row("R11")
 def test_two_brokers_do_not_give_the_same_units_away(whole: Whole) -> None:
     first, second = (Process(whole.join(), 2).member.namespaces for _ in range(2))
     first.create(NAME, premium(8))
@@ -188,7 +183,6 @@ def test_two_brokers_do_not_give_the_same_units_away(whole: Whole) -> None:
         first.update(NAME, lambda old: premium(8))
 
 
-@pytest.mark.row("R11")
 def test_units_that_no_broker_has_free_are_refused(process: Process) -> None:
     process.member.namespaces.create(NAME, premium(4))
     with pytest.raises(ArgumentError, match=r"at most 4: 2 broker processes have 8 units, 4 of which"):
@@ -200,7 +194,6 @@ def test_units_that_no_broker_has_free_are_refused(process: Process) -> None:
     assert process.watch.units == 6
 
 
-@pytest.mark.row("R11")
 def test_what_has_units_keeps_them_where_there_are_fewer_brokers(process: Process) -> None:
     process.member.namespaces.create(NAME, premium(8))
     process.watch.follow(brokers=1, brokers_max=1)

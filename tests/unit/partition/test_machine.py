@@ -466,7 +466,6 @@ def test_peek_asks_the_store_for_256_kb_at_most() -> None:
     assert [row.sequence for row in both.rows[request]] == [1, 2]
 
 
-@pytest.mark.row("A9")
 def test_peek_answers_what_there_is_and_changes_nothing() -> None:
     both = start()
     send(both, 3)
@@ -477,7 +476,6 @@ def test_peek_answers_what_there_is_and_changes_nothing() -> None:
     assert sequences(take(both, 5)) == [2, 3]
 
 
-@pytest.mark.row("A10")
 def test_peek_goes_on_from_a_number_until_nothing_is_left() -> None:
     both = start()
     send(both, 5)

@@ -69,7 +69,6 @@ def test_what_is_reserved_to_be_forwarded_stays_so_until_it_is() -> None:
     assert partition.state.subqueues[0].messages == 0
 
 
-@pytest.mark.row("R14")
 def test_another_forwarder_gets_what_its_predecessor_had_and_is_the_only_one() -> None:
     partition = filled(FORWARDS, 3)
     first = granted(partition, forward(1))
@@ -80,7 +79,6 @@ def test_another_forwarder_gets_what_its_predecessor_had_and_is_the_only_one() -
     assert [(grant.receiver, positions([grant])) for grant in more] == [(2, [4])]
 
 
-@pytest.mark.row("P16")
 def test_nothing_is_granted_behind_what_others_hold() -> None:
     partition = filled(PLAIN, 5)
     locked = granted(partition, c.Receive(0, 9, 2, 1 << 20))
@@ -144,7 +142,6 @@ def send(partition: Partition, origin: list[int], now_ms: int = 0) -> list[Event
     return step.events
 
 
-@pytest.mark.row("R14")
 def test_each_position_is_stored_once() -> None:
     partition = Partition(ROW, PLAIN)
     events = send(partition, [4, 5, 9])
@@ -159,7 +156,6 @@ def test_each_position_is_stored_once() -> None:
     assert partition.state.subqueues[0].messages == 5
 
 
-@pytest.mark.row("R14")
 def test_marks_are_loaded_with_the_partition() -> None:
     snapshot = Snapshot(10, 10, 0, {}, [], [], {}, {ORIGIN: 9})
     partition = Partition(ROW, PLAIN, snapshot)

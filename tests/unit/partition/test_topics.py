@@ -340,7 +340,6 @@ def test_a_deleted_topic_leaves_nothing() -> None:
 # -- waking ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("C37")
 def test_of_two_thousand_subscriptions_only_those_that_get_something_are_loaded() -> None:
     broker = Broker(*[nothing] * 1_234, everything, *[nothing] * 765)
     for name in range(1, 4):
@@ -531,7 +530,6 @@ def test_sends_of_a_transaction_are_shared_out_together() -> None:
     assert [broker.stored(row) for row in (TOPIC, A, B)] == [[], [2, 1, 2, 3], [2, 2]]
 
 
-@pytest.mark.row("P21")
 def test_a_topic_is_full_by_what_its_subscriptions_have() -> None:
     size = len(message(1).data)
     broker = Broker(everything, only(1, 2), topic=replace(TOPIC_OPTIONS, size_bytes_max=4 * size))
@@ -560,7 +558,6 @@ def test_a_topic_is_full_by_what_its_subscriptions_have() -> None:
     assert isinstance(broker.answers[refused], r.Refused), "what is scheduled counts"
 
 
-@pytest.mark.row("P21")
 def test_receivers_of_a_full_topic_make_room_though_nothing_was_published_since_the_start() -> None:
     size = len(message(1).data)
     broker = Broker(everything, topic=replace(TOPIC_OPTIONS, size_bytes_max=2 * size))

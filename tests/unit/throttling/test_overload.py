@@ -7,8 +7,6 @@ from partibus.throttling.counters import Operation
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.throttling.throttle import Throttle
 
-pytestmark = pytest.mark.row("R11")
-
 
 class Receiver:
     def __init__(self) -> None:

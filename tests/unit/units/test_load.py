@@ -4,7 +4,6 @@ import pytest
 
 from partibus.units.load import LOOKS, Load, Resource
 
-pytestmark = pytest.mark.row("R11")
 SHARE_S, MEMORY = 0.25, 1_000
 
 
@@ -19,6 +18,7 @@ def test_what_the_units_can_do_is_done() -> None:
     assert load.cpu == pytest.approx(0.996)
 
 
+@pytest.mark.row("R11")
 def test_a_burst_is_served_until_the_second_is_used_up_and_again_when_enough_of_it_is_past() -> None:
     load = Load()
     said = [look(load, 0.1) for _ in range(3)]
@@ -28,6 +28,7 @@ def test_a_burst_is_served_until_the_second_is_used_up_and_again_when_enough_of_
     assert said == [Resource.CPU] * (LOOKS - 2) + [None, None]
 
 
+@pytest.mark.row("R11")
 def test_between_the_bounds_it_stays_as_it_was() -> None:
     load = Load()
     assert look(load, 0.22) is None
@@ -50,6 +51,7 @@ def test_refusals_are_load_and_keep_nobody_out() -> None:
     assert load.cpu == pytest.approx(4.0)
 
 
+@pytest.mark.row("R11")
 def test_memory_counts_as_well() -> None:
     load = Load()
     assert look(load, 0.0, held_bytes=999) is None
@@ -58,6 +60,7 @@ def test_memory_counts_as_well() -> None:
     assert look(load, 0.0, held_bytes=799) is None
 
 
+@pytest.mark.row("R11")
 def test_what_other_brokers_do_for_it_is_added() -> None:
     load = Load()
     load.elsewhere = (0.2, 0.4, 600)

@@ -5,8 +5,6 @@ import pytest
 from partibus.errors import ArgumentError
 from partibus.units.shares import LEFT_MIN, brokers_wanted, check_units, left_of
 
-pytestmark = pytest.mark.row("R11")
-
 
 @pytest.mark.parametrize("units", [1, 2, 4])
 def test_one_broker_has_room_for_one_namespace(units: int) -> None:

@@ -7,7 +7,6 @@ import pytest
 from partibus.units.account import Account
 from partibus.units.turns import APART_NS, QUANTUM_NS, SLICE_NS, Turns
 
-pytestmark = pytest.mark.row("R9")
 MS = 1_000_000
 
 
@@ -85,6 +84,7 @@ def test_who_has_sent_nothing_lately_waits_for_the_end_of_a_slice_and_for_no_rou
     assert world.now_ns - began_ns < SLICE_NS + 2 * connections[0].cost_ns
 
 
+@pytest.mark.row("R9")
 def test_a_slice_ends_with_who_came_anew_so_that_what_they_ask_for_goes_on() -> None:
     world, flood = World(), Account()
     Connection(world, "flood", flood, 1_000)
@@ -112,6 +112,7 @@ def test_of_those_that_come_anew_the_one_that_has_used_least_lately_is_first_and
     assert world.done[done:] == ["quiet", "flood"]
 
 
+@pytest.mark.row("R9")
 def test_who_comes_back_within_a_round_goes_on_with_what_is_left_of_the_quantum() -> None:
     world, flood, quiet = World(), Account(), Account()
     for _ in range(2):
@@ -141,6 +142,7 @@ def test_what_is_called_soon_comes_before_the_slice_that_waits() -> None:
     assert called == [0, 0]
 
 
+@pytest.mark.row("R9")
 def test_what_is_called_soon_in_a_slice_comes_before_the_next() -> None:
     world, account = World(), Account()
     connection = Connection(world, "one", account, 100)
@@ -177,6 +179,7 @@ def test_what_fails_before_a_slice_holds_up_nobody() -> None:
     assert world.done == ["one"] * 3
 
 
+@pytest.mark.row("R9")
 def test_a_slice_leaves_the_loop_to_others() -> None:
     world, account = World(), Account()
     Connection(world, "one", account, 1_000)
@@ -186,6 +189,7 @@ def test_a_slice_leaves_the_loop_to_others() -> None:
     assert len(world.soon) == 1
 
 
+@pytest.mark.row("R9")
 def test_time_is_shared_evenly_whatever_pieces_cost_and_however_many_connections_send() -> None:
     world, many, few = World(), Account(), Account()
     for _ in range(50):
@@ -195,6 +199,7 @@ def test_time_is_shared_evenly_whatever_pieces_cost_and_however_many_connections
     assert many.busy_ns == pytest.approx(few.busy_ns, rel=0.02)
 
 
+@pytest.mark.row("R9")
 def test_time_is_shared_by_units_and_who_has_none_shares_what_is_left() -> None:
     world = World()
     premium, first, second = Account(), Account(), Account()
@@ -207,6 +212,7 @@ def test_time_is_shared_by_units_and_who_has_none_shares_what_is_left() -> None:
     assert first.busy_ns == pytest.approx(second.busy_ns, rel=0.05)
 
 
+@pytest.mark.row("R9")
 def test_what_was_done_later_is_made_up_for() -> None:
     world, one, other = World(), Account(), Account()
     Connection(world, "one", one, 10_000)
@@ -240,6 +246,7 @@ def test_a_debt_is_made_up_for_by_time_in_which_nothing_was_asked_for() -> None:
     assert world.done[done] == "quiet"
 
 
+@pytest.mark.row("R9")
 def test_connections_of_one_namespace_take_turns() -> None:
     world, account = World(), Account()
     for name in "abc":

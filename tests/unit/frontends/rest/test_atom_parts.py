@@ -65,7 +65,7 @@ def test_what_is_no_authorization_rule_is_refused_by_its_name(rule: str, says: s
     assert says in str(refused.value)
 
 
-@pytest.mark.row("P21", "P22", "P23", "P24")
+@pytest.mark.row("P21", "P23")
 @pytest.mark.parametrize(
     ("namespace", "partitions", "each"),
     [

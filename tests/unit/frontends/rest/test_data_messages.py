@@ -212,7 +212,6 @@ PREMIUM = Queue(
 )
 
 
-@pytest.mark.row("A11")
 def test_a_message_over_http_is_as_large_as_a_batch_whatever_its_entity_takes() -> None:
     assert len(READER.from_headers([], bytes(1000 * KIB), PREMIUM).data) > 1000 * KIB
     with pytest.raises(MessageTooLarge, match="over the 1048576 bytes"):
