@@ -30,7 +30,7 @@ def test_basic_has_partitioning_ticked_and_nothing_that_it_has_not(
     assert shown["RequiresSession"] == "false"
 
 
-@pytest.mark.row("P26", "P6", "P8")
+@pytest.mark.row("P6", "P8")
 @pytest.mark.parametrize(("partitions", "ticked"), [(1, False), (4, True)])
 def test_in_premium_the_namespace_has_decided(
     sign_in: SignIn, make_namespace: Callable[..., str], partitions: int, ticked: bool
