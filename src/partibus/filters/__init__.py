@@ -1,4 +1,4 @@
-"""Rules of subscriptions: which messages they select, and what they change in the copies (rows C38, R5).
+"""Rules of subscriptions: which messages they select, and how they change the copies (rows C38, R5).
 
-Pure: a rule comes in as text and values, and leaves as a function of a message. Nothing here knows who subscribes.
+The package is pure: it turns a rule's text and values into a function of a message. It does not know the subscribers.
 """

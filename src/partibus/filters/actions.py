@@ -1,4 +1,4 @@
-"""The statements of an action, as functions that change a draft in their order."""
+"""Compilation of an action's statements to functions that change a draft in order."""
 
 from collections.abc import Callable, Iterable
 
@@ -11,7 +11,10 @@ Change = Callable[[Draft], None]
 
 
 def changes(statements: Iterable[Statement], compiler: Compiler) -> list[Change]:
-    """One function for each statement. Raises `SqlTextError` for what no message can be told."""
+    """Return one function for each statement.
+
+    Raises `SqlTextError` for an error that shows without a message.
+    """
     return [_change(statement, compiler) for statement in statements]
 
 

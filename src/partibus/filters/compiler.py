@@ -1,9 +1,9 @@
-"""`syntax` to functions of a message: each node becomes one closure, made once when the rule is.
+"""Compilation of `syntax` to functions of a message: one closure for each node, built once per rule.
 
-A predicate's function answers true, false or unknown (None), by three-valued logic: AND is false when one side is,
-else unknown when one side is; OR is true when one side is, else unknown when one side is; NOT unknown is unknown.
-Both stop at the first side that decides. The common forms, a property compared with a constant, have closures of
-their own. Raises `SqlTextError` for what can be seen to be wrong without a message.
+A predicate's function returns true, false or unknown (None), by three-valued logic: AND is false when one side is, else
+unknown when one side is; OR is true when one side is, else unknown when one side is; NOT unknown is unknown. Both stop
+at the first side that decides. The common forms, a property compared with a constant, have closures of their own.
+Compiling raises `SqlTextError` for errors that show without a message.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,18 +41,18 @@ Value = Callable[[View], object]
 
 
 class Compiler:
-    """``parameters`` by name with the leading ``@``, in any case."""
+    """A compiler with ``parameters`` by name, with the leading ``@`` and in any case."""
 
     def __init__(self, parameters: Mapping[str, object]) -> None:
         self._parameters = {name.lower(): plain(value) for name, value in parameters.items()}
         self._depth = 0
         self.counts = False
-        """Something of what was compiled counts its work (`View.spend`)."""
+        """Whether any compiled part counts its work (`View.spend`)."""
 
     # Predicates
 
     def test(self, node: Predicate) -> Test:
-        """The function of a predicate."""
+        """Return the function of a predicate."""
         self._enter()
         try:
             match node:
@@ -91,7 +91,7 @@ class Compiler:
         return lambda view: compare(read(view), other(view))
 
     def _in(self, operand: Expression, members: tuple[Expression, ...]) -> Test:
-        """``a IN (x, y)`` is ``a = x OR a = y``."""
+        """Compile ``a IN (x, y)`` as ``a = x OR a = y``."""
         read = self.value(operand)
         constants = [self._constant(member) for member in members]
         texts = frozenset(member.value for member in constants if isinstance(member, Constant))
@@ -185,7 +185,7 @@ class Compiler:
                 return lambda view: view.system(name) is not None
 
     def rule(self, node: Predicate) -> Test:
-        """Return the function of a whole filter, which has a budget of its own if it counts its work."""
+        """Return the function of a whole filter, with a budget of its own if it counts its work."""
         test = self.test(node)
         if not self.counts:
             return test
@@ -199,7 +199,7 @@ class Compiler:
     # Values
 
     def value(self, node: Expression) -> Value:
-        """The function of an expression."""
+        """Return the function of an expression."""
         self._enter()
         try:
             match node:
@@ -224,7 +224,7 @@ class Compiler:
             self._depth -= 1
 
     def _constant(self, node: Expression) -> Constant | None:
-        """A constant or the value of a parameter; None for anything else."""
+        """Return a constant or the value of a parameter; None for any other node."""
         if isinstance(node, Constant):
             return node
         if not isinstance(node, Parameter):
@@ -332,7 +332,10 @@ def _computed_property(read: Value) -> Value:
 
 
 def _computed_name(name: object) -> str | None:
-    """The key of a property whose name was computed; None, which no property has, for an unknown name."""
+    """Return the key of a property with a computed name.
+
+    An unknown name gives None, which no property has.
+    """
     if name is None:
         return None
     if not isinstance(name, str):

@@ -1,4 +1,4 @@
-"""Rules as a Config.json has them: FilterType, CorrelationFilter or SqlFilter, and Action.
+"""Rules in the form of Config.json: FilterType, CorrelationFilter or SqlFilter, and Action.
 
 ```text
 {"Name": "delayed", "Properties": {
@@ -37,11 +37,11 @@ CORRELATION_MEMBERS: Final = {
     "SessionId": "session_id",
     "To": "to",
 }
-"""Members of the file's correlation filter, and of ours."""
+"""Members of the file's correlation filter, and the matching members of `CorrelationFilter`."""
 
 
 def from_config(name: str, properties: Mapping[str, object]) -> Rule:
-    """The rule of an element whose shape has been checked: one filter, of the type that FilterType says."""
+    """Return the rule of an element with a checked shape: one filter, of the type in FilterType."""
     action = cast("Json", properties.get("Action") or {}).get("SqlExpression")
     return Rule(name, _filter_from_config(properties), SqlAction(cast("str", action)) if action else None)
 
@@ -55,7 +55,10 @@ def _filter_from_config(properties: Mapping[str, object]) -> Filter:
 
 
 def to_config(rule: Rule) -> Json:
-    """The element of a rule, with Name and Properties. Raises `Unsupported` for what the file has no form for."""
+    """Return the element of a rule, with Name and Properties.
+
+    Raises `Unsupported` for a rule that the file can't express.
+    """
     properties = _filter_to_config(rule.name, rule.filter)
     if rule.action is not None:
         properties["Action"] = _sql_to_config(rule.name, rule.action)

@@ -1,5 +1,7 @@
-"""What SET does with a value whose property has a type already: it takes that type where that loses nothing but
-fractions, and its own otherwise (dialect section 11.4)."""
+"""The type conversion of SET on an existing property (dialect section 11.4).
+
+The value takes the type of the property if that loses at most fractions, and keeps its own type otherwise.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +25,7 @@ from partibus.filters.limits import INTEGER_MAX, INTEGER_MIN
 
 
 def as_existing(value: object, existing: object) -> object:
-    """``value`` in the AMQP type of ``existing`` where it fits into that."""
+    """Convert ``value`` to the AMQP type of ``existing`` if it fits."""
     convert = _CONVERSIONS.get(type(existing))
     if convert is None or value is None:
         return value
@@ -34,7 +36,7 @@ def as_existing(value: object, existing: object) -> object:
 
 
 def as_text(value: object) -> str | None:
-    """A value as text, as .NET spells it; None for one that has no such form."""
+    """Format a value as .NET does; return None for a value without a text form."""
     match value:
         case str():
             return str(value)
@@ -59,7 +61,7 @@ def _number(make: Callable[[int], int]) -> Callable[[object], object]:
 
 
 def _long(value: int) -> int:
-    """AMQP's long, which is Python's int in messages."""
+    """Return AMQP's long, which is Python's int in messages."""
     if not INTEGER_MIN <= value <= INTEGER_MAX:
         raise ValueError
     return value

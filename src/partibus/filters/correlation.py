@@ -1,11 +1,11 @@
-"""Correlation filters, answered from an index: thousands of them cost about as much as one (D17, row C38).
+"""Correlation filters in an index: thousands of them cost about as much as one (D17, row C38).
 
-Filters that compare the same set of properties are one group, a dictionary from the values that they ask for. A
-message is looked up once in each group; topics have few groups, since whoever writes filters compares the same
-properties in all of them.
+Filters that compare the same set of properties form one group, a dictionary keyed by the values that they compare. A
+message needs one look-up in each group. Topics have few groups, since authors of filters compare the same properties in
+all of them.
 
-Names of application properties compare without case, texts with it. Types have to be the same as far as `values`
-tells kinds apart: 5 is 5.0 for it (JavaScript's library knows doubles only) but is no text and no boolean.
+Names of application properties compare without case, texts with case. Types must match as far as `values` distinguishes
+kinds: 5 equals 5.0 (JavaScript's library knows only doubles) but neither a text nor a boolean.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ SYSTEM_FIELDS: Final = {
     "reply_to_session_id": "replytosessionid",
     "content_type": "contenttype",
 }
-"""Members of a `CorrelationFilter`, and the system properties that they compare with."""
+"""The members of a `CorrelationFilter`, and the system properties to which they apply."""
 
 _Names = tuple[tuple[str, ...], tuple[str, ...]]
 """System properties and application properties, in lower case and sorted."""
@@ -39,10 +39,11 @@ _APART: Final = frozenset({Timestamp, Ticks})
 
 
 def _key(value: object) -> object:
-    """Return what finds a value in a dictionary.
+    """Return the dictionary key of a value.
 
-    Python seeds the hashes of texts and bytes, and a tenant can choose a thousand numbers or UUIDs with one hash: those
-    are looked up by their digits. A value of no kind (AMQP allows lists) is equal to nothing."""
+    Python seeds the hashes of texts and bytes, but a tenant can choose a thousand numbers or UUIDs with one hash. The
+    key of those is their digits. A value without a kind (AMQP allows lists) equals no value.
+    """
     kind = type(value)
     if kind in _THEMSELVES:
         return value
@@ -57,17 +58,17 @@ def _key(value: object) -> object:
 
 
 class CorrelationIndex(Generic[T]):
-    """What belongs to each filter, found by message. ``T`` is the caller's: one object for each different filter."""
+    """An index from filters to values of the caller's type ``T``, with one value for each different filter."""
 
     def __init__(self) -> None:
         self._groups: dict[_Names, dict[tuple[object, ...], T]] = {}
 
     def __len__(self) -> int:
-        """Look-ups that one message costs."""
+        """Return the number of look-ups that one message costs."""
         return len(self._groups)
 
     def setdefault(self, described: CorrelationFilter, default: T) -> T:
-        """What belongs to a filter that compares something, or ``default``, which then does."""
+        """Return the value of a filter that compares a property, or set it to ``default``."""
         system = {
             name: value for member, name in SYSTEM_FIELDS.items() if (value := getattr(described, member)) is not None
         }
@@ -77,7 +78,7 @@ class CorrelationIndex(Generic[T]):
         return self._groups.setdefault(names, {}).setdefault(values, default)
 
     def found(self, view: MessageView) -> Iterator[T]:
-        """What belongs to the filters that select the message."""
+        """Yield the values of the filters that select the message."""
         for (system, user), known in self._groups.items():
             values: list[object] = [SYSTEM_PROPERTIES[name](view) for name in system]
             if user:
@@ -89,5 +90,5 @@ class CorrelationIndex(Generic[T]):
 
 
 def compares_nothing(described: CorrelationFilter) -> bool:
-    """True for a filter that asks for no value and so selects every message."""
+    """Tell whether a filter compares no property and so selects every message."""
     return not described.properties and all(getattr(described, member) is None for member in SYSTEM_FIELDS)

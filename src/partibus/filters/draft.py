@@ -1,8 +1,8 @@
 """The copy of a message that an action changes, statement by statement (dialect section 11.4).
 
-Each statement sees what those before it did. Only the sections that were changed are written again. What routing
-knows of a message stays as it was published: a changed message id, session id, partition key or scheduled time is
-shown to receivers and moves nothing; a changed time to live counts.
+Each statement sees the changes of those before it. Only changed sections are encoded again. Routing uses the message as
+published: receivers see a changed message id, session id, partition key or scheduled time, but it does not affect where
+or when the message is delivered. A changed time to live does take effect.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ from partibus.filters.view import (
 from partibus.message import TTL_MAX_MS, Message, StoredMessage, lifetime_ms
 
 RULE_NAME: Final = "RuleName"
-"""Application property of each changed copy: whose copy it is."""
+"""The application property of each changed copy that names the rule."""
 
 _FIELDS: Final = {
     "contenttype": Property.CONTENT_TYPE,
@@ -42,18 +42,18 @@ _FIELDS: Final = {
 }
 _KEYS: Final = frozenset({"messageid", "sessionid", "partitionkey", "viapartitionkey"})
 _SAME: Final = {"subject": "label"}
-"""System properties of two names."""
+"""System properties with a second name."""
 _ANNOTATIONS: Final = {
     "partitionkey": "x-opt-partition-key",
     "viapartitionkey": VIA_PARTITION_KEY,
     "scheduledenqueuetimeutc": "x-opt-scheduled-enqueue-time",
 }
 SETTABLE: Final = frozenset({*_FIELDS, *_ANNOTATIONS, "timetolive"})
-"""System properties that an action may set or, message ids apart, remove."""
+"""System properties that an action may set. It may also remove them, except message ids."""
 
 
 class Draft(View):
-    """A changed copy of ``view``'s message in the making."""
+    """A copy of ``view``'s message that an action is changing."""
 
     __slots__ = ("_names", "_raw", "_system", "_view")
 
@@ -66,34 +66,41 @@ class Draft(View):
             self._names.setdefault(name.lower(), name)
         self.user = dict(view.user)
         self._system: dict[str, object] = {}
-        """What has been set, by name in lower case."""
+        """Changed system properties by name in lower case."""
 
     def spend(self, units: int) -> None:
-        """See `View.spend`: the budget is the message's."""
+        """Charge work to the message's budget (`View.spend`)."""
         self._view.spend(units)
 
     def system(self, name: str) -> object:
+        """Return a system property with the changes so far."""
         name = _SAME.get(name, name)
         return self._system[name] if name in self._system else self._view.system(name)
 
     def set_user(self, name: str, spelled: str, value: object) -> None:
-        """Create or replace an application property, in the type that it has where the value fits into it."""
+        """Create or replace an application property, keeping its type if the value fits."""
         known = self._names.setdefault(name, spelled)
         value = as_existing(value, self._raw.get(known))
         self._raw[known] = value
         self.user[name] = plain(value)
 
     def remove_user(self, name: str) -> None:
-        """Take an application property away if it is there."""
+        """Remove an application property if it exists."""
         self._raw.pop(self._names.pop(name, ""), None)
         self.user.pop(name, None)
 
     def set_system(self, name: str, value: object) -> None:
-        """Set a system property, or take it away with None. Raises `EvaluationError` for a value that does not fit."""
+        """Set a system property, or remove it with None.
+
+        Raises `EvaluationError` for an unsuitable value.
+        """
         self._system[_SAME.get(name, name)] = _checked(name, value)
 
     def message(self, rule_name: str) -> Message:
-        """The changed copy, with the rule's name. Raises `EvaluationError` when it can't be written."""
+        """Return the changed copy with the rule's name.
+
+        Raises `EvaluationError` when the copy can't be encoded.
+        """
         original, data = self._view.message, self._view.message.data
         self.spend(COPY_UNITS * len(self._raw) + len(data) // COPY_BYTES_PER_UNIT)
         stored = StoredMessage(data)
@@ -131,7 +138,10 @@ def _to_amqp(value: object) -> object:
 
 
 def _checked(name: str, value: object) -> object:
-    """A value that system property ``name`` may have, as the kind that it reads as."""
+    """Convert a value to the type that system property ``name`` reads as.
+
+    Raises `EvaluationError` for an unsuitable value.
+    """
     if name not in SETTABLE:
         raise no_system_property(name)
     if value is None:
@@ -155,7 +165,7 @@ def _checked(name: str, value: object) -> object:
 
 
 def _write_system(stored: StoredMessage, changes: dict[str, object]) -> None:
-    """Put changed system properties where AMQP has them."""
+    """Write changed system properties to their AMQP fields."""
     fields = {_FIELDS[name]: value for name, value in changes.items() if name in _FIELDS}
     if fields:
         stored.properties = _with_fields(stored.properties, fields)
@@ -171,7 +181,7 @@ def _write_system(stored: StoredMessage, changes: dict[str, object]) -> None:
 
 
 def _with_fields(section: bytes, changes: dict[Property, object]) -> bytes:
-    """A properties section with some fields replaced and the others as they were, to the byte."""
+    """Return a properties section with some fields replaced and all other bytes unchanged."""
     fields = [raw_property(section, which) if section else None for which in Property]
     for which, value in changes.items():
         wire = Symbol(value) if which is Property.CONTENT_TYPE and isinstance(value, str) else value

@@ -1,20 +1,20 @@
-"""The two ways in which a rule goes wrong: when it is written down, and when a message meets it."""
+"""The two errors of a rule: in its text, and in its evaluation for a message."""
 
 
 class SqlTextError(Exception):
-    """A filter or action that is no text of the language. `partibus.filters.sql` makes an `ArgumentError` of it."""
+    """Error for a filter or action that is not valid SQL. `partibus.filters.sql` turns it into an `ArgumentError`."""
 
     def __init__(self, at: int | None, problem: str) -> None:
         super().__init__(at, problem)
         self.at = at
-        """Index of the character where the text stops making sense; None where that is no one place."""
+        """The index of the first invalid character; None where the error has no single place."""
         self.problem = problem
-        """What was expected there and what was found, as a sentence without an end."""
+        """The expected and the actual text, as a sentence without a full stop."""
 
 
 class EvaluationError(Exception):
-    """A rule can't say whether it selects a message, or can't change it: its text says why, as a whole sentence."""
+    """Error for a rule that fails on a message. Its text gives the reason as a whole sentence."""
 
 
 class HeadersTooLarge(EvaluationError):
-    """What an action made of a message has more properties than a message may have (dialect section 11.2)."""
+    """Error for a copy whose properties exceed the limit of a message after an action (dialect section 11.2)."""

@@ -1,12 +1,12 @@
-"""LIKE: ``%`` stands for any run of characters, ``_`` for one, whatever follows the escape character for itself.
+"""LIKE patterns: ``%`` matches any run of characters, ``_`` one character, an escaped character itself.
 
-A pattern is runs of characters between ``%``. The first run has to stand at the start of a text, the last at its end,
-and those between are looked for one behind the other, each as early as it can be: an earlier place never spoils what
-follows. So nothing is tried twice, and a pattern of a thousand ``%`` costs no more than one of few. A run with ``_``
-in it is looked for with one bit per character of the run (shift-and), which reads the text once.
+A pattern consists of runs of characters between ``%``. The first run must match at the start of a text, the last at its
+end. The matcher searches the runs between in order, each as early as possible: an earlier match never prevents a later
+one. There is no backtracking, and a pattern of a thousand ``%`` costs no more than one of few. A run with ``_`` is
+searched with one bit per character of the run (shift-and), which reads the text once.
 
-A pattern knows what a text costs it in units of work (`limits.RULE_WORK_MAX`): reading on in Python costs one for each
-character, and a search in C a fraction of that, which grows with the run that is searched for.
+A pattern knows its cost for a text in units of work (`limits.RULE_WORK_MAX`). One step of a loop in Python costs one
+for each character. A search in C costs a fraction of that, which grows with the length of the run.
 """
 
 from collections.abc import Callable
@@ -20,36 +20,36 @@ from partibus.filters.limits import LIKE_CHARS_MAX
 Matches = Callable[[str], bool]
 
 _ANY = object()
-"""An element of a run: any one character."""
+"""The element of a run that matches any one character."""
 Run = list[object]
-"""Characters and `_ANY`."""
+"""A run of characters and `_ANY`."""
 
 REMEMBERED_MAX = 256
-"""Patterns that come out of messages."""
+"""The number of cached patterns that come from messages."""
 _IN_C: Final = 64
-"""Steps of a search in C that take as long as one in Python."""
+"""The number of steps of a search in C that take as long as one in Python."""
 FREE_CHARS: Final = 256
-"""Characters of a text that a search in C is not charged for."""
+"""The characters of a text that a search in C may read free of charge."""
 _NEEDLE_MAX: Final = 100
-"""A search for a longer text takes linear time, one for a shorter text may try again at each place."""
+"""The longest search text that may cost a retry at each place. The search for a longer one takes linear time."""
 _BITS: Final = 256
-"""Bits of a state that are shifted in the time of one step."""
+"""The number of state bits that can be shifted in the time of one step."""
 
 
 class Pattern(NamedTuple):
-    """A pattern ready for use."""
+    """A compiled pattern."""
 
     matches: Matches
     units: int
-    """Units of work of any text."""
+    """The units of work of any text."""
     units_per_chars: int
-    """Units of work of each `_IN_C` characters of a text."""
+    """The units of work of each `_IN_C` characters of a text."""
 
     free_chars: int | None
-    """Texts up to this length take less than counting does; None: texts of any length do."""
+    """The text length up to which matching costs less than accounting; None for any length."""
 
     def work(self, text: str) -> int:
-        """Return the units of work that `matches` takes for a text, at most."""
+        """Return an upper bound of the units of work that `matches` takes for a text."""
         return self.units + len(text) * self.units_per_chars // _IN_C
 
 
@@ -59,8 +59,11 @@ def like(pattern: str, escape: str | None = None) -> Matches:
 
 
 def compiled(pattern: str, escape: str | None = None) -> Pattern:
-    """Compile a pattern. Raises `EvaluationError` for a pattern or an escape character that is none, and for a pattern
-    of more than `LIKE_CHARS_MAX` characters."""
+    """Compile a pattern.
+
+    Raises `EvaluationError` for an invalid pattern or escape character, and for a pattern of more than `LIKE_CHARS_MAX`
+    characters.
+    """
     runs = _runs(pattern, escape)
     free_chars: int | None = FREE_CHARS
     if any(_ANY in run for run in runs):
@@ -89,11 +92,11 @@ def _matches(runs: list[Run]) -> Matches:
 
 
 remembered = lru_cache(REMEMBERED_MAX)(compiled)
-"""`compiled` for patterns that are known only with the message."""
+"""`compiled` with a cache, for patterns that come from messages."""
 
 
 def _runs(pattern: str, escape: str | None) -> list[Run]:
-    """What stands between the ``%`` of a pattern; neighbours count as one."""
+    """Return the runs between the ``%`` of a pattern; adjacent ``%`` count as one."""
     if escape is not None and len(escape) != 1:
         raise EvaluationError(f"The escape character of LIKE is {shown(escape)}, but must be one character.")
     if len(pattern) > LIKE_CHARS_MAX:
@@ -120,12 +123,15 @@ def _runs(pattern: str, escape: str | None) -> list[Run]:
 
 
 def _text(run: Run) -> str | None:
-    """A run without ``_`` as one text."""
+    """Return a run without ``_`` as one text."""
     return None if _ANY in run else "".join(map(str, run))
 
 
 def _at(run: Run) -> Callable[[str, int], bool]:
-    """Whether the run stands at a position, which is inside of the text as far as the run goes."""
+    """Return a test whether the run matches at a position.
+
+    The caller ensures that the text is long enough for the run.
+    """
     text = _text(run)
     if text is not None:
         return lambda subject, position: subject.startswith(text, position)
@@ -169,7 +175,10 @@ def _several(first: Run, between: list[Run], last: Run) -> Matches:
 
 
 def _finder(run: Run) -> Callable[[str, int, int], int]:
-    """From text, start and end to the position after the first place of the run between them; -1 without one."""
+    """Return a function that searches the run in a text between start and end.
+
+    It returns the position after the first match, or -1 without a match.
+    """
     text, length = _text(run), len(run)
     if text is not None:
 

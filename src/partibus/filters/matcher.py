@@ -1,15 +1,17 @@
-"""Which subscriptions of a topic get a message, and as what (dialect section 11.4, row C38).
+"""Which subscriptions of a topic get a message, and in which form (dialect section 11.4, row C38).
 
-- All rules without an action count as one: when any of them selects a message, the subscription gets it once, as it
-  was published.
-- Each rule with an action that selects a message gives the subscription a copy of its own, changed, with the rule's
-  name in the application property RuleName. It goes behind the unchanged one, copies in the order of the rules.
-- A filter that fails selects nothing, an action that fails gives no copy, and other rules go on. If the subscription
-  wants failures as dead letters, the message as it was published becomes one there, once. A copy that would have more
-  properties than a message may have leaves a dead letter whatever the subscription wants: its rule has selected it.
+- All rules without an action count as one: when any of them selects a message, the subscription gets it once, as
+  published.
+- Each rule with an action that selects a message gives the subscription a changed copy of its own. The application
+  property RuleName holds the rule's name. Copies follow the unchanged message in the order of the rules.
+- A filter that fails selects no message, and an action that fails gives no copy; other rules continue. If the
+  subscription wants failures as dead letters, the published message becomes one there, once. A copy with more
+  properties than a message may have leaves a dead letter whatever the subscription wants, because its rule has selected
+  the message.
 
-Equal filters of any number of subscriptions are evaluated once; correlation filters are looked up (`correlation`);
-rules that select everything, or nothing, cost nothing per message. A message is decoded once, if some rule asks.
+Equal filters of any number of subscriptions are evaluated once, and correlation filters are looked up (`correlation`).
+Rules that select every message, or none, cost nothing per message. A message is decoded once, and only if some rule
+needs it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,25 +31,25 @@ from partibus.filters.view import MessageView, View
 from partibus.message import Message
 
 FAILURE_REASON: Final = "FilterEvaluationException"
-"""DeadLetterReason of a message that a rule failed on."""
+"""The DeadLetterReason of a message on which a rule failed."""
 HEADERS_REASON: Final = "HeaderSizeExceeded"
-"""DeadLetterReason of a message that an action gave too many properties (dialect section 11.3)."""
+"""The DeadLetterReason of a message to which an action gave too many properties (dialect section 11.3)."""
 
 _Test = Callable[[View], bool | None]
 _Action = Callable[[MessageView, str], Message]
 
 
 class Subscription(NamedTuple):
-    """What a matcher has to know of one. ``key``: the caller's name for it, different for each."""
+    """A subscription as the matcher sees it. ``key`` is a unique number that the caller chooses."""
 
     key: int
     rules: Sequence[Rule]
     dead_letters_failures: bool = True
-    """DeadLetteringOnFilterEvaluationExceptions."""
+    """The property DeadLetteringOnFilterEvaluationExceptions."""
 
 
 class Failure(NamedTuple):
-    """A message that is to be a dead letter of a subscription, since a rule failed on it."""
+    """A message that becomes a dead letter of a subscription because a rule failed on it."""
 
     key: int
     message: Message
@@ -56,16 +58,17 @@ class Failure(NamedTuple):
 
 
 class Matched(Struct):
-    """Who gets what of some messages."""
+    """The result of matching some messages."""
 
     shares: dict[int, list[Message]] = field(default_factory=dict)
-    """Key of the subscription -> its messages in order, each the object that came in unless an action changed it.
-    Who gets nothing is missing."""
+    """The ordered messages of each subscription by its key. Each is the published object unless an action changed it. A
+    subscription without messages has no entry.
+    """
     failures: list[Failure] = field(default_factory=list)
 
 
 class _Acting(NamedTuple):
-    """A rule with an action, and which one of its subscription's rules it is."""
+    """A rule with an action, and its index among its subscription's rules."""
 
     key: int
     position: int
@@ -74,31 +77,31 @@ class _Acting(NamedTuple):
 
 
 class _Selected:
-    """What one filter leads to when it is true, and who hears of it when it fails."""
+    """The effects of one filter: on a match, and on a failure."""
 
     __slots__ = ("acting", "hearing", "plain")
 
     def __init__(self) -> None:
         self.plain: dict[int, None] = {}
-        """Keys that get the message as it is: an ordered set."""
+        """Keys of subscriptions that get the unchanged message, as an ordered set."""
         self.acting: list[_Acting] = []
         self.hearing: dict[int, str] = {}
-        """Key that wants failures as dead letters -> name of its rule."""
+        """The name of the rule, by the key of each subscription that wants failures as dead letters."""
 
 
 class Matcher:
-    """The rules of all subscriptions of a topic. Made anew when one of them changes.
+    """The rules of all subscriptions of a topic, built anew when one of them changes.
 
-    A rule that is no text of this version's language (in a catalog that a later one wrote, say) fails on every message.
-    ``new_id`` is what newid() calls.
+    A rule whose text is invalid in this version (one from the catalog of a later version, for example) fails on every
+    message. ``new_id`` implements newid().
     """
 
     def __init__(self, subscriptions: Iterable[Subscription], new_id: Callable[[], UUID] = uuid4) -> None:
         self.evaluation_count = 0
-        """Filter evaluations that one message on this topic is said to cost: one per rule (row R5)."""
+        """The nominal number of filter evaluations for one message on this topic: one per rule (row R5)."""
         self._new_id = new_id
         self._whole: list[int] = []
-        """Keys of subscriptions that get every message, as it is and nothing else."""
+        """Keys of subscriptions that get every message unchanged and no copies."""
         self._always = _Selected()
         self._index: CorrelationIndex[_Selected] = CorrelationIndex()
         self._tests: dict[_Test, _Selected] = {}
@@ -107,11 +110,11 @@ class Matcher:
             self._add(subscription)
         self._has_always = bool(self._always.plain or self._always.acting)
         self._looks = bool(self._has_always or len(self._index) or self._tests)
-        """Whether a message has to be looked at at all."""
+        """Whether any rule depends on the message."""
 
     @property
     def lookup_count(self) -> int:
-        """What is really done for a message: look-ups of correlation filters, and different SQL filters."""
+        """The actual work per message: look-ups of correlation filters, and different SQL filters."""
         return len(self._index) + len(self._tests)
 
     def _add(self, subscription: Subscription) -> None:
@@ -122,7 +125,7 @@ class Matcher:
         plain = [rule for rule in rules if rule.action is None]
         acting = [(position, rule) for position, rule in enumerate(rules) if rule.action is not None]
         if any(_answer_to_all(rule.filter) for rule in plain):
-            # The other plain ones can't add to it, so they are not evaluated.
+            # The subscription's other rules without an action are redundant, so they are not evaluated.
             if acting:
                 self._always.plain[key] = None
             else:
@@ -144,7 +147,7 @@ class Matcher:
             selected.hearing.setdefault(key, rule.name)
 
     def _selected_by(self, described: Filter) -> _Selected | None:
-        """Where to write down what a filter leads to; None for one that selects nothing."""
+        """Return the effects to extend for a filter; None for a filter that selects no message."""
         answer = _answer_to_all(described)
         if answer is not None:
             return self._always if answer else None
@@ -153,7 +156,7 @@ class Matcher:
         return self._tests.setdefault(_test(described), _Selected()) if isinstance(described, SqlFilter) else None
 
     def match(self, messages: Sequence[Message], now_ms: int) -> Matched:
-        """Who gets these messages. Raises nothing for what the messages hold."""
+        """Match messages with all subscriptions. The content of a message never makes this raise."""
         matched = Matched()
         if messages:
             matched.shares.update((key, list(messages)) for key in self._whole)
@@ -165,7 +168,7 @@ class Matcher:
     def _match(self, message: Message, now_ms: int, matched: Matched) -> None:
         view = MessageView(message, now_ms, self._new_id)
         failed: dict[int, tuple[str, str]] = {}
-        """Key -> reason and description."""
+        """The reason and description of a failure by subscription key."""
         hits = list(self._index.found(view))
         if self._has_always:
             hits.append(self._always)
@@ -177,7 +180,7 @@ class Matcher:
                 for key, rule in selected.hearing.items():
                     failed.setdefault(key, (FAILURE_REASON, f"The filter of rule '{rule}' failed. {error}"))
         shares = matched.shares
-        # One filter names each subscription once; two may name the same.
+        # One filter names each subscription once, but two filters may name the same one.
         for key in hits[0].plain if len(hits) == 1 else dict.fromkeys(chain.from_iterable(hit.plain for hit in hits)):
             share = shares.get(key)
             if share is None:
@@ -202,7 +205,7 @@ _POSITION: Final = itemgetter(1)
 
 
 def _answer_to_all(described: Filter) -> bool | None:
-    """What a filter says of every message; None where that depends on the message."""
+    """Return the filter's result if it is the same for every message, else None."""
     match described:
         case TrueFilter():
             return True

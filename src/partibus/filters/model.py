@@ -1,4 +1,4 @@
-"""What a rule is told to be, as the admin API, Config.json and the catalog say it."""
+"""The definition of a rule, as the admin API, Config.json and the catalog express it."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -7,30 +7,30 @@ from typing import Final
 from msgspec import Struct, field
 
 Constant = bool | int | float | str | datetime | timedelta
-"""A value that a filter compares with: a parameter of an SQL text, or a property of a correlation filter."""
+"""A value in a comparison: a parameter of an SQL text, or a property of a correlation filter."""
 
 DEFAULT_RULE = "$Default"
-"""Name of the rule that a subscription begins with."""
+"""The name of a new subscription's first rule."""
 
 
 class SqlFilter(Struct, frozen=True):
-    """Selects the messages for which an expression is true (dialect section 11.4)."""
+    """A filter that selects the messages for which an expression is true (dialect section 11.4)."""
 
     expression: str
     parameters: Mapping[str, Constant] = field(default_factory=dict)
-    """By name, with the leading ``@``."""
+    """The parameters by name, with the leading ``@``."""
 
 
 class TrueFilter(Struct, frozen=True):
-    """Selects every message."""
+    """A filter that selects every message."""
 
 
 class FalseFilter(Struct, frozen=True):
-    """Selects none."""
+    """A filter that selects no message."""
 
 
 class CorrelationFilter(Struct, frozen=True):
-    """Selects the messages that have all of these values; None: not compared."""
+    """A filter that selects the messages with all of these values; None is not compared."""
 
     correlation_id: str | None = None
     message_id: str | None = None
@@ -41,16 +41,16 @@ class CorrelationFilter(Struct, frozen=True):
     reply_to_session_id: str | None = None
     content_type: str | None = None
     properties: Mapping[str, Constant] = field(default_factory=dict)
-    """Application properties, compared by value and type."""
+    """The application properties, compared by value and type."""
 
 
 TRUE_EXPRESSION: Final = "1=1"
 FALSE_EXPRESSION: Final = "1=0"
-"""True and false filters, where there are SQL filters only: in Config.json, in JavaScript's add-rule, in ATOM."""
+"""The false filter's text where only SQL filters exist: in Config.json, in JavaScript's add-rule, in ATOM."""
 
 
 def sql_filter(expression: str, parameters: Mapping[str, Constant] | None = None) -> "Filter":
-    """The filter of an expression: true and false filters are known by their text, blanks aside."""
+    """Return the filter of an expression, a true or false filter for their texts (ignoring blanks)."""
     match expression.replace(" ", ""):
         case "1=1":
             return TrueFilter()

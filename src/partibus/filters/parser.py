@@ -1,8 +1,7 @@
-"""Text to `syntax`, by the grammar in `sql.lark`. Raises `SqlTextError` and nothing else.
+"""The parser from text to `syntax`, by the grammar in `sql.lark`. It raises only `SqlTextError`.
 
-The parser keeps a stack of its own, so that a thousand parentheses are no recursion here. The library behind it costs
-a broker's start a tenth of a second: this module is imported by the first filter that is written in SQL
-(`partibus.filters.sql`).
+The parser keeps a stack of its own, so that a thousand parentheses cause no recursion here. The library behind it takes
+a tenth of a second to import, so `partibus.filters.sql` imports this module with the first SQL filter.
 """
 
 from collections.abc import Iterator
@@ -46,7 +45,10 @@ _PROPERTY_FUNCTIONS: Final = ("property", "p")
 
 @v_args(inline=True)
 class _Builder(Transformer[Token, Any]):
-    """Makes a node of each rule as soon as the parser has all of it. Tokens know where they stand."""
+    """A builder that makes the node of each grammar rule as soon as the rule is complete.
+
+    Tokens know their positions.
+    """
 
     def filter(self, predicate: Predicate) -> Predicate:
         return predicate
@@ -151,7 +153,7 @@ def _at(token: Token) -> int:
 
 
 def _unquoted(token: Token) -> str:
-    """Without the quotes or brackets, and with one of each doubled closing one."""
+    """Return a name without its quotes or brackets, and with doubled closing ones reduced to one."""
     return token[1:-1].replace(token[-1] * 2, token[-1])
 
 
@@ -165,12 +167,12 @@ _parser: Final = Lark(
 
 
 def parse_filter(text: str) -> Predicate:
-    """What a filter says."""
+    """Parse a filter."""
     return cast("Predicate", _parse(text, "filter"))
 
 
 def parse_action(text: str) -> tuple[Statement, ...]:
-    """The statements of an action, at least one."""
+    """Parse an action into its statements, at least one."""
     statements = cast("tuple[Statement, ...]", _parse(text, "action"))
     if len(statements) > STATEMENTS_MAX:
         raise SqlTextError(None, f"at most {STATEMENTS_MAX} statements were expected, not {len(statements)}")
@@ -210,7 +212,7 @@ _GROUPS: Final = (
         frozenset({"_NOT", "_IS", "EQUALS", "COMPARISON", "PLUS", "MINUS", "TIMES", "OVER", "MODULO"}),
     ),
 )
-"""What together means one thing, what to call it, and what else is part of it."""
+"""Groups of terminals: those that together identify a group, its name in errors, and its other members."""
 _VALUES: Final = frozenset(
     {"INTEGER", "NUMBER", "STRING", "_TRUE", "_FALSE", "_NULL", "PARAMETER", "BRACKETED", "QUOTED"}
 )
@@ -246,7 +248,7 @@ def _problem(text: str, error: UnexpectedInput) -> SqlTextError:
 
 
 def _expected(terminals: set[str]) -> Iterator[str]:
-    """What may stand somewhere, in words; the common continuations of a value are not listed beside others."""
+    """Describe the allowed continuations in words; omit those of a value where there are others."""
     rest = set(terminals)
     for needed, name, others in _GROUPS:
         if needed <= rest:

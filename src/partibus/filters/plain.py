@@ -37,7 +37,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def to_plain(rule: Rule) -> Json:
-    """The JSON object of a rule; members without a value are left out."""
+    """Return the JSON object of a rule, without members that have no value."""
     plain: Json = {"name": rule.name, "created_ms": rule.created_ms, "filter": _filter_to_plain(rule.filter)}
     if rule.action is not None:
         plain["action"] = _sql_to_plain(rule.action)
@@ -45,7 +45,7 @@ def to_plain(rule: Rule) -> Json:
 
 
 def from_plain(plain: Mapping[str, object]) -> Rule:
-    """The rule of an object that `to_plain` made. Raises ValueError for any other."""
+    """Return the rule of an object from `to_plain`. Raises ValueError for any other object."""
     try:
         action = plain.get("action")
         return Rule(
@@ -59,7 +59,10 @@ def from_plain(plain: Mapping[str, object]) -> Rule:
 
 
 def same(one: Rule, other: Rule) -> bool:
-    """Whether two rules say the same. Types count, which ``==`` does not see (1, 1.0, true); the age does not."""
+    """Tell whether two rules have the same definition.
+
+    Types count, which ``==`` ignores (1, 1.0, true). The creation time does not.
+    """
     return _fingerprint(one) == _fingerprint(other)
 
 

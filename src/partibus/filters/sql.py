@@ -1,4 +1,4 @@
-"""SQL filters and actions ready for use, remembered by their texts and parameters.
+"""Compiled SQL filters and actions, cached by their texts and parameters.
 
 The parser's library is imported with the first text, so that a broker without SQL filters starts without it.
 """
@@ -21,27 +21,31 @@ if TYPE_CHECKING:
     from partibus.filters.syntax import Predicate
 
 REMEMBERED_MAX: Final = 8_192
-"""Texts that stay compiled, so that a change of one rule of a topic costs nothing for the other 1,999. A text takes a
-fifth of a millisecond to parse and some kilobytes to keep."""
+"""The number of cached texts: a change of one rule of a topic must not recompile the other 1,999. A text takes a fifth
+of a millisecond to parse and some kilobytes to keep.
+"""
 _NEAR_CHARS: Final = 20
-"""Characters around an error that its text repeats, on each side."""
+"""The number of characters on each side of an error that its text repeats."""
 
 
 class CompiledFilter(Struct, frozen=True):
-    """``test`` says of a view of a message true, false or None (unknown); only true selects."""
+    """A compiled filter.
+
+    ``test`` returns true, false or None (unknown) for a view of a message; only true selects.
+    """
 
     test: "Test"
     constant: bool | None
-    """What it says of every message, None where that depends on the message; unknown selects as little as false."""
+    """The filter's result if it is the same for every message, else None; unknown selects no message, as false."""
 
 
 class CompiledAction(Struct, frozen=True):
-    """Makes a changed copy of a message."""
+    """A compiled action, which makes a changed copy of a message."""
 
     _changes: "tuple[Change, ...]"
 
     def __call__(self, view: MessageView, rule_name: str) -> Message:
-        """The copy for one rule. Raises `EvaluationError`."""
+        """Return the copy for one rule. Raises `EvaluationError`."""
         from partibus.filters.draft import Draft
 
         draft = Draft(view)
@@ -51,8 +55,11 @@ class CompiledAction(Struct, frozen=True):
 
 
 def compile_filter(described: SqlFilter, field: str = "SqlExpression") -> CompiledFilter:
-    """Raises `ArgumentError`, whose text says where the expression stops making sense and what was expected; ``field``
-    is what the caller calls it."""
+    """Compile a filter.
+
+    Raises `ArgumentError` whose text gives the place of the error and what was expected there. ``field`` is the
+    caller's name of the expression.
+    """
     try:
         return _filter(described.expression, _hashable(described.parameters))
     except SqlTextError as error:
@@ -60,7 +67,7 @@ def compile_filter(described: SqlFilter, field: str = "SqlExpression") -> Compil
 
 
 def compile_action(described: SqlAction, field: str = "SqlExpression") -> CompiledAction:
-    """As `compile_filter`."""
+    """Compile an action. Raises as `compile_filter` does."""
     try:
         return _action(described.expression, _hashable(described.parameters))
     except SqlTextError as error:
@@ -71,7 +78,7 @@ _Parameters = tuple[tuple[str, type, Constant], ...]
 
 
 def _hashable(parameters: Mapping[str, Constant]) -> _Parameters:
-    """With the types, since 1, 1.0 and true are equal."""
+    """Return the parameters with their types, since 1, 1.0 and true are equal."""
     return tuple(sorted(((name, type(value), value) for name, value in parameters.items()), key=lambda each: each[0]))
 
 
@@ -96,7 +103,7 @@ def _action(expression: str, parameters: _Parameters) -> CompiledAction:
 
 
 def _constant(node: "Predicate", test: "Test") -> bool | None:
-    """The answer of the way in which true and false filters are written: two constants, such as 1=1, compared."""
+    """Return the result of a comparison of two constants, such as 1=1, as true and false filters are written."""
     from partibus.filters.syntax import Comparison
     from partibus.filters.syntax import Constant as ConstantNode
 
@@ -115,8 +122,11 @@ def _refusal(field: str, what: str, text: str, error: SqlTextError) -> ArgumentE
 
 
 def explain(expression: str, user: Mapping[str, object], system: Mapping[str, object]) -> bool | str | None:
-    """What an expression says of a message with these properties: true, false, None for unknown, or the text of the
-    error that it ends with. Raises `ArgumentError` for an expression that is none."""
+    """Evaluate an expression for a message with these properties.
+
+    Returns true, false, None for unknown, or the text of the evaluation error. Raises `ArgumentError` for an invalid
+    expression.
+    """
     compiled = compile_filter(SqlFilter(expression))
     try:
         return compiled.test(GivenView(dict(user), dict(system)))

@@ -1,18 +1,18 @@
-"""What a filter or an action says, as the parser hands it over. Names are in lower case: they compare without case."""
+"""The syntax tree of a filter or an action. Names are in lower case, because they compare without case."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value in the text; None: NULL."""
+    """A constant in the text; None for NULL."""
 
     value: object
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """``@name``, with its ``@``. ``at``: where it stands."""
+    """A parameter ``@name``, with its ``@``. ``at`` is its position in the text."""
 
     name: str
     at: int = 0
@@ -20,7 +20,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class UserProperty:
-    """An application property. ``spelled``: as it is written, for actions that create it."""
+    """An application property. ``spelled`` is its original spelling, for actions that create it."""
 
     name: str
     spelled: str
@@ -28,7 +28,7 @@ class UserProperty:
 
 @dataclass(frozen=True, slots=True)
 class SystemProperty:
-    """``sys.name``, whether there is one of that name or not."""
+    """A system property ``sys.name``, whether or not the name exists."""
 
     name: str
     at: int = 0
@@ -36,7 +36,7 @@ class SystemProperty:
 
 @dataclass(frozen=True, slots=True)
 class ComputedProperty:
-    """``property(expression)``: the application property of that name."""
+    """An application property with a computed name, ``property(expression)``."""
 
     name: "Expression"
 
@@ -46,12 +46,12 @@ Property = UserProperty | SystemProperty | ComputedProperty
 
 @dataclass(frozen=True, slots=True)
 class NewId:
-    """``newid()``."""
+    """A call of ``newid()``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """``+`` or ``-`` before an operand."""
+    """A ``+`` or ``-`` before an operand."""
 
     sign: str
     operand: "Expression"
@@ -70,7 +70,7 @@ Expression = Constant | Parameter | UserProperty | SystemProperty | ComputedProp
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``=  <>  !=  <  <=  >  >=``."""
+    """A comparison: ``=  <>  !=  <  <=  >  >=``."""
 
     operator: str
     left: Expression
@@ -79,21 +79,21 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """True for a property that is null or missing."""
+    """A test that is true for a property that is null or missing."""
 
     subject: Property
 
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """True for a property that is there, null or not."""
+    """A test that is true for a property that exists, null or not."""
 
     subject: Property
 
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """Equal to one of them."""
+    """A test that is true for a value that equals one of the members."""
 
     operand: Expression
     members: tuple[Expression, ...]
@@ -101,7 +101,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """``operand LIKE pattern ESCAPE escape``."""
+    """A pattern match, ``operand LIKE pattern ESCAPE escape``."""
 
     operand: Expression
     pattern: Expression
@@ -110,21 +110,21 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Negation; the forms with NOT inside (NOT IN, NOT LIKE, IS NOT NULL) are one around the other form."""
+    """A negation. The forms with NOT inside (NOT IN, NOT LIKE, IS NOT NULL) are one around the other form."""
 
     operand: "Predicate"
 
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """Two or more."""
+    """A conjunction of two or more predicates."""
 
     operands: "tuple[Predicate, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """Two or more."""
+    """A disjunction of two or more predicates."""
 
     operands: "tuple[Predicate, ...]"
 
@@ -134,7 +134,7 @@ Predicate = Comparison | IsNull | Exists | In | Like | Not | And | Or
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """``SET subject = value``."""
+    """An assignment, ``SET subject = value``."""
 
     subject: UserProperty | SystemProperty
     value: Expression
@@ -142,7 +142,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """``REMOVE subject``."""
+    """A removal, ``REMOVE subject``."""
 
     subject: UserProperty | SystemProperty
 

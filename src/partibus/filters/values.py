@@ -1,4 +1,4 @@
-"""Values as filters see them: what kinds there are, how they compare, and arithmetic (dialect section 11.4).
+"""Values of filters: their kinds, comparison and arithmetic (dialect section 11.4).
 
 A message has AMQP's types, an expression has few kinds of value:
 
@@ -10,11 +10,11 @@ time       Timestamp: timestamp, and .NET's DateTimeOffset
 duration   Ticks: .NET's TimeSpan, in 100 ns
 guid       UUID
 binary     bytes
-unknown    None: null, and what a message does not have
+unknown    None: null, and a property that the message lacks
 ```
 
-A comparison of two kinds is unknown, so is any of other types, such as decimals. Numbers follow C#: whole ones stay
-whole, with one fraction in play both are doubles, a whole number is divided towards zero.
+A comparison of two kinds is unknown, and so is any of other types, such as decimals. Numbers follow C#: integers stay
+integers, both become doubles if either has a fraction, and integer division rounds towards zero.
 """
 
 import math
@@ -42,14 +42,14 @@ from partibus.filters.errors import EvaluationError
 from partibus.filters.limits import INTEGER_MAX, INTEGER_MIN, PROPERTY_CHARS_MAX
 
 Truth = bool | None
-"""None: unknown."""
+"""A truth value; None means unknown."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 TICKS_PER_MS: Final = 10_000
 _TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
-"""100 ns from .NET's first date, 0001-01-01, to 1970."""
+"""The number of 100 ns from .NET's first date, 0001-01-01, to 1970."""
 
 TIMESPAN: Final = Symbol("com.microsoft:timespan")
 URI: Final = Symbol("com.microsoft:uri")
@@ -66,7 +66,7 @@ class Ticks(int):
 
 
 def _described(value: Described) -> object:
-    """The three described values that .NET writes into properties; anything else is of no kind."""
+    """Convert the three described values that .NET writes into properties; any other has no kind."""
     held = value.value
     if value.descriptor == URI and isinstance(held, str):
         return str(held)
@@ -98,13 +98,13 @@ _PLAIN: Final[dict[type, Callable[[object], object]]] = {
 
 
 def plain(value: object) -> object:
-    """A decoded AMQP value, a parameter, or a property of a correlation filter, as one of the kinds above."""
+    """Convert a decoded AMQP value, a parameter, or a correlation filter's property to one of the kinds above."""
     make = _PLAIN.get(type(value))
     return value if make is None else make(value)
 
 
 def text_of(value: object) -> str | None:
-    """An id as text: what SDKs show for message-id and correlation-id, which may be of four types."""
+    """Format an id as SDKs show message-id and correlation-id, which may be of four types."""
     if value is None or isinstance(value, str):
         return value if value is None else str(value)
     if isinstance(value, int):
@@ -116,7 +116,7 @@ def text_of(value: object) -> str | None:
 
 
 def equal(left: object, right: object) -> Truth:
-    """``left = right``."""
+    """Evaluate ``left = right``."""
     kind, other = type(left), type(right)
     if kind is other:
         return None if left is None else left == right
@@ -199,7 +199,10 @@ _NUMERIC: Final[dict[str, Callable[[int | float, int | float], int | float]]] = 
 
 
 def calculate(operator: str, left: object, right: object) -> object:
-    """``left operator right``; unknown when either is. Raises `EvaluationError` for kinds that do not go together."""
+    """Evaluate ``left operator right``; the result is unknown when either operand is.
+
+    Raises `EvaluationError` for incompatible kinds.
+    """
     if left is None or right is None:
         return None
     kind, other = type(left), type(right)
@@ -227,7 +230,10 @@ def _joined(left: str, right: str) -> str:
 
 
 def _times(operator: str, left: object, right: object) -> object:
-    """Times less one another or moved by durations, and durations; None for anything else."""
+    """Evaluate arithmetic on times and durations; return None for other operands.
+
+    Two times give a duration; a time and a duration give a time; two durations give a duration.
+    """
     sign = {"+": 1, "-": -1}.get(operator)
     if sign is None:
         return None
@@ -244,7 +250,7 @@ def _times(operator: str, left: object, right: object) -> object:
 
 
 def negative(value: object) -> object:
-    """``- value``."""
+    """Evaluate ``- value``."""
     if value is None:
         return None
     if type(value) is int:
@@ -257,7 +263,7 @@ def negative(value: object) -> object:
 
 
 def positive(value: object) -> object:
-    """``+ value``."""
+    """Evaluate ``+ value``."""
     if value is None or type(value) in (int, float, Ticks):
         return value
     raise EvaluationError(f"+ {shown(value)}: {kind_name(value)} has no sign.")
@@ -277,5 +283,5 @@ _KIND_NAMES: Final = {
 
 
 def kind_name(value: object) -> str:
-    """The kind of a value as error texts call it."""
+    """Return the kind of a value as error texts name it."""
     return _KIND_NAMES.get(type(value), f"a value of type {type(value).__name__}")

@@ -1,8 +1,8 @@
 """A message as filters read it: decoded on first use, once for all rules of a publish (D4).
 
-System properties are those of section 11.4. What the broker gives a message only when it stores or delivers it
-(sequence number, lock, dead-letter source) is unknown to a filter. A message without a time to live has the longest
-there is, as .NET shows it.
+System properties are those of section 11.4. The values that the broker assigns on storing or delivering a message
+(sequence number, lock, dead-letter source) are unknown to a filter. A message without a time to live has the longest
+possible one, as in .NET.
 """
 
 from collections.abc import Callable
@@ -28,13 +28,16 @@ _ANNOTATIONS_SECTION: Final = b"\x00\x53\x72"
 VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
 
 TIME_MAX: Final = Timestamp(253_402_300_799_999)
-"""The end of the year 9999, as .NET's largest date."""
+"""The end of the year 9999, .NET's largest date."""
 DURATION_MAX: Final = Ticks(2**63 - 1)
 
 
 class View:
-    """``user``: application properties by name in lower case, as `values.plain` makes them; no key: missing. Of two
-    names that differ in case only, the first counts."""
+    """The properties of a message that a filter can read.
+
+    ``user`` holds the application properties by name in lower case, converted by `values.plain`. A missing key means a
+    missing property. Of two names that differ only by case, the first counts.
+    """
 
     __slots__ = ("_floor", "_left", "new_id", "user")
 
@@ -43,18 +46,19 @@ class View:
     def __init__(self, new_id: Callable[[], UUID] = uuid4) -> None:
         self.new_id = new_id
         self._left = MESSAGE_WORK_MAX
-        """Units of work that the rules may still do on this message."""
+        """The units of work that the rules may still spend on this message."""
         self._floor = MESSAGE_WORK_MAX - RULE_WORK_MAX
-        """What the rule that is evaluated now must leave."""
+        """The units of work that the current rule must leave."""
 
     def next_rule(self) -> None:
         """Begin the budget of another rule."""
         self._floor = max(0, self._left - RULE_WORK_MAX)
 
     def spend(self, units: int) -> None:
-        """Count work before it is done. Raises `EvaluationError` when the rule, or all rules together, did enough.
+        """Charge work before it is done.
 
-        The units are those of `limits.RULE_WORK_MAX`. What is refused is not counted: the next rule has its own budget.
+        Raises `EvaluationError` when the rule, or all rules together, would exceed the budget. The units are those of
+        `limits.RULE_WORK_MAX`. Refused work is not charged: the next rule has its own budget.
         """
         if self._left - units < self._floor:
             raise EvaluationError(
@@ -67,13 +71,15 @@ class View:
         self._left -= units
 
     def system(self, name: str) -> object:
-        """A system property by its name in lower case; None: unknown. Raises `EvaluationError` when there is none of
-        that name."""
+        """Return a system property by its name in lower case; None means unknown.
+
+        Raises `EvaluationError` for a name without a system property.
+        """
         raise NotImplementedError
 
 
 def by_name(pairs: dict[str, object]) -> dict[str, object]:
-    """Properties as `View.user` holds them."""
+    """Convert properties to the form of `View.user`."""
     found = {name.lower(): plain(value) for name, value in pairs.items()}
     if len(found) != len(pairs):
         for name, value in reversed(pairs.items()):
@@ -82,7 +88,7 @@ def by_name(pairs: dict[str, object]) -> dict[str, object]:
 
 
 class MessageView(View):
-    """Of a message that is being published at ``now_ms``."""
+    """A message that is being published at ``now_ms``."""
 
     __slots__ = ("fields", "message", "now_ms", "raw", "stored", "via_partition_key")
 
@@ -90,7 +96,7 @@ class MessageView(View):
     fields: list[object]
     """The thirteen fields of the properties section."""
     raw: dict[str, object]
-    """Application properties as they came."""
+    """The application properties as received."""
     via_partition_key: object
 
     def __init__(self, message: Message, now_ms: int, new_id: Callable[[], UUID] = uuid4) -> None:
@@ -101,7 +107,7 @@ class MessageView(View):
         self._floor = MESSAGE_WORK_MAX - RULE_WORK_MAX
 
     def __getattr__(self, name: str) -> object:
-        """Comes here for a slot that is still empty; what is damaged reads as if it were not there."""
+        """Fill a slot on its first use; a damaged section reads as a missing one."""
         value: object
         if name == "user":
             value = read_user(self.stored.application_properties)
@@ -123,6 +129,7 @@ class MessageView(View):
         return value
 
     def system(self, name: str) -> object:
+        """Return a system property, computed from the message."""
         reader = SYSTEM_PROPERTIES.get(name)
         if reader is None:
             raise no_system_property(name)
@@ -130,7 +137,7 @@ class MessageView(View):
 
 
 def application_properties(section: bytes) -> dict[str, object]:
-    """The decoded values of a section by name, as they came; nothing for a section that is missing or damaged."""
+    """Decode a section to values by name; a missing or damaged section gives {}."""
     if section:
         with suppress(DecodeError):
             decoded, _ = decode(section, _DESCRIPTOR_BYTES)
@@ -140,8 +147,11 @@ def application_properties(section: bytes) -> dict[str, object]:
 
 
 def read_user(section: bytes) -> dict[str, object]:
-    """`by_name` of `application_properties`. Hot path: what most properties are, short strings and small longs, is
-    read in line, which takes a third of the time; anything else, and everything that is damaged, goes the long way."""
+    """Return `by_name` of `application_properties`.
+
+    Hot path: short strings and small longs, the most common properties, are decoded inline, which takes a third of the
+    time. Other types and damaged sections take the general path.
+    """
     found: dict[str, object] = {}
     try:
         if section[_DESCRIPTOR_BYTES] != _MAP8 or section[4] + 5 != len(section):
@@ -176,14 +186,14 @@ def read_user(section: bytes) -> dict[str, object]:
 
 
 def annotations_section(stored: StoredMessage) -> bytearray:
-    """The annotations that the sender gave, as a section."""
+    """Return the sender's annotations as a section."""
     section = bytearray(_ANNOTATIONS_SECTION)
     write_compound(section, 0xC1, 2 * stored.annotation_count, stored.annotations)
     return section
 
 
 def no_system_property(name: str) -> EvaluationError:
-    """The error of a name that no system property has."""
+    """Return the error for a name without a system property."""
     return EvaluationError(
         f"There is no system property sys.{name[:60]}. Properties of the sender's own are written without sys."
     )
@@ -245,11 +255,11 @@ SYSTEM_PROPERTIES: Final[dict[str, Callable[[MessageView], object]]] = {
     "to": _field(Property.TO),
     "viapartitionkey": lambda view: view.via_partition_key,
 }
-"""By name in lower case. Subject is what newer SDKs call Label."""
+"""Functions by name in lower case. Subject is what newer SDKs call Label."""
 
 
 class GivenView(View):
-    """Of properties that somebody wrote down: what is not given is missing."""
+    """A view of given properties, where all others are missing."""
 
     __slots__ = ("_system",)
 
@@ -259,6 +269,7 @@ class GivenView(View):
         self._system = by_name(system)
 
     def system(self, name: str) -> object:
+        """Return a given system property."""
         if name not in SYSTEM_PROPERTIES:
             raise no_system_property(name)
         return self._system.get(name)
