@@ -1,1 +1,1 @@
-"""From a message to the partitions that it goes to."""
+"""Routing from front ends to the partitions of an entity, and back."""

@@ -1,8 +1,9 @@
-"""Waiting for new messages without receiving any: what readers by range do between two reads.
+"""Waiting for new messages without receiving them, as range readers do between two reads.
 
-Who waits for the same sub-queue is looked for together: each look asks the partitions for their ends, as a list of
-entities does, and loads nothing that nobody uses. Looks come quickly at first and more rarely while nothing happens;
-all sub-queues together get so many looks a second, whoever waits. Nobody is asked while nothing was stored.
+All waiters for one sub-queue share one poll. A poll asks the partitions for their ends, as a list of entities does, and
+does not load idle partitions. Polls are quick at first and rarer while no message arrives. All sub-queues together have
+a fixed budget of polls a second, whatever the number of waiters. A partition is not asked while its store has no new
+commit.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,18 +16,19 @@ from partibus.routing.entity import EntityRoute
 from partibus.routing.inspect import inspect_all
 
 FIRST_MS = 10.0
-"""Until the first look, which comes at once after the one that a request begins with."""
+"""The pause before the first poll, which follows the one at the start of a request."""
 IDLE_MS = 100.0
-"""Between two looks, while nothing comes."""
+"""The pause between two polls while no message arrives."""
 LOOKS_PER_S = 2_000
-"""Partitions that are asked in a second, if not passed over: some 50 microseconds each where nobody uses them, a tenth
-of a core at most."""
+"""The number of partitions asked in a second, without those skipped. Each costs about 50 microseconds while it is idle:
+a tenth of a core at most.
+"""
 
 OnArrived = Callable[[list[Inspected] | Failed], None]
 
 
 class _Waiter:
-    """One request."""
+    """One waiting request."""
 
     __slots__ = ("on_arrived", "positions", "timer")
 
@@ -37,30 +39,33 @@ class _Waiter:
 
 
 def end_of(inspected: Inspected, kind: int) -> int:
-    """Above every position that was given in a sub-queue so far."""
+    """Return a position above every one that a sub-queue has assigned."""
     return inspected.end_pos if kind == SubqueueKind.ACTIVE else inspected.end_number
 
 
 def passed_over_in(inspected: Inspected, kind: int) -> list[tuple[int, int]]:
-    """Positions below the end that a sub-queue passed over, as (first, end) pairs that ascend."""
+    """Return the positions below the end that a sub-queue skipped, as ascending (first, end) pairs."""
     return passed_over(inspected.left_off, active=kind == SubqueueKind.ACTIVE)
 
 
 class Arrivals:
-    """Of all entities, as one broker sees them."""
+    """The waiters for all entities in one broker."""
 
     def __init__(self, call_later: CallLater | None) -> None:
-        """Without timers nobody waits: the time is over at once."""
+        """Build the waiters. Without timers every wait times out at once."""
         self._call_later = call_later
         self._watched: dict[tuple[EntityRoute, int], _Watch] = {}
         self.partitions = 0
-        """That are looked at."""
+        """The number of polled partitions."""
 
     def wait(
         self, route: EntityRoute, kind: int, positions: Mapping[int, int], timeout_ms: float, on_arrived: OnArrived
     ) -> None:
-        """Call once: with what the partitions hold, as soon as the end of one is above its position here (0 where it
-        has none) or the time is over; or with why a partition can't say."""
+        """Wait until the end of a partition exceeds its position in ``positions``, or the time is over.
+
+        A partition without a position counts from 0. ``on_arrived`` is called once, with the partitions' counts or with
+        a partition's failure.
+        """
 
         def looked(found: list[Inspected]) -> None:
             call_later = self._call_later
@@ -76,18 +81,18 @@ class Arrivals:
         inspect_all(route, looked, on_arrived)
 
     def end(self, route: EntityRoute, kind: int) -> None:
-        """Nobody waits there any more."""
+        """Stop polling a sub-queue without waiters."""
         if self._watched.pop((route, kind), None) is not None:
             self.partitions -= len(route.partitions)
 
 
 def has_come(found: list[Inspected], kind: int, positions: Mapping[int, int]) -> bool:
-    """One of the partitions has more than that. Where nothing ever came the end is 1."""
+    """Tell whether a partition's end exceeds its position; the end of an unused partition is 1."""
     return any(end_of(one, kind) > max(1, positions.get(index, 0)) for index, one in enumerate(found))
 
 
 class _Watch:
-    """Of one sub-queue, as long as anybody waits."""
+    """The shared poll of one sub-queue, which lives as long as it has waiters."""
 
     def __init__(
         self, arrivals: Arrivals, route: EntityRoute, kind: int, call_later: CallLater, found: list[Inspected]
@@ -97,16 +102,16 @@ class _Watch:
         self._kind = kind
         self._call_later = call_later
         self._found = found
-        """At the last look."""
+        """The counts at the last poll."""
         self._revisions: list[object] = []
-        """Of the partitions' stores before that look."""
+        """The revisions of the partitions' stores before that poll."""
         self._waiters: dict[_Waiter, None] = {}
         self._delay_ms = FIRST_MS
         self._timer: Timer | None = None
-        """None: not begun, or a look is under way."""
+        """The timer of the next poll; None before the first poll or during one."""
 
     def add(self, waiter: _Waiter, timeout_ms: float) -> None:
-        """One more."""
+        """Add a waiter."""
         waiter.timer = self._call_later(timeout_ms, lambda: self._answer(waiter, self._found))
         self._delay_ms = FIRST_MS
         self._revisions = []  # what the last look has found may be newer than what this one was told

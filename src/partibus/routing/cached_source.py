@@ -1,4 +1,4 @@
-"""One receiver behind a front end's cache."""
+"""One receiver of a front end's cache."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,10 @@ from partibus.routing.receive import OnFailed, OnGranted
 
 
 class CachedSource:
-    """What the receiver still wants, in messages and bytes. ``pump`` has the cache look at it, ``leave`` forget it."""
+    """The outstanding demand of a receiver, in messages and bytes.
+
+    ``pump`` makes the cache serve it, ``leave`` removes it from the cache.
+    """
 
     __slots__ = (
         "_closed",
@@ -41,10 +44,10 @@ class CachedSource:
         self._on_granted = on_granted
         self._on_stopped: Callable[[], None] | None = None
         self._handing_out = 0
-        """Messages whose owners have not answered yet."""
+        """The number of messages whose owners have not answered yet."""
         self._room_bytes = 0
         self._cut_off = 0
-        """Messages that it wanted and will not get before it asks again, of which it has yet to be told."""
+        """Unreported messages that the receiver asked for but will not get before it asks again."""
         self.delete = delete
         self.wanted = 0
         self._closed = False
@@ -52,18 +55,21 @@ class CachedSource:
     # -- the receiver's side: a `Source` -----------------------------------------------------------------------------
 
     def ask(self, count: int, max_bytes: int) -> None:
+        """Add to the demand of the receiver."""
         self.wanted += count + self._cut_off  # of the latter the receiver was not told, so it does not ask again
         self._room_bytes = max_bytes
         self._cut_off = 0
         self._pump()
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
+        """Withdraw the demand; call ``on_stopped`` when no message is in flight."""
         self.wanted = self._cut_off = 0
         self._on_stopped = on_stopped
         self._pump()
         self._tell_stopped()
 
     def close(self) -> None:
+        """Remove the receiver."""
         self.wanted = 0
         if not self._closed:
             self._closed = True
@@ -72,7 +78,10 @@ class CachedSource:
     # -- the cache's side --------------------------------------------------------------------------------------------
 
     def hand_out(self, size_bytes: int) -> None:
-        """One message is on its way to the receiver. Past its bytes it gets nothing before it asks again."""
+        """Count one message in flight to the receiver.
+
+        Once the bytes are used up, it gets none before it asks again.
+        """
         self._handing_out += 1
         self._room_bytes -= size_bytes
         self.wanted -= 1
@@ -81,18 +90,21 @@ class CachedSource:
             self.wanted = 0
 
     def locked(self, partition: PartitionHandle, locked: Locked, count: int) -> None:
-        """The owner has answered a hand-out of ``count``; what has lapsed meanwhile is missing and still wanted."""
+        """Deliver the owner's answer to a hand-out of ``count`` messages; lapsed ones are still wanted."""
         self._hand_over(partition, locked.kind, locked.lock_id, locked.until_ms, locked.entries, count)
 
     def failed(self, partition: PartitionHandle, kind: int, count: int) -> None:
-        """The owner's store failed before it answered: others may have as much."""
+        """End a hand-out whose owner's store failed before the answer; the demand stays."""
         self._hand_over(partition, kind, 0, 0, [], count)
 
     def _hand_over(
         self, partition: PartitionHandle, kind: int, lock_id: int, until_ms: int, entries: list[Entry], count: int
     ) -> None:
-        """The end of a hand-out of ``count``, with what came of it. Who was cut off is told with the last answer,
-        even when that is a failure: nothing else would make it ask again."""
+        """End a hand-out of ``count`` messages with its result.
+
+        The last answer tells a receiver whose demand was cut off, even when the answer is a failure: otherwise the
+        receiver would never ask again.
+        """
         self._end(count, missing=count - len(entries))
         ended = self._cut_off > 0 and not self._handing_out
         if ended:
@@ -102,7 +114,7 @@ class CachedSource:
         self._tell_stopped()
 
     def refused(self, error: PartibusError) -> None:
-        """Nobody receives from the sub-queue now."""
+        """End the demand, because the sub-queue has an exclusive reader."""
         if not self._closed:
             self.wanted = 0
             self._on_failed(error)

@@ -1,10 +1,10 @@
 """Cursors over all partitions of an entity (D14).
 
-A cursor lives in each partition by itself. Here its parts are asked together: the answers come back together, or one
-error. What an exclusive reader was granted by some partitions is given back when another one refuses, and a cursor that
-was made for it is dropped: nobody would ever advance it. Where messages are still under lock it is kept for a moment
-instead, so that the next attempt finds those partitions as quiet as they are: given back, their receivers would lock
-the next messages, and a reader would never have all partitions.
+Each partition has a cursor of its own. This module asks all parts together and returns either all answers or one error.
+When one partition refuses an exclusive reader, the leases that others granted are returned, and a cursor created for it
+is dropped, because no reader would ever advance it. If messages are still locked, the leases are kept for a moment
+instead, so that the next attempt finds those partitions idle. Otherwise their receivers would lock the next messages,
+and a reader would never get all partitions.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,16 +27,16 @@ from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle, error_of
 
 KEPT_MS = 10_000
-"""For so long partitions wait for the next attempt of a reader that met locks in others."""
+"""How long partitions keep a lease for the next attempt of a reader that met locks in others."""
 
 DROP_SOME = "Drop those whose readers are gone: partibus cursor list, partibus cursor drop."
 
 OnStates = Callable[[dict[int, r.CursorOpened] | PartibusError], None]
-"""Gets where the cursor stands, by partition id, or why it could not be done."""
+"""A function that gets the cursor's state by partition id, or the error."""
 
 
 class OpenAll:
-    """One attempt to open a cursor. `start` begins it."""
+    """One attempt to open a cursor; `start` begins it."""
 
     def __init__(
         self,
@@ -52,7 +52,11 @@ class OpenAll:
         lease_ms: int,
         revoke: bool,
     ) -> None:
-        """``start``: of a new cursor, by partition id. ``epochs``: of the lease that is renewed; empty: a new one."""
+        """Prepare an attempt.
+
+        ``start`` returns a new cursor's position by partition id. ``epochs`` are those of the lease to renew, empty for
+        a new one.
+        """
         self._route = route
         self._kind = kind
         self._name = name
@@ -106,7 +110,7 @@ class OpenAll:
         ask_each(undone, lambda _: self._on_done(error))
 
     def _error(self, refusals: list[Any], busy: list[r.CursorBusy]) -> PartibusError:
-        """The refusal that lasts the longest."""
+        """Return the most permanent of the refusals."""
         for reply in refusals:
             if not isinstance(reply, r.CursorBusy):
                 return cursor_error(reply, self._route.name, self._name)
@@ -127,8 +131,10 @@ def advance_all(
     on_done: OnStates,
     only: Mapping[int, list[int]] | None = None,
 ) -> None:
-    """Advance a cursor in the partitions that are named; where ``only`` has positions, complete these instead. After an
-    error some may have it and others not: asking again does no harm."""
+    """Advance a cursor in the named partitions, or complete the positions in ``only`` instead.
+
+    After an error some partitions may have done it and others not. Repeating the request is harmless.
+    """
     only = only or {}
     named = sorted({*positions, *fate_positions, *only})
     commands = {
@@ -163,7 +169,7 @@ def close_all(
     *,
     drop: bool,
 ) -> None:
-    """End a cursor's lease in every partition, or drop the cursor. After an error, ask again."""
+    """End a cursor's lease in every partition, or drop the cursor. The caller repeats it after an error."""
     commands = {
         partition: c.CloseCursor(route.numbers.next(), kind, name, epochs.get(partition.partition_id, 0), drop)
         for partition in route.partitions
@@ -179,7 +185,7 @@ def close_all(
 def ask_each(
     commands: Mapping[PartitionHandle, c.Command], on_answered: Callable[[dict[PartitionHandle, Any]], None]
 ) -> None:
-    """Give each partition its command; call once with all replies, in the order of the commands."""
+    """Submit each partition's command; call once with all replies, in the order of the commands."""
     replies: dict[PartitionHandle, Any] = dict.fromkeys(commands)
     missing = len(commands)
     if not missing:
@@ -201,7 +207,7 @@ def ask_each(
 
 
 def cursor_error(reply: Any, entity: str, name: str) -> PartibusError:
-    """Why a partition did not do what was asked of a cursor, or for one."""
+    """Return the error for a partition's failed reply to a cursor command."""
     match reply:
         case r.CursorHeld():
             return CursorHeld(entity, reply.name, reply.until_ms)

@@ -1,13 +1,13 @@
-"""A way to one partition that fails or is slow on purpose: how a rehearsal of its loss reaches everything.
+"""Fault injection for one partition: a route that fails or delays commands on purpose.
 
 ```text
- PartitionHandle ─▶ StoreAccess                without a rehearsal: nothing in between
- PartitionHandle ─▶ Detour ─▶ StoreAccess      refused, or handed on late, in order
+ PartitionHandle ─▶ StoreAccess                without a fault: a direct route
+ PartitionHandle ─▶ Detour ─▶ StoreAccess      refused, or passed on with a delay, in order
 ```
 
-What it refuses is refused as by a store that is away: surely not executed, to be tried again. The owner of the
-partition knows nothing of it: message locks run on and end there. What only gives back (a reservation, a session) is
-handed on even so, since nobody can see it and others would have to wait for its time.
+It refuses commands as an unavailable store does: surely not executed, to be retried. The partition's owner does not
+know of the fault, so message locks continue and expire there. Commands that only return a reservation or a session are
+passed on regardless. Their loss would be invisible, and other receivers would have to wait until they expire.
 """
 
 from collections import deque
@@ -31,27 +31,27 @@ from partibus.partition.runtime.dispatcher import OnReply
 from partibus.routing.partitions import PartitionHandle
 
 LATE_MAX = 5_000
-"""Commands that wait for their time before the partition counts as overloaded, as for a store (D24)."""
+"""The number of delayed commands past which the partition counts as overloaded, as for a store (D24)."""
 
 
 class Timer(Protocol):
-    """What `CallLater` gives."""
+    """The result of `CallLater`."""
 
     def cancel(self) -> None:
-        """Idempotent."""
+        """Cancel the call. Idempotent."""
         ...
 
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
-"""Calls after so many ms."""
+"""A function that calls another one after so many ms."""
 
 
 class Effect(NamedTuple):
-    """What a rehearsal does to a partition."""
+    """The effect of fault injection on a partition."""
 
     fails: bool = False
     delay_ms: int = 0
-    """Every command is so late."""
+    """The delay of every command."""
 
 
 NO_EFFECT = Effect()
@@ -61,7 +61,7 @@ class Detour:
     """A `partibus.routing.store_access.StoreAccess` for one partition, between its handle and its store."""
 
     def __init__(self, partition: PartitionHandle, call_later: CallLater) -> None:
-        """Puts itself in between."""
+        """Insert this route between the partition and its store."""
         self._partition = partition
         self._call_later = call_later
         self._store = partition.detour(self)
@@ -69,10 +69,10 @@ class Detour:
         self._why = ""
         self._late: deque[tuple[Timer, Callable[[], None]]] = deque()
         self._waiting: list[Callable[[], None]] = []
-        """For the end of the failure, or of the overload."""
+        """Calls to make at the end of the failure or overload."""
 
     def begin(self, effect: Effect, why: str) -> None:
-        """From now on this effect instead of another one; ``why`` is the reason that refusals give."""
+        """Replace the current effect; ``why`` is the reason in refusals."""
         failed, self._effect, self._why = self._effect.fails, effect, why
         if effect.fails and not failed:
             self._run_late()  # they came before: refused as well, in their turn
@@ -88,20 +88,22 @@ class Detour:
         self._tell_usable()
 
     def end(self) -> None:
-        """Out of the way."""
+        """Restore the direct route."""
         self.begin(NO_EFFECT, "")
         self._partition.detour(self._store)
-        # The entity may have been changed meanwhile: looking at counts tells the partition, and counts as no use.
+        # The entity may have changed meanwhile. Reading counts updates the partition, and does not count as use.
         self._partition.submit(Inspect(0))
 
     # -- StoreAccess -------------------------------------------------------------------------------------------------
 
     @property
     def failure(self) -> str | None:
+        """The reason why the partition is unavailable; None while it is available."""
         return self._why if self._effect.fails else self._store.failure
 
     @property
     def overloaded(self) -> bool:
+        """Whether too many commands wait, here or for the store."""
         return not self._effect.fails and (len(self._late) > LATE_MAX or self._store.overloaded)
 
     def submit(
@@ -113,31 +115,37 @@ class Detour:
         *,
         holdable: bool = False,
     ) -> None:
+        """Pass a command on, at once or delayed, or refuse it."""
         self._in_time(lambda: self._submit(row, options, command, on_reply, holdable=holdable))
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
-        # While it fails the handle alone knows them, until `begin` says that it does not.
+        # During a failure only the handle knows the receivers; `begin` registers them when it ends.
+        """Register a receiver with the store, unless the partition fails."""
         if not self._effect.fails:
             self._store.register(receiver, on_granted)
 
     def unregister(self, receiver: int) -> None:
+        """Remove a receiver from the store."""
         self._in_time(lambda: self._store.unregister(receiver))
 
     def forget(self, request: int) -> None:
+        """Discard the answer to a request."""
         self._in_time(lambda: self._store.forget(request))
 
     def when_usable(self, call: Callable[[], None]) -> None:
+        """Call once, when the partition is available and not overloaded."""
         if self._effect.fails or len(self._late) > LATE_MAX:
             self._waiting.append(call)
         else:
             self._store.when_usable(call)
 
     def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
-        """Of a partition that fails nothing is dropped and nobody told, as of a lost store."""
+        """Delete a partition's rows, unless the partition fails: as with a lost store, no callback follows then."""
         if not self._effect.fails:
             self._in_time(lambda: self._store.drop(row, on_dropped))
 
     def retire(self, why: str) -> list[Callable[[], None]]:
+        """Retire the store's route."""
         return self._store.retire(why)
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -155,7 +163,7 @@ class Detour:
             on_reply(refused(command, self._why))
 
     def _in_time(self, call: Callable[[], None]) -> None:
-        """Now, or late by the delay. What came first is handed on first, whatever the delay is by then."""
+        """Make a call now, or with the delay. Calls keep their order even if the delay changes."""
         if self._effect.delay_ms and not self._effect.fails:
             self._late.append((self._call_later(self._effect.delay_ms, self._run_oldest), call))
         else:
@@ -183,7 +191,7 @@ class Detour:
 
 
 def _only_gives_back(command: Command) -> bool:
-    """Nobody waits for an answer, and nothing is asked for."""
+    """Tell whether a command only returns resources and has no reply."""
     match command:
         case ReturnReserved() | ReleaseSession() | CancelReceive(request=0) | CancelAccept(request=0):
             return True

@@ -1,4 +1,4 @@
-"""An entity as front ends use it: its partitions and how messages get in and out."""
+"""An entity as front ends use it: its partitions, and the routes of messages in and out."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from partibus.routing.sessions import SessionDesk
 
 
 class EntityRoute:
-    """Partitions in the order of their ids; one makes the entity plain."""
+    """The partitions of an entity, ordered by id. An entity with one partition is plain."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class EntityRoute:
         lock_kept: bool = False,
         call_idle: CallIdle | None = None,
     ) -> None:
-        """``lock_kept`` and ``call_idle`` are for the front end's caches."""
+        """Build a route; ``lock_kept`` and ``call_idle`` configure the front end's caches."""
         self.name = name
         self.partitions = partitions
         self.numbers = numbers
@@ -30,25 +30,26 @@ class EntityRoute:
         self.sessions = SessionDesk(name, partitions, numbers, first_turn)
         self.session_list = SessionList(name, partitions, numbers)
         self._lock_kept = lock_kept
-        """Cached messages are locked, as the service does it (row P14)."""
+        """Whether cached messages are locked, as in the service (row P14)."""
         self._call_idle = call_idle
         self._caches: dict[int, FrontEndCache] = {}
 
     @property
     def partitioned(self) -> bool:
+        """Whether the entity has more than one partition."""
         return len(self.partitions) > 1
 
     @property
     def overloaded(self) -> bool:
-        """One of the stores has more to do than its limits allow."""
+        """Whether one of the stores has more pending work than its limits allow."""
         return any(partition.overloaded for partition in self.partitions)
 
     def when_relieved(self, call: Callable[[], None]) -> None:
-        """Call once, when a store that is `overloaded` no longer is; another one still may be."""
+        """Call once, when an `overloaded` store has recovered; another one may still be overloaded."""
         next(partition for partition in self.partitions if partition.overloaded).when_usable(call)
 
     def take_used(self) -> bool:
-        """Anything was sent, received, peeked or settled since this was asked last."""
+        """Tell whether the entity was used since the last call: a send, receive, peek or settlement."""
         used = False
         for partition in self.partitions:
             used = used or partition.used
@@ -56,8 +57,10 @@ class EntityRoute:
         return used
 
     def next_partition(self) -> PartitionHandle:
-        """The partition whose turn it is for messages without a key (D8, rows K11, K12): round robin over those whose
-        store can be used; any when none can."""
+        """Return the next partition for messages without a key (D8, rows K11, K12).
+
+        The choice is round robin over partitions with an available store, or over all if there is none.
+        """
         partitions = self.partitions
         for _ in partitions:
             self._turn = (self._turn + 1) % len(partitions)
@@ -66,15 +69,18 @@ class EntityRoute:
         return partitions[self._turn]
 
     def give_back(self, kind: int) -> None:
-        """Return to the partitions what this front end's cache keeps of a sub-queue."""
+        """Return this front end's cached messages of a sub-queue to the partitions."""
         cache = self._caches.get(kind)
         if cache is not None:
             cache.give_back()
 
     def source(self, kind: int, *, delete: bool, on_granted: OnGranted, on_failed: OnFailed) -> Source:
-        """Where a receiver gets messages of a sub-queue: the partition itself, or this front end's cache in front of
-        several (D10). ``on_failed`` tells that nothing will come any more. Of several partitions whose stores are away
-        one is always left to wait for: there it tells of an exclusive reader only."""
+        """Return a receiver's source of messages of a sub-queue.
+
+        It is the partition itself, or this front end's cache in front of several (D10). ``on_failed`` reports that no
+        further messages will come. The cache waits for partitions whose stores are away, so it reports only an
+        exclusive reader.
+        """
         if not self.partitioned:
             return DirectSource(
                 self.name,

@@ -1,21 +1,21 @@
 """The cache between a front end's receivers and the partitions of one sub-queue (D10, rows P13, P14).
 
 ```text
- receiver asks ─▶ every partition is asked ─▶ the first messages win, the rest are kept here
- next receiver asks ───────────────────────▶ gets what is kept, no partition is asked
+ receiver asks ─▶ every partition is asked ─▶ the first messages win, the rest are cached here
+ next receiver asks ───────────────────────▶ gets cached messages, no partition is asked
 ```
 
-What is kept is *reserved*: held back by its owner for five seconds at most, without lock or count. Handing it out turns
-the reservation into a lock at the owner; a reservation that has lapsed is simply missing from the answer, and the
-receiver goes on waiting. So a front end that dies takes nothing with it. The service itself locks what it caches, and
-such locks can run out unseen; ``lock_kept`` restores that for who tests against it.
+Cached messages are *reserved*: held back by their owner for five seconds at most, without lock or count. Handing one
+out turns the reservation into a lock at the owner. A lapsed reservation is simply missing from the answer, and the
+receiver continues to wait. So the death of a front end loses no messages. The service itself locks the messages in its
+cache, and such locks can expire unnoticed; ``lock_kept`` restores that for tests against it.
 
-Partitions take turns. Every eighth hand-out goes to the one whose oldest kept message is the oldest of all, so that a
-partition with little traffic is not starved by busy ones. A partition whose store fails is passed over until it is
-back. One that has an exclusive reader refuses: all have, or will have, so every receiver is told.
+Partitions take turns. Every eighth hand-out goes to the partition with the oldest cached message, so that busy
+partitions do not starve one with little traffic. A partition whose store fails is skipped until it is back. A partition
+with an exclusive reader refuses. All have one or will, so the cache tells every receiver.
 
-Beside other front ends, what is kept goes back as soon as nobody has asked this one for a while (``call_idle``): their
-receivers may be hungry, and would otherwise wait until the reservations lapse.
+Beside other front ends, cached messages return to their partitions when this front end has had no demand for a while
+(``call_idle``). Receivers of other front ends could otherwise wait until the reservations lapse.
 """
 
 from collections import deque
@@ -40,32 +40,32 @@ from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 from partibus.routing.receive import OnFailed, OnGranted
 
 ASK_MAX = 256
-"""Messages that one partition is asked to reserve at a time."""
+"""The number of messages that one partition is asked to reserve at a time."""
 ASK_BYTES = 64 * 1024
-"""Bytes that one partition may send ahead per ask: sixteen of them fill 1 MB."""
+"""Bytes that one partition may send ahead per request: sixteen requests fill 1 MB."""
 OLDEST_EVERY = 8
 
 CallIdle = Callable[[Callable[[], None]], Any]
-"""Calls after the time for which an idle front end keeps what others could have."""
+"""A function that calls another one after the time for which an idle front end keeps reservations."""
 
 
 class _Kept:
-    """What is kept of one partition, and what it was asked for."""
+    """The cached messages of one partition, and the outstanding request to it."""
 
     __slots__ = ("asked", "awaited", "entries", "partition", "receiver")
 
     def __init__(self, partition: PartitionHandle, numbers: Numbers) -> None:
         self.partition = partition
         self.receiver = numbers.next()
-        """Gets what the partition sends ahead."""
+        """The receiver number for messages that the partition sends ahead."""
         self.asked = 0
         self.awaited = False
-        """Its store is away, and will tell when it is back."""
+        """Whether the store is away and will report its return."""
         self.entries: deque[tuple[int, int, Entry]] = deque()
         """(reservation or lock id, until ms, entry), oldest first."""
 
     def take(self, source: CachedSource) -> list[tuple[int, int, Entry]]:
-        """Take out what the source wants."""
+        """Remove and return the messages that the source wants."""
         taken = []
         while source.wanted and self.entries:
             taken.append(self.entries.popleft())
@@ -74,7 +74,7 @@ class _Kept:
 
 
 class FrontEndCache:
-    """One per sub-queue of a partitioned entity and broker process."""
+    """The cache of one sub-queue of a partitioned entity in one broker process."""
 
     def __init__(
         self,
@@ -86,12 +86,15 @@ class FrontEndCache:
         lock_kept: bool = False,
         call_idle: CallIdle | None = None,
     ) -> None:
-        """``call_idle``: where there are other front ends. Locked messages are kept in spite of them, as the service
-        does it."""
+        """Build a cache.
+
+        ``call_idle`` is set where there are other front ends. Locked messages stay cached in spite of them, as in the
+        service.
+        """
         self._call_idle = None if lock_kept else call_idle
         self._entity = entity
         self._idle_since: int | None = None
-        """Hand-outs until the look at whether anybody asks; None: nobody looks."""
+        """The number of hand-outs at the start of the idle check; None if no check is pending."""
         self._kind = kind
         self._numbers = numbers
         self._lock_kept = lock_kept
@@ -104,7 +107,7 @@ class FrontEndCache:
             self._register(kept)
 
     def source(self, *, delete: bool, on_granted: OnGranted, on_failed: OnFailed) -> CachedSource:
-        """A new receiver. ``on_failed`` tells that somebody else reads the sub-queue alone (`ReadExclusively`)."""
+        """Add a receiver. ``on_failed`` reports an exclusive reader of the sub-queue (`ReadExclusively`)."""
         source = CachedSource(self.pump, self._leave, on_granted, on_failed, delete=delete)
         self._sources.append(source)
         return source
@@ -114,7 +117,7 @@ class FrontEndCache:
         self.pump()
 
     def pump(self) -> None:
-        """Hand out what is kept to who wants it, then ask the partitions for the rest."""
+        """Hand out cached messages to receivers with demand, then ask the partitions for the rest."""
         if self._pumping:
             return
         self._pumping = True
@@ -132,7 +135,7 @@ class FrontEndCache:
                 self._watch(self._call_idle)
 
     def _watch(self, call_idle: CallIdle) -> None:
-        """Return what is kept, unless somebody asks for some of it before."""
+        """Return the cached messages after the idle time, unless a receiver takes some meanwhile."""
         if any(kept.entries for kept in self._kept):
             self._idle_since = self._hand_outs
             call_idle(self._look)
@@ -147,7 +150,7 @@ class FrontEndCache:
     # -- handing out -------------------------------------------------------------------------------------------------
 
     def _next_source(self) -> CachedSource | None:
-        """Receivers take turns, too."""
+        """Return the next receiver with demand; receivers take turns."""
         for _ in range(len(self._sources)):
             self._sources.rotate(-1)
             if self._sources[-1].wanted > 0:
@@ -190,7 +193,7 @@ class FrontEndCache:
     def _hand_out_locked(
         self, source: CachedSource, kept: _Kept, lock_id: int, batch: list[tuple[int, int, Entry]]
     ) -> None:
-        """Hand out what has been locked since it was kept; to a receiver that deletes once it is deleted."""
+        """Hand out messages that were locked on caching; delete them first for a receiver that deletes."""
         entries = [entry for _, _, entry in batch]
         locked = Locked(0, self._kind, lock_id, batch[0][1], entries)
         if not source.delete:
@@ -210,7 +213,7 @@ class FrontEndCache:
     # -- asking ------------------------------------------------------------------------------------------------------
 
     def _ask(self, wanted: int) -> None:
-        """Every partition owes as much as is wanted: whichever has messages first serves first."""
+        """Ask every partition for all of the demand: the first with messages serves first."""
         for kept in self._kept:
             if not kept.partition.available:
                 self._await(kept)
@@ -222,7 +225,7 @@ class FrontEndCache:
                 )
 
     def _await(self, kept: _Kept) -> None:
-        """Ask a partition when its store is back: receivers that have asked already do not ask again."""
+        """Ask a partition again when its store is back, because receivers with demand do not repeat it."""
         if kept.awaited:
             return
         kept.awaited = True
@@ -234,7 +237,7 @@ class FrontEndCache:
         kept.partition.when_usable(usable)
 
     def _ask_no_more(self) -> None:
-        """Nobody waits: take back what partitions were asked for; with no receiver left, give back what is kept."""
+        """Withdraw the requests to partitions; without receivers, also return the cached messages."""
         for kept in self._kept:
             if kept.asked:
                 kept.asked = 0
@@ -243,7 +246,7 @@ class FrontEndCache:
             self.give_back()
 
     def give_back(self) -> None:
-        """Return what is kept: nobody is there for it, or somebody wants all that no receiver has."""
+        """Return the cached messages, when there is no receiver or an operation needs all unreceived ones."""
         for kept in self._kept:
             if kept.entries:
                 self._give_back(kept)
@@ -257,7 +260,7 @@ class FrontEndCache:
             kept.partition.submit(ReturnReserved(self._kind, tokens))
 
     def _refuse(self, kept: _Kept, refused: ReceiveRefused) -> None:
-        """A cursor reads the sub-queue alone: what is kept of it is void, and receivers wait for nothing."""
+        """Tell all receivers that a cursor reads the sub-queue exclusively; its cached messages are void."""
         kept.asked = 0
         kept.entries.clear()
         self.give_back()
@@ -273,12 +276,13 @@ class FrontEndCache:
     def _register(self, kept: _Kept) -> None:
         def sent_ahead(reply: Any) -> None:
             if isinstance(reply, Failed):
-                # What the partition reserved is void and what it was asked for forgotten. Receivers go on with the
-                # others, and with this one when its store is back.
+                # The partition's reservations and requests are void. Receivers continue with the other partitions, and
+                # with this one when its store is back.
                 kept.partition.register(kept.receiver, sent_ahead)
                 kept.asked = 0
                 if kept.entries:
-                    # Void when the store has failed; when only the way to it is cut, others need not wait.
+                    # This is void if the store has failed. If only the route to it is cut, it spares other receivers
+                    # the wait.
                     self._give_back(kept)
                 self._await(kept)
                 return

@@ -1,4 +1,4 @@
-"""Counts of an entity: asked of every partition, answered together."""
+"""Counts of an entity, collected from all partitions."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,18 +9,20 @@ from partibus.routing.entity import EntityRoute
 
 
 class Inspection(NamedTuple):
-    """What the partitions of an entity answered, by the number of the partition."""
+    """The answers of an entity's partitions, by partition index."""
 
     found: dict[int, Inspected]
     failed: dict[int, Failed]
-    """Those whose stores are away (row A4): what is found is a part of the whole."""
+    """The partitions whose stores are unavailable (row A4), so that ``found`` is incomplete."""
 
 
 def inspect_each(
     route: EntityRoute, on_inspected: Callable[[Inspection], None], *, count_scheduled: bool = False
 ) -> None:
-    """Ask every partition for its counts; called once, when each has answered or could not. ``count_scheduled``: also
-    for the number of messages that wait for their time."""
+    """Ask every partition for its counts; the callback runs once, when each has answered or failed.
+
+    ``count_scheduled`` includes the number of scheduled messages.
+    """
     inspection = Inspection({}, {})
     missing = len(route.partitions)
 
@@ -44,8 +46,11 @@ def inspect_each(
 def inspect_all(
     route: EntityRoute, on_inspected: Callable[[list[Inspected]], None], on_failed: Callable[[Failed], None]
 ) -> None:
-    """As `inspect_each` for who needs all or nothing: exactly one of the two is called, once: the answers in the order
-    of the partitions, or one of the failures."""
+    """Ask every partition for its counts, all or none.
+
+    Exactly one callback runs, once: ``on_inspected`` with the answers in the order of the partitions, or ``on_failed``
+    with one of the failures.
+    """
 
     def inspected(inspection: Inspection) -> None:
         if inspection.failed:

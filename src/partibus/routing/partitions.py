@@ -1,4 +1,4 @@
-"""How the rest of a broker reaches a partition, wherever it lives."""
+"""Handles through which a broker reaches partitions in its own and other brokers' stores."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -32,89 +32,94 @@ class PartitionHandle:
         self.row = row
         self.options = options
         self.batched = batched
-        """Batched store access of the entity (row C14)."""
+        """Whether the entity has batched store access (row C14)."""
         self.used = False
-        """Commands came, other than to look at counts; reset by who asks (`EntityRoute.take_used`)."""
+        """Whether commands came, except those that read counts. `EntityRoute.take_used` resets it."""
         self.receivers: dict[int, OnReply] = {}
-        """Who is registered here; those that a failure of the store has ended stay until they say that they are gone.
-        """
+        """The registered receivers. Those that a store failure has ended stay until they unregister."""
         self._store = store
 
     def follow(self, other: "PartitionHandle") -> None:
-        """Take over the options of another handle of the same partition: what comes from now on goes by them."""
+        """Take over the options of another handle of the same partition for all later commands."""
         self.options = other.options
         self.batched = other.batched
 
     def detour(self, store: StoreAccess) -> StoreAccess:
-        """From now on reach the store another way; the way until now."""
+        """Replace the route to the store; return the old one."""
         before, self._store = self._store, store
         return before
 
     @property
     def available(self) -> bool:
-        """The partition's store can be used."""
+        """Whether the partition's store is available."""
         return self._store.failure is None
 
     @property
     def failure(self) -> str | None:
-        """Why the partition's store can't be used right now; None when it can."""
+        """The reason why the partition's store is unavailable; None while it is available."""
         return self._store.failure
 
     @property
     def overloaded(self) -> bool:
-        """More waits for the partition's store than its limits allow."""
+        """Whether the partition's store has more pending work than its limits allow."""
         return self._store.overloaded
 
     def revision(self) -> object:
-        """Equal to what it was before: nothing has become durable in the partition's store since. None: who owns the
-        store would have to be asked."""
+        """Return a value that changes with every commit of the partition's store.
+
+        The value is None if only the store's owner could tell.
+        """
         access = self._store.access if isinstance(self._store, StoreRoute) else self._store
         return (access, access.commits) if isinstance(access, StoreRuntime) else None
 
     def when_usable(self, call: Callable[[], None]) -> None:
-        """Call once, when the store has caught up or can be used again; never before this returns."""
+        """Call once, when the store has caught up or is available again; never before this returns."""
         self._store.when_usable(call)
 
     def submit(self, command: Command, on_reply: OnReply | None = None, *, more: bool = False) -> None:
-        """Give the partition a command; ``on_reply`` gets what it answers to ``command.request``. ``more``: who waits
-        has other requests under way, so this one may wait for company if the entity allows."""
+        """Submit a command; ``on_reply`` gets the reply to ``command.request``.
+
+        ``more`` means that the client has other requests in flight, so the entity may hold this one for batching.
+        """
         if type(command) is not Inspect:
             self.used = True
         holdable = more and self.batched and _is_batched(command)
         self._store.submit(self.row, self.options, command, on_reply, holdable=holdable)
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
-        """Say where `Granted` for a receiver goes; a `Failed` there ends the receiver, after a `ReceiveRefused` it
-        waits for nothing."""
+        """Register the callback for a receiver's `Granted` replies.
+
+        A `Failed` reply ends the receiver. After a `ReceiveRefused` reply it waits for no messages.
+        """
         self.receivers[receiver] = on_granted
         self._store.register(receiver, on_granted)
 
     def unregister(self, receiver: int) -> None:
-        """The receiver is gone."""
+        """Remove a receiver."""
         self.receivers.pop(receiver, None)
         self._store.unregister(receiver)
 
     def forget(self, request: int) -> None:
-        """Nobody waits for the answer to a request any more; one that is on its way may still come."""
+        """Discard the answer to a request; an answer in flight may still come."""
         self._store.forget(request)
 
     def wake(self) -> None:
-        """Have the partition loaded, lest what falls due in it waits for somebody to use it."""
+        """Load the partition, so that its timers run without a client's use."""
         self.submit(Tick())
 
     def drop(self, on_dropped: Callable[[int], None]) -> None:
-        """The entity was deleted: delete the partition's rows, then call with its number."""
+        """Delete the rows of a deleted entity's partition, then call with the partition's number."""
         self._store.drop(self.row, on_dropped)
 
 
 def _is_batched(command: Command) -> bool:
-    """Batched store access is about sending and completing only (row C14)."""
+    """Tell whether batched store access applies: only to sending and completing (row C14)."""
     kind = type(command)
     return kind is Enqueue or (kind is Settle and command.outcome is Outcome.COMPLETE)  # type: ignore[union-attr]
 
 
 class Numbers:
-    """Numbers for requests and receivers, unique in a broker."""
+    """Unique numbers for the requests and receivers of a broker."""
 
     __slots__ = ("_count",)
 
@@ -122,12 +127,12 @@ class Numbers:
         self._count: Iterator[int] = count(1)
 
     def next(self) -> int:
-        """A number that was not used before."""
+        """Return an unused number."""
         return next(self._count)
 
 
 def error_of(reply: Failed | Refused | CursorHeld | ReceiveRefused, entity: str) -> PartibusError:
-    """What a front end tells its client when a partition could not do it."""
+    """Return the client's error for a partition's failed reply."""
     if isinstance(reply, ReceiveRefused):
         return ReadExclusively(entity, reply.cursor, reply.until_ms)
     if isinstance(reply, CursorHeld):

@@ -1,4 +1,4 @@
-"""Where a receiver's messages come from."""
+"""Sources of a receiver's messages."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -13,24 +13,26 @@ OnFailed = Callable[[PartibusError], None]
 
 
 class Source(Protocol):
-    """Messages for one receiver."""
+    """A source of messages for one receiver."""
 
     def ask(self, count: int, max_bytes: int) -> None:
-        """Want ``count`` more messages; ``max_bytes`` is the most that may come before the next `ask`. A grant with
-        ``ended`` has used up all that was asked for."""
+        """Ask for ``count`` more messages of at most ``max_bytes`` until the next `ask`.
+
+        A grant with ``ended`` ends all outstanding demand.
+        """
         ...
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
-        """Want nothing any more; ``on_stopped`` is called when surely no grant comes that was asked for before."""
+        """Withdraw the demand; call ``on_stopped`` when no grant from an earlier request can come."""
         ...
 
     def close(self) -> None:
-        """The receiver is gone."""
+        """Remove the receiver."""
         ...
 
 
 class DirectSource:
-    """A receiver at one partition: no cache in between (plain entities)."""
+    """A receiver at one partition without a cache (plain entities)."""
 
     __slots__ = ("_delete", "_entity", "_kind", "_numbers", "_on_failed", "_on_granted", "_partition", "_receiver")
 
@@ -62,12 +64,15 @@ class DirectSource:
             self._on_granted(self._partition, reply)
 
     def ask(self, count: int, max_bytes: int) -> None:
+        """Ask the partition for messages."""
         self._partition.submit(Receive(self._kind, self._receiver, count, max_bytes, delete=self._delete))
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
+        """Withdraw the demand from the partition."""
         request = self._numbers.next()
         self._partition.submit(CancelReceive(request, self._kind, self._receiver), lambda _: on_stopped())
 
     def close(self) -> None:
+        """Remove the receiver from the partition."""
         self._partition.unregister(self._receiver)
         self._partition.submit(CancelReceive(0, self._kind, self._receiver))

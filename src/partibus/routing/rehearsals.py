@@ -1,9 +1,9 @@
-"""Which partitions are away or slow on purpose: rehearsals of a loss, for operators and tests.
+"""Fault injection: partitions that are unavailable or slow on purpose, for operators and tests.
 
-They last until they are healed or the broker is started anew. A store's rehearsal holds for every partition in it, also
-of entities that are made later; of several for one partition a failure counts more than a delay, and the longest delay
-most. Each broker process applies them to the ways that lead from it, so they reach partitions of other brokers as well:
-`on_changed` is told all of them, and another broker's `follow` takes them over.
+A fault lasts until it is healed or the broker restarts. A store's fault covers every partition in it, including those
+of entities created later. Of several faults for one partition a failure outranks a delay, and the longest delay
+applies. Each broker process applies faults to its own routes, so they cover partitions of other brokers as well.
+`on_changed` gets the complete list, and another broker's `follow` adopts it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,52 +25,58 @@ class Place(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """One rule: for a store, or for one partition of an entity."""
+    """One fault: of a store, or of one partition of an entity."""
 
     store: str
-    """Empty where it is for a partition."""
+    """The store; empty for a partition."""
     entity: str
     partition_id: int
     row: int
-    """The partition's, which no other one has; 0 for a store."""
+    """The unique row of the partition; 0 for a store."""
     effect: Effect
 
 
 class Rehearsals:
-    """All rehearsals of a broker."""
+    """All faults of a broker."""
 
     def __init__(self, stores: Sequence[str], call_later: CallLater | None = None) -> None:
-        """Without ``call_later`` there are none."""
+        """Build the list; without ``call_later`` it stays empty."""
         self.stores = stores
         self.places: list[Callable[[], Iterable[Place]]] = []
-        """Of each namespace, the partitions that are in use; `join` tells of others."""
+        """Functions that return the partitions in use, one for each namespace. `join` adds others."""
         self._call_later = call_later
         self._rules: dict[tuple[str, int], Rehearsal] = {}
-        """By store and row: one of the two is empty."""
+        """Faults by store and row; one of the two is empty."""
         self._detours: dict[int, tuple[Place, Detour]] = {}
-        """By row of the partition."""
+        """Routes by row of the partition."""
         self.on_changed: Callable[[list[Rehearsal]], None] | None = None
 
     def rehearse_store(self, store: str, effect: Effect) -> None:
-        """Begin, or change, the rehearsal of a store. Raises `ArgumentError` for an unknown one."""
+        """Set the fault of a store. Raises `ArgumentError` for an unknown store."""
         self._check_store(store)
         self._rules[store, 0] = Rehearsal(store, "", 0, 0, effect)
         self._changed()
 
     def rehearse_partitions(self, places: Iterable[Place], effect: Effect) -> None:
-        """Begin, or change, the rehearsal of some partitions."""
+        """Set the fault of some partitions."""
         for entity, _, partition in places:
             rule = Rehearsal("", entity, partition.partition_id, partition.row, effect)
             self._rules["", partition.row] = rule
         self._changed()
 
     def heal_store(self, store: str) -> int:
-        """End the rehearsal of a store; 0 when there is none. Raises `ArgumentError` for an unknown one."""
+        """End the fault of a store and return how many ended.
+
+        Raises `ArgumentError` for an unknown store.
+        """
         self._check_store(store)
         return self._heal(lambda rule: rule.store == store)
 
     def heal_partitions(self, entity: str, partition_ids: Sequence[int]) -> int:
-        """End the rehearsals of an entity's partitions, of all for []; how many there were. It may be deleted."""
+        """End the faults of an entity's partitions, of all for []; return how many ended.
+
+        The entity may have been deleted.
+        """
         return self._heal(
             lambda rule: (
                 bool(rule.entity)
@@ -80,31 +86,31 @@ class Rehearsals:
         )
 
     def heal_all(self) -> int:
-        """End all; how many there were."""
+        """End all faults and return how many ended."""
         return self._heal(lambda _: True)
 
     def all(self) -> list[Rehearsal]:
-        """By store, then by entity and partition."""
+        """Return all faults, sorted by store, then by entity and partition."""
         return sorted(self._rules.values(), key=lambda rule: (not rule.store, rule.store, rule.entity, rule.row))
 
     def follow(self, rules: Iterable[Rehearsal]) -> None:
-        """Another broker of the namespace has these, and so has this one."""
+        """Adopt the faults of another broker of the namespace."""
         self._rules = {(rule.store, rule.row): rule for rule in rules}
         self._apply()
 
     def join(self, places: Iterable[Place]) -> None:
-        """Partitions that are used from now on."""
+        """Apply the faults to partitions that come into use."""
         if self._rules:
             for place in places:
                 self._apply_to(place)
 
     def fails(self, store: str) -> bool:
-        """The store is rehearsed to be away."""
+        """Tell whether a fault makes the store unavailable."""
         rule = self._rules.get((store, 0))
         return rule is not None and rule.effect.fails
 
     def trouble(self, store: str) -> str | None:
-        """What to say of a store that is rehearsed to be away."""
+        """Return the description of a fault that makes the store unavailable."""
         return f"{store} is rehearsed to fail; {_HINT}" if self.fails(store) else None
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -158,7 +164,7 @@ class Rehearsals:
 
 
 def to_plain(rules: Iterable[Rehearsal]) -> list[dict[str, object]]:
-    """For a wire or a person."""
+    """Convert faults to plain values for the wire or for display."""
     return [
         {
             "store": rule.store,
@@ -173,7 +179,7 @@ def to_plain(rules: Iterable[Rehearsal]) -> list[dict[str, object]]:
 
 
 def from_plain(rules: Iterable[Mapping[str, object]]) -> list[Rehearsal]:
-    """Of `to_plain`, which must have made it."""
+    """Convert the result of `to_plain` back to faults."""
     return [
         Rehearsal(
             str(rule["store"]),

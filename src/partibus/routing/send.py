@@ -1,9 +1,9 @@
-"""From messages to the partitions that store them (D8).
+"""Sending messages to the partitions that store them (D8).
 
-A *batch* is what one delivery brought: one message, or several that stand or fall together. All batches that wait on
-a link go in one *run*, so that a run without keys is one command to one partition, and a run with keys one command to
-each partition that it touches. A batch is rejected when any part of it was; what other partitions stored of it stays
-(the service promises no more: a batch is atomic per partition).
+A *batch* is the content of one delivery: one message, or several that are stored all or none. All waiting batches of a
+link form one *run*. A run without keys is one command to one partition, and a run with keys one command to each
+partition that it touches. A batch is rejected if any part of it was. Parts that other partitions stored stay (the
+service promises the same: a batch is atomic per partition).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,15 +20,15 @@ from partibus.routing.slots import partition_for_key
 
 Batch = Sequence[Message]
 COUNTER_BITS = 48
-"""Of a sequence number, below the partition id (D9)."""
+"""The bits of a sequence number below the partition id (D9)."""
 OnSent = Callable[[list[PartibusError | None] | None], None]
-"""Gets None when every batch is stored, else for each batch None or why it was rejected."""
+"""A function that gets None if every batch is stored, else an error or None for each batch."""
 
 
 def send(route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent, *, more: bool = False) -> None:
-    """Store a run of batches; ``on_sent`` is called once all of it is durable or refused.
+    """Store a run of batches; call ``on_sent`` once all of it is durable or refused.
 
-    ``more``: the sender has other runs under way.
+    ``more`` means that the sender has other runs in flight.
     """
     if route.partitioned and any(message.key is not None for batch in batches for message in batch):
         _KeyedRun(route, batches, on_sent, more=more).start()
@@ -50,14 +50,19 @@ def _send_unkeyed(
     *,
     more: bool,
 ) -> None:
-    """Store messages without a key together, in ``partition`` or, when that surely has not, in another one (K12).
-    ``on_done`` gets the partition and the first counter that it gave, or why none has them."""
+    """Store messages without a key together in ``partition``, or in another one if it surely failed (K12).
+
+    ``on_done`` gets the partition and the first counter that it assigned, or the error.
+    """
     _UnkeyedRun(route, messages, on_done, more=more).send_to(partition)
 
 
 class _UnkeyedRun:
-    """Messages without a key on their way. An object, and no functions that call one another: those would be a cycle
-    that keeps the messages in memory until garbage is collected, and is what a collection would take its time for."""
+    """Messages without a key in flight.
+
+    This is an object, because functions that call one another would form a reference cycle. A cycle keeps the messages
+    in memory until garbage collection, and would make up most of the collector's work.
+    """
 
     __slots__ = ("_messages", "_more", "_on_done", "_route", "_target", "_tried")
 
@@ -93,7 +98,7 @@ class _UnkeyedRun:
 
 
 def send_through(route: EntityRoute, destination: str, batches: Sequence[Batch], on_sent: OnSent) -> None:
-    """As `send`, of messages that go on to another entity (section 3.7): any partition takes them."""
+    """Send messages that go on to another entity (section 3.7); any partition takes them (see `send`)."""
     messages = [Message(with_destination(message.data, destination)) for batch in batches for message in batch]
     partition = route.next_partition() if route.partitioned else route.partitions[0]
 
@@ -107,7 +112,7 @@ def send_through(route: EntityRoute, destination: str, batches: Sequence[Batch],
 
 
 class _KeyedRun:
-    """A run of which at least one message has a key."""
+    """A run in which at least one message has a key."""
 
     def __init__(self, route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent, *, more: bool) -> None:
         self._more = more
@@ -167,17 +172,20 @@ class _KeyedRun:
 
 
 OnNumbered = Callable[[list[int] | PartibusError], None]
-"""Gets the sequence numbers of the messages in their order, or why they are not stored."""
+"""A function that gets the sequence numbers of the messages in order, or the error."""
 
 
 def send_numbered(route: EntityRoute, messages: Sequence[Message], on_sent: OnNumbered) -> None:
-    """Store messages and learn their sequence numbers (D9). When not all could be stored, those that were and are
-    scheduled are cancelled again, as far as their partitions can: who sends them again has them once."""
+    """Store messages and return their sequence numbers (D9).
+
+    If some could not be stored, those that were stored and scheduled are cancelled where possible. A sender that
+    repeats the request then has each message once.
+    """
     _NumberedRun(route, messages, on_sent).start()
 
 
 class _NumberedRun:
-    """Messages on their way to the partitions of their keys; those without a key go together (K11, K12)."""
+    """Messages in flight to the partitions of their keys; those without a key go together (K11, K12)."""
 
     def __init__(self, route: EntityRoute, messages: Sequence[Message], on_sent: OnNumbered) -> None:
         self._route = route

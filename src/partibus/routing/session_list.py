@@ -1,8 +1,8 @@
-"""The names of an entity's sessions, in pages: those of the first partition, then those of the second, and so on.
+"""The names of an entity's sessions, in pages: first those of the first partition, then of the second, and so on.
 
-Clients page by a plain number, how many names they have seen. Which partition that falls into, and where, is remembered
-for the last pages; for any other number the partitions before are counted through, which takes time with their size.
-Sessions that come and go while a client pages may be seen twice or not at all.
+Clients page by a plain number, the count of names seen so far. The list remembers the matching partition and offset for
+the last pages. For any other number it counts through the earlier partitions, which takes time in proportion to their
+size. Sessions that appear or disappear while a client pages may show up twice or not at all.
 """
 
 from collections import OrderedDict
@@ -15,36 +15,38 @@ from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 
 PAGE_MAX = 1_000
-"""Names of one page: at most 128 characters each, half a megabyte."""
+"""The names of one page: at most 128 characters each, half a megabyte."""
 REMEMBERED_MAX = 64
-"""Pages whose ends are known: as many clients may page at the same time without counting."""
+"""The number of pages with known ends: as many clients may page at the same time without counting."""
 
 OnPage = Callable[[list[str] | PartibusError], None]
 _Place = tuple[int, int]
-"""Index of a partition, and names of it to skip."""
+"""The index of a partition, and the number of its names to skip."""
 
 
 class SessionList:
-    """One per entity."""
+    """The session list of one entity."""
 
     def __init__(self, entity: str, partitions: list[PartitionHandle], numbers: Numbers) -> None:
         self.entity = entity
         self.partitions = partitions
         self.numbers = numbers
         self._ends: OrderedDict[tuple[int | None, int], _Place] = OrderedDict()
-        """(filter, names seen) -> where the page ended."""
+        """The end of a page by (filter, names seen)."""
 
     def page(self, skip: int, top: int, updated_after_ms: int | None, on_page: OnPage) -> None:
-        """Up to ``top`` names behind the first ``skip``; none says that there are no more. With a time: only sessions
-        whose state was set after it; else those that have messages or a state."""
+        """Return up to ``top`` names after the first ``skip``; an empty page means the end.
+
+        With a time the list has only sessions whose state was set after it, otherwise those with messages or a state.
+        """
         _Page(self, skip, min(top, PAGE_MAX), updated_after_ms, on_page).start()
 
     def place_of(self, updated_after_ms: int | None, skip: int) -> _Place | None:
-        """Where a number of names falls, if a page ended there."""
+        """Return the place of a number of names, if a page ended there."""
         return (0, 0) if skip == 0 else self._ends.get((updated_after_ms, skip))
 
     def remember(self, updated_after_ms: int | None, skip: int, place: _Place) -> None:
-        """A page ended here."""
+        """Remember that a page ended here."""
         self._ends[updated_after_ms, skip] = place
         self._ends.move_to_end((updated_after_ms, skip))
         if len(self._ends) > REMEMBERED_MAX:
@@ -52,7 +54,7 @@ class SessionList:
 
 
 class _Page:
-    """One page on its way."""
+    """One page in progress."""
 
     def __init__(
         self, sessions: SessionList, skip: int, top: int, updated_after_ms: int | None, on_page: OnPage
@@ -66,7 +68,7 @@ class _Page:
         self._index = 0
         self._offset = skip
         self._counted = 0
-        """Names of the partition that were counted, while the place is looked for."""
+        """The number of counted names of the partition while searching the place."""
 
     def start(self) -> None:
         place = self._sessions.place_of(self._updated_after_ms, self._skip)
@@ -79,7 +81,7 @@ class _Page:
     # -- finding the place -------------------------------------------------------------------------------------------
 
     def _count_on(self) -> None:
-        """Count names of the partition until the number to skip is used up, or the partition."""
+        """Count names of the partition up to the number to skip, or to the partition's end."""
         if self._index == len(self._sessions.partitions):
             self._on_page([])
             return

@@ -1,10 +1,10 @@
 """The messages of one session, for the receiver that holds it.
 
 ```text
- held ──▶ the lock has run out: over
+ held ──▶ the lock has expired: over
    │ ▲
-   │ └── the next owner has found the lock, and been told what the receiver has
-   └───▶ the owner of the partition is lost ──▶ nobody goes on in time, or knows of the lock: over
+   │ └── the next owner has found the lock and received the list of held messages
+   └───▶ the partition's owner is lost ──▶ no owner resumes in time, or knows the lock: over
 ```
 """
 
@@ -21,22 +21,22 @@ from partibus.routing.receive import OnFailed, OnGranted
 from partibus.routing.session_hold import SessionHold
 
 RESUME_MS = 15_000.0
-"""So long the receiver is left without an owner of its session: a take-over takes less (D21)."""
+"""How long the receiver waits for a new owner of its session; a take-over takes less (D21)."""
 TRIES_MAX = 20
-"""Owners that were lost, or had to refuse, one after the other."""
+"""The number of consecutive attempts at owners that are lost or refuse."""
 
 
 class Resuming(NamedTuple):
-    """What a session takes that goes on at another owner."""
+    """The functions that resume a session at another owner."""
 
     call_later: Callable[[float, Callable[[], None]], Timer]
-    """Calls after so many ms of real time."""
+    """A function that calls another one after so many ms of real time."""
     held: Callable[[], list[int]]
-    """Positions of the messages that the receiver was given and has not settled."""
+    """A function that returns the positions of the receiver's unsettled messages."""
 
 
 class SessionSource:
-    """A `partibus.routing.receive.Source`. The end of the session's lock ends it: ``on_failed`` is told, once."""
+    """A `partibus.routing.receive.Source` that ends with the session's lock and calls ``on_failed`` once."""
 
     __slots__ = (
         "_delete",
@@ -64,7 +64,7 @@ class SessionSource:
         on_failed: OnFailed,
         resuming: Resuming | None = None,
     ) -> None:
-        """``resuming``: without it the loss of the owner is the end."""
+        """Build a source; without ``resuming`` the loss of the owner ends it."""
         self._entity = entity
         self._hold = hold
         self._numbers = numbers
@@ -74,14 +74,15 @@ class SessionSource:
         self._resuming = resuming
         self._over = False
         self._wanted = 0
-        """Messages that were asked for and have not come."""
+        """The number of requested messages that have not come."""
         self._max_bytes = 0
         self._timer: Timer | None = None
-        """While the owner is lost: until it is too late for the next one."""
+        """The timer of the deadline for the next owner, set while the owner is lost."""
         self._tries = 0
         hold.listen(self._reply)
 
     def ask(self, count: int, max_bytes: int) -> None:
+        """Ask the session's partition for messages."""
         if not self._over:
             self._wanted += count
             self._max_bytes = max_bytes
@@ -89,13 +90,14 @@ class SessionSource:
                 self._receive(count)
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
+        """Withdraw the demand from the session's partition."""
         self._wanted = 0
         hold = self._hold
         command = CancelReceive(self._numbers.next(), SubqueueKind.ACTIVE, hold.receiver)
         hold.partition.submit(command, lambda _: on_stopped())
 
     def close(self) -> None:
-        """The receiver is gone: the session is free at once."""
+        """Release the session at once."""
         if not self._over:
             self._end()
             self._hold.release()
@@ -109,7 +111,7 @@ class SessionSource:
         )
 
     def _reply(self, reply: Any) -> None:
-        """Messages, or the end of the session or of its owner: `SessionEnded`, `ReceiveRefused`, or `Failed`."""
+        """Process messages, or the session's or owner's end: `SessionEnded`, `ReceiveRefused` or `Failed`."""
         if isinstance(reply, Granted):
             self._wanted = 0 if reply.ended else max(0, self._wanted - len(reply.entries))
             self._on_granted(self._hold.partition, reply)
@@ -129,7 +131,7 @@ class SessionSource:
     # -- without an owner --------------------------------------------------------------------------------------------
 
     def _lose(self) -> None:
-        """The owner is lost, or the way there."""
+        """Wait for the next owner after the loss of the owner or of the route to it."""
         if self._resuming is None or not self._hold.is_stored:
             self._give_up()
             return

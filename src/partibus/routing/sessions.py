@@ -1,16 +1,16 @@
-"""Who gets which session (row K4).
+"""Assignment of sessions to receivers (row K4).
 
 ```text
- named ─▶ the partition of its key (row K3) ───────────────────▶ held, or held by somebody else
- next  ─▶ one partition after the other, none of them waits ───▶ the first that has one wins
-          none has one: the receiver waits at the desk ────────▶ who has waited longest gets what comes
+ named ─▶ the partition of its key (row K3) ───────────────────▶ held, or held by another receiver
+ next  ─▶ one partition after the other, without waiting ──────▶ the first with a session wins
+          no session: the receiver waits at the desk ──────────▶ the longest waiter gets the next session
 ```
 
-Asking one after the other first keeps a search from locking, for a moment, sessions that it will not take; where many
-sessions wait the first partition has one. Searches begin at different partitions in turn.
+A search first asks the partitions one after the other, so that it does not briefly lock sessions that it will not take.
+Where many sessions wait, the first partition has one. Searches begin at different partitions in turn.
 
-The desk keeps every partition asked for as many sessions as receivers wait, up to a bound: it is the desk that a
-partition knows, not the thousands that may wait there. A partition whose store can't be used is passed over, and asked
+The desk asks every partition for as many sessions as receivers wait, up to a bound. A partition knows only the desk,
+not its waiting receivers, which may be thousands. The desk skips a partition whose store is unavailable, and asks it
 again when it is back.
 """
 
@@ -25,14 +25,15 @@ from partibus.routing.session_hold import SessionHold
 from partibus.routing.slots import partition_for_key
 
 ASKED_MAX = 64
-"""Sessions that one partition is asked for at a time on behalf of who waits. As many receivers get theirs at once when
-as many sessions come together; the next ones are asked for then."""
+"""The number of sessions that one partition is asked for at a time. As many receivers get theirs at once when as many
+sessions arrive together; then the desk asks for the next ones.
+"""
 
 OnFound = Callable[[SessionHold | PartibusError], None]
 
 
 class SessionDesk:
-    """Where the receivers of one entity get their sessions."""
+    """The place where the receivers of one entity get their sessions."""
 
     def __init__(self, entity: str, partitions: list[PartitionHandle], numbers: Numbers, first_turn: int) -> None:
         self.entity = entity
@@ -40,29 +41,31 @@ class SessionDesk:
         self.numbers = numbers
         self._turn = first_turn
         self._waiting: dict[SessionSearch, None] = {}
-        """Who has waited longest comes first."""
+        """The waiting searches, the longest-waiting first."""
         self._asked: list[dict[SessionHold, None]] = [{} for _ in partitions]
-        """By partition, what it was asked for and has not answered."""
+        """The unanswered requests by partition."""
         self._away: set[int] = set()
-        """Indexes of partitions whose stores could not be used: each tells once when it is back."""
+        """Indexes of partitions whose stores are unavailable; each reports its return once."""
 
     def search(self, session: str | None, on_found: OnFound) -> "SessionSearch":
-        """A search for a session, or for the next one that is free and has messages. `SessionSearch.start` begins it;
-        ``on_found`` is called at most once."""
+        """Return a search for a session, or for the next free one with messages.
+
+        `SessionSearch.start` begins it. ``on_found`` is called at most once.
+        """
         return SessionSearch(self, session, on_found)
 
     def next_turn(self) -> int:
-        """The index of the partition that a search begins with."""
+        """Return the index of the partition with which a search begins."""
         self._turn = (self._turn + 1) % len(self.partitions)
         return self._turn
 
     def join(self, search: "SessionSearch") -> None:
-        """Every partition has been asked; this search waits for the first to have something."""
+        """Add a search that has asked every partition to the waiting ones."""
         self._waiting[search] = None
         self._balance()
 
     def leave(self, search: "SessionSearch") -> None:
-        """It waits no more. Idempotent."""
+        """Remove a search from the waiting ones. Idempotent."""
         if search in self._waiting:
             del self._waiting[search]
             self._balance()
@@ -70,8 +73,10 @@ class SessionDesk:
     # -- asking ------------------------------------------------------------------------------------------------------
 
     def _balance(self) -> None:
-        """Have as much asked of every partition as is waited for. A partition may answer before `SessionHold.ask`
-        returns, so what is true is looked up anew at every step."""
+        """Adjust the number of requests at every partition to the number of waiting searches.
+
+        A partition may answer before `SessionHold.ask` returns, so each step reads the current state.
+        """
         for index, asked in enumerate(self._asked):
             while len(asked) > len(self._waiting):
                 asked.popitem()[0].cancel()
@@ -80,7 +85,7 @@ class SessionDesk:
                 asked[hold] = None
                 hold.ask(None, self._answered(index, hold), wait=True)
         if self._waiting and not any(self._asked):
-            # Not one partition is left to wait for: receivers are told at once, to try again.
+            # All partitions are unavailable: tell the receivers at once to retry.
             waiting, self._waiting = self._waiting, {}
             for search in waiting:
                 search.end(StoreUnavailable(f"No messaging store of '{self.entity}' can be used now, try again."))
@@ -91,7 +96,7 @@ class SessionDesk:
         return index not in self._away
 
     def _await(self, index: int) -> None:
-        """Go on with a partition when its store is back."""
+        """Resume with a partition when its store is back."""
         if index in self._away:
             return
         self._away.add(index)
@@ -117,7 +122,7 @@ class SessionDesk:
                     search.end(hold)
             elif wanted and isinstance(reply, CursorHeld | ReceiveRefused):
                 hold.forget()
-                # Other partitions are read by the same cursor: nobody waits any more, so they are asked no more.
+                # The same cursor reads the other partitions: end all searches, which also ends the requests.
                 waiting, self._waiting = self._waiting, {}
                 for search in waiting:
                     search.end(error_of(reply, self.entity))
@@ -131,7 +136,7 @@ class SessionDesk:
 
 
 class SessionSearch:
-    """One receiver's way to a session."""
+    """The search of one receiver for a session."""
 
     __slots__ = ("_asked", "_desk", "_given_up", "_on_found", "_over", "_session", "_untried", "_waiting")
 
@@ -141,7 +146,7 @@ class SessionSearch:
         self._on_found = on_found
         self._asked: SessionHold | None = None
         self._untried: deque[int] = deque()
-        """Indexes of partitions that are to be asked before the search waits."""
+        """Indexes of partitions to ask before the search waits."""
         self._waiting = False
         self._given_up = False
         self._over = False
@@ -157,13 +162,13 @@ class SessionSearch:
         self._ask_next()
 
     def give_up(self) -> None:
-        """The receiver waits no longer: `Timeout`, once every partition has been asked and has nothing."""
+        """End with `Timeout` once every partition has been asked without success."""
         self._given_up = True
         if self._waiting:
             self._time_out()
 
     def cancel(self) -> None:
-        """The receiver is gone: nothing stays locked for it, and nobody is told."""
+        """Cancel the search: no session stays locked, and no callback runs."""
         if self._over:
             return
         self._over = True
@@ -173,7 +178,7 @@ class SessionSearch:
         self._desk.leave(self)
 
     def end(self, found: SessionHold | PartibusError) -> None:
-        """Tell what was found."""
+        """Report the result."""
         if not self._over:
             self.cancel()
             self._on_found(found)
@@ -181,7 +186,7 @@ class SessionSearch:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _ask_next(self) -> None:
-        """Ask the next partition whose store can be used; when all have been asked, wait."""
+        """Ask the next partition with an available store; wait when all have been asked."""
         while self._untried:
             index = self._untried.popleft()
             if self._desk.partitions[index].available:
@@ -212,14 +217,17 @@ class SessionSearch:
             self._denied(reply)
 
     def _denied(self, reply: Any) -> None:
-        """A session has one partition (rows K2, K3); the next one may come from another. A cursor that reads one alone
-        reads all."""
+        """End the search, or continue it for a next session.
+
+        A named session has one partition (rows K2, K3), while the next session may come from another one. An exclusive
+        cursor reads all partitions.
+        """
         if isinstance(reply, CursorHeld | ReceiveRefused):
             self.end(error_of(reply, self._desk.entity))
         elif self._session is None:
             self._ask_next()
         elif isinstance(reply, Failed):
-            # Whatever became of the request: what was locked in memory went with the store.
+            # The outcome of the request does not matter: a lock in memory was lost with the store.
             text = f"The messaging store of this session of '{self._desk.entity}' can't be used now, try again"
             self.end(StoreUnavailable(f"{text}: {reply.message}"))
         else:

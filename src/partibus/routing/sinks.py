@@ -1,11 +1,11 @@
-"""Rows of a sink on their way to the partitions that store them, each once (row D5, ADR 0014).
+"""Storing the rows of a sink in their partitions, each once (row D5, ADR 0014).
 
-A partition knows which rows it has stored, so a row that comes again has to come to the same partition: by its key, and
-without one by what names the row. Nothing goes elsewhere while a store is away; who sends tries again.
+A partition knows the rows that it has stored, so a repeated row must reach the same partition: by its key, or by its
+name if it has no key. While a store is unavailable its rows do not go elsewhere; the sender retries.
 
 ```text
  key                       the partition of the key (D7)
- none, a 16-byte id        its first two bytes: who makes ids so decides which rows go together
+ none, a 16-byte id        its first two bytes: the creator of the ids decides which rows go together
  none, a position          blocks of 256 positions in turn
 ```
 """
@@ -25,16 +25,18 @@ BLOCK_BITS = 8
 ID_BYTES = 16
 
 OnPut = Callable[[int | PartibusError], None]
-"""Gets how many rows had come before, when all are durable; or why some are not. Sent again, all are stored once."""
+"""A function that gets the number of rows stored before when all are durable, or the error. After a retry each row is
+stored once.
+"""
 
 
 def place_of_id(row_id: bytes, partitions: int) -> int:
-    """The partition of a row without a key that is named by an id."""
+    """Return the partition of a row without a key, named by an id."""
     return (row_id[0] << 8 | row_id[1]) * partitions >> 16
 
 
 def place_of_position(source: int, position: int, partitions: int) -> int:
-    """The partition of a row without a key that is named by its position in a source."""
+    """Return the partition of a row without a key, named by its position in a source."""
     return ((position >> BLOCK_BITS) - source) % partitions
 
 
@@ -52,7 +54,7 @@ def put_by_id(route: EntityRoute, messages: Sequence[Message], sink: int, ids: S
 def put_by_position(
     route: EntityRoute, messages: Sequence[Message], source: int, positions: Sequence[int], on_put: OnPut
 ) -> None:
-    """Store the rows above the highest position that has come from the source; ``positions`` ascend."""
+    """Store the rows above the source's highest stored position; ``positions`` ascend."""
     count = len(route.partitions)
     places = [
         partition_for_key(key, count) if (key := message.key) is not None else place_of_position(source, pos, count)
@@ -63,7 +65,7 @@ def put_by_position(
 
 
 def commit_sink(route: EntityRoute, sink: int, batch: int, on_done: Callable[[PartibusError | None], None]) -> None:
-    """Tell every partition that a batch is committed. Those that could be told know it, also when others could not."""
+    """Tell every partition that a batch is committed. A failed partition does not undo the others."""
     left = len(route.partitions)
     failed: PartibusError | None = None
 
@@ -97,7 +99,10 @@ class _Parts:
         self._left = len(self._indexes)
 
     def send(self, command_of: Callable[[int, list[Message], list[int]], Enqueue]) -> None:
-        """``command_of`` gets the number of the request, and the messages of one partition with their indexes."""
+        """Send each partition's command.
+
+        ``command_of`` gets the number of the request, and the messages of one partition with their indexes.
+        """
         for place, indexes in self._indexes.items():
             messages = [self._messages[index] for index in indexes]
             command = command_of(self._route.numbers.next(), messages, indexes)

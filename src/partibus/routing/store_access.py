@@ -1,13 +1,13 @@
-"""How the rest of a broker reaches the partitions of one messaging store, whoever owns it.
+"""The route to the partitions of one messaging store, whichever broker owns it.
 
 ```text
- PartitionHandle ─▶ StoreRoute ─▶ StoreRuntime        the store is this broker's
+ PartitionHandle ─▶ StoreRoute ─▶ StoreRuntime          the store is this broker's
                         │      ─▶ a peer's connection  the store is another broker's
-                        └─ nobody yet: refused, retriably; told when somebody has it
+                        └─ no owner yet: refused, retriably; a callback reports the next owner
 ```
 
-Who holds a message or a session goes on with it at the next owner (D21): what he says meanwhile waits for that, so long
-as a take-over takes, instead of being refused.
+The holder of a message or a session continues at the next owner (D21). Its requests wait for the duration of a
+take-over instead of being refused.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,25 +28,29 @@ from partibus.partition.runtime.dispatcher import OnReply
 from partibus.partition.runtime.executed import OnFound
 
 CAN_WAIT: frozenset[type] = frozenset((Settle, RenewLocks, RenewSession, ReleaseSession))
-"""What makes sense only of locks that outlive the owner. Sends do not wait: they go elsewhere, or are the client's to
-repeat, which counts the time."""
+"""Commands about locks that outlive the owner. Sends do not wait: they go to another partition, or the client repeats
+them, which counts the time.
+"""
 WAIT_MS = 15_000.0
-"""So long for the next owner: a take-over takes less (D21)."""
+"""How long to wait for the next owner; a take-over takes less (D21)."""
 WAITING_MAX = 10_000
 TRIES_MAX = 5
 
 
 class StoreAccess(Protocol):
-    """The partitions of one store, as `partition.runtime.runtime.StoreRuntime` offers them. All on the loop."""
+    """The partitions of one store, with the interface of `partition.runtime.runtime.StoreRuntime`.
+
+    All calls are on the loop.
+    """
 
     @property
     def failure(self) -> str | None:
-        """Why the store can't be used right now; None when it can."""
+        """The reason why the store is unavailable; None while it is available."""
         ...
 
     @property
     def overloaded(self) -> bool:
-        """More waits for the store than its limits allow."""
+        """Whether the store has more pending work than its limits allow."""
         ...
 
     def submit(
@@ -58,54 +62,63 @@ class StoreAccess(Protocol):
         *,
         holdable: bool = False,
     ) -> None:
-        """Give a command to a partition; ``on_reply`` gets the reply to ``command.request``, perhaps before this
-        returns. A request is answered once, with `Failed` when the store or its owner is lost."""
+        """Submit a command to a partition; ``on_reply`` gets the reply to ``command.request``.
+
+        The reply may come before this returns. A request is answered once, with `Failed` when the store or its owner is
+        lost.
+        """
         ...
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
-        """Say where grants for a receiver go; a `Failed` there ends the receiver."""
+        """Register the callback for a receiver's grants; a `Failed` reply ends the receiver."""
         ...
 
     def unregister(self, receiver: int) -> None:
-        """The receiver is gone; what is still granted to it goes back."""
+        """Remove a receiver; later grants to it return to the partition."""
         ...
 
     def forget(self, request: int) -> None:
-        """Nobody waits for the answer to a request any more."""
+        """Discard the answer to a request."""
         ...
 
     def when_usable(self, call: Callable[[], None]) -> None:
-        """Call once, when the store has caught up or can be used again; never before this returns."""
+        """Call once, when the store has caught up or is available again; never before this returns."""
         ...
 
     def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
-        """Delete a partition's rows; ``on_dropped`` gets the row when that is durable, and is never called when the
-        store is lost before."""
+        """Delete a partition's rows.
+
+        ``on_dropped`` gets the row when the deletion is durable. It is not called if the store is lost before.
+        """
         ...
 
     def retire(self, why: str) -> list[Callable[[], None]]:
-        """The store is not reached this way any more: receivers are told and forgotten; requests are still answered.
-        Gives the calls that `when_usable` has not made."""
+        """Close this route: tell and remove the receivers, but still answer requests.
+
+        Returns the calls that `when_usable` has not made.
+        """
         ...
 
 
 @runtime_checkable
 class Remembers(Protocol):
-    """What knows which requests of a lost way to the store were executed."""
+    """A component that knows which requests of a lost route were executed."""
 
     def find_executed(self, asker: str, requests: Sequence[int], found: OnFound) -> None:
-        """Tell which of the requests of ``asker``, a run of a broker, were executed by whoever had the store before.
-        ``found`` is called once, never before this returns."""
+        """Report which requests of ``asker``, a run of a broker, the store's former owner executed.
+
+        ``found`` is called once, never before this returns.
+        """
         ...
 
 
 def memory_of(access: object) -> Remembers | None:
-    """A way to a store as one that `Remembers`, if it is."""
+    """Return the route as a `Remembers`, or None if it is not one."""
     return access if isinstance(access, Remembers) else None
 
 
 class _Again:
-    """Who gets the answer to something that was asked before."""
+    """The callback of a repeated request."""
 
     __slots__ = ("on_reply", "tries")
 
@@ -118,10 +131,10 @@ class _Again:
 
 
 class StoreRoute:
-    """The way to one store, which may change: a `StoreAccess` that everybody keeps while owners come and go.
+    """A `StoreAccess` to one store that stays the same while owners change.
 
-    ``call_soon`` runs a call when what is being handled now has been; ``call_later`` after so many ms, without which
-    nothing waits.
+    ``call_soon`` runs a call after the current event, and ``call_later`` after so many ms. Without ``call_later`` no
+    request waits.
     """
 
     __slots__ = (
@@ -146,17 +159,17 @@ class StoreRoute:
         self._call_soon = call_soon
         self._call_later = call_later
         self._held: list[tuple[int, PartitionOptions, Command, OnReply | None]] = []
-        """For the next owner."""
+        """Requests for the next owner."""
         self._timer: Timer | None = None
-        """Until they have waited too long."""
+        """The timer of their deadline."""
         self._access: StoreAccess | None = None
         self._why_not = f"{name} has no owner yet"
         self._waiting: list[Callable[[], None]] = []
         self._receivers: dict[int, OnReply] = {}
-        """Registered while it leads nowhere."""
+        """Receivers registered while the store has no owner."""
 
     def lead_to(self, access: StoreAccess) -> None:
-        """The store has an owner. Whoever waits for it goes on."""
+        """Route to the store's new owner, and continue all waiting requests."""
         if self._access is not None:
             self.lead_nowhere(f"{self.name} has another owner now")
         self._access = access
@@ -171,15 +184,18 @@ class StoreRoute:
                 access.when_usable(call)
 
     def lead_nowhere(self, why: str) -> None:
-        """The owner is gone. What was asked of it is answered by its own access, not here. Receivers are told when the
-        way is closed already, so that they can wait for the next owner."""
+        """Close the route after the loss of the owner.
+
+        The owner's own access answers its requests. Receivers are told when the route is already closed, so that they
+        can wait for the next owner.
+        """
         access, self._access = self._access, None
         self._why_not = why
         if access is not None:
             self._waiting += access.retire(why)
 
     def retire(self, why: str) -> list[Callable[[], None]]:
-        """As a part of another way: that one is closed."""
+        """Close this route as part of another one."""
         self.lead_nowhere(why)
         receivers, self._receivers = self._receivers, {}
         for receiver, on_granted in receivers.items():
@@ -189,7 +205,7 @@ class StoreRoute:
         return waiting
 
     def hold(self, row: int, options: PartitionOptions, command: Command, on_reply: OnReply | None) -> None:
-        """Ask for something that was surely not done, or that may be done twice, as soon as the store can be used."""
+        """Submit a command when the store is available; it surely was not executed, or is idempotent."""
         if type(on_reply) is _Again:
             on_reply.tries += 1
         elif on_reply is not None:
@@ -225,15 +241,17 @@ class StoreRoute:
 
     @property
     def access(self) -> StoreAccess | None:
-        """Where it leads."""
+        """The access to the current owner."""
         return self._access
 
     @property
     def failure(self) -> str | None:
+        """The reason why the store is unavailable; None while it is available."""
         return self._why_not if self._access is None else self._access.failure
 
     @property
     def overloaded(self) -> bool:
+        """Whether the owner's store has more pending work than its limits allow."""
         return self._access is not None and self._access.overloaded
 
     def submit(
@@ -245,6 +263,7 @@ class StoreRoute:
         *,
         holdable: bool = False,
     ) -> None:
+        """Submit a command to the owner, hold it for the next one, or refuse it."""
         if self._access is not None:
             self._access.submit(row, options, command, on_reply, holdable=holdable)
         elif isinstance(command, Receive):
@@ -257,27 +276,32 @@ class StoreRoute:
             on_reply(refused(command, self._why_not))
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
+        """Register a receiver with the current or next owner."""
         if self._access is not None:
             self._access.register(receiver, on_granted)
         else:
             self._receivers[receiver] = on_granted
 
     def unregister(self, receiver: int) -> None:
+        """Remove a receiver."""
         if self._access is not None:
             self._access.unregister(receiver)
         else:
             self._receivers.pop(receiver, None)
 
     def forget(self, request: int) -> None:
+        """Discard the answer to a request."""
         if self._access is not None:
             self._access.forget(request)
 
     def when_usable(self, call: Callable[[], None]) -> None:
+        """Call once, when the store has an owner and is available."""
         if self._access is not None:
             self._access.when_usable(call)
         else:
             self._waiting.append(call)
 
     def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
+        """Delete a partition's rows at the current owner."""
         if self._access is not None:
             self._access.drop(row, on_dropped)

@@ -1,10 +1,10 @@
-"""Transactions: what a client wants done all or nothing, kept until it says so (D16, rows T1-T8).
+"""Transactions: operations that are buffered until the client commits them all or none (D16, rows T1-T8).
 
-Operations are buffered and touch nothing: messages are not stored, locks stay. The first one pins the transaction to
-one entity and one partition, so that a commit is one command to one partition, and there one transaction of its store.
-An operation that is refused leaves a transaction that can only be rolled back: nobody means half of it.
+Buffered operations have no effect: no message is stored, and locks stay. The first operation pins the transaction to
+one entity and one partition, so that a commit is one command to one partition, and one transaction of its store. A
+refused operation leaves a transaction that can only be rolled back, because a partial commit is never wanted.
 
-Transactions belong to a connection and to an owner on it, who answers for them; what they may hold together is bounded.
+A transaction belongs to a connection and to an owner on it. The size of its operations is bounded.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,9 @@ from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.slots import partition_for_key
 
 OnDone = Callable[[PartibusError | None], None]
-"""Gets None when a transaction is durable; `OutcomeUnknown` when nobody can tell; else why nothing of it was done."""
+"""A function that gets None when a transaction is durable, `OutcomeUnknown` when it is in doubt, else the error of a
+transaction without effect.
+"""
 OnNumbered = Callable[[Accepted | Failed], None]
 _Operation = Enqueue | Settle
 
@@ -42,12 +44,12 @@ class Place(Protocol):
     route: EntityRoute
 
     def check_send(self) -> None:
-        """Raises why nobody can send to it now."""
+        """Raise the error that prevents sending to it now."""
         ...
 
 
 class Transaction:
-    """One transaction. Its verbs for operations are called inside of `operation`."""
+    """One transaction. Its methods for operations are called inside `operation`."""
 
     __slots__ = (
         "_commands",
@@ -71,34 +73,34 @@ class Transaction:
         self.id = transaction_id
         self.owner = owner
         self.size_bytes = 0
-        """What its operations hold."""
+        """The size of its operations."""
         self._commands: list[_Operation] = []
         self._messages = 0
         self._deadline_ms: int | None = None
         self._entity: Place | None = None
         self._partition: PartitionHandle | None = None
         self._key: str | None = None
-        """Of its messages, on a partitioned entity."""
+        """The key of its messages, on a partitioned entity."""
         self._error: PartibusError | None = None
-        """Why it can only be rolled back."""
+        """The error that allows only a roll-back."""
         self._unnumbered = 0
-        """Operations that wait for their sequence numbers."""
+        """The number of operations without their sequence numbers yet."""
         self._on_done: OnDone | None = None
-        """Who waits for the commit."""
+        """The callback of the commit."""
         self._watchers: list[OnDone] = []
 
     @property
     def failed(self) -> bool:
-        """It can only be rolled back."""
+        """Whether the transaction can only be rolled back."""
         return self._error is not None
 
     # -- operations --------------------------------------------------------------------------------------------------
 
     @contextmanager
     def operation(self) -> Iterator[None]:
-        """Around one operation, with all that reads it: when it raises a `PartibusError`, the transaction has failed.
+        """Enclose one operation, including its decoding: a `PartibusError` inside fails the transaction.
 
-        Raises `TransactionTimedOut` and `TransactionRolledBack` when that was so before.
+        Raises `TransactionTimedOut` and `TransactionRolledBack` for an earlier end.
         """
         self._check_time()
         if self._error is not None:
@@ -112,17 +114,21 @@ class Transaction:
             raise
 
     def send(self, entity: Place, messages: list[Message]) -> None:
-        """Store messages at the commit, together and in order. Raises `InvalidOperation` (no key, a second key, another
-        entity) and `QuotaExceeded`."""
+        """Store messages at the commit, together and in order.
+
+        Raises `InvalidOperation` (no key, a second key, another entity) and `QuotaExceeded`.
+        """
         if not messages:  # an empty batch
             return
         self._pin(entity, self._partition_of(entity, messages))
         self._add(Enqueue(0, messages), len(messages), sum([len(message.data) for message in messages]))
 
     def send_through(self, via: Place | None, destination: str, messages: list[Message]) -> None:
-        """As `send`, to another entity than the transaction is about: the messages are stored in the partition that it
-        is pinned to, and go on from there when it is done (section 8). ``via``: the entity that it has to be about;
-        None: whichever it is. Raises as `send`."""
+        """Store messages for another entity than the transaction's own.
+
+        The pinned partition stores the messages at the commit and then forwards them (section 8). ``via`` is the entity
+        that the transaction must be about; None accepts any. Raises as `send` does.
+        """
         if not messages:
             return
         if via is not None and self._entity is None:
@@ -139,12 +145,14 @@ class Transaction:
         self._add(Enqueue(0, transfers, via=True), len(messages), sum([len(message.data) for message in transfers]))
 
     def is_about_another(self, entity: Place) -> bool:
-        """It has begun with another top-level entity."""
+        """Tell whether the transaction has begun with another top-level entity."""
         return self._entity is not None and self._entity is not entity
 
     def schedule(self, entity: Place, messages: list[Message], on_numbered: OnNumbered) -> PartitionHandle:
-        """As `send`, with sequence numbers from the start, of the partition that is returned: ``on_numbered`` gets what
-        an `Enqueue` without a transaction would be answered."""
+        """Send messages with sequence numbers from the start; return the partition.
+
+        ``on_numbered`` gets the reply of an `Enqueue` without a transaction. Raises as `send` does.
+        """
         partition = self._partition_of(entity, messages)
         self._pin(entity, partition)
         command = Enqueue(0, messages)
@@ -166,14 +174,16 @@ class Transaction:
         return partition
 
     def settle(self, entity: Place, partition: PartitionHandle, command: Settle) -> None:
-        """Settle messages at the commit, if they are still under lock then. Raises `InvalidOperation` (another entity
-        or partition) and `QuotaExceeded`."""
+        """Settle messages at the commit, if they are still locked then.
+
+        Raises `InvalidOperation` (another entity or partition) and `QuotaExceeded`.
+        """
         self._pin(entity, partition)
         said = [command.reason or "", command.description or "", repr(command.properties or "")]
         self._add(command, len(command.tokens), sum(map(len, said)))
 
     def _partition_of(self, entity: Place, messages: list[Message]) -> PartitionHandle:
-        """Where messages belong. On a partitioned entity a transaction has one key (rows T2-T5, T8)."""
+        """Return the partition of messages. On a partitioned entity a transaction has one key (rows T2-T5, T8)."""
         route = entity.route
         if not route.partitioned:
             return route.partitions[0]
@@ -236,11 +246,14 @@ class Transaction:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def when_over(self, call: OnDone) -> None:
-        """Called once, before who commits is told; also when nothing was done because nobody wanted it any more."""
+        """Set a callback that runs once, before the commit's, also after a roll-back."""
         self._watchers.append(call)
 
     def commit(self, on_done: OnDone) -> None:
-        """Do it, all or nothing; ``on_done`` is called once, now or later. Nothing can be added any more."""
+        """Commit all or none; ``on_done`` is called once, now or later.
+
+        The transaction accepts no further operations.
+        """
         self._connection.forget(self)
         self._check_time()
         self._on_done = done = self._telling(on_done) if self._watchers else on_done
@@ -256,14 +269,14 @@ class Transaction:
         return done
 
     def roll_back(self) -> None:
-        """Do nothing of it."""
+        """Discard the operations."""
         self._connection.forget(self)
         self._clear()
         for call in self._watchers:
             call(TransactionRolledBack("its client has not committed it"))
 
     def expire(self) -> None:
-        """Let go what it holds if its time is over; whoever uses it next is told."""
+        """Release the operations if the time is over; the next use reports it."""
         self._check_time()
 
     def _submit(self, on_done: OnDone) -> None:
@@ -293,7 +306,7 @@ class Transaction:
             self._fail(TransactionTimedOut(self._connection.limits.duration_ms))
 
     def _fail(self, error: PartibusError) -> None:
-        """From now on it can only be rolled back; the first reason counts."""
+        """Allow only a roll-back from now on; the first error counts."""
         if self._error is None:
             self._error = error
         self._clear()
@@ -305,8 +318,11 @@ class Transaction:
 
 
 class Transactions:
-    """The open transactions of one connection, by id. ``new_id`` makes ids that no other transaction ever had: one of a
-    former connection must not be found here. ``messages_max``: how many messages each may send and settle."""
+    """The open transactions of one connection, by id.
+
+    ``new_id`` makes ids that were never used: an id of a former connection must not be found here. ``messages_max``
+    limits the messages that each transaction may send and settle.
+    """
 
     def __init__(
         self, clock: Clock, limits: TransactionLimits, new_id: Callable[[], bytes], messages_max: Callable[[], int]
@@ -315,7 +331,7 @@ class Transactions:
         self.messages_max = messages_max
         self.now_ms = clock.now_ms
         self.size_bytes = 0
-        """What the operations of all hold."""
+        """The total size of all operations."""
         self._new_id = new_id
         self._open: dict[bytes, Transaction] = {}
 
@@ -323,7 +339,7 @@ class Transactions:
         return len(self._open)
 
     def declare(self, owner: object) -> Transaction:
-        """Begin one. Raises `QuotaExceeded`."""
+        """Begin a transaction. Raises `QuotaExceeded`."""
         if len(self._open) >= self.limits.open_max:
             raise QuotaExceeded(
                 "A connection with its open transactions",
@@ -336,23 +352,23 @@ class Transactions:
         return transaction
 
     def find(self, transaction_id: bytes) -> Transaction:
-        """One that is not discharged yet. Raises `TransactionUnknown`."""
+        """Return an open transaction. Raises `TransactionUnknown`."""
         transaction = self._open.get(transaction_id)
         if transaction is None:
             raise TransactionUnknown(transaction_id)
         return transaction
 
     def forget(self, transaction: Transaction) -> None:
-        """It is discharged."""
+        """Remove a discharged transaction."""
         self._open.pop(transaction.id, None)
 
     def roll_back_all(self, owner: object) -> None:
-        """The owner is gone: do nothing of what it has declared."""
+        """Roll back all transactions of an owner that has ended."""
         for transaction in [transaction for transaction in self._open.values() if transaction.owner is owner]:
             transaction.roll_back()
 
     def expire(self) -> None:
-        """Let go what those hold whose time is over."""
+        """Release the operations of all transactions whose time is over."""
         for transaction in self._open.values():
             transaction.expire()
 
@@ -373,7 +389,7 @@ def _error_of(reply: Any, commands: list[_Operation], entity: str) -> PartibusEr
 
 
 def _described(command: _Operation) -> str:
-    """An operation as an error text names it."""
+    """Name an operation for error texts."""
     match command:
         case Enqueue():
             return f"to send {_messages(len(command.messages))}"
