@@ -54,7 +54,7 @@ def test_a_name_that_is_taken(data: Path, machines: Machines) -> None:
 def test_other_keys_and_none(data: Path, machines: Machines) -> None:
     keys = data / "keys.json"
     document = json.loads(keys.read_text())
-    document["policies"][0]["primaryKey"] = "another"
+    document["policies"][0]["primaryKey"] = "another key than before"
     keys.write_text(json.dumps(document))
     assert "the brokers that serve this catalog (a) have other keys than this one" in refusal(
         data, *machines.arguments("b")
