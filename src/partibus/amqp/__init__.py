@@ -1,7 +1,7 @@
-"""AMQP 1.0 (ISO/IEC 19464) without IO: feed bytes, get events; call verbs, take bytes. Both roles.
+"""AMQP 1.0 (ISO/IEC 19464) without IO, in both roles: bytes in, events out; calls in, bytes out.
 
-The layers are those of the standard: `codec` (types, performatives), `frames`, `sasl`, `connection`,
-`session` with its two halves `inbound` and `outbound`, `link`. Nothing here knows what a queue is.
+The layers are those of the standard: `codec` (types, performatives), `frames`, `sasl`, `connection`, `session` with its
+two halves `inbound` and `outbound`, `link`. The package does not know about queues.
 """
 
 from partibus.amqp.codec.states import (

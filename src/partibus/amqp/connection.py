@@ -1,13 +1,13 @@
-"""The connection [2.4]: bytes in, events out; verbs in, bytes out. No socket, no clock.
+"""The connection [2.4], without socket and clock: bytes in, events out; calls in, bytes out.
 
     conn = Connection(server=True)
-    for event in conn.receive_data(data): ...     # never raises for what a peer sends
+    for event in conn.receive_data(data): ...     # never raises because of the peer's bytes
     transport.write(conn.data_to_send())
 
-A peer that breaks the rules is told so by close or end, and the owner by `Closed` or `SessionClosed`.
-Nothing leaves before our `open`, so a session that a hasty client begins is answered behind it. `tick` is
-called every `tick_interval` seconds with the time of any clock that does not jump back; it keeps the peer
-awake and notices a silent one.
+The engine reports a protocol violation to the peer by close or end, and to the owner by `Closed` or `SessionClosed`.
+Our `open` is always the first performative sent, so the answer to a session that a client begins early follows it. The
+owner calls `tick` every `tick_interval` seconds with the time of any clock that does not jump back. It sends
+keep-alives and detects a silent peer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DISPOSITION: Final = 0x15
 
 
 class Connection:
-    """One connection, server's or client's. `peer` is the peer's open; `user` belongs to the owner."""
+    """One connection of a server or a client. `peer` is the peer's open; `user` belongs to the owner."""
 
     def __init__(self, *, server: bool, login: Login | None = None, limits: Limits | None = None) -> None:
         if server and login is not None:
@@ -54,17 +54,19 @@ class Connection:
         self.state = State.IDLE
         self.user: object = None
         self.max_frame_size_out = MIN_MAX_FRAME_SIZE
-        """Most bytes in a frame of ours: the peer's wish, but not more than our own."""
+        """The size of the largest outgoing frame: the peer's limit, but at most our own."""
         self.link_count = 0
-        """Links on all sessions, refused ones that the peer has not detached included."""
+        """The number of links on all sessions, including refused ones that the peer has not detached."""
         self.partial_bytes = 0
         """Bytes of incomplete deliveries on all links."""
         self.message_bytes_max = 0
-        """Largest message that a link of this connection may bring, of those that we have accepted."""
+        """The size of the largest message that any accepted link of this connection may bring."""
         self.more_to_read = False
-        """Bytes that came are not read yet (`Limits.performatives_at_once`): call `receive_data` again, with none."""
+        """Whether received bytes are still unread (`Limits.performatives_at_once`). Call `receive_data` again, with no
+        bytes.
+        """
         self.ids_looked_at = 0
-        """Deliveries that were looked at for the dispositions of this call of `receive_data`."""
+        """The number of deliveries examined for the dispositions of this call of `receive_data`."""
         self._handshake = ServerHandshake() if server else ClientHandshake(login)
         self._channels = NumberPool()
         self._sessions_in: dict[int, Session] = {}
@@ -82,22 +84,23 @@ class Connection:
 
     @property
     def sessions(self) -> list[Session]:
+        """All sessions of the connection."""
         return list(self._sessions_out.values())
 
     @property
     def is_closed(self) -> bool:
-        """Nothing more will be read or sent, but what `data_to_send` still gives."""
+        """Whether the connection has ended, except for the remaining output of `data_to_send`."""
         return self.state is State.CLOSED
 
     @property
     def called(self) -> str | None:
-        """What a client calls this server: the host name of its open, or of its login where that has none."""
+        """The client's name for this server: the host name of its open, or else of its login."""
         opened = None if self.peer is None else self.peer.hostname
         return opened or (self._handshake.hostname if isinstance(self._handshake, ServerHandshake) else None)
 
     @property
     def bytes_buffered(self) -> int:
-        """Bytes that `data_to_send` has not handed out yet."""
+        """The number of bytes that `data_to_send` has not returned yet."""
         return self.output.size + self._handshake.output.size
 
     # -- verbs -----------------------------------------------------------------------------------------
@@ -109,7 +112,7 @@ class Connection:
         hostname: str | None = None,
         properties: dict[object, object] | None = None,
     ) -> None:
-        """Send our open, ahead of everything that waits. Does nothing if the connection has ended."""
+        """Send our open, ahead of all waiting frames. Does nothing if the connection has ended."""
         if self.state in ENDING:
             return
         self.state = after(self.state, Move.SEND_OPEN, "the connection")
@@ -135,14 +138,16 @@ class Connection:
         return session
 
     def change_limits(self, limits: Limits) -> None:
-        """Hold the peer to other bounds from now on, on the sessions that there are, too. What the peer was told of
-        frames, channels and handles stays."""
+        """Apply other limits to the peer from now on, also on existing sessions.
+
+        The advertised limits of frames, channels and handles stay.
+        """
         self.limits = limits
         for session in self._sessions_out.values():
             session.limits = limits
 
     def close(self, error: AmqpError | None = None) -> None:
-        """End the connection and all that is on it; `Closed` follows when the peer has answered."""
+        """End the connection and all its sessions; `Closed` follows when the peer has answered."""
         if self.state in ENDING:
             return
         if self.state in (State.IDLE, State.OPEN_RECEIVED):
@@ -152,7 +157,7 @@ class Connection:
         self.output.write(frame(0, Close(error)))
 
     def answer_login(self, accepted: bool) -> list[Event]:
-        """The answer to `PlainLogin`. Returns the events of bytes that the client sent ahead."""
+        """Answer a `PlainLogin`; return the events of bytes that the client sent ahead."""
         if not isinstance(self._handshake, ServerHandshake):
             raise UsageError("a client has no login to answer")
         events: list[Event] = []
@@ -165,7 +170,7 @@ class Connection:
         return self.receive_data(b"")
 
     def data_to_send(self) -> bytes:
-        """Everything that may leave now. Frames wait for the handshake and for our open."""
+        """Return all bytes to send now. Frames wait for the handshake and for our open."""
         data = self._handshake.output.take()
         if self._handshake.done and self.state not in (State.IDLE, State.OPEN_RECEIVED) and self.output.parts:
             self._keep_alive.sent = True
@@ -176,11 +181,14 @@ class Connection:
 
     @property
     def tick_interval(self) -> float:
-        """Seconds between two calls of `tick`; may shrink when the peer's open has come."""
+        """The seconds between two calls of `tick`, which may shrink when the peer's open arrives."""
         return self._keep_alive.interval
 
     def tick(self, now: float) -> list[Event]:
-        """Send an empty frame if we were silent; close if the peer was. `now` in seconds."""
+        """Send an empty frame if we were silent, and close the connection if the peer was.
+
+        `now` is in seconds.
+        """
         events: list[Event] = []
         if self.state is State.CLOSED:
             return events
@@ -194,7 +202,7 @@ class Connection:
     # -- input -----------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes) -> list[Event]:
-        """Take bytes from the peer and say what they mean. Never raises for what they are."""
+        """Process bytes from the peer and return their events. Never raises because of their content."""
         events: list[Event] = []
         self.more_to_read = False
         if self.state is State.CLOSED:
@@ -220,7 +228,7 @@ class Connection:
         return events
 
     def _keep_rest(self, data: bytes, pos: int) -> None:
-        """Keep an incomplete frame, and how many bytes make reading on worth while."""
+        """Keep an incomplete frame, and compute how many bytes are needed to continue reading."""
         if pos == len(data) or self.state is State.CLOSED:
             return
         self._rest += data[pos:]
@@ -231,7 +239,7 @@ class Connection:
             raise PeerError(Scope.CONNECTION, FRAMING_ERROR, f"{size} bytes came before the login was answered")
 
     def _read_frames(self, data: bytes, pos: int, events: list[Event]) -> int:
-        """Read all complete frames; returns the position of the first incomplete one. Hot path."""
+        """Read all complete frames; return the position of the first incomplete one. Hot path."""
         available = len(data)
         unpack = HEADER.unpack_from
         size_max = self.limits.max_frame_size
@@ -362,7 +370,7 @@ class Connection:
         return session
 
     def _fail(self, error: AmqpError, events: list[Event]) -> None:
-        """The peer broke the rules for the whole connection: say so, and read nothing any more."""
+        """Close the connection after a protocol violation, and stop reading."""
         if self._handshake.done:
             self.close(error)
         self._die()

@@ -1,7 +1,7 @@
-"""The life of an endpoint: connection, session and link all follow this one table [2.4.6, 2.5.5, 2.6.3].
+"""The life cycle of an endpoint: one table for connection, session and link [2.4.6, 2.5.5, 2.6.3].
 
-Each is made by a pair of frames (open, begin, attach) and ended by another (close, end, detach). Ours and
-the peer's may cross, and each side may send its ending before it has seen the other's beginning.
+Each begins with a pair of frames (open, begin, attach) and ends with another (close, end, detach). Frames of both sides
+may cross, and each side may send its ending before it has seen the other's beginning.
 """
 
 from __future__ import annotations
@@ -13,23 +13,27 @@ from partibus.amqp.errors import UsageError
 
 
 class State(Enum):
+    """A state of an endpoint."""
+
     IDLE = "idle"
-    """Nothing was exchanged."""
+    """No frame was exchanged."""
     OPEN_SENT = "open sent"
     """We began, the peer has not answered."""
     OPEN_RECEIVED = "open received"
     """The peer began, we have not answered."""
     OPEN = "open"
     CLOSE_PIPELINED = "close pipelined"
-    """We began and ended; nothing has come yet."""
+    """We began and ended; no frame has come yet."""
     CLOSE_SENT = "close sent"
-    """We ended; what still comes is ignored until the peer's ending."""
+    """We ended; all frames are ignored until the peer's ending."""
     CLOSE_RECEIVED = "close received"
     """The peer ended; our ending is due."""
     CLOSED = "closed"
 
 
 class Move(Enum):
+    """A frame sent or received that changes the state."""
+
     SEND_OPEN = "send its beginning"
     RECEIVE_OPEN = "receive its beginning"
     SEND_CLOSE = "send its ending"
@@ -53,13 +57,13 @@ TRANSITIONS: Final[dict[tuple[State, Move], State]] = {
 }
 
 ENDING: Final = frozenset({State.CLOSE_PIPELINED, State.CLOSE_SENT, State.CLOSE_RECEIVED, State.CLOSED})
-"""States in which nothing but the ending may be sent."""
+"""States in which only the ending may be sent."""
 
 
 def after(state: State, move: Move, what: str) -> State:
-    """The state that `move` leads to; `UsageError` naming `what` if the table does not know it.
+    """Return the state after `move`; raise `UsageError` naming `what` for an illegal move.
 
-    Moves of the peer are checked by the caller before, where the right answer is known.
+    The caller checks the peer's moves before, because it knows the right answer to an illegal one.
     """
     try:
         return TRANSITIONS[state, move]

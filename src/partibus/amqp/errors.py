@@ -1,8 +1,8 @@
-"""Errors of the protocol: what went wrong, whose fault it is, and how far it reaches.
+"""Errors of the protocol, with their source and scope.
 
-`AmqpError` is the value that travels in close, end, detach and rejected [2.8.14]. Two exceptions keep
-the two faults apart: `PeerError` (the peer broke the rules; the engine turns it into a close, end or
-detach by its scope, it never leaves `Connection.receive_data`) and `UsageError` (our caller did).
+`AmqpError` is the value that travels in close, end, detach and rejected [2.8.14]. Two exceptions separate the two
+sources. `PeerError` is a violation by the peer. The engine turns it into a close, end or detach by its scope, and it
+never leaves `Connection.receive_data`. `UsageError` is a violation by our caller.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 
 class Scope(Enum):
-    """What an error ends: everything on the connection, one session, or one link."""
+    """The endpoint that an error ends: the connection, one session, or one link."""
 
     CONNECTION = "connection"
     SESSION = "session"
@@ -20,7 +20,7 @@ class Scope(Enum):
 
 
 class AmqpError:
-    """An error as it is sent or was received: `condition` (symbol text), `description`, `info` map."""
+    """An error as sent or received: `condition` (symbol text), `description`, `info` map."""
 
     __slots__ = ("condition", "description", "info")
 
@@ -51,11 +51,11 @@ class AmqpError:
 
 
 _TEXT_MAX = 300
-"""Characters of the text of a `DecodeError`; in UTF-8 they fit the smallest frame, which has 512 bytes."""
+"""The maximum length of a `DecodeError` text. In UTF-8 it fits the smallest frame, which has 512 bytes."""
 
 
 class DecodeError(ValueError):
-    """Bytes that are no AMQP, or no value of the type that belongs there."""
+    """Error for bytes that are not AMQP, or a value of the wrong type."""
 
     def __init__(self, text: str) -> None:
         """Keep the first `_TEXT_MAX` characters: the text may quote a value of the peer, and goes into one frame."""
@@ -63,19 +63,19 @@ class DecodeError(ValueError):
 
 
 class TooManyValues(DecodeError):
-    """Bytes that hold more values than were to be decoded; they may be good AMQP."""
+    """Error for more values than the caller's limit; the bytes may be valid AMQP."""
 
 
 class EncodeError(ValueError):
-    """A Python value that no AMQP type can hold."""
+    """Error for a Python value that no AMQP type can hold."""
 
 
 class UsageError(RuntimeError):
-    """A verb was called at a time or with values that are wrong whatever the peer does."""
+    """Error for a call at a wrong time or with wrong values, regardless of the peer."""
 
 
 class PeerError(Exception):
-    """The peer broke the rules; `error` is what it will be told and `scope` is what ends."""
+    """Error for a protocol violation by the peer; `error` is our answer and `scope` is what ends."""
 
     def __init__(self, scope: Scope, condition: str, description: str) -> None:
         super().__init__(f"{scope.value}: {condition}: {description}")

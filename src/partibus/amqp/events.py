@@ -1,7 +1,7 @@
-"""What `Connection.receive_data` reports. Events come in the order in which the peer made them happen.
+"""Events that `Connection.receive_data` reports, in the order in which the peer caused them.
 
-Runs of transfers, and runs of dispositions with the same outcome, are one event each: the lists grow while
-one call of `receive_data` is at work, and are the caller's afterwards.
+A run of transfers, or of dispositions with the same outcome, is one event. Its lists grow during one call of
+`receive_data`, and belong to the caller afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Delivery:
-    """One message as it arrived. `payload` is the encoded message, `state` the transactional state if any."""
+    """One received message. `payload` is the encoded message, `state` the transactional state if any."""
 
     __slots__ = ("delivery_id", "link", "message_format", "payload", "settled", "state", "tag")
 
@@ -51,24 +51,24 @@ class Delivery:
 
 @dataclass(slots=True)
 class PlainLogin:
-    """The client logs in by SASL PLAIN; `Connection.answer_login` says yes or no."""
+    """A client's login by SASL PLAIN; `Connection.answer_login` accepts or refuses it."""
 
     username: str
     password: str = field(repr=False)
     hostname: str | None = None
-    """What the client calls the server."""
+    """The client's name for the server."""
 
 
 class Opened(Struct):
-    """The peer's open is here, in `connection.peer`. A server answers with `Connection.open`."""
+    """The arrival of the peer's open, now in `connection.peer`. A server answers with `Connection.open`."""
 
     connection: Connection
 
 
 class Closed(Struct):
-    """The connection is over: send what `data_to_send` still gives, then close the transport.
+    """The end of the connection: send the rest of `data_to_send`, then close the transport.
 
-    `error` is the peer's if `by_peer`, else the one that we closed with because the peer broke the rules.
+    `error` is the peer's if `by_peer`, else the one with which we closed after a violation by the peer.
     """
 
     error: AmqpError | None
@@ -76,13 +76,13 @@ class Closed(Struct):
 
 
 class SessionOpened(Struct):
-    """A session is usable: the peer began it (already answered), or answered ours."""
+    """A usable session: the peer began it and we have answered, or the peer answered ours."""
 
     session: Session
 
 
 class SessionClosed(Struct):
-    """A session ended with all its links; no `Detached` comes for them."""
+    """The end of a session with all its links; no `Detached` follows for them."""
 
     session: Session
     error: AmqpError | None
@@ -90,16 +90,16 @@ class SessionClosed(Struct):
 
 
 class Attached(Struct):
-    """The peer attached a link (`link.awaits_answer`: accept or refuse it), or answered ours."""
+    """The peer's attach: a request (`link.awaits_answer`: accept or refuse it), or an answer to ours."""
 
     link: Link
 
 
 class Detached(Struct):
-    """A link is over; the answer to the peer's detach is already written.
+    """The end of a link; the answer to the peer's detach is already written.
 
-    `closed` false means that the peer asked to detach without closing. Our own `refuse` and `detach` are
-    confirmed by this event, too.
+    `closed` is False if the peer asked to detach without closing. This event also confirms our own `refuse` and
+    `detach`.
     """
 
     link: Link
@@ -116,10 +116,10 @@ class Deliveries(Struct):
 
 
 class Disposed(Struct):
-    """The peer told the state of deliveries: of those we sent (`contexts` are what was handed to the send
-    verb) or of those we received (`contexts` are the `Delivery` objects).
+    """The peer's disposition of deliveries that we sent or received.
 
-    `delivery_ids` runs parallel to `contexts`. Where `settled` is false the peer waits for
+    For sent deliveries `contexts` are the values passed to the send call; for received ones they are the `Delivery`
+    objects. `delivery_ids` runs parallel to `contexts`. Where `settled` is False the peer waits for
     `Sender.settle_many`.
     """
 
@@ -131,7 +131,7 @@ class Disposed(Struct):
 
 
 class CreditChanged(Struct):
-    """A flow for our sender: look at `link.credit` and `link.drain_requested`.
+    """A flow for our sender: see `link.credit` and `link.drain_requested`.
 
     It may come before the attach is answered; the credit holds from `accept` on.
     """
@@ -140,13 +140,13 @@ class CreditChanged(Struct):
 
 
 class Drained(Struct):
-    """The peer has used up or given back the credit that we asked it to drain."""
+    """The end of a drain: the peer has used up or returned the credit."""
 
     link: Receiver
 
 
 class WindowOpened(Struct):
-    """Deliveries that waited in the session have left, after a send verb took fewer than it was offered."""
+    """The departure of deliveries that waited in the session, after a send call accepted only a part."""
 
     session: Session
 

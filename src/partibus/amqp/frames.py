@@ -11,7 +11,7 @@ AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
-"""Keep-alive: nothing but a frame header."""
+"""The keep-alive frame, which has only a frame header."""
 
 HEADER: Final = Struct(">IBBH")
 """Frame size, data offset in words of four bytes, type, channel."""
@@ -21,10 +21,12 @@ AMQP_FRAME: Final = 0
 SASL_FRAME: Final = 1
 
 MIN_MAX_FRAME_SIZE: Final = 512
-"""No peer may ask for smaller frames; also the bound of a SASL frame, which we read more kindly [5.3.1]."""
+"""The smallest frame limit that a peer may ask for. It is also the bound of a SASL frame, but we read larger ones
+[5.3.1].
+"""
 
 
 def frame(channel: int, performative: object, kind: int = AMQP_FRAME) -> bytes:
-    """One frame without payload."""
+    """Encode one frame without payload."""
     body = encode(performative)
     return HEADER.pack(HEADER_BYTES + len(body), 2, kind, channel) + body

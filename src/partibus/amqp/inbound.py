@@ -1,9 +1,8 @@
-"""Deliveries that arrive on a session: the incoming window, reassembly, settling what we received.
+"""Deliveries that arrive on a session: the incoming window, reassembly, and settlement.
 
-The window counts transfer frames. It is opened again when half of it is used, unless the owner holds it or
-too many deliveries are unsettled. A peer that overruns it is not punished (one client counts deliveries
-where it should count frames); what bounds memory then is that complete deliveries belong to the owner,
-who stops reading.
+The window counts transfer frames. It reopens when half of it is used, unless the owner holds it or too many deliveries
+are unsettled. A peer that exceeds it gets no error (one client counts deliveries instead of frames). Memory stays
+bounded nevertheless: complete deliveries belong to the owner, which stops reading.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ if TYPE_CHECKING:
 
 _RECEIVER_ROLE: Final = True
 _OPEN: Final = State.OPEN
-"""A member is looked up in ten times the time of a variable, and each transfer asks for it."""
+"""An enum member takes ten times as long to look up as a global, and each transfer needs it."""
 
 
 class Partial:
-    """A delivery of which only the first frames are here. An oversize one keeps counting, not the bytes."""
+    """An incomplete delivery. For an oversize one only the size is kept, not the bytes."""
 
     __slots__ = ("chunks", "delivery_id", "message_format", "settled", "size", "state", "tag")
 
@@ -67,25 +66,25 @@ class Inbound:
         self._low_water = limits.incoming_window // 2
         self.held = False
         self.next_transfer_id = 0
-        """Id of the next transfer frame, counted from the peer's begin."""
+        """The id of the next transfer frame, counted from the peer's begin."""
         self.unsettled: dict[int, Delivery] = {}
         self._accepted = DispositionWriter(session.local_channel, _RECEIVER_ROLE, True, ACCEPTED)
 
     def refill(self) -> int:
-        """The window to state in a flow: all of it, unless it must stay as it is."""
+        """Return the window to state in a flow: a full one, unless the window is held."""
         limits = self._session.limits
         if not self.held and len(self.unsettled) < limits.max_unsettled:
             self.window = limits.incoming_window
         return max(0, self.window)
 
     def replenish(self) -> None:
-        """Tell the peer about a full window, if there may be one."""
+        """Send the peer a full window, unless the window is held."""
         before = max(0, self.window)
         if self.refill() > before:
             self._session.write_flow()
 
     def on_transfer(self, buf: bytes, pos: int, end: int, events: list[Event]) -> None:
-        """The transfer whose list starts at `pos`, payload included; hot path."""
+        """Process the transfer whose list starts at `pos`, payload included; hot path."""
         session = self._session
         fields = read_transfer(buf, pos, end, session.limits.nesting_max)
         handle, delivery_id, tag, message_format, settled, more, state, aborted, start = fields
@@ -116,7 +115,7 @@ class Inbound:
             events.append(Deliveries(link, [delivery]))
 
     def _not_receiving(self, link: Link | None, handle: int) -> None:
-        """What comes for a link that we have detached is dropped; anything else here is an error."""
+        """Drop a transfer on a link that we have detached; raise an error for any other one."""
         if link is None:
             raise _session_error(UNATTACHED_HANDLE, f"a transfer names handle {handle}, which is not attached")
         if link.state in ENDING:
@@ -132,7 +131,10 @@ class Inbound:
         payload: bytes,
         events: list[Event],
     ) -> None:
-        """One frame of a delivery that has several [2.6.14]; later ones may repeat or omit what identifies it."""
+        """Process one frame of a delivery that has several [2.6.14].
+
+        Later frames may repeat or omit the delivery's identity.
+        """
         _handle, delivery_id, tag, message_format, settled, more, state, aborted, _start = fields
         partial = link.partial
         if partial is None:
@@ -166,7 +168,7 @@ class Inbound:
         connection.partial_bytes += len(payload)
         partial.chunks.append(payload)
         if connection.partial_bytes > self._session.limits.partial_bytes_max:
-            # One message that is as large as it may be, beside another one, is no offence.
+            # One message of the maximum size beside another one is allowed.
             most = max(self._session.limits.partial_bytes_max, 2 * connection.message_bytes_max)
             if connection.partial_bytes > most:
                 raise PeerError(
@@ -174,7 +176,7 @@ class Inbound:
                 )
 
     def forget_partial(self, link: Receiver) -> None:
-        """Drop what is there of an incomplete delivery."""
+        """Drop the frames of an incomplete delivery."""
         if link.partial is not None:
             self._session.connection.partial_bytes -= sum(map(len, link.partial.chunks))
             link.partial = None
@@ -199,7 +201,7 @@ class Inbound:
         _add_delivery(events, delivery)
 
     def _reject_oversize(self, link: Receiver, delivery_id: int, settled: bool) -> None:
-        """The sender learns why; the link lives on."""
+        """Reject an oversize message; the link stays open."""
         if settled:
             return
         error = AmqpError(
@@ -210,7 +212,7 @@ class Inbound:
         self._session.output.write(writer.frame(delivery_id, delivery_id))
 
     def settle(self, deliveries: Iterable[Delivery], state: DeliveryState | None, settled: bool) -> None:
-        """Tell the peer `state`, one disposition per run of ids; what is settled already is passed over."""
+        """Send `state` to the peer, one disposition per run of ids; settled deliveries are skipped."""
         session = self._session
         if session.state in ENDING:
             return
@@ -240,7 +242,7 @@ class Inbound:
     def on_disposition(
         self, first: int, last: int, settled: bool, state: DeliveryState | None, events: list[Event]
     ) -> None:
-        """The sending peer tells what became of deliveries that we hold (it settles second, or withdraws)."""
+        """Process the sending peer's disposition of our deliveries: it settles second, or withdraws."""
         if state is None and not settled:
             return
         if first != last:
@@ -254,7 +256,7 @@ class Inbound:
             add_disposed(events, delivery.link, delivery, delivery_id, state, settled)
 
     def drop(self, link: Receiver) -> None:
-        """Forget everything of a link that is gone."""
+        """Discard the state of a link that has ended."""
         self.forget_partial(link)
         gone = [delivery_id for delivery_id, held in self.unsettled.items() if held.link is link]
         for delivery_id in gone:
@@ -262,7 +264,7 @@ class Inbound:
 
 
 def ids_in_range(first: int, last: int, known: dict[int, object] | dict[int, Delivery]) -> Iterable[int]:
-    """The ids from `first` to `last` that can be in `known`; a huge range costs no more than `known` is large."""
+    """Return the ids from `first` to `last` that can be in `known`, at a cost bounded by the size of `known`."""
     count = serial.distance(first, last) + 1
     if count == 1:
         return (first,)
@@ -275,7 +277,7 @@ def ids_in_range(first: int, last: int, known: dict[int, object] | dict[int, Del
 
 
 def _add_delivery(events: list[Event], delivery: Delivery) -> None:
-    """Lengthen the event at the end if it is a run on the same link; else begin one."""
+    """Extend the last event if it is a run on the same link; else begin a new one."""
     event = events[-1] if events else None
     if type(event) is Deliveries and event.link is delivery.link:
         event.deliveries.append(delivery)
@@ -291,7 +293,7 @@ def add_disposed(
     state: DeliveryState | None,
     settled: bool,
 ) -> None:
-    """Lengthen the event at the end if it is about the same link, state and settlement; else begin one."""
+    """Extend the last event if link, state and settlement are the same; else begin a new one."""
     event = events[-1] if events else None
     if (
         type(event) is Disposed

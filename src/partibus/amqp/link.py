@@ -1,8 +1,8 @@
 """Links [2.6]: `Sender` and `Receiver`, named from our side.
 
-A link that the peer attached waits for `accept` or `refuse`, as long as the owner needs. Verbs whose time
-the peer can spoil (sending or settling on a link that it has just detached) do nothing then; verbs that are
-wrong whatever the peer does (accepting twice) raise `UsageError`.
+A link that the peer attached waits for `accept` or `refuse`, without a time limit. Calls that the peer can invalidate
+(sending or settling on a link that it has just detached) have no effect then. Calls that are wrong regardless of the
+peer (accepting twice) raise `UsageError`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ if TYPE_CHECKING:
 
 
 class Role(Enum):
-    """Our side of a link; the value is what the attach frame says."""
+    """Our side of a link; the value is the one in the attach frame."""
 
     SENDER = False
     RECEIVER = True
 
 
 class _Echo:
-    """Stands for "what the peer sent" where None means null."""
+    """A placeholder for the peer's own value, where None means null."""
 
 
 ECHO: Final = _Echo()
 
 
 class Link:
-    """What senders and receivers share.
+    """The common part of senders and receivers.
 
-    `source`, `target`, settle modes, `properties`, capabilities and `remote_max_message_size` are the
-    peer's, from its attach; before that they are what we asked for. `max_message_size` is ours. `user`
-    belongs to the owner.
+    `source`, `target`, settle modes, `properties`, capabilities and `remote_max_message_size` are the peer's, from its
+    attach; before that they are the ones that we asked for. `max_message_size` is ours. `user` belongs to the owner.
     """
 
     __slots__ = (
@@ -83,15 +82,16 @@ class Link:
 
     @property
     def awaits_answer(self) -> bool:
-        """True while the peer's attach waits for `accept` or `refuse`."""
+        """Whether the peer's attach waits for `accept` or `refuse`."""
         return self.state is State.OPEN_RECEIVED
 
     @property
     def is_open(self) -> bool:
+        """Whether the link is attached on both sides."""
         return self.state is State.OPEN and not self.refused
 
     def on_attach(self, attach: Attach) -> None:
-        """The peer's attach: a request, or the answer to ours."""
+        """Process the peer's attach: a request, or the answer to ours."""
         self.state = after(self.state, Move.RECEIVE_OPEN, f"link {self.name}")
         self._learn(attach)
 
@@ -104,11 +104,11 @@ class Link:
         max_message_size: int | None = None,
         leeway_bytes: int = 0,
     ) -> None:
-        """Answer the peer's attach: the link is open. By default source and target are echoed.
+        """Accept the peer's attach, which opens the link. By default source and target are echoed.
 
         A null source or target of the peer is answered by an empty one, since null would mean refusal.
-        `max_message_size` in bytes; the default is that of the limits. A message that is up to `leeway_bytes` larger
-        is taken all the same. Does nothing if the peer has gone.
+        `max_message_size` is in bytes and defaults to that of the limits. A message up to `leeway_bytes` larger is
+        accepted too. Does nothing if the peer has detached.
         """
         if self.state in ENDING:
             return
@@ -124,7 +124,7 @@ class Link:
         self._answer(self.source or Source(), self.target or Target(), properties)
 
     def refuse(self, error: AmqpError) -> None:
-        """Answer the peer's attach with null source and target and a closing detach, back to back [2.6.3]."""
+        """Refuse the peer's attach: null source and target, then at once a closing detach [2.6.3]."""
         if self.state in ENDING:
             return
         self._answer(None, None, None)
@@ -158,7 +158,7 @@ class Link:
         )
 
     def detach(self, error: AmqpError | None = None, *, closed: bool = True) -> None:
-        """End the link; a request that still waits is refused instead. Does nothing if it has ended."""
+        """End the link, or refuse one that awaits its answer. Does nothing if it has ended."""
         if self.state in ENDING:
             return
         if self.state is State.OPEN_RECEIVED:
@@ -171,7 +171,10 @@ class Link:
         self.session.write(Detach(handle=self.handle, closed=closed, error=error))
 
     def on_detach(self, detach: Detach) -> bool:
-        """The peer's detach. True if it was the peer's wish; then it is answered. An answer never is."""
+        """Process the peer's detach; return whether the peer initiated it.
+
+        In that case it is answered. An answer is never answered.
+        """
         if self.state is State.OPEN_RECEIVED:
             self._answer(None, None, None)
         self.state = after(self.state, Move.RECEIVE_CLOSE, f"link {self.name}")
@@ -182,5 +185,5 @@ class Link:
         return True
 
     def forget(self) -> None:
-        """Drop deliveries in flight; the link is over."""
+        """Drop deliveries in flight, because the link has ended."""
         raise NotImplementedError

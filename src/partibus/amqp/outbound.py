@@ -1,8 +1,8 @@
-"""Deliveries that leave on a session: delivery ids, the peer's window, what waits for it, their settlement.
+"""Deliveries that leave on a session: delivery ids, the peer's window, the waiting queue, settlement.
 
-Delivery ids are given when the first frame is written, so they have no gaps on the wire across the links of
-the session, also when a link goes away while its deliveries wait. What the peer's window does not let out
-waits here, first come first served; as long as something waits, everything new queues behind it.
+A delivery gets its id when its first frame is written, so ids on the wire have no gaps across the links of the session,
+even when a link ends while its deliveries wait. Deliveries beyond the peer's window wait here, first in, first out.
+While the queue is not empty, every new delivery joins it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from partibus.amqp.session import Session
 
 Payload = bytes | tuple[bytes, ...]
-"""An encoded message, in one piece or in parts that are to be joined."""
+"""An encoded message, in one piece or in parts to be joined."""
 
 Item = tuple[bytes, Payload, object]
-"""What `send_many` takes: delivery tag, payload, and the caller's context for `Disposed`."""
+"""An item of `send_many`: delivery tag, payload, and the caller's context for `Disposed`."""
 
 _SENDER_ROLE: Final = False
 
 
 class _Waiting:
-    """A delivery that has not left completely. `delivery_id` is None until its first frame is written."""
+    """A delivery that is not completely written. `delivery_id` is None until its first frame is written."""
 
     __slots__ = ("context", "delivery_id", "link", "message_format", "offset", "payload", "settled", "state", "tag")
 
@@ -79,21 +79,22 @@ class Outbound:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.window = 0
-        """Transfer frames that the peer takes now."""
+        """The number of transfer frames that the peer accepts now."""
         self.next_transfer_id = 0
         self.next_delivery_id = 0
         self.unsettled: dict[int, tuple[Sender, object]] = {}
-        """Deliveries of which the peer has not stated an outcome."""
+        """Deliveries without an outcome from the peer."""
         self.stated: dict[int, tuple[Sender, object]] = {}
-        """Deliveries whose outcome the peer has stated and we have not settled. A peer that states it again and again
-        is not listened to: each time would cost what the first one did."""
+        """Deliveries with the peer's outcome that we have not settled. A repeated outcome is ignored, because each
+        repetition would cost as much as the first one.
+        """
         self._waiting: deque[_Waiting] = deque()
         self.bytes_waiting = 0
         self._drained_later: list[Sender] = []
         self._refused = False
 
     def send_run(self, link: Sender, items: Sequence[Item], count: int, settled: bool) -> int:
-        """Send the first `count` items, for which there is credit; returns how many were taken. Hot path."""
+        """Send the first `count` items, which have credit; return how many were accepted. Hot path."""
         sent = 0
         if not self._waiting and self.window:
             sent = self._write_run(link, items, min(count, self.window), settled)
@@ -106,7 +107,7 @@ class Outbound:
         return sent
 
     def _write_run(self, link: Sender, items: Sequence[Item], count: int, settled: bool) -> int:
-        """Write items straight to the output, up to the first one that needs several frames (or is wrong)."""
+        """Write items straight to the output, up to the first one that needs several frames or is invalid."""
         output = self._session.output
         append = output.parts.append
         unsettled = self.unsettled
@@ -156,7 +157,7 @@ class Outbound:
         settled: bool,
         state: DeliveryState | None,
     ) -> bool:
-        """Queue a delivery and send what the window allows; False if too much waits already."""
+        """Queue a delivery and send what the window allows; return False if the queue is full."""
         if len(tag) > TransferWriter.TAG_BYTES_MAX:
             raise UsageError(f"a delivery tag has at most {TransferWriter.TAG_BYTES_MAX} bytes, not {len(tag)}")
         if self._waiting and self.bytes_waiting >= self._session.limits.pending_bytes_max:
@@ -180,7 +181,7 @@ class Outbound:
                 link.drained()
 
     def _write_part(self, waiting: _Waiting) -> bool:
-        """Write the next frame of a delivery; True if it was the last one."""
+        """Write the next frame of a delivery; return True if it was the last one."""
         session = self._session
         if waiting.delivery_id is None:
             waiting.delivery_id = self.next_delivery_id
@@ -204,14 +205,14 @@ class Outbound:
         return not more
 
     def unsettled_of(self, link: Sender) -> list[object]:
-        """The contexts of a link's deliveries that are not settled, and of those that have not begun to leave."""
+        """Return the contexts of a link's unsettled deliveries and of those not yet begun."""
         held = (*self.unsettled.values(), *self.stated.values())
         sent = [context for sender, context in held if sender is link]
         waiting = [one for one in self._waiting if one.link is link and one.delivery_id is None and not one.settled]
         return sent + [one.context for one in waiting]
 
     def on_flow(self, next_incoming_id: int | None, incoming_window: int, events: list[Event]) -> None:
-        """The peer's view of its window [2.5.6]; null means that it has not seen our begin."""
+        """Apply the peer's view of its window [2.5.6]; null means that it has not seen our begin."""
         known = 0 if next_incoming_id is None else next_incoming_id
         on_the_way = max(0, serial.distance(known, self.next_transfer_id))
         self.window = max(0, incoming_window - on_the_way)
@@ -223,7 +224,7 @@ class Outbound:
     def on_disposition(
         self, first: int, last: int, settled: bool, state: DeliveryState | None, events: list[Event]
     ) -> None:
-        """Note what the receiving peer says of deliveries; pass over ids that are settled already."""
+        """Process the receiving peer's disposition; ids that are settled already are skipped."""
         if state is None and not settled:
             return
         unsettled = self.unsettled
@@ -257,7 +258,7 @@ class Outbound:
                 add_disposed(events, entry[0], entry[1], delivery_id, state, True)
 
     def settle(self, delivery_ids: Iterable[int], state: DeliveryState | None, retain: bool) -> int:
-        """Tell the peer the final state, one frame per run of ids; returns how many are settled by that."""
+        """Send the final state to the peer, one frame per run of ids; return how many that settles."""
         session = self._session
         if session.state in ENDING:
             return 0
@@ -285,7 +286,7 @@ class Outbound:
         return before - len(unsettled) - len(stated)
 
     def drained_after_waiting(self, link: Sender) -> bool:
-        """True if deliveries of `link` still wait here: `link.drained` will be called when they have left."""
+        """Tell whether deliveries of `link` still wait here; if so, `link.drained` is called after them."""
         if all(waiting.link is not link for waiting in self._waiting):
             return False
         if link not in self._drained_later:
@@ -293,7 +294,7 @@ class Outbound:
         return True
 
     def drop(self, link: Sender) -> None:
-        """Forget everything of a link that is gone."""
+        """Discard the state of a link that has ended."""
         if self._waiting:
             self._waiting = deque(waiting for waiting in self._waiting if waiting.link is not link)
             self.bytes_waiting = sum(len(waiting.payload) for waiting in self._waiting)

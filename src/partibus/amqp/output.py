@@ -1,10 +1,10 @@
-"""Bytes on their way out, in pieces until somebody asks for them."""
+"""Outgoing bytes, kept in pieces until the transport takes them."""
 
 from __future__ import annotations
 
 
 class Output:
-    """Pieces of frames in order. Hot writers append to `parts` themselves and then correct `size` (bytes)."""
+    """Pieces of frames in order. Hot writers append to `parts` directly and then correct `size` (bytes)."""
 
     __slots__ = ("parts", "size")
 
@@ -13,16 +13,17 @@ class Output:
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> None:
+        """Append `data`."""
         self.parts.append(data)
         self.size += len(data)
 
     def write_first(self, data: bytes) -> None:
-        """Put `data` before everything that waits."""
+        """Insert `data` before all waiting pieces."""
         self.parts.insert(0, data)
         self.size += len(data)
 
     def take(self) -> bytes:
-        """Everything, joined once. The list object stays the same: writers keep references to it."""
+        """Return all pieces joined, and clear the list. The list object stays: writers keep references to it."""
         data = b"".join(self.parts)
         self.parts.clear()
         self.size = 0

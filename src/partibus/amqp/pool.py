@@ -1,4 +1,4 @@
-"""Small numbers that are in use for a while: channels and handles."""
+"""Allocation of small numbers: channels and handles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 
 class NumberPool:
-    """Hands out the lowest free number, from 0."""
+    """A pool that allocates the lowest free number, from 0."""
 
     __slots__ = ("_free", "_next")
 
@@ -15,10 +15,12 @@ class NumberPool:
         self._free: list[int] = []
 
     def take(self) -> int:
+        """Allocate the lowest free number."""
         if self._free:
             return heappop(self._free)
         self._next += 1
         return self._next - 1
 
     def give_back(self, number: int) -> None:
+        """Free a number."""
         heappush(self._free, number)

@@ -1,4 +1,4 @@
-"""The receiving half of a link: credit, drain, and what became of deliveries."""
+"""The receiving half of a link: credit, drain and settlement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Receiver(Link):
-    """The peer sends."""
+    """A link on which the peer sends."""
 
     __slots__ = ("flow", "partial")
     role = Role.RECEIVER
@@ -29,20 +29,22 @@ class Receiver(Link):
         self.partial: Partial | None = None
 
     def on_attach(self, attach: Attach) -> None:
+        """Process the peer's attach."""
         super().on_attach(attach)
         self.flow.delivery_count = attach.initial_delivery_count or 0
 
     @property
     def credit(self) -> int:
-        """Deliveries that the peer may still send; at 0 it should not, but one client does."""
+        """The number of deliveries that the peer may still send; one client sends some even at 0."""
         return self.flow.available
 
     @property
     def delivery_count(self) -> int:
+        """The sender's delivery-count as far as known."""
         return self.flow.delivery_count
 
     def grant(self, credit: int) -> None:
-        """Let the peer send `credit` deliveries from now on: tops up to it, or lowers to it."""
+        """Let the peer send `credit` deliveries from now on; this raises or lowers the current credit."""
         if self.state is not State.OPEN or (credit == self.flow.available and not self.flow.drain):
             return
         self.flow.available = credit
@@ -50,7 +52,7 @@ class Receiver(Link):
         self.session.write_flow(self)
 
     def drain(self, credit: int | None = None) -> None:
-        """Ask the peer to send what it has, up to the credit, and to give the rest back (`Drained`)."""
+        """Ask the peer to send its available messages and to return the rest of the credit (`Drained`)."""
         if self.state is not State.OPEN:
             return
         if credit is not None:
@@ -61,13 +63,14 @@ class Receiver(Link):
     def settle_many(
         self, deliveries: Iterable[Delivery], state: DeliveryState | None = ACCEPTED, *, settled: bool = True
     ) -> None:
-        """Tell the peer what became of deliveries of this session, in as few frames as their ids allow.
+        """Settle deliveries of this session, in as few frames as their ids allow.
 
-        Deliveries that came settled, or were settled before, are passed over. With `settled` false (receiver
-        settles second) the peer's answer is reported as `Disposed`.
+        Deliveries that came settled, or were settled before, are skipped. With `settled` False (the receiver settles
+        second) the peer's answer is reported as `Disposed`.
         """
         self.session.inbound.settle(deliveries, state, settled)
 
     def forget(self) -> None:
+        """Drop the incomplete and unsettled deliveries of the link."""
         self.flow.available = 0
         self.session.inbound.drop(self)

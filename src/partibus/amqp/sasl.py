@@ -1,8 +1,7 @@
 """Protocol headers and SASL, from the first byte to the AMQP header on both sides [2.2, 5.3].
 
-A handshake is fed the bytes from a position on and says where it stopped; `done` afterwards means that
-AMQP frames follow. Whatever it wants sent is in `output`. In AWAIT_VERDICT
-it waits for the answer to a PLAIN login, not for bytes.
+A handshake reads bytes from a position and returns where it stopped. If `done` is then true, AMQP frames follow. Bytes
+to send are in `output`. In AWAIT_VERDICT it waits for the answer to a PLAIN login, not for bytes.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from partibus.amqp.events import Event, PlainLogin
 from partibus.amqp.frames import AMQP_HEADER, HEADER, HEADER_BYTES, SASL_FRAME, SASL_HEADER, frame
 from partibus.amqp.output import Output
 
-# MSSBCBS is an anonymous exchange under another name. EXTERNAL is listed because clients look for it; it
-# can not succeed, since no listener checks client certificates.
+# MSSBCBS is an anonymous exchange under another name. EXTERNAL is listed because clients look for it. It can not
+# succeed, since no listener checks client certificates.
 SERVER_MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 _ANONYMOUS: Final = frozenset({"MSSBCBS", "ANONYMOUS"})
 
-# A PLAIN response may carry a token as its password, so we read more than the 512 bytes of [5.3.1].
+# A PLAIN response may carry a token as its password, so the limit is more than the 512 bytes of [5.3.1].
 _MAX_SASL_FRAME: Final = 16_384
 
 _OK: Final = 0
 _AUTH_FAILED: Final = 1
 
-# The same on every connection, and a tenth of what one costs to encode.
+# This frame is the same on every connection, and encoding it would be a tenth of a connection's cost.
 _MECHANISMS_FRAME: Final = frame(
     0, SaslMechanisms(sasl_server_mechanisms=Array.of_symbols(SERVER_MECHANISMS)), SASL_FRAME
 )
@@ -55,6 +54,8 @@ _OK_FRAME: Final = frame(0, SaslOutcome(code=_OK), SASL_FRAME)
 
 
 class Phase(Enum):
+    """A phase of the handshake."""
+
     EXPECT_HEADER = "expect a protocol header"
     EXPECT_SASL_HEADER = "expect the SASL header"
     EXPECT_MECHANISMS = "expect sasl-mechanisms"
@@ -66,13 +67,13 @@ class Phase(Enum):
 
 
 class Anonymous(Struct, frozen=True):
-    """Log in as nobody. ``hostname``: what the server is called."""
+    """An anonymous login. ``hostname`` is the client's name for the server."""
 
     hostname: str | None = None
 
 
 class Plain(Struct, frozen=True):
-    """Log in with a name and a password. ``hostname``: what the server is called."""
+    """A login with a name and a password. ``hostname`` is the client's name for the server."""
 
     username: str
     password: str
@@ -87,7 +88,7 @@ def _refuse(condition: str, description: str) -> PeerError:
 
 
 class Handshake:
-    """What both sides share: reading headers and SASL frames."""
+    """The common part of both sides: reading headers and SASL frames."""
 
     __slots__ = ("mechanism", "output", "phase")
 
@@ -99,10 +100,14 @@ class Handshake:
 
     @property
     def done(self) -> bool:
+        """Whether AMQP frames follow."""
         return self.phase is Phase.DONE
 
     def receive(self, buf: bytes, pos: int, events: list[Event]) -> int:
-        """Read what is complete; returns the position of the first byte not used. Raises `PeerError`."""
+        """Read complete headers and frames; return the position of the first unused byte.
+
+        Raises `PeerError`.
+        """
         while not self.done and self.phase is not Phase.AWAIT_VERDICT:
             is_frame = self.phase in _FRAME_PHASES
             after = self._read_frame(buf, pos, events) if is_frame else self._read_header(buf, pos)
@@ -140,16 +145,19 @@ class Handshake:
         return end
 
     def headers(self) -> tuple[bytes, ...]:
-        """The protocol headers that may come now."""
+        """Return the protocol headers that may come now."""
         raise NotImplementedError
 
     def on_header(self, header: bytes) -> None:
+        """Process a protocol header."""
         raise NotImplementedError
 
     def on_frame(self, performative: SaslFrame, events: list[Event]) -> None:
+        """Process a SASL frame."""
         raise NotImplementedError
 
     def unexpected(self, performative: object) -> PeerError:
+        """Return the error for a frame that does not fit the phase."""
         return _refuse(FRAMING_ERROR, f"{type(performative).__name__} came; we {self.phase.value}")
 
 
@@ -157,21 +165,23 @@ _FRAME_PHASES: Final = frozenset({Phase.EXPECT_MECHANISMS, Phase.EXPECT_INIT, Ph
 
 
 class ServerHandshake(Handshake):
-    """Answers a client. One that skips SASL counts as anonymous."""
+    """The server's side. A client that skips SASL counts as anonymous."""
 
     __slots__ = ("hostname",)
 
     def __init__(self) -> None:
         super().__init__(Phase.EXPECT_HEADER)
         self.hostname: str | None = None
-        """What the client calls the server, if it has said."""
+        """The client's name for the server, if known."""
 
     def headers(self) -> tuple[bytes, ...]:
+        """Return the protocol headers that may come now."""
         if self.phase is Phase.EXPECT_HEADER:
             return (SASL_HEADER, AMQP_HEADER)
         return (AMQP_HEADER,)
 
     def on_header(self, header: bytes) -> None:
+        """Answer the client's protocol header."""
         self.output.write(header)
         if header == AMQP_HEADER:
             self.phase = Phase.DONE
@@ -180,6 +190,7 @@ class ServerHandshake(Handshake):
             self.phase = Phase.EXPECT_INIT
 
     def on_frame(self, performative: SaslFrame, events: list[Event]) -> None:
+        """Process the client's SASL frame."""
         if not isinstance(performative, SaslInit):
             raise self.unexpected(performative)
         self.mechanism = performative.mechanism
@@ -193,7 +204,7 @@ class ServerHandshake(Handshake):
             raise self._failed(f"SASL mechanism {self.mechanism} is not available here; use PLAIN or ANONYMOUS")
 
     def verdict(self, accepted: bool) -> None:
-        """The answer to `PlainLogin`; raises `PeerError` after a refusal, which ends the connection."""
+        """Answer a `PlainLogin`. Raises `PeerError` after a refusal, which ends the connection."""
         if self.phase is not Phase.AWAIT_VERDICT:
             raise UsageError(f"no login waits for an answer: we {self.phase.value}")
         if not accepted:
@@ -210,7 +221,7 @@ class ServerHandshake(Handshake):
 
 
 def _parse_plain(response: bytes | None, hostname: str | None) -> PlainLogin:
-    """RFC 4616: authorization identity (ignored), name and password, divided by NUL."""
+    """Parse RFC 4616: authorization identity (ignored), name and password, divided by NUL."""
     parts = (response or b"").split(b"\x00")
     if len(parts) != 3:
         raise _refuse(DECODE_ERROR, "a PLAIN response has three parts divided by NUL")
@@ -221,7 +232,7 @@ def _parse_plain(response: bytes | None, hostname: str | None) -> PlainLogin:
 
 
 class ClientHandshake(Handshake):
-    """Speaks first: with a `login` by SASL, without one by the AMQP header."""
+    """The client's side, which speaks first: SASL with a `login`, else the AMQP header."""
 
     __slots__ = ("_login",)
 
@@ -231,12 +242,15 @@ class ClientHandshake(Handshake):
         self.output.write(AMQP_HEADER if login is None else SASL_HEADER)
 
     def headers(self) -> tuple[bytes, ...]:
+        """Return the protocol headers that may come now."""
         return (AMQP_HEADER,) if self.phase is Phase.EXPECT_AMQP_HEADER else (SASL_HEADER,)
 
     def on_header(self, header: bytes) -> None:
+        """Process the server's protocol header."""
         self.phase = Phase.DONE if header == AMQP_HEADER else Phase.EXPECT_MECHANISMS
 
     def on_frame(self, performative: SaslFrame, events: list[Event]) -> None:
+        """Process the server's SASL frame."""
         if self.phase is Phase.EXPECT_MECHANISMS and isinstance(performative, SaslMechanisms):
             self._choose(symbols(performative.sasl_server_mechanisms))
         elif self.phase is Phase.EXPECT_OUTCOME and isinstance(performative, SaslOutcome):

@@ -1,4 +1,4 @@
-"""Writing the sections of a message [3.2], each with its one-byte descriptor."""
+"""Encoding of the sections of a message [3.2], each with its one-byte descriptor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from partibus.amqp.sections import APPLICATION_PROPERTIES, DATA, HEADER, MESSAGE
 _NULL: Final = b"\x40"
 
 MessageId = str | int | UUID | bytes
-"""What message-id and correlation-id may be [3.2.11..14]; int is written as ulong."""
+"""The types of message-id and correlation-id [3.2.11..14]; int is written as ulong."""
 
 
 def _descriptor(code: int) -> bytearray:
@@ -22,7 +22,7 @@ def _descriptor(code: int) -> bytearray:
 
 
 def _list_section(code: int, fields: list[object]) -> bytes:
-    """A list section without trailing nulls."""
+    """Encode a list section without trailing nulls."""
     while fields and fields[-1] is None:
         fields.pop()
     out = _descriptor(code)
@@ -38,7 +38,7 @@ def encode_header(
     first_acquirer: bool | None = None,
     delivery_count: int | None = None,
 ) -> bytes:
-    """`ttl` in milliseconds."""
+    """Encode a header section; `ttl` is in milliseconds."""
     try:
         return _list_section(
             HEADER,
@@ -76,7 +76,7 @@ def encode_properties(
     group_sequence: int | None = None,
     reply_to_group_id: str | None = None,
 ) -> bytes:
-    """Times in milliseconds since 1970-01-01 UTC."""
+    """Encode a properties section; times are in milliseconds since 1970-01-01 UTC."""
     try:
         return _list_section(
             PROPERTIES,
@@ -101,23 +101,26 @@ def encode_properties(
 
 
 def encode_raw_properties(fields: Sequence[bytes | None]) -> bytes:
-    """Properties from encoded fields in their order, None for null: to change one and keep the others."""
+    """Encode properties from encoded fields in order, None for null.
+
+    This changes one field and keeps the others.
+    """
     out = _descriptor(PROPERTIES)
     write_compound(out, 0xC0, len(fields), b"".join(field or _NULL for field in fields))
     return bytes(out)
 
 
 def encode_annotations(annotations: Mapping[str, object], code: int = MESSAGE_ANNOTATIONS) -> bytes:
-    """A map with symbol keys; `code` says which section (annotations or footer)."""
+    """Encode a map with symbol keys; `code` selects the section (annotations or footer)."""
     out = _descriptor(code)
     write(out, {Symbol(key): value for key, value in annotations.items()})
     return bytes(out)
 
 
 def encode_raw_map(code: int, pairs: Iterable[tuple[str, bytes]]) -> bytes:
-    """A map section from keys and encoded values, as `iter_map` gives them.
+    """Encode a map section from keys and encoded values, as `iter_map` yields them.
 
-    Keys are strings in application properties and symbols everywhere else.
+    Keys are strings in application properties and symbols in all other sections.
     """
     content = bytearray()
     count = 0
@@ -131,26 +134,29 @@ def encode_raw_map(code: int, pairs: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def encode_application_properties(properties: Mapping[str, object]) -> bytes:
+    """Encode an application-properties section."""
     out = _descriptor(APPLICATION_PROPERTIES)
     write(out, dict(properties))
     return bytes(out)
 
 
 def encode_data(content: bytes) -> bytes:
+    """Encode a data section."""
     out = _descriptor(DATA)
     write(out, content)
     return bytes(out)
 
 
 def encode_value(value: object) -> bytes:
+    """Encode a value section."""
     return b"".join(value_pieces(value))
 
 
 def value_pieces(value: object) -> list[bytes | bytearray]:
-    """As `encode_value`, in pieces that are to be joined."""
+    """Encode a value section in pieces to be joined."""
     return [_descriptor(VALUE), *encode_pieces(value)]
 
 
 def encode_batch(messages: Iterable[bytes], envelope: bytes = b"") -> bytes:
-    """A payload of format `BATCH_FORMAT`; `envelope` is sections that serve routing only."""
+    """Encode a payload of format `BATCH_FORMAT`; `envelope` has sections that serve only routing."""
     return envelope + b"".join(map(encode_data, messages))

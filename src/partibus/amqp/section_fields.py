@@ -1,7 +1,7 @@
-"""Reading single values out of the sections of a message [3.2].
+"""Decoding of single values from the sections of a message [3.2].
 
-Every function takes a section as `split_sections` hands it out (b"" for a missing one) and raises
-`DecodeError` if what it has to look at is malformed.
+Every function takes a section as `split_sections` returns it (b"" for a missing one). It raises `DecodeError` if the
+part that it decodes is malformed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _DESCRIPTOR_BYTES: Final = 3
 
 
 class Header(NamedTuple):
-    """The header section, with null where the sender wrote none."""
+    """The header section, with null where the sender wrote no value."""
 
     durable: bool | None = None
     priority: int | None = None
     ttl: int | None = None
-    """Milliseconds."""
+    """The time to live in milliseconds."""
     first_acquirer: bool | None = None
     delivery_count: int | None = None
 
@@ -48,7 +48,7 @@ class Property(IntEnum):
 
 
 def _open(section: bytes) -> tuple[int, int, int]:
-    """Count of elements, position of the first, and end of a section that holds a list or map."""
+    """Return the count of elements, the first one's position, and the end of a list or map section."""
     if not section or section[_DESCRIPTOR_BYTES] == 0x45:
         return 0, 0, 0
     wide = section[_DESCRIPTOR_BYTES] & 0x10 != 0
@@ -69,7 +69,7 @@ def _elements(section: bytes, count_max: int) -> list[object]:
 
 
 def header(section: bytes) -> Header:
-    """All fields of a header section, each checked for its type."""
+    """Decode all fields of a header section, each checked for its type."""
     durable, priority, ttl, first_acquirer, delivery_count = _padded(section, len(Header._fields))
     return Header(
         _boolean("durable", durable),
@@ -100,12 +100,12 @@ def _padded(section: bytes, count: int) -> list[object]:
 
 
 def properties(section: bytes) -> list[object]:
-    """All fields of a properties section, padded with None to thirteen."""
+    """Decode all fields of a properties section, padded with None to thirteen."""
     return _padded(section, len(Property))
 
 
 def raw_property(section: bytes, which: Property) -> bytes | None:
-    """The encoded bytes of one field; None if it is null or missing."""
+    """Return the encoded bytes of one field; None if it is null or missing."""
     count, pos, end = _open(section)
     if which >= count:
         return None
@@ -119,7 +119,10 @@ def raw_property(section: bytes, which: Property) -> bytes | None:
 
 
 def later_properties(section: bytes) -> tuple[int, bytes]:
-    """How many fields follow the first one, and their encoded bytes: to write another message-id before them."""
+    """Return the number of fields after the first one and their encoded bytes.
+
+    The caller can write another message-id before them.
+    """
     count, pos, end = _open(section)
     if count < 2:
         return 0, b""
@@ -127,13 +130,13 @@ def later_properties(section: bytes) -> tuple[int, bytes]:
 
 
 def property_value(section: bytes, which: Property) -> object:
-    """One field, decoded, without decoding the others."""
+    """Decode one field without decoding the others."""
     raw = raw_property(section, which)
     return None if raw is None else decode(raw)[0]
 
 
 def text_property(section: bytes, which: Property) -> str | None:
-    """A field that must be a string or symbol (group-id, subject, to, content-type)."""
+    """Decode a field that must be a string or symbol (group-id, subject, to, content-type)."""
     value = property_value(section, which)
     if value is not None and not isinstance(value, str):
         raise DecodeError(f"properties.{which.name.lower().replace('_', '-')} is {value!r}, no string")
@@ -141,7 +144,7 @@ def text_property(section: bytes, which: Property) -> str | None:
 
 
 def iter_map(section: bytes) -> Iterator[tuple[str, bytes]]:
-    """The pairs of annotations, application properties or footer: key text and encoded value."""
+    """Yield the key text and encoded value of annotations, application properties or footer."""
     count, pos, end = _open(section)
     if count % 2:
         raise DecodeError(f"section {section[2]:#04x} has an odd number of elements: {count}")
@@ -157,7 +160,7 @@ def iter_map(section: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def map_value(section: bytes, key: str) -> object:
-    """The decoded value of one key; None if it is missing or null."""
+    """Decode the value of one key; None if it is missing or null."""
     for name, raw in iter_map(section):
         if name == key:
             return decode(raw)[0]
@@ -167,7 +170,8 @@ def map_value(section: bytes, key: str) -> object:
 def decode_body(body: bytes, values_max: int = sys.maxsize) -> list[object]:
     """Decode the body sections: bytes of data, lists of sequences, or one value.
 
-    Raises `DecodeError`, also when there are more than ``values_max`` sections, or more values in one of them."""
+    Raises `DecodeError`, also when there are more than ``values_max`` sections, or more values in one of them.
+    """
     values: list[object] = []
     pos = 0
     while pos < len(body):

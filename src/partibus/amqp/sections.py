@@ -1,9 +1,9 @@
-"""An encoded message taken apart into its sections [3.2], without decoding what is in them.
+"""Splitting an encoded message into its sections [3.2], without decoding their content.
 
-`split_sections` checks that each section is one value of the right shape that ends inside the message and
-that none but body sections comes twice; what is inside a section is checked when somebody reads it
-(`section_fields`). Sections may come in any order (one client writes delivery-annotations last) and with
-any spelling of their descriptor; they are handed out with the one-byte descriptor that every client reads.
+`split_sections` checks that each section is one value of the right shape that ends inside the message, and that only
+body sections repeat. The content of a section is checked when it is decoded (`section_fields`). Sections may come in
+any order (one client writes delivery-annotations last) and with any encoding of their descriptor. They are returned
+with the one-byte descriptor that every client can read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from partibus.amqp.codec.types import Symbol, ULong
 from partibus.amqp.errors import DecodeError
 
 BATCH_FORMAT: Final = 0x80013700
-"""message-format of a transfer whose data sections each hold an encoded message."""
+"""The message-format of a transfer whose data sections each hold an encoded message."""
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -63,7 +63,7 @@ _U32 = Struct(">I").unpack_from
 
 
 class Sections:
-    """The sections of one message, each as its encoded bytes with descriptor; b"" where there is none.
+    """The sections of one message, each as its encoded bytes with descriptor; b"" if missing.
 
     `body` is all body sections in order, `body_code` their kind (0 without a body).
     """
@@ -100,7 +100,7 @@ class Sections:
         self.footer = footer
 
     def parts(self) -> tuple[bytes, ...]:
-        """The sections in the order of the standard."""
+        """Return the sections in the order of the standard."""
         return (
             self.header,
             self.delivery_annotations,
@@ -112,12 +112,12 @@ class Sections:
         )
 
     def join(self) -> bytes:
-        """The message again."""
+        """Return the encoded message."""
         return b"".join(self.parts())
 
 
 def split_sections(payload: bytes) -> Sections:
-    """Take a message apart; raises `DecodeError` for what is none. Hot path."""
+    """Split a message; raises `DecodeError` for an invalid one. Hot path."""
     found: dict[int, bytes] = {}
     body: list[bytes] = []
     pos = 0
@@ -166,7 +166,7 @@ def split_sections(payload: bytes) -> Sections:
 
 
 def _spelled_otherwise(payload: bytes, pos: int) -> tuple[int, int]:
-    """Code and start of the value of a section whose descriptor is not in the one-byte form."""
+    """Return the code and value start of a section whose descriptor is not in the one-byte form."""
     if payload[pos] != 0:
         raise DecodeError(f"no section starts at byte {pos}: {payload[pos]:#04x}")
     descriptor, value = decode(payload, pos + 1)
@@ -194,7 +194,7 @@ def _no_section(code: int, constructor: int, pos: int) -> DecodeError:
 
 
 def iter_data(body: bytes) -> Iterator[bytes]:
-    """The content of each data section of `body` (as `Sections.body` with `body_code` DATA)."""
+    """Yield the content of each data section of `body` (as `Sections.body` with `body_code` DATA)."""
     pos = 0
     while pos < len(body):
         wide = body[pos + 3] == 0xB0
@@ -204,10 +204,10 @@ def iter_data(body: bytes) -> Iterator[bytes]:
 
 
 def iter_batch(payload: bytes) -> Iterator[bytes]:
-    """The encoded messages in a payload of format `BATCH_FORMAT`; the envelope's sections are ignored.
+    """Yield the encoded messages in a payload of format `BATCH_FORMAT`.
 
-    Raises `DecodeError` for an envelope that is no message or whose body is not data; the messages inside
-    are not looked at.
+    The envelope's own sections are ignored. Raises `DecodeError` for an envelope that is not a message or whose body is
+    not data. The messages inside are not checked.
     """
     envelope = split_sections(payload)
     if envelope.body_code != DATA:

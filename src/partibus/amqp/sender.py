@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Sender(Link):
-    """We send."""
+    """A link on which we send."""
 
     __slots__ = ("flow", "settled_writers", "writers")
     role = Role.SENDER
@@ -31,24 +31,25 @@ class Sender(Link):
 
     @property
     def credit(self) -> int:
-        """Deliveries that the peer takes now."""
+        """The number of deliveries that the peer accepts now."""
         return self.flow.available
 
     @property
     def drain_requested(self) -> bool:
-        """The peer wants what there is, and then `drained`."""
+        """Whether the peer asks for the available messages and then `drained`."""
         return self.flow.drain
 
     @property
     def delivery_count(self) -> int:
+        """Our delivery-count."""
         return self.flow.delivery_count
 
     def send_many(self, items: Sequence[Item], *, settled: bool = False) -> int:
-        """Send messages (format 0, no state); returns how many were taken, in order, from the start.
+        """Send messages (format 0, no state); return how many leading ones were accepted.
 
-        An item is `(tag, payload, context)`. Taken means sent or waiting for the session window. Fewer are
-        taken when the credit ends or too much waits (then `WindowOpened` comes later); none if the link is
-        not open.
+        An item is `(tag, payload, context)`. Accepted means sent or waiting for the session window. Fewer are accepted
+        when the credit ends or the session's queue is full (then `WindowOpened` comes later); none if the link is not
+        open.
         """
         if self.state is not State.OPEN:
             return 0
@@ -69,7 +70,7 @@ class Sender(Link):
         settled: bool = False,
         state: DeliveryState | None = None,
     ) -> bool:
-        """Send one message of any format or with a transactional state; False if it was not taken."""
+        """Send one message of any format or with a transactional state; return False if not accepted."""
         if self.state is not State.OPEN or not self.flow.available:
             return False
         taken = self.session.outbound.send_one(self, tag, payload, context, message_format, settled, state)
@@ -78,25 +79,25 @@ class Sender(Link):
         return taken
 
     def drained(self) -> None:
-        """Answer a drain: nothing more to send, the credit is used up. After what waits, if something does."""
+        """Answer a drain by using up the credit, after any waiting deliveries."""
         if self.state is not State.OPEN or self.session.outbound.drained_after_waiting(self):
             return
         self.flow.drained()
         self.session.write_flow(self, drain=True)
 
     def settle_many(self, delivery_ids: Iterable[int], state: DeliveryState | None, *, retain: bool = False) -> int:
-        """Answer `Disposed` events that were not settled, with what became of the deliveries; returns how many are
-        settled by that.
+        """Answer `Disposed` events that were not settled; return how many deliveries that settles.
 
-        With `retain` a later disposition of the peer for the same ids is reported again: for temporary
-        failures, which one client repeats.
+        With `retain` a later disposition of the peer for the same ids is reported again: for temporary failures, which
+        one client repeats.
         """
         return self.session.outbound.settle(delivery_ids, state, retain)
 
     def unsettled_contexts(self) -> list[object]:
-        """The contexts of deliveries that were taken unsettled and are not settled yet, sent or not."""
+        """Return the contexts of deliveries accepted unsettled and not settled yet, sent or not."""
         return self.session.outbound.unsettled_of(self)
 
     def forget(self) -> None:
+        """Drop the deliveries of the link."""
         self.flow.available = 0
         self.session.outbound.drop(self)

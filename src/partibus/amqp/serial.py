@@ -1,7 +1,7 @@
 """Arithmetic on 32-bit numbers that wrap around: delivery ids, transfer ids, delivery counts.
 
-RFC 1982 as AMQP uses it [2.8.10]: of two numbers, the one that lies less than half the circle ahead is
-the greater; exactly half the circle apart they can not be compared, and `distance` calls that behind.
+RFC 1982 as AMQP uses it [2.8.10]: of two numbers, the one less than half the circle ahead is the greater. Numbers
+exactly half the circle apart can not be compared; `distance` treats that as behind.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ _CIRCLE: Final = 0x100000000
 
 
 def add(number: int, count: int) -> int:
-    """`number` moved `count` steps forward (backward if negative)."""
+    """Return `number` moved `count` steps forward (backward if negative)."""
     return (number + count) & MASK
 
 
 def distance(start: int, end: int) -> int:
-    """Steps from `start` forward to `end`, negative if `end` lies behind; -2**31 .. 2**31 - 1."""
+    """Return the steps from `start` forward to `end`, -2**31 .. 2**31 - 1.
+
+    The result is negative if `end` lies behind.
+    """
     steps = (end - start) & MASK
     return steps if steps < _HALF else steps - _CIRCLE
 
 
 def is_before(left: int, right: int) -> bool:
-    """True if `right` is ahead of `left`."""
+    """Tell whether `right` is ahead of `left`."""
     return distance(left, right) > 0

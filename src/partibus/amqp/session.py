@@ -59,21 +59,21 @@ class Session:
         self.remote_channel: int | None = None
         self.state = State.IDLE
         self.links_in: dict[int, Link] = {}
-        """By the peer's handle, until its detach."""
+        """Links by the peer's handle, until its detach."""
         self._handles = NumberPool()
         self._links_out: dict[int, Link] = {}
-        """By our handle, until our detach is sent and the peer's is here."""
+        """Links by our handle, until both detaches are exchanged."""
         self._requested: dict[tuple[str, Role], Link] = {}
         """Links that we attached and the peer has not answered."""
         self.inbound = Inbound(self)
         self.outbound = Outbound(self)
         self.failure: AmqpError | None = None
-        """Why we ended the session, if the peer broke the rules on it."""
+        """The error with which we ended the session after a violation by the peer."""
         self.user: object = None
 
     @property
     def links(self) -> list[Link]:
-        """Every link that is not over."""
+        """Every link that has not ended."""
         return list(self._links_out.values())
 
     # -- life ------------------------------------------------------------------------------------------
@@ -92,6 +92,7 @@ class Session:
         )
 
     def on_begin(self, channel: int, begin: Begin) -> None:
+        """Process the peer's begin."""
         self.state = after(self.state, Move.RECEIVE_OPEN, f"session {self.local_channel}")
         self.remote_channel = channel
         self.inbound.next_transfer_id = begin.next_outgoing_id
@@ -106,12 +107,12 @@ class Session:
         self.write(End(error))
 
     def fail(self, error: AmqpError) -> None:
-        """End the session because the peer broke the rules on it."""
+        """End the session after a protocol violation by the peer."""
         self.failure = error
         self.end(error)
 
     def on_end(self) -> bool:
-        """The peer's end. True if it was the peer's wish; then it is answered."""
+        """Process the peer's end; return whether the peer initiated it. In that case it is answered."""
         self.state = after(self.state, Move.RECEIVE_CLOSE, f"session {self.local_channel}")
         self.forget()
         if self.state is State.CLOSED:
@@ -121,7 +122,7 @@ class Session:
         return True
 
     def forget(self) -> None:
-        """All links are over with the session."""
+        """Discard all links of the ended session."""
         for link in self.links:
             link.forget()
             link.state = State.CLOSED
@@ -185,6 +186,7 @@ class Session:
         return link
 
     def on_attach(self, attach: Attach, events: list[Event]) -> None:
+        """Process the peer's attach: a request, or the answer to ours."""
         if attach.handle in self.links_in:
             raise _session_error(HANDLE_IN_USE, f"handle {attach.handle} is attached already")
         our_role = Role.SENDER if attach.role else Role.RECEIVER
@@ -211,7 +213,10 @@ class Session:
             events.append(Attached(link))
 
     def _on_answer(self, link: Link, attach: Attach, events: list[Event]) -> None:
-        """The peer's own end is null when it refuses; its detach with the reason follows [2.6.3]."""
+        """Process the peer's answer to our attach.
+
+        The peer's own end is null when it refuses; its detach with the error follows [2.6.3].
+        """
         self.links_in[attach.handle] = link
         link.on_attach(attach)
         theirs = link.target if link.role is Role.SENDER else link.source
@@ -220,7 +225,7 @@ class Session:
             events.append(Attached(link))
 
     def on_detach(self, detach: Detach, events: list[Event]) -> None:
-        """A detach for a handle that is free is let pass: both sides want the same."""
+        """Process the peer's detach; one for a free handle is ignored, because the link has ended anyway."""
         link = self.links_in.pop(detach.handle, None)
         if link is None:
             return
@@ -233,15 +238,16 @@ class Session:
     # -- flow ------------------------------------------------------------------------------------------
 
     def hold_window(self) -> None:
-        """Do not open the incoming window again until `release_window`: back-pressure on all links."""
+        """Keep the incoming window closed until `release_window`: back-pressure on all links."""
         self.inbound.held = True
 
     def release_window(self) -> None:
+        """Reopen the incoming window."""
         self.inbound.held = False
         self.inbound.replenish()
 
     def write_flow(self, link: Link | None = None, *, drain: bool = False) -> None:
-        """The state of the session, and of `link` if there is one. next-incoming-id is always in it."""
+        """Send the state of the session, and of `link` if given. It always includes next-incoming-id."""
         flow = Flow(
             next_incoming_id=None if self.state is State.OPEN_SENT else self.inbound.next_transfer_id,
             incoming_window=self.inbound.refill(),
@@ -256,6 +262,7 @@ class Session:
         self.write(flow)
 
     def on_flow(self, flow: Flow, events: list[Event]) -> None:
+        """Process the peer's flow."""
         self.outbound.on_flow(flow.next_incoming_id, flow.incoming_window, events)
         link: Link | None = None
         if flow.handle is not None:
@@ -267,7 +274,7 @@ class Session:
             self.write_flow(link)
 
     def _on_link_flow(self, link: Link, flow: Flow, events: list[Event]) -> None:
-        """Credit counts also before the attach is answered: clients send it along with theirs."""
+        """Apply credit, even before the attach is answered: clients send it right after theirs."""
         if not link.is_open and not link.awaits_answer:
             return
         if isinstance(link, Sender):
@@ -280,13 +287,13 @@ class Session:
     # -- frames ----------------------------------------------------------------------------------------
 
     def on_disposition(self, buf: bytes, pos: int, end: int, events: list[Event]) -> None:
-        """The disposition whose list starts at `pos`; hot path."""
+        """Process the disposition whose list starts at `pos`; hot path."""
         role, first, last, settled, state = read_disposition(buf, pos, end, self.limits.nesting_max)
         half = self.outbound if role else self.inbound
         half.on_disposition(first, last, settled, state, events)
 
     def on_performative(self, performative: Any, events: list[Event]) -> None:
-        """Any performative that is neither per message nor about the session itself."""
+        """Process any performative that is neither per message nor about the session itself."""
         if isinstance(performative, Flow):
             self.on_flow(performative, events)
         elif isinstance(performative, Attach):
@@ -295,6 +302,7 @@ class Session:
             self.on_detach(performative, events)
 
     def write(self, performative: object) -> None:
+        """Send a performative on this session's channel."""
         self.output.write(frame(self.local_channel, performative))
 
 

@@ -1,1 +1,1 @@
-"""Types, composites and performatives of AMQP 1.0 as bytes and back: pure functions over values."""
+"""Encoding and decoding of AMQP 1.0 types, composites and performatives: pure functions over values."""

@@ -1,10 +1,9 @@
-"""Composite types: classes whose fields stand in a list behind a descriptor [1.4].
+"""Composite types: classes whose fields are encoded as a list behind a descriptor [1.4].
 
-A composite is a class whose fields are made by `amqp(...)`, which says the AMQP type, and whose decorator
-says the descriptor and makes a struct of it. On input trailing fields may be missing and null means the
-default; integer fields take any integer type whose value fits. On output every field is written, null where
-it is None: one client reads fields by index without asking how many there are. Only an inner value without
-any field (accepted, an empty source) becomes the empty list.
+A composite is a class whose fields are made by `amqp(...)`, which sets the AMQP type. Its decorator sets the descriptor
+and makes a struct of it. On input trailing fields may be missing and null means the default; integer fields accept any
+integer type whose value fits. On output every field is written, null where it is None: one client reads fields by index
+without checking their number. Only an inner value without any field (accepted, an empty source) becomes the empty list.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Kind:
 
 
 def _said(value: object) -> str:
-    """Return how an error text names a value: a compound by its type, which is short and costs nothing to write."""
+    """Return the name of a value for error texts: a compound by its type, which is short and cheap to write."""
     return type(value).__name__ if isinstance(value, list | dict | Pairs | Array | Described) else repr(value)
 
 
@@ -78,7 +77,7 @@ def _read_text(value: object) -> object:
 
 
 def _convert_multiple(value: object) -> object:
-    """One symbol, an array of symbols, or any iterable of texts."""
+    """Convert one symbol, an array of symbols, or any iterable of texts."""
     if isinstance(value, Array):
         return value
     if isinstance(value, str):
@@ -103,7 +102,7 @@ TIMESTAMP: Final = Kind("timestamp", _of_class("timestamp", int).read, Timestamp
 
 
 def symbols(value: object) -> list[str]:
-    """The texts of a field of kind SYMBOLS: null, one symbol or an array of them."""
+    """Return the texts of a field of kind SYMBOLS: null, one symbol or an array of them."""
     if value is None:
         return []
     if isinstance(value, Array):
@@ -118,7 +117,7 @@ class _Field(NamedTuple):
 
 
 def amqp(kind: Kind, *, default: object = None, required: bool = False) -> Any:
-    """A field with its AMQP type; `required` ones are refused when null."""
+    """Declare a field with its AMQP type; a null in a `required` one is an error."""
     return _Field(kind, required, NODEFAULT if required else default)
 
 
@@ -132,10 +131,10 @@ T = TypeVar("T")
 
 @dataclass_transform()
 def composite(code: int, name: str, *, frame_body: bool = False, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
-    """Make a class with a numeric and a symbolic descriptor, known to encoder and decoder, of its description.
+    """Turn a class into a composite with a numeric and a symbolic descriptor, known to encoder and decoder.
 
-    ``kw_only``: fields are given by their names, as they must be where a required one comes after others. A description
-    has fields and a docstring only: the class is made anew, and would not have its methods.
+    ``kw_only`` makes the fields keyword-only, as they must be if a required one follows others. The class has only
+    fields and a docstring, because the decorator builds a new class without its methods.
     """
 
     def register(described: type[T]) -> type[T]:
@@ -174,7 +173,7 @@ def _write(out: bytearray, value: object, depth: int) -> None:
 
 
 def build(value: object) -> object:
-    """The composite that a decoded `Described` stands for; other described values come back as they are."""
+    """Return the composite of a decoded `Described`; other described values are returned unchanged."""
     if not isinstance(value, Described):
         raise DecodeError(f"{_said(value)} has no descriptor")
     descriptor = value.descriptor
@@ -190,7 +189,7 @@ def build(value: object) -> object:
 
 
 def from_list(cls: type, items: object) -> Any:
-    """A composite from its decoded list of fields."""
+    """Build a composite from its decoded list of fields."""
     table = _FIELDS[cls]
     name: str = cls.NAME  # type: ignore[attr-defined]
     if not isinstance(items, list):
@@ -211,7 +210,7 @@ def from_list(cls: type, items: object) -> Any:
 
 
 def kind_of(name: str, *classes: type) -> Kind:
-    """A field that holds one of these composites, or a described value that is unknown here."""
+    """Return the kind of a field that holds one of these composites, or an unknown described value."""
 
     def read(value: object) -> object:
         built = build(value)
@@ -240,7 +239,7 @@ def _read_error(value: object) -> object:
 
 
 def _write_error(out: bytearray, value: object, depth: int) -> None:
-    """Always three fields: one client hangs on fewer."""
+    """Write an error, always with three fields: one client hangs on fewer."""
     error: AmqpError = value  # type: ignore[assignment]
     encoder.write(out, Described(ULong(ERROR_CODE), [Symbol(error.condition), error.description, error.info]), depth)
 

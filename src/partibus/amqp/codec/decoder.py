@@ -1,9 +1,8 @@
-"""Bytes to values, for every constructor of [1.6]. Bad bytes raise `DecodeError` and nothing else.
+"""Decoding of every constructor of [1.6]. Invalid bytes raise `DecodeError` and no other exception.
 
-One reader per format code, in a table of 256. A reader gets the buffer, the position after the code, the
-end that it must not pass, and how many levels it may still descend; it returns the value and the position
-after it. Sizes are checked against the bytes that are there, and every element costs a byte or is counted, so
-what is allocated is in proportion to what was sent.
+One reader per format code stands in a table of 256. A reader gets the buffer, the position after the code, the end of
+its range, and the remaining nesting depth. It returns the value and the position after it. Sizes are checked against
+the available bytes, and every element costs a byte or is counted, so allocation is proportional to the input.
 """
 
 from __future__ import annotations
@@ -26,19 +25,20 @@ from partibus.amqp.codec.types import (
 )
 from partibus.amqp.errors import DecodeError, TooManyValues
 
-# A client library that we serve refuses deeper values; nobody sends more than a handful of levels.
+# A client library that we serve refuses deeper values; real messages have at most a handful of levels.
 MAX_NESTING: Final = 64
-# Array elements of no width (null, true, uint 0, empty list) cost no bytes, so bytes do not bound their number.
-# Nobody sends such arrays; nested ones multiply, and 32 keeps a hostile frame of 64 KiB at 10 MB of objects.
+# Array elements of no width (null, true, uint 0, empty list) cost no bytes, so bytes do not bound their number. No
+# client sends such arrays. Nested ones multiply, and 32 limits a hostile frame of 64 KiB to 10 MB of objects.
 MAX_ZERO_WIDTH_ELEMENTS: Final = 32
 _EMPTY_LIST: Final = 0x45
 _SEEDED: Final = frozenset({str, Symbol, Char, bytes, Decimal32, Decimal64, Decimal128})
-"""Types of keys whose hashes Python seeds for each process, so that a peer can't choose keys which collide."""
+"""Types of keys whose hashes Python seeds for each process, so that a peer can't choose colliding keys."""
 UNSEEDED_KEYS_MAX: Final = 16
-"""Keys of other types in one `dict`; a map with more becomes `Pairs`. With 16 that all collide, building the `dict`
-takes 120 comparisons, which cost less than decoding the keys."""
+"""The number of keys of other types in one `dict`; a map with more becomes `Pairs`. With 16 keys that all collide,
+building the `dict` takes 120 comparisons, which cost less than decoding the keys.
+"""
 SLOW_KEYS_MAX: Final = 4
-"""Likewise, where some are UUIDs or described values: those are compared in Python."""
+"""The same bound where some are UUIDs or described values, because those are compared in Python."""
 _SLOW: Final = frozenset({UUID, Described})
 
 _U32 = Struct(">I")
@@ -46,7 +46,7 @@ _U32X2 = Struct(">II")
 
 
 def decode(buf: bytes, pos: int = 0, end: int | None = None, depth: int = MAX_NESTING) -> tuple[object, int]:
-    """The value that starts at `pos`, and the position after it."""
+    """Return the value that starts at `pos`, and the position after it."""
     limit = len(buf) if end is None else end
     if pos >= limit:
         raise DecodeError(f"a value is missing at byte {pos}: the bytes end there")
@@ -54,13 +54,13 @@ def decode(buf: bytes, pos: int = 0, end: int | None = None, depth: int = MAX_NE
 
 
 _left: Final[ContextVar[list[int] | None]] = ContextVar("left", default=None)
-"""How many elements of compounds the decoding that is under way in this thread may still make; None: any number."""
+"""The number of compound elements that the current decoding in this thread may still create; None means any number."""
 
 
 def decode_at_most(buf: bytes, pos: int, values_max: int) -> tuple[object, int, int]:
-    """Decode as `decode` does, and return how many of ``values_max`` are left, too. Raises `TooManyValues`.
+    """Decode as `decode` does, and also return the rest of ``values_max``. Raises `TooManyValues`.
 
-    A megabyte has room for a million values, which take a third of a second. Each compound says how many it has.
+    A megabyte has room for a million values, which take a third of a second. Each compound states its number of values.
     """
     left = [values_max]
     before = _left.set(left)
@@ -81,7 +81,7 @@ def _spend(count: int, pos: int) -> None:
 
 
 def decode_all(buf: bytes, depth: int = MAX_NESTING) -> object:
-    """The one value that `buf` holds; bytes left over are an error."""
+    """Return the one value in `buf`; remaining bytes are an error."""
     value, pos = decode(buf, 0, None, depth)
     if pos != len(buf):
         raise DecodeError(f"{len(buf) - pos} bytes follow the value that ends at byte {pos}")
@@ -93,10 +93,10 @@ def _unknown(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
 
 
 def read_compound_header(buf: bytes, pos: int, end: int, wide: bool) -> tuple[int, int, int]:
-    """Size and count of a list, map or array whose format code stands before `pos`.
+    """Read the size and count of a list, map or array whose format code stands before `pos`.
 
-    Returns the count, the position of the first element (of an array: its constructor), and the position
-    after the compound.
+    Returns the count, the position of the first element (of an array: its constructor), and the position after the
+    compound.
     """
     if wide:
         start = need(pos, 8, end)
@@ -179,7 +179,7 @@ def _described(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]
     return Described(descriptor, value), pos
 
 
-# The widest constructor of each type: what an Array keeps as its element type.
+# The widest constructor of each type, which an Array keeps as its element type.
 _WIDEST: Final[dict[int, int]] = {
     0x41: 0x56, 0x42: 0x56, 0x43: 0x70, 0x52: 0x70, 0x44: 0x80, 0x53: 0x80, 0x54: 0x71, 0x55: 0x81,
     0x45: 0xD0, 0xC0: 0xD0, 0xC1: 0xD1, 0xE0: 0xF0, 0xA0: 0xB0, 0xA1: 0xB1, 0xA3: 0xB3,
@@ -238,5 +238,5 @@ for _code, _reader in (SCALAR_READERS | _COMPOUND_READERS).items():
 
 
 def is_defined(code: int) -> bool:
-    """True for the format codes of the standard."""
+    """Tell whether the standard defines a format code."""
     return _READERS[code] is not _unknown

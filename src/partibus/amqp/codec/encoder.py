@@ -1,8 +1,7 @@
-"""Values to bytes, for every type of [1.6].
+"""Encoding of every type of [1.6].
 
-Descriptors and small numbers take their shortest form (one client finds the performative at a fixed
-byte); `long` and `timestamp` are always written in eight bytes, because some clients cast the short form
-of a sequence number to the wrong type.
+Descriptors and small numbers take their shortest form (one client finds the performative at a fixed byte). `long` and
+`timestamp` always take eight bytes, because some clients cast the short form of a sequence number to the wrong type.
 """
 
 from __future__ import annotations
@@ -21,19 +20,18 @@ _U32 = Struct(">I")
 
 
 def encode(value: object, depth: int = MAX_NESTING) -> bytes:
-    """The bytes of `value`; raises `EncodeError` for what no AMQP type holds."""
+    """Encode `value`; raises `EncodeError` for a value that no AMQP type holds."""
     out = bytearray()
     write(out, value, depth)
     return bytes(out)
 
 
 LONG_BYTES: Final = 64 << 10
-"""A binary from so many bytes on is worth not to be copied."""
+"""The size from which avoiding a copy of a binary is worth it."""
 
 
 def encode_pieces(value: object) -> list[bytes | bytearray]:
-    """As `encode`, in pieces that are to be joined: the long binaries of a map are pieces of their own, which are not
-    copied here."""
+    """Encode in pieces to be joined; long binaries of a map are separate pieces, not copied here."""
     if type(value) is not dict or not any(type(item) is bytes and len(item) >= LONG_BYTES for item in value.values()):
         return [encode(value)]
     pieces: list[bytes | bytearray] = [out := bytearray()]
@@ -65,7 +63,7 @@ def _writer_of_base(value: object) -> Writer:
 
 
 def write_descriptor(out: bytearray, code: int) -> None:
-    """The start of a described type: 0x53 for the codes of the standard, 0x80 above 255."""
+    """Write the start of a described type: 0x53 for the codes of the standard, 0x80 above 255."""
     out.append(0x00)
     if code < 256:
         out += bytes((0x53, code))
@@ -74,7 +72,7 @@ def write_descriptor(out: bytearray, code: int) -> None:
 
 
 def write_compound(out: bytearray, code8: int, count: int, content: bytes | bytearray) -> None:
-    """A list (0xc0), map (0xc1) or array (0xe0) of `count` elements, in one-byte or four-byte form."""
+    """Write a list (0xc0), map (0xc1) or array (0xe0) of `count` elements, in one-byte or four-byte form."""
     if len(content) < 255 and count < 256:
         out += bytes((code8, len(content) + 1, count))
     else:
@@ -119,8 +117,8 @@ def _write_described(out: bytearray, value: object, depth: int) -> None:
     write(out, described.value, inner)
 
 
-# In an array every element has the same constructor. Encoding an element alone gives its format code and
-# its content; what has a short form is brought to the wide one that the array announces.
+# In an array every element has the same constructor. Encoding an element alone gives its format code and its content; a
+# short form is converted to the wide one that the array announces.
 _ARRAY_LAYOUT: Final[dict[int, Struct]] = {
     0x50: Struct(">B"), 0x51: Struct(">b"), 0x56: Struct(">?"), 0x60: Struct(">H"), 0x61: Struct(">h"),
     0x70: Struct(">I"), 0x71: Struct(">i"), 0x72: Struct(">f"), 0x80: Struct(">Q"), 0x81: Struct(">q"),
@@ -131,7 +129,7 @@ _ARRAY_COMPOUND: Final = {0xD0: 0xC0, 0xD1: 0xC1, 0xF0: 0xE0}
 
 
 def _array_element(code: int, item: object, depth: int) -> bytes:
-    """One element without its constructor, in the wide form `code`."""
+    """Encode one element without its constructor, in the wide form `code`."""
     layout = _ARRAY_LAYOUT.get(code)
     if layout is not None:
         try:
@@ -151,7 +149,7 @@ def _array_element(code: int, item: object, depth: int) -> bytes:
 
 
 def _wide_compound(code: int, alone: bytes) -> bytes:
-    """The four-byte form, without its code, of an encoded list, map or array."""
+    """Convert an encoded list, map or array to the four-byte form, without its code."""
     if alone[0] == code:
         return alone[1:]
     if alone[0] == 0x45 and code == 0xD0:
@@ -194,5 +192,5 @@ _WRITERS: Final[dict[type, Writer]] = SCALAR_WRITERS | {
 
 
 def register(kind: type, writer: Writer) -> None:
-    """Let `write` encode another class (the composite types of the upper layers)."""
+    """Register a writer for another class (the composite types of the upper layers)."""
     _WRITERS[kind] = writer

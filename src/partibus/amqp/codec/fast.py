@@ -1,9 +1,9 @@
 """The performatives that run once per message, read and written without objects.
 
-`read_transfer` and `read_disposition` decode the constructors that peers really use in line and look the
-rest of the list up in tables of its usual spellings; whatever is spelled otherwise goes through the
-general decoder, with the same result. Both are called with the position after the descriptor. The buffer
-may hold more bytes than the frame: what was read is checked against the end of the list afterwards.
+`read_transfer` and `read_disposition` decode the common constructors inline and look the rest of the list up in tables
+of its usual encodings. Other encodings go through the general decoder, with the same result. Both are called with the
+position after the descriptor. The buffer may hold more bytes than the frame, so the functions check afterwards that
+they read no further than the end of the list.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FLAGS = {b"": False, _NULL: False, b"\x41": True, b"\x42": False}
 
 
 def _transfer_tails() -> dict[bytes, tuple[bool, bool]]:
-    """Everything after message-format: settled and more, then five fields that are usually null or false."""
+    """Build the table of the part after message-format: settled and more, then five fields usually null or false."""
     rests = {b"", _NULL, _NULL * 2}
     for length in (1, 2, 3):
         rests |= {_NULL * 2 + b"".join(flags) for flags in product((_NULL, b"\x42"), repeat=length)}
@@ -49,7 +49,7 @@ def _transfer_tails() -> dict[bytes, tuple[bool, bool]]:
 
 
 def _disposition_tails() -> dict[bytes, tuple[bool, DeliveryState | None, int]]:
-    """Everything after last (settled, state, batchable), with the number of all fields of the list."""
+    """Build the table of the part after last (settled, state, batchable), with the list's field count."""
     states: dict[bytes, DeliveryState | None] = {_NULL: None}
     empties = (b"\x45", b"\xc0\x01\x00", b"\xd0\x00\x00\x00\x04\x00\x00\x00\x00")
     outcomes: tuple[tuple[bytes, DeliveryState], ...] = ((b"\x24", ACCEPTED), (b"\x26", RELEASED))
@@ -71,7 +71,7 @@ _DISPOSITION_TAILS: Final = _disposition_tails()
 
 
 def read_transfer(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> TransferFields:
-    """The fields of the transfer whose list starts at `pos`; the frame ends at `end`."""
+    """Read the fields of the transfer whose list starts at `pos`; the frame ends at `end`."""
     start = pos
     try:
         if buf[pos] != 0xC0 or buf[pos + 2] < 4:
@@ -130,8 +130,10 @@ def read_transfer(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> T
 def _read_later_transfer(
     buf: bytes, start: int, pos: int, handle: int, after: int, end: int, depth: int
 ) -> TransferFields:
-    """One that says nothing of its delivery, as all frames but the first one of a large delivery [2.6.14]. At ``pos``
-    are the three nulls."""
+    """Read a transfer without the delivery's identity, whose three nulls start at ``pos``.
+
+    All frames but the first one of a large delivery are of this kind [2.6.14].
+    """
     tail = _TRANSFER_TAILS.get(buf[pos + 3 : after]) if pos + 3 <= after <= end else None
     if tail is None or buf[start + 2] != 4 + after - pos - 3:
         return _read_any_transfer(buf, start, end, depth)
@@ -155,7 +157,7 @@ def _read_any_transfer(buf: bytes, pos: int, end: int, depth: int) -> TransferFi
 
 
 def read_disposition(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> DispositionFields:
-    """The fields of the disposition whose list starts at `pos`. A null `last` is `first` [2.7.6]."""
+    """Read the fields of the disposition whose list starts at `pos`. A null `last` is `first` [2.7.6]."""
     start = pos
     try:
         if buf[pos] != 0xC0 or buf[pos + 2] < 3:
@@ -211,9 +213,8 @@ def _read_any_disposition(buf: bytes, pos: int, end: int, depth: int) -> Disposi
 class TransferWriter:
     """Frame headers for the single-frame transfers of one link: message-format 0, no state.
 
-    Everything but size, delivery id and tag is the same for all of them, so one `Struct` per length of
-    tag writes the frame up to the payload. All eleven fields are there: one client looks for the payload
-    behind the eleventh.
+    All parts but size, delivery id and tag are the same for all of them, so one `Struct` per length of tag writes the
+    frame up to the payload. All eleven fields are there: one client looks for the payload behind the eleventh.
     """
 
     TAG_BYTES_MAX: ClassVar = 32
@@ -252,11 +253,12 @@ class DispositionWriter:
         self._frame = Struct(f">{len(self._head)}sBIBI{len(tail)}s").pack
 
     def frame(self, first: int, last: int) -> bytes:
+        """Return the frame for a range of delivery ids."""
         return self._frame(self._head, 0x70, first, 0x70, last, self._tail)
 
 
 class TransferHead:
-    """The performative of one transfer frame, in both spellings of `more`; they are equally long."""
+    """The performative of one transfer frame, encoded with `more` true and false in equal length."""
 
     __slots__ = ("last", "more")
 
@@ -268,7 +270,10 @@ class TransferHead:
 def transfer_head(
     handle: int, identity: tuple[int, bytes, int] | None, settled: bool, state: DeliveryState | None
 ) -> TransferHead:
-    """A transfer of any kind. `identity` is delivery id, tag and message format; None in a later frame."""
+    """Build a transfer of any kind.
+
+    `identity` is delivery id, tag and message format; None in a later frame.
+    """
     if identity is None:
         start = encode(UInt(handle)) + _NULL * 3
     else:

@@ -1,7 +1,7 @@
 """The performatives of the transport [2.7] and of SASL [5.3.3].
 
-`transfer` and `disposition` are here for completeness and as the general decoder; what runs per message
-is in `fast`.
+`transfer` and `disposition` are here for completeness and as the general decoder; `fast` has the code that runs per
+message.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ UNLIMITED: Final = 0xFFFFFFFF
 
 @composite(0x10, "amqp:open:list", frame_body=True, kw_only=True)
 class Open:
+    """The performative that opens a connection [2.7.1]."""
+
     container_id: str = amqp(STRING, required=True)
     hostname: str | None = amqp(STRING)
     max_frame_size: int = amqp(UINT, default=UNLIMITED)
@@ -49,6 +51,8 @@ class Open:
 
 @composite(0x11, "amqp:begin:list", frame_body=True, kw_only=True)
 class Begin:
+    """The performative that begins a session [2.7.2]."""
+
     remote_channel: int | None = amqp(USHORT)
     next_outgoing_id: int = amqp(UINT, required=True)
     incoming_window: int = amqp(UINT, required=True)
@@ -61,6 +65,8 @@ class Begin:
 
 @composite(0x12, "amqp:attach:list", frame_body=True, kw_only=True)
 class Attach:
+    """The performative that attaches a link [2.7.3]."""
+
     name: str = amqp(STRING, required=True)
     handle: int = amqp(UINT, required=True)
     role: bool = amqp(BOOLEAN, required=True)
@@ -79,6 +85,8 @@ class Attach:
 
 @composite(0x13, "amqp:flow:list", frame_body=True, kw_only=True)
 class Flow:
+    """The performative that updates the flow state of a session or link [2.7.4]."""
+
     next_incoming_id: int | None = amqp(UINT)
     incoming_window: int = amqp(UINT, required=True)
     next_outgoing_id: int = amqp(UINT, required=True)
@@ -94,6 +102,8 @@ class Flow:
 
 @composite(0x14, "amqp:transfer:list", frame_body=True, kw_only=True)
 class Transfer:
+    """The performative that transfers a message, or a part of one [2.7.5]."""
+
     handle: int = amqp(UINT, required=True)
     delivery_id: int | None = amqp(UINT)
     delivery_tag: bytes | None = amqp(BINARY)
@@ -109,6 +119,8 @@ class Transfer:
 
 @composite(0x15, "amqp:disposition:list", frame_body=True, kw_only=True)
 class Disposition:
+    """The performative that states the outcome of deliveries [2.7.6]."""
+
     role: bool = amqp(BOOLEAN, required=True)
     first: int = amqp(UINT, required=True)
     last: int | None = amqp(UINT)
@@ -119,6 +131,8 @@ class Disposition:
 
 @composite(0x16, "amqp:detach:list", frame_body=True, kw_only=True)
 class Detach:
+    """The performative that detaches a link [2.7.7]."""
+
     handle: int = amqp(UINT, required=True)
     closed: bool = amqp(BOOLEAN, default=False)
     error: AmqpError | None = amqp(ERROR)
@@ -126,21 +140,29 @@ class Detach:
 
 @composite(0x17, "amqp:end:list", frame_body=True)
 class End:
+    """The performative that ends a session [2.7.8]."""
+
     error: AmqpError | None = amqp(ERROR)
 
 
 @composite(0x18, "amqp:close:list", frame_body=True)
 class Close:
+    """The performative that closes a connection [2.7.9]."""
+
     error: AmqpError | None = amqp(ERROR)
 
 
 @composite(0x40, "amqp:sasl-mechanisms:list", frame_body=True, kw_only=True)
 class SaslMechanisms:
+    """The server's list of SASL mechanisms [5.3.3.1]."""
+
     sasl_server_mechanisms: object = amqp(SYMBOLS, required=True)
 
 
 @composite(0x41, "amqp:sasl-init:list", frame_body=True, kw_only=True)
 class SaslInit:
+    """The client's choice of a SASL mechanism [5.3.3.2]."""
+
     mechanism: str = amqp(SYMBOL, required=True)
     initial_response: bytes | None = amqp(BINARY)
     hostname: str | None = amqp(STRING)
@@ -148,16 +170,22 @@ class SaslInit:
 
 @composite(0x42, "amqp:sasl-challenge:list", frame_body=True, kw_only=True)
 class SaslChallenge:
+    """The server's SASL challenge [5.3.3.3]."""
+
     challenge: bytes = amqp(BINARY, required=True)
 
 
 @composite(0x43, "amqp:sasl-response:list", frame_body=True, kw_only=True)
 class SaslResponse:
+    """The client's SASL response [5.3.3.4]."""
+
     response: bytes = amqp(BINARY, required=True)
 
 
 @composite(0x44, "amqp:sasl-outcome:list", frame_body=True, kw_only=True)
 class SaslOutcome:
+    """The result of the SASL exchange [5.3.3.5]."""
+
     code: int = amqp(UBYTE, required=True)
     additional_data: bytes | None = amqp(BINARY)
 
@@ -173,7 +201,7 @@ SASL_BODIES: Final = (SaslMechanisms, SaslInit, SaslChallenge, SaslResponse, Sas
 def decode_performative(
     buf: bytes, pos: int, end: int, depth: int = MAX_NESTING, allowed: tuple[type, ...] = AMQP_BODIES
 ) -> tuple[Any, int]:
-    """The frame body at `pos`, one of `allowed`, and the position after it, where a payload starts."""
+    """Return the frame body at `pos`, one of `allowed`, and the position after it, where a payload starts."""
     value, after = decode(buf, pos, end, depth)
     performative = build(value)
     if not isinstance(performative, allowed):

@@ -1,4 +1,4 @@
-"""Bytes to values that hold no other values [1.6.1 .. 1.6.21]: the readers of `decoder` for their format codes."""
+"""Decoding of scalar values [1.6.1 .. 1.6.21]: the readers of `decoder` for their format codes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from partibus.amqp.codec.types import (
 from partibus.amqp.errors import DecodeError
 
 Reader = Callable[[bytes, int, int, int], tuple[object, int]]
-"""From buffer, position after the format code, end and levels left, to the value and the position after it."""
+"""A function of buffer, position after the format code, end and remaining depth. It returns the value and the position
+after it.
+"""
 
 _U32 = Struct(">I")
 _F64 = Struct(">d")
 
 
 def need(pos: int, count: int, end: int) -> int:
-    """The position after `count` bytes, which must be there."""
+    """Return the position after `count` bytes; raise an error if they are not there."""
     after = pos + count
     if after > end:
         raise DecodeError(f"{count} bytes are needed at byte {pos}, {end - pos} are left")
@@ -106,7 +108,7 @@ def _symbol(raw: bytes) -> object:
 
 
 def _variable(wide: bool, make: Callable[[bytes], object]) -> Reader:
-    """Binary, string, symbol: one or four bytes of size, then the bytes."""
+    """Return a reader for binary, string or symbol: one or four bytes of size, then the bytes."""
 
     def read8(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
         start = need(pos, 1, end)

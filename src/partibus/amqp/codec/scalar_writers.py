@@ -1,4 +1,4 @@
-"""Values that hold no other values to bytes [1.6.1 .. 1.6.21]: the writers of `encoder` for their classes."""
+"""Encoding of scalar values [1.6.1 .. 1.6.21]: the writers of `encoder` for their classes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from partibus.amqp.codec.types import (
 from partibus.amqp.errors import EncodeError
 
 Writer = Callable[[bytearray, object, int], None]
-"""Appends a value to the output; the number is how many levels it may still descend."""
+"""A function that appends a value to the output; the number is the remaining nesting depth."""
 
 _U32 = Struct(">I")
 
@@ -97,6 +97,7 @@ def _write_uuid(out: bytearray, value: object, depth: int) -> None:
 
 
 def utf8(value: object) -> bytes:
+    """Encode a text as UTF-8. Raises `EncodeError` for a lone surrogate."""
     try:
         return str(value).encode()
     except UnicodeEncodeError:
@@ -104,6 +105,7 @@ def utf8(value: object) -> bytes:
 
 
 def ascii_only(value: object) -> bytes:
+    """Encode a text as ASCII. Raises `EncodeError` for other characters."""
     try:
         return str(value).encode("ascii")
     except UnicodeEncodeError:
@@ -111,6 +113,7 @@ def ascii_only(value: object) -> bytes:
 
 
 def octets(value: object) -> bytes:
+    """Return the bytes of a binary value."""
     return bytes(value)  # type: ignore[call-overload, no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""Stepping over an encoded value without decoding it."""
+"""Skipping an encoded value without decoding it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from partibus.amqp.errors import DecodeError
 
 _U32 = Struct(">I").unpack_from
 
-# Bytes after the format code, by its upper half [1.2]; negative: the width of a size that stands there.
+# The number of bytes after the format code, by the code's upper half [1.2]. A negative number is the width of a size
+# field.
 _WIDTHS: Final = (None, None, None, None, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4)
 
 
 def skip_value(buf: bytes, pos: int, end: int) -> int:
-    """The position after the value at `pos`. The content of compounds is not looked at."""
+    """Return the position after the value at `pos`, without checking the content of compounds."""
     to_skip = 1
     while to_skip:
         if pos >= end:

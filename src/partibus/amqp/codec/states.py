@@ -1,7 +1,6 @@
 """Delivery states and outcomes [3.4], and those of transactions [4.5].
 
-`ACCEPTED` and `RELEASED` are the only instances that the engine hands out of their classes, so callers may
-compare with `is`.
+The engine returns `ACCEPTED` and `RELEASED` as the only instances of their classes, so callers may compare with `is`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from partibus.amqp.errors import AmqpError, DecodeError
 
 @composite(0x23, "amqp:received:list", kw_only=True)
 class Received:
-    """How far a partial delivery got."""
+    """The state of a partial delivery: how much of it has arrived."""
 
     section_number: int = amqp(UINT, required=True)
     section_offset: int = amqp(ULONG, required=True)
@@ -37,21 +36,25 @@ class Received:
 
 @composite(0x24, "amqp:accepted:list")
 class Accepted:
-    pass
+    """The outcome of a message that was processed [3.4.2]."""
 
 
 @composite(0x25, "amqp:rejected:list")
 class Rejected:
+    """The outcome of an invalid message [3.4.3]."""
+
     error: AmqpError | None = amqp(ERROR)
 
 
 @composite(0x26, "amqp:released:list")
 class Released:
-    pass
+    """The outcome of a message that was returned unprocessed [3.4.4]."""
 
 
 @composite(0x27, "amqp:modified:list")
 class Modified:
+    """The outcome of a message that was modified but not processed [3.4.5]."""
+
     delivery_failed: bool | None = amqp(BOOLEAN)
     undeliverable_here: bool | None = amqp(BOOLEAN)
     message_annotations: dict[object, object] | None = amqp(MAP)
@@ -59,14 +62,14 @@ class Modified:
 
 @composite(0x31, "amqp:declare:list")
 class Declare:
-    """Body of a message to the coordinator: begin a transaction."""
+    """The body of a message to the coordinator that begins a transaction."""
 
     global_id: object = amqp(ANY)
 
 
 @composite(0x32, "amqp:discharge:list", kw_only=True)
 class Discharge:
-    """Body of a message to the coordinator: commit, or roll back if `fail`."""
+    """The body of a message to the coordinator that commits, or rolls back if `fail`."""
 
     txn_id: bytes = amqp(BINARY, required=True)
     fail: bool = amqp(BOOLEAN, default=False)
@@ -74,6 +77,8 @@ class Discharge:
 
 @composite(0x33, "amqp:declared:list", kw_only=True)
 class Declared:
+    """The outcome of `Declare`, with the transaction's id."""
+
     txn_id: bytes = amqp(BINARY, required=True)
 
 
@@ -87,6 +92,8 @@ _OUTCOME: Final = kind_of("outcome", Accepted, Rejected, Released, Modified, Dec
 
 @composite(0x34, "amqp:transactional-state:list", kw_only=True)
 class TransactionalState:
+    """The state of a delivery in a transaction."""
+
     txn_id: bytes = amqp(BINARY, required=True)
     outcome: Outcome | Described | None = amqp(_OUTCOME)
 
@@ -97,7 +104,7 @@ _STATES: Final = (Received, Accepted, Rejected, Released, Modified, Declared, Tr
 
 
 def delivery_state(value: object) -> DeliveryState:
-    """The state that a decoded described value stands for; foreign states stay `Described`."""
+    """Return the state of a decoded described value; unknown states stay `Described`."""
     state = build(value)
     if isinstance(state, Accepted):
         return ACCEPTED

@@ -1,4 +1,4 @@
-"""Source and target of a link [3.5.3, 3.5.4], kept as they came so that they can be echoed exactly."""
+"""Source and target of a link [3.5.3, 3.5.4], kept as received so that they can be echoed exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from partibus.amqp.codec.types import Described
 
 @composite(0x28, "amqp:source:list")
 class Source:
-    """Where a link takes messages from. Null fields stay None, so an echo equals what was received."""
+    """The source of a link's messages. Null fields stay None, so an echo equals the received value."""
 
     address: object = amqp(ANY)
     durable: int | None = amqp(UINT)
@@ -39,7 +39,7 @@ class Source:
 
 @composite(0x29, "amqp:target:list")
 class Target:
-    """Where a link puts messages."""
+    """The target of a link's messages."""
 
     address: object = amqp(ANY)
     durable: int | None = amqp(UINT)

@@ -1,7 +1,7 @@
 """The AMQP 1.0 type system as Python values [1.6].
 
-Plain Python types stand for the AMQP type that is closest to them; every other AMQP type has a thin
-wrapper, so that a decoded value is encoded as the type it came with:
+Plain Python types stand for the AMQP type that is closest to them. Every other AMQP type has a thin wrapper, so that a
+decoded value is encoded with its original type:
 
     null None      boolean bool      long int        double float     string str
     binary bytes   uuid UUID         list list       map dict, Pairs  array Array
@@ -10,8 +10,8 @@ wrapper, so that a decoded value is encoded as the type it came with:
     timestamp Timestamp              decimal32/64/128 Decimal32/64/128 (raw bytes)
     described type Described
 
-Wrappers compare and hash like the value they wrap: a map may be searched with plain strings. The price
-is that a map with two keys that Python holds equal (symbol "a" beside string "a") is refused on input.
+Wrappers compare and hash like the value they wrap: a map may be searched with plain strings. The price is that a map
+with two keys that are equal in Python (symbol "a" beside string "a") is refused on input.
 """
 
 from __future__ import annotations
@@ -37,49 +37,63 @@ class _Bounded(int):
 
 
 class UByte(_Bounded):
+    """An unsigned 8-bit integer."""
+
     __slots__ = ()
     least, most = 0, 2**8 - 1
 
 
 class UShort(_Bounded):
+    """An unsigned 16-bit integer."""
+
     __slots__ = ()
     least, most = 0, 2**16 - 1
 
 
 class UInt(_Bounded):
+    """An unsigned 32-bit integer."""
+
     __slots__ = ()
     least, most = 0, 2**32 - 1
 
 
 class ULong(_Bounded):
+    """An unsigned 64-bit integer."""
+
     __slots__ = ()
     least, most = 0, 2**64 - 1
 
 
 class Byte(_Bounded):
+    """A signed 8-bit integer."""
+
     __slots__ = ()
     least, most = -(2**7), 2**7 - 1
 
 
 class Short(_Bounded):
+    """A signed 16-bit integer."""
+
     __slots__ = ()
     least, most = -(2**15), 2**15 - 1
 
 
 class Int(_Bounded):
+    """A signed 32-bit integer."""
+
     __slots__ = ()
     least, most = -(2**31), 2**31 - 1
 
 
 class Timestamp(_Bounded):
-    """Milliseconds since 1970-01-01 UTC, negative before."""
+    """The milliseconds since 1970-01-01 UTC, negative before."""
 
     __slots__ = ()
     least, most = -(2**63), 2**63 - 1
 
 
 class Float(float):
-    """A 32-bit float; a value that needs more digits is rounded when it is encoded."""
+    """A 32-bit float; encoding rounds a value that needs more digits."""
 
     __slots__ = ()
 
@@ -102,6 +116,7 @@ class Char(str):
     __slots__ = ()
 
     def __new__(cls, value: str) -> Self:
+        """Check the length. Raises ValueError for a text that is not one code point."""
         if len(value) != 1:
             raise ValueError(f"Char holds one code point, not {len(value)}: {value!r}")
         return super().__new__(cls, value)
@@ -111,7 +126,7 @@ class Char(str):
 
 
 class _RawDecimal(bytes):
-    """IEEE 754 decimal, as its encoded bytes: partibus carries decimals and never calculates with them."""
+    """An IEEE 754 decimal as its encoded bytes: partibus carries decimals and never calculates with them."""
 
     __slots__ = ()
     width: ClassVar[int]
@@ -126,16 +141,22 @@ class _RawDecimal(bytes):
 
 
 class Decimal32(_RawDecimal):
+    """A 32-bit decimal."""
+
     __slots__ = ()
     width = 4
 
 
 class Decimal64(_RawDecimal):
+    """A 64-bit decimal."""
+
     __slots__ = ()
     width = 8
 
 
 class Decimal128(_RawDecimal):
+    """A 128-bit decimal."""
+
     __slots__ = ()
     width = 16
 
@@ -162,7 +183,7 @@ class Described:
 
 
 class Pairs:
-    """A map with many keys that are neither text nor bytes, as its pairs in the order of the wire.
+    """A map with many keys that are neither text nor bytes, as its pairs in wire order.
 
     Python seeds the hashes of texts and bytes for each process. The hash of a number, a UUID or a described value is
     known to the peer, which could send a thousand keys with one hash: a `dict` of them takes quadratic time.
@@ -195,9 +216,9 @@ class Pairs:
 class Array:
     """A sequence of values of one constructor [1.6.24].
 
-    `constructor` is the format code of the widest encoding of the element type (0xb3 for symbol, 0x70 for
-    uint); it keeps the type of an empty array. `descriptors` holds, outermost first, the descriptors that
-    all elements share; usually there are none.
+    `constructor` is the format code of the widest encoding of the element type (0xb3 for symbol, 0x70 for uint); it
+    keeps the type of an empty array. `descriptors` holds the descriptors that all elements share, outermost first;
+    usually there are none.
     """
 
     __slots__ = ("constructor", "descriptors", "items")
@@ -209,6 +230,7 @@ class Array:
 
     @classmethod
     def of_symbols(cls, names: Iterable[str]) -> Array:
+        """Return an array of symbols."""
         return cls(0xB3, [Symbol(name) for name in names])
 
     def __eq__(self, other: object) -> bool:
