@@ -1,7 +1,7 @@
-"""What a partition can be asked.
+"""Commands to a partition.
 
-All of it is plain values that can be written down and sent to another broker (D3), as are the answers (`replies`).
-``request`` and ``receiver`` are numbers that the asker chose; answers carry them back.
+They are plain values that can be encoded and sent to another broker (D3), as the replies are (`replies`). The asker
+chooses the numbers ``request`` and ``receiver``; replies carry them back.
 """
 
 from enum import Enum
@@ -16,16 +16,16 @@ LockToken = tuple[int, int]
 
 
 class Outcome(Enum):
-    """How a receiver settles a message that it holds under lock."""
+    """The outcome that a receiver gives to a message under its lock."""
 
     COMPLETE = "complete"
     ABANDON = "abandon"
-    """Back to its place, counted as a delivery."""
+    """Return the message to its place and count a delivery."""
     RELEASE = "release"
-    """Back to its place, not counted: it was prefetched and never looked at."""
+    """Return the message to its place uncounted: it was prefetched and never processed."""
     DEAD_LETTER = "dead-letter"
     DEFER = "defer"
-    """Left alone until somebody asks for it by its sequence number."""
+    """Set the message aside until a receiver asks for its sequence number."""
 
 
 class Enqueue(Struct):
@@ -34,43 +34,55 @@ class Enqueue(Struct):
     request: int
     messages: list[Message]
     first_sequence: int | None = None
-    """Their sequence counters, taken with `TakeNumbers` before; None: the next ones."""
+    """Their sequence counters, taken by an earlier `TakeNumbers`; None: the next ones."""
     origin: tuple[int, list[int]] | None = None
-    """Of forwarded messages (D15): key of the sub-queue that they come from, and the position of each there. Those at
-    or below the highest that came from there before are dropped. A sink whose rows are the ascending rows of one source
-    gives a negative key of its own making."""
+    """The origin of forwarded messages (D15): the key of the source sub-queue and the position of each message there.
+
+    The partition drops messages at or below the highest position from that source. A sink whose rows are the ascending
+    rows
+    of one source gives a negative key of its own making.
+    """
     sink: tuple[int, list[bytes]] | None = None
-    """Of a sink whose rows come in no order (row D5): its key, and a 16-byte id for each message. An id that the sink
-    has stored since its last batch but one was committed is a duplicate, which is dropped."""
+    """The key of a sink whose rows come in no order (row D5), and a 16-byte id for each message.
+
+    An id that the sink has stored since its last batch but one was committed is a duplicate, which the partition drops.
+    """
     via: bool = False
-    """They are for other entities, which they name (`partibus.message.with_destination`), and go there from here."""
+    """Whether the messages name other entities as destinations (`partibus.message.with_destination`), and go on from
+    here.
+    """
     planned: list[Planned] | None = None
-    """Of a topic's: who gets which of the messages; what is scheduled is not in it. Made by the owner of the partition
-    when the command comes in, so it does not travel."""
+    """The fan-out of a topic's messages, without scheduled ones.
+
+    The owner of the partition makes it when the command arrives, so it never travels.
+    """
 
 
 class Arrive(Struct):
-    """Messages of a topic for one of its subscriptions. Not answered."""
+    """Messages of a topic for one of its subscriptions. It has no reply."""
 
     bodies: list[int]
-    """The keys of the messages' bodies, which are stored with the same commit."""
+    """The keys of the messages' bodies, which the same commit stores."""
     messages: list[Message]
     ttl_max_ms: int | None = None
-    """Their time to live ends after that at the latest: the topic says so."""
+    """The longest time to live that the topic allows."""
     unfiltered: list[Unfiltered] = field(default_factory=list)
     express_ms: int = 0
-    """Above 0: of an express topic with this loss bound. Then bodies are not stored, and their keys mean nothing."""
+    """The loss bound of an express topic; 0: not express.
+
+    With it, bodies are not stored and their keys mean nothing.
+    """
 
 
 class TakeNumbers(Struct):
-    """Take sequence counters for messages that a transaction will store later. Answered with `Accepted`."""
+    """Take sequence counters for messages that a transaction stores later. Reply: `Accepted`."""
 
     request: int
     count: int
 
 
 class CancelScheduled(Struct):
-    """Remove scheduled messages by their sequence counters, all or none. Answered with `Done` or `NotFound`."""
+    """Remove scheduled messages by their sequence counters, all or none. Reply: `Done` or `NotFound`."""
 
     request: int
     kind: int
@@ -78,9 +90,9 @@ class CancelScheduled(Struct):
 
 
 class Receive(Struct):
-    """Hand out up to ``count`` more messages to a receiver, now or when they come.
+    """Grant up to ``count`` more messages to a receiver, now or when they arrive.
 
-    Several add up. ``max_bytes`` bounds what this receiver gets before it asks again.
+    Several demands add up. ``max_bytes`` bounds what this receiver gets before it asks again.
     """
 
     kind: int
@@ -88,19 +100,23 @@ class Receive(Struct):
     count: int
     max_bytes: int
     delete: bool = False
-    """Receive-and-delete: removed durably before the hand-out, never locked."""
+    """Receive-and-delete: the messages are removed durably before the grant, and never locked."""
     reserve: bool = False
     """Reserve for a front end's cache (D10): no lock and no count until `LockReserved`."""
     session: int = 0
     """The lock id of a session that the receiver holds: it gets that session's messages."""
     forward: bool = False
-    """For the one who forwards the sub-queue: reserved until `Forwarded`, strictly in order of position. What another
-    one had reserved so goes back first."""
+    """Grant to the forwarder of the sub-queue: reserved until `Forwarded`, strictly in order of position.
+
+    Reservations of an earlier forwarder go back first.
+    """
 
 
 class Forwarded(Struct):
-    """Messages that were reserved to be forwarded are stored elsewhere, and go. With a ``reason`` they can't be, and
-    become transfer dead letters. Answered with `Done`; with request 0 nobody waits."""
+    """Remove reserved messages that are stored at their destination.
+
+    With a ``reason`` they can't be forwarded, and become transfer dead letters. Reply: `Done`; none with request 0.
+    """
 
     request: int
     kind: int
@@ -110,7 +126,7 @@ class Forwarded(Struct):
 
 
 class CancelReceive(Struct):
-    """Forget what a receiver still waits for. Answered, so that a drain knows that nothing more will come."""
+    """Forget a receiver's demand. The reply tells a drain that nothing more will come."""
 
     request: int
     kind: int
@@ -118,7 +134,7 @@ class CancelReceive(Struct):
 
 
 class LockReserved(Struct):
-    """Turn reservations into locks. Answer: `Locked`, without those that lapsed in between."""
+    """Turn reservations into locks. Reply: `Locked`, without reservations that have lapsed."""
 
     request: int
     kind: int
@@ -127,14 +143,14 @@ class LockReserved(Struct):
 
 
 class ReturnReserved(Struct):
-    """Give reservations back to their place."""
+    """Return reservations to their place."""
 
     kind: int
     tokens: list[LockToken]
 
 
 class Settle(Struct):
-    """Apply one outcome to messages under lock. With request 0 nobody waits for the answer."""
+    """Apply one outcome to messages under lock. With request 0 there is no reply."""
 
     request: int
     kind: int
@@ -145,12 +161,14 @@ class Settle(Struct):
     properties: dict[str, object] | None = None
     """Application properties to set."""
     delay_ms: int = 0
-    """Of an abandon: how long the message stays away. 0: as the entity's policy says."""
+    """How long an abandoned message stays away; 0: as the entity's policy says."""
 
 
 class RenewLocks(Struct):
-    """Lock messages for another LockDuration from now on, all or none. Answered with `LocksRenewed`, or with `Settled`
-    whose ``lost`` names the tokens that are not held any more."""
+    """Lock messages for another LockDuration from now on, all or none.
+
+    Reply: `LocksRenewed`, or `Settled` whose ``lost`` names the tokens without a lock.
+    """
 
     request: int
     kind: int
@@ -158,79 +176,89 @@ class RenewLocks(Struct):
 
 
 class ReceiveDeferred(Struct):
-    """Lock deferred messages by their sequence counters, all or none; with ``delete``, remove them. Answered with
-    `DeferredGranted`, `NotFound` (unknown, not deferred, or held by somebody), or `SessionLost`."""
+    """Lock deferred messages by their sequence counters, all or none; with ``delete``, remove them.
+
+    Reply: `DeferredGranted`, `NotFound` (unknown, not deferred, or locked), or `SessionLost`.
+    """
 
     request: int
     kind: int
     sequences: list[int]
     delete: bool = False
     session: int = 0
-    """The lock id of the session that they belong to: needed on an entity that requires sessions."""
+    """The lock id of the messages' session, on an entity that requires sessions."""
 
 
 class Purge(Struct):
-    """Remove the oldest active messages that nobody holds (batch delete). Answered with `Purged`."""
+    """Remove the oldest active messages that are not locked (batch delete). Reply: `Purged`."""
 
     request: int
     kind: int
     count: int
     enqueued_before_ms: int
     session: str | None = None
-    """Only of this session."""
+    """Restricts the removal to one session."""
 
 
 class AcceptSession(Struct):
-    """Lock a session for a receiver (row K4). Answered with `SessionAccepted`, now or when there is one; with
-    `SessionHeld` when the named one is held by somebody else; with `NoSession` when ``wait`` is False and no session
-    has messages."""
+    """Lock a session for a receiver (row K4).
+
+    Reply: `SessionAccepted`, now or when a session is available; `SessionHeld` when another receiver holds the named
+    one;
+    `NoSession` when ``wait`` is False and no session has messages.
+    """
 
     request: int
     receiver: int
-    """Gets the session's messages, and `SessionEnded` when its lock has run out."""
+    """The receiver of the session's messages, and of `SessionEnded` when the lock has expired."""
     session: str | None
-    """None: any that has messages and is held by nobody."""
+    """The session's name; None: any free session with messages."""
     wait: bool = True
     resumes: int = 0
-    """The lock id under which the receiver holds the named session already, as far as it knows: it has lost the owner
-    of the partition, or the way there, and goes on with the next one (D21). Answered with `SessionAccepted`, the lock
-    unchanged, or with `SessionLost`."""
+    """The lock id under which the receiver believes to hold the named session.
+
+    It has lost the partition's owner, or the way there, and goes on with the next one (D21). Reply: `SessionAccepted`
+    with
+    the lock unchanged, or `SessionLost`.
+    """
     held: list[int] = field(default_factory=list)
-    """With ``resumes``: positions of the messages that it was given and has not settled."""
+    """Positions of messages that the receiver was granted and has not settled, with ``resumes``."""
     holder: str = ""
     """The run of the broker that the receiver is connected to, as its owner knows it; empty: the owner's own."""
 
 
 class CancelAccept(Struct):
-    """Wait for a session no longer. ``accept`` is the request that waits; a `SessionAccepted` that has left already
-    must be followed by `ReleaseSession`. Answered with `Done`."""
+    """Cancel a pending `AcceptSession`; ``accept`` is its request. Reply: `Done`.
+
+    If a `SessionAccepted` has left already, the asker must send `ReleaseSession`.
+    """
 
     request: int
     accept: int
 
 
 class RenewSession(Struct):
-    """Hold a session for another LockDuration. Answered with `SessionRenewed` or `SessionLost`."""
+    """Hold a session for another LockDuration. Reply: `SessionRenewed` or `SessionLost`."""
 
     request: int
     session: int
 
 
 class ReleaseSession(Struct):
-    """The holder is gone: the session is free, what was handed out goes back uncounted. Not answered."""
+    """Free a session whose holder is gone. Granted messages go back uncounted. No reply."""
 
     session: int
 
 
 class GetSessionState(Struct):
-    """Answered with `SessionState` or `SessionLost`."""
+    """Read a session's state. Reply: `SessionState` or `SessionLost`."""
 
     request: int
     session: int
 
 
 class SetSessionState(Struct):
-    """None clears it. Answered with `Done`, `Refused` (full) or `SessionLost`."""
+    """Set a session's state; None clears it. Reply: `Done`, `Refused` (full) or `SessionLost`."""
 
     request: int
     session: int
@@ -238,7 +266,7 @@ class SetSessionState(Struct):
 
 
 class ListSessions(Struct):
-    """See `partition.protocol.ports.Store.list_sessions`. Answered with `Sessions`."""
+    """List sessions (`partition.protocol.ports.Store.list_sessions`). Reply: `Sessions`."""
 
     request: int
     skip: int
@@ -247,7 +275,7 @@ class ListSessions(Struct):
 
 
 class Transact(Struct):
-    """Do all or nothing (D16), in this order. Answered with `Transacted` or `TransactionRefused`."""
+    """Carry out commands in order, all or none (D16). Reply: `Transacted` or `TransactionRefused`."""
 
     request: int
     commands: list["Enqueue | Settle"]
@@ -261,13 +289,16 @@ class Peek(Struct):
     from_sequence: int
     count: int
     session: str | None = None
-    """Only entries of this session."""
+    """Restricts the peek to one session."""
 
 
 class ReadRange(Struct):
-    """Read entries by position, packed, as `partition.protocol.ports.Store.read_range` says: for readers of whole
-    partitions. A ``to_pos`` above the sub-queue's end is taken for that end, so an empty answer's ``next_pos`` may be
-    below it. Answered with `RangeRead`, or with `CursorLost` when there is no such cursor."""
+    """Read entries by position, packed (`partition.protocol.ports.Store.read_range`), for readers of whole partitions.
+
+    A ``to_pos`` above the sub-queue's end counts as that end, so the ``next_pos`` of an empty answer may be below it.
+    Reply:
+    `RangeRead`, or `CursorLost` when the cursor does not exist.
+    """
 
     request: int
     kind: int
@@ -276,11 +307,11 @@ class ReadRange(Struct):
     max_bytes: int
     finished: bool = False
     cursor: str | None = None
-    """The answer says from which position on this cursor's messages are all there."""
+    """The cursor for whose messages the reply tells from which position on they are complete."""
 
 
 class ReadFates(Struct):
-    """Read the log of fates. Answered with `FatesRead`, or `CursorLost`."""
+    """Read the log of dispositions. Reply: `FatesRead` or `CursorLost`."""
 
     request: int
     kind: int
@@ -294,36 +325,44 @@ LATEST = -1
 
 
 class OpenCursor(Struct):
-    """Make a named reader, or find it again (D14). While a cursor stands below a message, the message stays readable
-    after it has left its sub-queue.
+    """Make a named reader, or find it again (D14).
 
-    An exclusive cursor locks its sub-queue for its reader: nobody else is handed a message until the lease ends, and
-    its `AdvanceCursor` completes what it has passed. Taking it ends the locks that there are (``revoke``), or stops
-    hand-outs and is answered with `CursorBusy` until those have been settled or have run out.
+    While a cursor stands below a message, the message stays readable after it has left its sub-queue.
 
-    Answered with `CursorOpened`, `CursorHeld`, `CursorBusy`, `CursorRefused` (there may be no such cursor) or, when a
-    lease is to be renewed that has ended, `CursorLost`."""
+    An exclusive cursor locks its sub-queue for its reader. Until the lease ends, other receivers get no messages, and
+    the
+    reader's `AdvanceCursor` completes what it passes. Taking the lease ends existing locks (``revoke``); without it the
+    partition stops granting and replies `CursorBusy` until the locks are settled or have expired.
+
+    Reply: `CursorOpened`, `CursorHeld`, `CursorBusy`, `CursorRefused` (the cursor is not allowed), or `CursorLost` when
+    the
+    lease to renew has ended.
+    """
 
     request: int
     kind: int
     name: str
     start: int = EARLIEST
-    """Of a new cursor: `EARLIEST`, `LATEST`, or a position. One that exists stays where it is."""
+    """The start of a new cursor: `EARLIEST`, `LATEST`, or a position. An existing cursor stays where it is."""
     fates: bool = False
-    """It reads the log of fates, too, which is kept from now on."""
+    """Whether it also reads the log of dispositions, which is kept from now on."""
     bound_bytes: int = 1 << 30
-    """Of finished messages; 0: none are kept for it, which is what a reader needs that only consumes."""
+    """The most bytes of finished messages kept for it; 0: none, for a reader that only consumes."""
     lease_ms: int = 0
-    """Above 0: exclusive, for so long; asking again with the epoch renews it."""
+    """The length of an exclusive lease; 0: not exclusive. Asking again with the epoch renews the lease."""
     epoch: int = 0
-    """Of the lease that is renewed; 0: a new one. The name's own earlier lease gives way to a new one."""
+    """The epoch of the lease to renew; 0: a new lease. The cursor's own earlier lease gives way to a new one."""
     revoke: bool = False
 
 
 class AdvanceCursor(Struct):
-    """The reader has everything below these positions. Lower ones than it had are passed over, so that asking twice, or
-    late, changes nothing. An exclusive cursor completes what it passes, if it was readable when it was granted or came
-    later. Answered with `CursorOpened`, when that is durable, or `CursorLost`."""
+    """Record that the reader has everything below these positions.
+
+    Positions below the recorded ones are ignored, so a repeated or late command changes nothing. An exclusive cursor
+    completes what it passes, if that was readable when the lease was granted or came later. Reply: `CursorOpened` when
+    that
+    is durable, or `CursorLost`.
+    """
 
     request: int
     kind: int
@@ -331,21 +370,24 @@ class AdvanceCursor(Struct):
     position: int
     fate_position: int = -1
     epoch: int = 0
-    """Needed of an exclusive one."""
+    """The epoch of an exclusive lease."""
     only: list[int] = field(default_factory=list)
-    """Of an exclusive one: it stays where it is, and what is active at these positions, which rise, is completed and
-    nothing else."""
+    """Ascending positions whose active messages an exclusive cursor completes, and nothing else; the cursor stays in
+    place.
+    """
 
 
 class CloseCursor(Struct):
-    """End its exclusive lease; with ``drop``, remove it and what was kept for it alone. Answered with `Done`, also when
-    there is none, or `CursorLost` when somebody else holds the lease."""
+    """End an exclusive lease; with ``drop``, remove the cursor and the messages kept for it alone.
+
+    Reply: `Done`, also when the cursor does not exist, or `CursorLost` when another reader holds the lease.
+    """
 
     request: int
     kind: int
     name: str
     epoch: int = 0
-    """0 with ``drop``: whoever holds it."""
+    """The epoch of the lease; 0 with ``drop``: whatever the lease is."""
     drop: bool = False
 
 
@@ -353,13 +395,15 @@ SINK_ENDS = (1 << 63) - 1
 
 
 class CommitSink(Struct):
-    """A sink's batch is committed, so that earlier ones can't come again: their ids are forgotten (row D5). Answered
-    with `Done`. Batches rise; one that is not above the last changes nothing."""
+    """Commit a sink's batch, so that earlier ones can't come again and their ids are forgotten (row D5).
+
+    Reply: `Done`. Batch numbers rise; a batch at or below the last one changes nothing.
+    """
 
     request: int
     sink: int
     batch: int
-    """`SINK_ENDS`: nothing of the sink comes again, and all of its ids are forgotten."""
+    """The batch; `SINK_ENDS`: nothing of the sink comes again, and all of its ids are forgotten."""
 
 
 class Inspect(Struct):
@@ -367,11 +411,11 @@ class Inspect(Struct):
 
     request: int
     count_scheduled: bool = False
-    """Also how many messages wait for their time, which only the store knows."""
+    """Whether to count scheduled messages too, which only the store can."""
 
 
 class Tick(Struct):
-    """Time has passed: let run out what is due."""
+    """Expire what is due: time has passed."""
 
 
 Command = (

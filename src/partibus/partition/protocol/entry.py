@@ -2,7 +2,7 @@
 
 
 class Entry:
-    """Slots instead of a dataclass: one is made for every message that passes (hot path budget)."""
+    """An entry. A class with slots, since one is made for every message (hot path budget)."""
 
     __slots__ = (
         "body",
@@ -37,15 +37,16 @@ class Entry:
         self.delivery_count = delivery_count
         self.session = session
         self.due_ms = due_ms
-        """What the row has as ``due_ms``: of a scheduled or delayed entry when it becomes active."""
+        """The row's ``due_ms``: when a scheduled or delayed entry becomes active, or when another one expires."""
         self.size_bytes = size_bytes
         self.data = data
-        """The stored form of the message; None when it was let go and has to be read again before a delivery."""
+        """The stored form of the message; None after it was dropped from memory, until it is read again for a delivery.
+        """
         self.state = state
-        """An `partition.protocol.ports.EntryState`."""
+        """A value of `partition.protocol.ports.EntryState`."""
 
     def without_body(self) -> "Entry":
-        """A copy to remember while the one with the body is on its way to the receiver."""
+        """Return a copy without the body, to remember while the entry with the body is on its way to the receiver."""
         return Entry(
             self.pos,
             self.body,

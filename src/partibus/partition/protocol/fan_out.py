@@ -1,7 +1,7 @@
-"""What the partition of a topic has to know of its subscriptions (D17).
+"""The interface through which the partition of a topic knows its subscriptions (D17).
 
 Each subscription has a partition row of its own beside the topic's, in the same store, so that all copies of a message
-are one commit. Who evaluates the rules is not known here.
+are one commit. The evaluation of rules is elsewhere.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from partibus.partition.protocol.options import PartitionOptions
 
 
 class Unfiltered(NamedTuple):
-    """A message that a subscription's filter or action failed on, and that it wants as a dead letter."""
+    """A message on which a subscription's filter or action failed, and which the subscription dead-letters."""
 
     row: int
     message: Message
@@ -23,25 +23,27 @@ class Unfiltered(NamedTuple):
 
 
 class Plan(Struct):
-    """Who gets what of some messages."""
+    """The fan-out of some messages."""
 
     shares: dict[int, list[Message]]
-    """Row of the subscription -> its messages in order. A message as it was published is the same object that went
-    in; a copy that an action changed is another one."""
+    """The messages of each subscription in order, by its row.
+
+    An unchanged message is the same object that was published; a copy that an action changed is another one.
+    """
     unfiltered: list[Unfiltered] = field(default_factory=list)
 
 
 class Planned(NamedTuple):
-    """A plan and what it was made of."""
+    """A plan and its input."""
 
     indexes: Sequence[int]
-    """Of the messages, in the command that brought them."""
+    """The messages' indexes in the command that brought them."""
     messages: Sequence[Message]
     plan: Plan
 
 
 class FanOut(Protocol):
-    """The subscriptions of one partition of a topic, as they are now."""
+    """The current subscriptions of one partition of a topic."""
 
     @property
     def rows(self) -> Sequence[int]:
@@ -49,11 +51,11 @@ class FanOut(Protocol):
         ...
 
     def options_of(self, row: int) -> PartitionOptions:
-        """Of one of these rows; the same object until the subscription is updated."""
+        """Return the options of a subscription's row: the same object until the subscription is updated."""
         ...
 
     def plan(self, messages: Sequence[Message], now_ms: int) -> Plan:
-        """Who gets these messages. Never raises: what a filter fails on is its subscription's to know."""
+        """Plan the fan-out of messages. Never raises: a filter that fails concerns its subscription alone."""
         ...
 
 
@@ -61,5 +63,5 @@ class Subscribers(Protocol):
     """Finds the subscriptions of topics."""
 
     def fan_out(self, row: int) -> FanOut | None:
-        """Of the partition of a topic; None when the topic is gone."""
+        """Return the fan-out of a topic's partition; None when the topic was deleted."""
         ...

@@ -1,9 +1,10 @@
-"""Generations of a store: stretches of its history in which each number is given out once.
+"""Generations of a store: periods of its history in which each number is given out once.
 
-A store that is put back from a copy gives numbers out again. Another store that keeps the highest position it has got
-from there (`partition.core.forwarding`), and a reader that keeps how far it has read, would take new messages for
-known ones. So a store that goes back in time begins a generation, with an id of its own and numbers far above those of
-the generation before:
+A store that is restored from a copy gives numbers out again. Another store that keeps the highest position received
+from
+it (`partition.core.forwarding`), and a reader that keeps its position, would take new messages for known ones. So a
+store
+that goes back in time begins a generation, with an id of its own and numbers far above those of the generation before:
 
 ```text
  numbers of a partition   1 ....... 204          2,000,000,000 ....        3,700,000,000 ....
@@ -11,8 +12,8 @@ the generation before:
                           as far as the copy     since the first restore   since the second one
 ```
 
-A position belongs to the generation whose numbers it is of, and a position with its generation names one message for
-ever. Two restores of one copy have the generations of that copy in common, and nothing since.
+A position belongs to the generation of its number. A position with its generation names one message for ever. Two
+restores of one copy share the generations of that copy, and none since.
 """
 
 from bisect import bisect_right
@@ -28,12 +29,12 @@ _SOURCE_BITS = PARTITION_ROW_MAX.bit_length() + KIND_BITS
 
 
 class Generation(NamedTuple):
-    """One of the generations of a store."""
+    """One generation of a store."""
 
     first: int
-    """No partition has given out a lower number in it."""
+    """The lower bound of numbers that partitions give out in it."""
     id: int
-    """0: it began before stores knew of generations."""
+    """Its id; 0: it began before stores knew of generations."""
 
 
 class LeftOff(NamedTuple):
@@ -41,14 +42,16 @@ class LeftOff(NamedTuple):
 
     next_sequence: int
     next_number: int
-    """As of the generation before: the first that were not given out."""
+    """The first number of the generation before that was not given out."""
     first: int
-    """Of the generation that began."""
+    """The first number of the new generation."""
 
 
 def passed_over(rows: Sequence[LeftOff], *, active: bool) -> list[tuple[int, int]]:
-    """Return the positions that a sub-queue has passed over, as (first, end) pairs that ascend. ``active``: the active
-    sub-queue, whose positions are sequence counters."""
+    """Return the positions that a sub-queue has passed over, as ascending (first, end) pairs.
+
+    ``active``: the active sub-queue, whose positions are sequence counters.
+    """
     return [(row.next_sequence if active else row.next_number, row.first) for row in rows]
 
 
@@ -59,21 +62,25 @@ def count_positions(passed: Sequence[tuple[int, int]], from_pos: int, to_pos: in
 
 
 def generation_of(generations: Sequence[Generation], pos: int) -> Generation:
-    """The generation that a position belongs to."""
+    """Return the generation that a position belongs to."""
     if len(generations) == 1:
         return generations[0]
     return generations[max(0, bisect_right(generations, pos, key=lambda generation: generation.first) - 1)]
 
 
 def origin_key(subqueue: int, generation: Generation) -> int:
-    """The key by which a partition that messages are forwarded to knows where they come from: a sub-queue and the
-    generation of its positions. Positions of generation 0 have the sub-queue's own key."""
+    """Return the key by which a destination knows a source: a sub-queue with the generation of its positions.
+
+    Positions of generation 0 have the sub-queue's own key.
+    """
     return generation.id << _SOURCE_BITS | subqueue
 
 
 def left_off(generations: Sequence[Generation], stored: Sequence[LeftOff]) -> tuple[LeftOff, ...]:
-    """The numbers that a partition has passed over, one row for each generation but the first. ``stored``: the rows
-    that the store has of it; of a generation that began before the partition was written there is none."""
+    """Return the numbers that a partition has passed over, one row for each generation but the first.
+
+    ``stored`` are the store's rows for it; it has none of generations that began before the partition was written.
+    """
     known = {row.first: row for row in stored}
     return tuple(
         known.get(generation.first) or LeftOff(before.first, before.first, generation.first)

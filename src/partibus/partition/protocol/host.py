@@ -1,6 +1,6 @@
-"""What a runtime lives on: a loop, threads that do what blocks, and a way to be called later.
+"""The environment of a runtime: an event loop, threads for blocking jobs, and timers.
 
-`partibus.node.host` is the one in production, `partibus.testing.simulated_host` the one that a seed decides.
+`partibus.node.host` is the one in production, `partibus.testing.simulated_host` one that a seed drives.
 """
 
 from collections.abc import Callable
@@ -8,28 +8,28 @@ from typing import Any, Protocol
 
 
 class Timer(Protocol):
-    """What `Host.call_later` gives."""
+    """A timer of `Host.call_later`."""
 
     def cancel(self) -> None:
-        """Idempotent."""
+        """Cancel the call. Idempotent."""
         ...
 
 
 class Host(Protocol):
-    """The loop and the threads that a runtime lives on."""
+    """The event loop and the threads of a runtime."""
 
     def write(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run a blocking job off the loop; ``done`` gets its result, or the exception it raised, on the loop."""
         ...
 
     def read(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Like `write`, beside it."""
+        """Run a blocking read as `write` does, beside writes."""
         ...
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Call when what is being handled now has been."""
+        """Call after the current event has been handled."""
         ...
 
     def call_later(self, delay_ms: float, call: Callable[[], None]) -> Timer:
-        """Call after a time."""
+        """Call after a delay."""
         ...

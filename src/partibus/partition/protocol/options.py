@@ -1,4 +1,4 @@
-"""What a partition has to know of its entity."""
+"""Options of a partition, which it takes from its entity."""
 
 from msgspec import Struct, field
 
@@ -6,26 +6,28 @@ from partibus.limits import PartitionLimits
 
 
 class PartitionOptions(Struct, frozen=True):
-    """Times in ms."""
+    """The options of one partition. Times are in ms."""
 
     lock_duration_ms: int = 60_000
     max_delivery_count: int = 10
     default_ttl_ms: int | None = None
     size_bytes_max: int | None = None
-    """Stored bytes past which a send is refused."""
+    """Stored bytes from which on sends are refused."""
     dead_letter_on_expiration: bool = False
     requires_session: bool = False
     topic: bool = False
-    """What is stored goes to subscriptions (`partition.protocol.fan_out`)."""
+    """Whether its messages go to subscriptions (`partition.protocol.fan_out`)."""
     forwards: int = 0
-    """Bit ``1 << kind`` is set for each sub-queue whose messages go on to another entity."""
+    """Bit ``1 << kind`` is set for each sub-queue that forwards."""
     duplicate_window_ms: int | None = None
-    """None: duplicates are not detected."""
+    """The window of duplicate detection; None: off."""
     redelivery_delay_ms: int = 0
-    """How long a message stays away after its first abandon; twice as long after each further one. 0: not at all."""
+    """How long a message stays away after its first abandon, doubled with each further one; 0: not at all."""
     redelivery_delay_max_ms: int = 0
     reservation_ms: int = 5_000
     express_ms: int = 0
-    """Messages that nobody forces are acknowledged from memory, and durable when they are so old (D18). 0: they are
-    durable when they are acknowledged. A subscription's are what its topic says."""
+    """The loss bound of an express entity (D18); 0: messages are durable when they are acknowledged.
+
+    Messages within the bound are acknowledged from memory, unless they are forced. A subscription follows its topic.
+    """
     limits: PartitionLimits = field(default_factory=PartitionLimits)

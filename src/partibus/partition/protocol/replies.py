@@ -1,6 +1,6 @@
-"""What a partition answers.
+"""Replies of a partition.
 
-Plain values, as the commands are. ``request`` and ``receiver`` are the numbers of the command that is answered.
+They are plain values, as the commands are. ``request`` and ``receiver`` are the numbers of the command.
 """
 
 from msgspec import Struct, field
@@ -12,13 +12,15 @@ from partibus.partition.protocol.ports import EntryRow, FateRow
 
 
 class Accepted(Struct):
-    """The messages have the sequence counters ``first_sequence``, ``first_sequence + 1``, and so on. A duplicate that
-    was dropped has taken a number, too."""
+    """The messages have the sequence counters from ``first_sequence`` on.
+
+    A dropped duplicate has taken a number, too.
+    """
 
     request: int
     first_sequence: int
     duplicates: int = 0
-    """Of a sink, and of what is forwarded: so many had come before. The request is carried out all the same."""
+    """The number of known messages of a sink or of a forwarder. The request is carried out all the same."""
 
 
 class Refused(Struct):
@@ -28,11 +30,11 @@ class Refused(Struct):
     size_bytes: int
     size_bytes_max: int
     numbers: bool = False
-    """The partition has given out so many of its numbers, not stored so many bytes."""
+    """Whether the partition has run out of numbers, not of bytes."""
 
 
 class Granted(Struct):
-    """Entries for a receiver. ``lock_id`` is 0 where they were deleted, the reservation's id where reserved."""
+    """Entries for a receiver. ``lock_id`` is 0 for deleted entries, and the reservation's id for reserved ones."""
 
     receiver: int
     kind: int
@@ -40,11 +42,11 @@ class Granted(Struct):
     until_ms: int
     entries: list[Entry]
     ended: bool
-    """The receiver waits for nothing any more: its count or its bytes are used up."""
+    """Whether the receiver's demand has ended: its count or its bytes are used up."""
 
 
 class Locked(Struct):
-    """What became of a `LockReserved`: the entries that had not lapsed. ``lock_id`` is 0 where they were deleted."""
+    """The entries of a `LockReserved` that had not lapsed. ``lock_id`` is 0 where they were deleted."""
 
     request: int
     kind: int
@@ -54,14 +56,14 @@ class Locked(Struct):
 
 
 class Cancelled(Struct):
-    """Nothing more will be granted; ``count`` had been waited for."""
+    """The receiver's demand has ended; ``count`` messages of it were open."""
 
     request: int
     count: int
 
 
 class Settled(Struct):
-    """All tokens were settled but those at the indexes in ``lost``: their lock had ended."""
+    """All tokens were settled except those at the indexes in ``lost``, whose locks had ended."""
 
     request: int
     lost: list[int]
@@ -74,21 +76,21 @@ class Done(Struct):
 
 
 class NotFound(Struct):
-    """Nothing was done: these sequence counters name no message that the request could be about."""
+    """Nothing was done: no message that the request could be about has these sequence counters."""
 
     request: int
     sequences: list[int]
 
 
 class LocksRenewed(Struct):
-    """Deadlines in the order of the tokens."""
+    """The new deadlines in the order of the tokens."""
 
     request: int
     until_ms: list[int]
 
 
 class DeferredGranted(Struct):
-    """Deferred messages in the order asked for; ``lock_id`` is 0 where they were deleted."""
+    """Deferred messages in the order of the request; ``lock_id`` is 0 where they were deleted."""
 
     request: int
     lock_id: int
@@ -97,7 +99,7 @@ class DeferredGranted(Struct):
 
 
 class Purged(Struct):
-    """So many messages were removed; fewer than asked for does not say that none is left."""
+    """The number of removed messages. Fewer than requested does not mean that none is left."""
 
     request: int
     count: int
@@ -111,44 +113,46 @@ class SessionAccepted(Struct):
     lock_id: int
     until_ms: int
     is_stored: bool = False
-    """The lock outlives the owner of the partition: who loses that asks the next one (`AcceptSession.resumes`)."""
+    """Whether the lock outlives the partition's owner. If so, a holder that loses the owner asks the next one
+    (`AcceptSession.resumes`).
+    """
 
 
 class SessionHeld(Struct):
-    """Somebody else holds the session until then."""
+    """Another receiver holds the session until ``until_ms``."""
 
     request: int
     until_ms: int
 
 
 class NoSession(Struct):
-    """No session has messages and is free."""
+    """No free session has messages."""
 
     request: int
 
 
 class SessionRenewed(Struct):
-    """The session's lock, and that of every message handed out under it, ends then."""
+    """The new deadline of the session's lock, and of every message granted under it."""
 
     request: int
     until_ms: int
 
 
 class SessionLost(Struct):
-    """The session's lock has ended; nothing was done."""
+    """Nothing was done: the session's lock has ended."""
 
     request: int
 
 
 class SessionEnded(Struct):
-    """Told to the receiver that held a session: its lock ran out."""
+    """Tells the holder of a session that its lock has expired."""
 
     receiver: int
     lock_id: int
 
 
 class SessionState(Struct):
-    """What the session's holders last set."""
+    """The state that the session's holders set last."""
 
     request: int
     state: bytes | None
@@ -173,11 +177,11 @@ class TransactionRefused(Struct):
     request: int
     index: int
     because: "Settled | Refused"
-    """What that command alone would have been answered."""
+    """The reply that this command alone would have got."""
 
 
 class Rows(Struct):
-    """What a peek or browse found."""
+    """The entries that a peek or browse found."""
 
     request: int
     rows: list[EntryRow]
@@ -191,30 +195,30 @@ class RangeRead(Struct):
     next_pos: int
     data: bytes
     complete_from: int = 0
-    """Of the cursor that was named: below it, finished messages may be missing."""
+    """The position below which finished messages of the named cursor may be missing."""
 
 
 class FatesRead(Struct):
-    """A part of the log of fates; an empty one says that this is its end now."""
+    """A part of the log of dispositions; an empty one marks its current end."""
 
     request: int
     rows: list[FateRow]
 
 
 class CursorOpened(Struct):
-    """Where a cursor stands."""
+    """The position of a cursor."""
 
     request: int
     epoch: int
-    """Of its exclusive lease; 0: it has none."""
+    """The epoch of its exclusive lease; 0: it has none."""
     until_ms: int
     position: int
     fate_position: int
     complete_from: int
     end_pos: int
-    """Above every position given so far in the sub-queue."""
+    """A position above every one in the sub-queue."""
     made: bool = False
-    """There was no such cursor before."""
+    """Whether the cursor is new."""
 
 
 class CursorHeld(Struct):
@@ -224,11 +228,11 @@ class CursorHeld(Struct):
     name: str
     until_ms: int
     paused: bool = False
-    """It does not yet: hand-outs are stopped until then, for locks to come to an end."""
+    """Whether that cursor still waits for locks to end; grants are stopped meanwhile."""
 
 
 class CursorBusy(Struct):
-    """Messages are under lock. Nobody is handed more for a while: ask again soon, at ``until_ms`` at the latest."""
+    """Messages are under lock, and grants are stopped for a while. Ask again soon, at ``until_ms`` at the latest."""
 
     request: int
     locked: int
@@ -236,23 +240,26 @@ class CursorBusy(Struct):
 
 
 class CursorRefused(Struct):
-    """The cursor can't be opened so as it was asked for, however often it is."""
+    """The cursor can't be opened like this, however often it is requested."""
 
     request: int
     forwards: bool
-    """It was to read alone what goes on to another entity, where some of it may be stored already. Otherwise the
-    sub-queue has as many cursors as it may."""
+    """Whether the reason is exclusive reading of a sub-queue that forwards, whose messages may be stored elsewhere
+    already.
+
+    Otherwise the sub-queue has as many cursors as it may.
+    """
 
 
 class CursorLost(Struct):
-    """Nothing was done: there is no such cursor, or its lease has ended."""
+    """Nothing was done: the cursor does not exist, or its lease has ended."""
 
     request: int
     reason: str
 
 
 class ReceiveRefused(Struct):
-    """Told to a receiver, waiting or new: a cursor reads the sub-queue exclusively. It waits for nothing any more."""
+    """Tells a receiver, waiting or new, that a cursor reads the sub-queue exclusively. Its demand has ended."""
 
     receiver: int
     kind: int
@@ -261,7 +268,7 @@ class ReceiveRefused(Struct):
 
 
 class CursorInfo(Struct):
-    """What an `Inspected` says of a cursor."""
+    """A cursor in the reply `Inspected`."""
 
     kind: int
     name: str
@@ -283,30 +290,32 @@ class SubqueueInfo(Struct):
 
 
 class Inspected(Struct):
-    """Counts by sub-queue kind. Positions of the active sub-queue are below ``end_pos``; a dead-letter sub-queue's are
-    below ``end_number``."""
+    """Counts by sub-queue kind.
+
+    Positions of the active sub-queue are below ``end_pos``, those of a dead-letter sub-queue below ``end_number``.
+    """
 
     request: int
     end_pos: int
     end_number: int
     subqueues: dict[int, SubqueueInfo]
     has_scheduled: bool = False
-    """Messages wait for their time."""
+    """Whether scheduled messages wait."""
     activated_ms: int = 0
-    """When a scheduled message became active last, since the partition was loaded; 0: none did."""
+    """When a scheduled message last became active since the partition was loaded; 0: never."""
     scheduled: int = 0
-    """How many messages wait for their time, if that was asked for."""
+    """The number of scheduled messages, if the request asked for it."""
     subscriptions_bytes: int = 0
-    """Of a topic: what its subscriptions hold of this partition's messages."""
+    """The bytes of this partition's messages that the subscriptions of a topic hold."""
     cursors: list[CursorInfo] = field(default_factory=list)
     retained: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By sub-queue kind: finished messages that are kept for cursors, and their bytes."""
+    """Finished messages kept for cursors, and their bytes, by sub-queue kind."""
     left_off: list[LeftOff] = field(default_factory=list)
     """The numbers that were passed over when generations of the store began."""
 
 
 class Failed(Struct):
-    """The store could not do it. ``executed`` is False when surely nothing happened, None when nobody can tell."""
+    """The store failed. ``executed`` is False when surely nothing happened, and None when the outcome is unknown."""
 
     request: int
     executed: bool | None
@@ -351,10 +360,10 @@ Reply = (
 
 
 def request_of(command: "Command | Reply") -> int:
-    """The number by which somebody waits for the answer to a command, or gets this one; 0: nobody does."""
+    """Return the number that ties a command to its reply; 0: there is no reply."""
     return getattr(command, "request", 0)
 
 
 def refused(command: Command, message: str) -> Failed:
-    """The answer to a command of which surely nothing was done."""
+    """Make the reply to a command of which surely nothing was done."""
     return Failed(request_of(command), False, False, message)
