@@ -1,7 +1,7 @@
-"""What a partition needs of a messaging store: rows to commit, rows to load.
+"""The port of a messaging store: rows to commit, rows to load.
 
-A store is the unit of durability, commit and ownership (D1, D11). Its calls block; the runtime makes commits from one
-writer thread per store at a time and reads from others, so a store must allow one commit and several reads at once.
+A store is the unit of durability, commit and ownership (D1, D11). Its calls block. The runtime makes commits from one
+writer thread per store at a time and reads from other threads, so a store allows one commit and several reads at once.
 Reads see committed rows only.
 
 Rows to write travel as flat lists of columns, ready to be bound to a multi-row statement: one list per table and commit
@@ -17,11 +17,11 @@ from partibus.partition.protocol.generations import Generation, LeftOff, left_of
 
 
 class EntryState(IntEnum):
-    """State column of an entry. A lock is not a state: it is a lock batch that covers the entry until its deadline."""
+    """The state of an entry. A lock is no state: it is a lock batch that covers the entry until its deadline."""
 
     ACTIVE = 0
     DEFERRED = 1
-    """Left alone until somebody asks for it by its sequence number."""
+    """Set aside until a receiver asks for its sequence number."""
     SCHEDULED = 2
     """Becomes a new entry at the end of its sub-queue when it is due."""
     DELAYED = 3
@@ -29,7 +29,7 @@ class EntryState(IntEnum):
 
 
 class Fate(IntEnum):
-    """How a message left its sub-queue, as the rows that cursors keep of it say (D14)."""
+    """The disposition of a message that has left its sub-queue, in the rows that cursors keep (D14)."""
 
     COMPLETED = 0
     RECEIVED_AND_DELETED = 1
@@ -39,35 +39,39 @@ class Fate(IntEnum):
     PURGED = 4
     FORWARDED = 5
     CONSUMED = 6
-    """By the commit of an exclusive cursor."""
+    """Completed by the commit of an exclusive cursor."""
     LOST = 7
-    """Its body was not to be found in the store."""
+    """Removed since the store had lost its body."""
 
 
 FINISHED = 16
-"""Added to a `Fate`, the state of an entry that has left its sub-queue and stays readable, since a cursor has not
-passed it yet. Nobody but `Store.read_range` and `Store.scan` sees such entries: not a page, a peek, a session or a
-count."""
+"""Added to a `Fate`, the state of an entry that has left its sub-queue and stays readable for a cursor.
+
+Only `Store.read_range` and `Store.scan` see such entries: not a page, a peek, a session or a count.
+"""
 
 
 class EntryRow(NamedTuple):
-    """One stored entry with its message, as a page, a peek or a browse answers it."""
+    """One stored entry with its message, the result of a page, a peek or a browse."""
 
     pos: int
-    """Arrival position in the sub-queue; equal to ``sequence`` in the active sub-queue, an own count elsewhere."""
+    """The arrival position in the sub-queue. It equals ``sequence`` in the active sub-queue and is a count of its own
+    elsewhere.
+    """
     body: int
-    """Key of the body row."""
+    """The key of the body row."""
     sequence: int
-    """Counter part of the sequence number (lower 48 bits)."""
+    """The counter part of the sequence number (lower 48 bits)."""
     enqueued_ms: int
     state: int
     delivery_count: int
     """Unsuccessful deliveries so far; one less than the truth while a lock batch covers the entry (D12)."""
     session: str | None
-    """Only of an entity that requires sessions: elsewhere a session id is one of the message's properties."""
+    """The session id on an entity that requires sessions; elsewhere it is only one of the message's properties."""
     due_ms: int | None
     """When an active or deferred entry expires, or a scheduled or delayed one becomes active; wall clock, ms since
-    1970."""
+    1970.
+    """
     data: bytes
     """The stored form of the message (`partibus.message`); empty where a load did not ask for it."""
 
@@ -75,8 +79,9 @@ class EntryRow(NamedTuple):
 class LockBatchRow(NamedTuple):
     """One delivery batch under lock (D12): bit i of ``bitmap`` (little-endian bytes) stands for ``first_pos + i``.
 
-    A settled entry has no row any more, so a set bit without an entry means nothing. When two batches cover a position
-    the one with the later deadline holds.
+    A settled entry has no row, so a set bit without an entry means nothing. Of two batches that cover a position, the
+    one with
+    the later deadline holds.
     """
 
     subqueue: int
@@ -87,11 +92,11 @@ class LockBatchRow(NamedTuple):
 
 
 class DueRows(NamedTuple):
-    """Entries whose time has come."""
+    """Entries that are due."""
 
     rows: list[EntryRow]
     next_due_ms: int | None
-    """When the next entry of that sub-queue and state is due, these left out; None: there is none."""
+    """When the next other entry of that sub-queue and state is due; None: there is none."""
 
 
 class SubqueueCounts(NamedTuple):
@@ -107,25 +112,24 @@ class CursorRow(NamedTuple):
     subqueue: int
     name: str
     position: int
-    """Its reader has everything below."""
+    """The position below which its reader has everything."""
     fate_position: int
-    """Of the log of fates, likewise; -1: it does not read fates."""
+    """The same position in the log of dispositions; -1: it does not read the log."""
     complete_from: int
-    """Finished messages below may be missing: the bound on what is retained was reached."""
+    """The position below which finished messages may be missing, because the bound on retained ones was reached."""
     bound_bytes: int
-    """What finished messages may take up in this sub-queue, as the reader asked; of several cursors the largest
-    holds."""
+    """The bound on finished messages in this sub-queue, as its reader asked; the largest of several cursors holds."""
     created_ms: int
     moved_ms: int
     """When `position` or `fate_position` last rose."""
     epoch: int
     """Rises with each grant of exclusive reading."""
     until_ms: int
-    """End of the exclusive lease; 0: the cursor is not exclusive now."""
+    """The end of the exclusive lease; 0: the cursor is not exclusive now."""
 
 
 class FateRow(NamedTuple):
-    """One line of the log of fates: a message that has left a sub-queue which a cursor watches."""
+    """One line of the log of dispositions: a message that has left a sub-queue with a cursor."""
 
     number: int
     """Rises in the order in which messages leave; has gaps."""
@@ -137,7 +141,7 @@ class FateRow(NamedTuple):
 
 
 class SessionLockRow(NamedTuple):
-    """Who holds a session (D21)."""
+    """The holder of a session (D21)."""
 
     session: str
     lock_id: int
@@ -147,26 +151,29 @@ class SessionLockRow(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Durable state of one partition, as much of it as is needed to go on: counters, counts, and what is under lock.
+    """The durable state of one partition that is needed to go on: counters, counts, and messages under lock.
 
-    Everything else stays in the store and is paged in on demand, so the size of a snapshot follows what was in use and
-    not the backlog.
+    Everything else stays in the store and is paged in on demand, so the size of a snapshot follows what was in use, not
+    the
+    backlog.
     """
 
     next_sequence: int
     next_number: int
     session_state_bytes: int
-    """Of all session states of the partition."""
+    """The bytes of all session states of the partition."""
     counts: dict[int, SubqueueCounts]
-    """By sub-queue key."""
+    """Counts by sub-queue key."""
     lock_batches: list[LockBatchRow]
     locked_entries: list[tuple[int, EntryRow, int]]
     """(sub-queue key, entry without data, bytes of its data) of every entry that a lock batch covers."""
     next_due: dict[tuple[int, int], int]
-    """(sub-queue key, state) -> when the first entry in that state is due, where one ever is."""
+    """(sub-queue key, state) -> when the first entry in that state is due, where one is."""
     inbound_marks: dict[int, int]
-    """Key of a sub-queue that forwards to the partition -> the highest position there that has come (D15). A negative
-    key is a sink's: see `partition.protocol.commands.Enqueue`."""
+    """Key of a sub-queue that forwards to the partition -> the highest position received from there (D15).
+
+    A negative key is a sink's: see `partition.protocol.commands.Enqueue`.
+    """
     cursors: Sequence[CursorRow] = ()
     retained: Mapping[int, SubqueueCounts] = {}
     """By sub-queue key: finished messages that cursors have not passed yet. They are not in `counts`."""
@@ -174,11 +181,11 @@ class Snapshot(NamedTuple):
     """Sink -> the batch that it committed last."""
     session_locks: Sequence[SessionLockRow] = ()
     left_off: Sequence[LeftOff] = ()
-    """The numbers that the partition passed over, by generation of its store; of most stores none."""
+    """The numbers that the partition passed over, by generation of its store; most stores have none."""
 
 
 def unwritten_partition(generations: Sequence[Generation]) -> Snapshot | None:
-    """Durable state of a partition that was never written; None in the store's first generation."""
+    """Return the state of a partition that was never written; None in the store's first generation."""
     if len(generations) == 1:
         return None
     first = generations[-1].first
@@ -187,19 +194,24 @@ def unwritten_partition(generations: Sequence[Generation]) -> Snapshot | None:
 
 class RangeFrame(NamedTuple):
     """Many entries in one piece: columns of little-endian numbers, one after the other, and the messages behind them.
-    It travels as it is from the store's reader to the one who asked."""
+
+    The frame travels unchanged from the store's reader to the client.
+    """
 
     count: int  # type: ignore[assignment]  # a tuple's own is of no use here
     next_pos: int
-    """Where to go on: behind the last entry, or ``to_pos`` when nothing is left below it."""
+    """The position to go on from: behind the last entry, or ``to_pos`` when nothing is left below it."""
     data: bytes
-    """``pos`` int64, ``sequence`` int64, ``enqueued_ms`` int64, ``due_ms`` int64 (-1: none), ``delivery_count`` int32,
-    ``size`` int32, ``state`` uint8, each ``count`` times; then the stored forms (`partibus.message`), ``size`` bytes
-    each."""
+    """The columns and messages.
+
+    ``pos`` int64, ``sequence`` int64, ``enqueued_ms`` int64, ``due_ms`` int64 (-1: none), ``delivery_count`` int32,
+    ``size``
+    int32, ``state`` uint8, each ``count`` times; then the stored forms (`partibus.message`), ``size`` bytes each.
+    """
 
 
 class Writes:
-    """The rows of one commit. Applied in the order of the attributes below, in one transaction.
+    """The rows of one commit, applied in the order of the attributes below, in one transaction.
 
     A commit may insert a row and delete it again: a message received-and-deleted before its enqueue was durable.
     """
@@ -246,37 +258,45 @@ class Writes:
         self.bodies: list[int | bytes] = []
         """Flat: body key, stored form."""
         self.replacing_bodies = 0
-        """How many of them take the place of others that go with this commit: no new messages."""
+        """The number of bodies that replace others in this commit: not new messages."""
         self.entries: list[int | str | None] = []
         """Flat: entry key, body key, sequence, enqueued ms, state, delivery count, session, due ms."""
         self.entry_updates: list[int | None] = []
-        """Flat: entry key, body key, state, delivery count, due ms. An entry that is gone is passed over; of several
-        updates of one entry the last counts."""
+        """Flat: entry key, body key, state, delivery count, due ms.
+
+        The store ignores the update of a missing entry. Of several updates of one entry the last counts.
+        """
         self.session_states: dict[tuple[int, str], tuple[bytes | None, int]] = {}
         """(partition row, session) -> (state, updated ms); None removes the row."""
         self.duplicate_ids: list[int | bytes] = []
-        """Flat: partition row, bucket, id (16 bytes), accepted ms. An id that the bucket has already gets the new
-        time."""
+        """Flat: partition row, bucket, id (16 bytes), accepted ms.
+
+        An id that the bucket has already gets the new time.
+        """
         self.forgotten_duplicates: list[tuple[int, int, int]] = []
-        """(partition row, bucket, most): up to ``most`` ids of buckets below ``bucket`` go."""
+        """(partition row, bucket, most): delete up to ``most`` ids of buckets below ``bucket``."""
         self.inbound_marks: dict[tuple[int, int], int] = {}
-        """(partition row, key of the sub-queue that messages came from) -> their highest position there (D15)."""
+        """(partition row, key of the source sub-queue) -> the highest position received from there (D15)."""
         self.executed: dict[str, list[int]] = {}
-        """Run of another broker -> flat: number of a request of its that this commit answers, and what is to be known
-        of it (`partition.runtime.executed`; D15)."""
+        """Executed requests of other brokers (`partition.runtime.executed`; D15).
+
+        By run of the broker, flat: the number of a request that this commit answers, and the note about it.
+        """
         self.executed_ms = 0
-        """When, by the owner's clock."""
+        """The time of these requests, by the owner's clock."""
         self.forgotten_executed_ms: int | None = None
-        """What was executed before goes."""
+        """Delete notes of requests executed before this time."""
         self.cursors: dict[tuple[int, str], CursorRow | None] = {}
-        """(sub-queue key, name) -> the row as it is now; None removes it."""
+        """(sub-queue key, name) -> the current row; None removes it."""
         self.retained: dict[int, tuple[int, int]] = {}
         """Sub-queue key -> (messages, bytes) that are finished and kept for cursors: absolute, as `counts`."""
         self.fates: list[int] = []
-        """Flat: key of the log line (`partition.protocol.keys.entry_key` of sub-queue and number), pos, sequence, fate,
-        ms, delivery count."""
+        """Flat: key of the log line (`partition.protocol.keys.entry_key` of sub-queue and number), pos, sequence,
+        disposition, ms,
+        delivery count.
+        """
         self.forgotten_fates: list[tuple[int, int]] = []
-        """Ranges of keys of log lines, both ends included."""
+        """Ranges of keys of log lines to delete, both ends included."""
         self.sink_ids: list[int | bytes] = []
         """Flat: partition row, sink, id (16 bytes), batch. An id that is there already gets the new batch."""
         self.new_sink_ids: list[tuple[int, int, int, list[bytes]]] = []
@@ -284,24 +304,26 @@ class Writes:
         self.sink_batches: dict[tuple[int, int], int] = {}
         """(partition row, sink) -> the batch that it committed last."""
         self.forgotten_sink_ids: list[tuple[int, int, int, int]] = []
-        """(partition row, sink, batch, most): up to ``most`` ids of that batch and earlier ones go."""
+        """(partition row, sink, batch, most): delete up to ``most`` ids of that batch and earlier ones."""
         self.session_locks: dict[tuple[int, str], SessionLockRow | None] = {}
-        """(partition row, session) -> who holds it; None: nobody."""
+        """(partition row, session) -> its holder; None: free."""
         self.deleted_locks: list[int] = []
-        """Lock keys: every row of that lock id goes."""
+        """Lock keys: delete every row of that lock id."""
         self.lock_batches: dict[int, list[tuple[int, int, bytes]]] = {}
-        """Lock key -> its rows (first pos, until ms, bitmap), all new: what was there went with ``deleted_locks``."""
+        """Lock key -> its rows (first pos, until ms, bitmap), all new: ``deleted_locks`` has removed earlier ones."""
         self.deleted_entries: list[tuple[int, int]] = []
-        """Ranges of entry keys, both ends included."""
+        """Ranges of entry keys to delete, both ends included."""
         self.deleted_bodies: list[tuple[int, int]] = []
-        """Ranges of body keys, both ends included."""
+        """Ranges of body keys to delete, both ends included."""
         self.deleted_shared_bodies: list[int] = []
-        """Keys of bodies that go unless an entry names them after all the above."""
+        """Keys of bodies to delete, unless an entry names them after all the above."""
         self.dropped_partitions: list[int] = []
-        """Partition rows whose every row goes: the entity was deleted. With its entries go the bodies that they name in
-        other partitions, shared ones as above."""
+        """Partition rows of deleted entities: delete all of their rows.
+
+        With the entries go the bodies that they name in other partitions; shared ones as above.
+        """
         self.now_ms = 0
-        """When the commit was begun, by the owner's clock; 0 where that is moved by hand."""
+        """The beginning of the commit by the owner's clock; 0 where that is moved by hand."""
         self.operations = 0
         """Messages enqueued, locked, settled or moved: what the bound of a store's queue counts (D24)."""
         self.size_bytes = 0
@@ -316,14 +338,16 @@ SINK_ID_COLUMNS = 4
 
 
 def executed_rows(writes: Writes) -> list[tuple[str, int, bytes]]:
-    """(asker, ms, requests and first sequences as 64 bits each, little-endian): one row per asker and commit."""
+    """Pack executed requests as (asker, ms, requests and notes as 64 bits each, little-endian): one row per asker and
+    commit.
+    """
     return [
         (asker, writes.executed_ms, struct.pack(f"<{len(flat)}q", *flat)) for asker, flat in writes.executed.items()
     ]
 
 
 def executed_requests(parts: Iterable[bytes]) -> dict[int, int]:
-    """What `executed_rows` has packed."""
+    """Unpack the parts of `executed_rows`."""
     return dict(pair for part in parts for pair in struct.iter_unpack("<qq", part))
 
 
@@ -332,8 +356,12 @@ LOCK_MS_MAX = 300_000
 
 
 class StoreError(Exception):
-    """A commit or a load failed. ``executed`` is False when surely nothing of the commit is stored, None when nobody
-    can tell before the store is opened again (the sync failed, say)."""
+    """A commit or a load failed.
+
+    ``executed`` is False when surely nothing of the commit is stored, and None when the outcome is unknown until the
+    store is
+    opened again (after a failed sync, say).
+    """
 
     def __init__(self, message: str, *, executed: bool | None = None) -> None:
         super().__init__(message)
@@ -341,68 +369,76 @@ class StoreError(Exception):
 
 
 class StoreFull(StoreError):
-    """No room for the commit; nothing of it is stored. Commits that only free room still work (the ballast)."""
+    """No room for the commit; nothing of it is stored. Commits that only free room still work (the reserved space)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, executed=False)
 
 
 class StoreFenced(StoreError):
-    """Another broker owns the store now (D19); nothing of the commit is stored and none will be again."""
+    """Another broker owns the store now (D19); nothing of the commit is stored, and no later commit will be."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, executed=False)
 
 
 class Store(Protocol):
-    """One messaging store. Every call may raise `StoreError`; after a failed commit the store is closed by its owner
-    and opened anew, never used on."""
+    """One messaging store. Every call may raise `StoreError`.
+
+    After a failed commit the owner closes the store and opens it anew; it never goes on using it.
+    """
 
     @property
     def name(self) -> str:
-        """What errors and health call it: a path, a URL without its password."""
+        """The name for errors and health: a path, or a URL without its password."""
         ...
 
     @property
     def has_room(self) -> bool:
-        """False while commits that bring messages would be refused with `StoreFull`."""
+        """Whether commits that bring messages would be accepted, not refused with `StoreFull`."""
         ...
 
     @property
     def is_held(self) -> bool:
-        """True while surely nobody else owns the store (D19): without that, nothing may be handed out (D20)."""
+        """Whether this broker surely owns the store now (D19); without that, nothing may be granted (D20)."""
         ...
 
     @property
     def highest_ms(self) -> int:
-        """The latest `Writes.now_ms` of all commits before the store was opened: time was that late already (D26)."""
+        """The latest `Writes.now_ms` of all commits before the store was opened (D26)."""
         ...
 
     @property
     def epoch(self) -> int:
-        """Which opening of the store this is: rises with each, whoever opens it (D19)."""
+        """The number of this opening of the store: it rises with each, whichever broker opens it (D19)."""
         ...
 
     @property
     def durability(self) -> str:
-        """Where a commit is once it is done, for people: "1 copy", "2 copies, synchronous"."""
+        """Where a finished commit is, for people: "1 copy", "2 copies, synchronous"."""
         ...
 
     @property
     def generations(self) -> Sequence[Generation]:
-        """The generations that the store has gone through, one at least, in the order of their numbers."""
+        """The generations of the store, one at least, in the order of their numbers."""
         ...
 
     def set_time(self, now_ms: int) -> None:
-        """Turn `highest_ms` back to ``now_ms``, durably: the clock that wrote it was wrong. Locks, session locks and
-        exclusive leases end `LOCK_MS_MAX` later at most. Call it after opening and before a partition is loaded. Raises
-        `StoreError`."""
+        """Turn `highest_ms` back to ``now_ms``, durably: the clock that wrote it was wrong. Raises `StoreError`.
+
+        Locks, session locks and exclusive leases end `LOCK_MS_MAX` later at most. Call this after opening and before a
+        partition
+        is loaded.
+        """
         ...
 
     def begin_generation(self, above: int = 0) -> Generation:
-        """Begin a generation, durably: every partition goes on with numbers that are above all that were given out, as
-        far as can be known, and above ``above``. Call it of a store that went back in time, after it was opened and
-        before a partition is loaded. Raises `StoreError`."""
+        """Begin a generation, durably, of a store that went back in time. Raises `StoreError`.
+
+        Every partition goes on with numbers above all that were given out, as far as can be known, and above ``above``.
+        Call this
+        after opening and before a partition is loaded.
+        """
         ...
 
     def commit(self, writes: Writes) -> None:
@@ -410,26 +446,30 @@ class Store(Protocol):
         ...
 
     def load_partition(self, partition_row: int) -> Snapshot | None:
-        """Durable state of a partition; None when it was never written and begins with number 1."""
+        """Load the durable state of a partition; None when it was never written and begins with number 1."""
         ...
 
     def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """Stored bytes of partitions, in all their sub-queues and of their session states; what was never written is
-        missing."""
+        """Load the stored bytes of partitions, in all sub-queues and session states.
+
+        Unwritten partitions are missing.
+        """
         ...
 
     def load_counts(self, most: int) -> Mapping[int, tuple[int, int]]:
-        """Messages and bytes (stored form) of the sub-queues that hold any, by key: the first ``most`` of them in the
-        order of their keys. There may be tens of thousands: plain tuples of numbers are nothing to a collection of
-        garbage."""
+        """Load messages and bytes (stored form) of the first ``most`` sub-queues that hold any, in the order of their
+        keys.
+
+        There may be tens of thousands; plain tuples of numbers cost garbage collection nothing.
+        """
         ...
 
     def timed_partitions(self) -> list[int]:
-        """Rows of the partitions that have entries which are due at some time, in order."""
+        """Return the rows of the partitions that have entries with a due time, in order."""
         ...
 
     def cursor_partitions(self, most: int) -> list[int]:
-        """Rows of the first ``most`` partitions that have cursors, in order."""
+        """Return the rows of the first ``most`` partitions that have cursors, in order."""
         ...
 
     def load_page(

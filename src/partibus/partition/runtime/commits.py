@@ -1,11 +1,11 @@
-"""The commits of one store, one after the other (D11): what is pending begins, is made by a writer, and ends.
+"""The commits of one store, one after the other (D11).
 
-`CommitQueue` holds what is pending and who waits for it, `CommitSchedule` says when it begins. Here is what one commit
-goes through:
+`CommitQueue` holds the pending commit and its waiters, `CommitSchedule` decides when it begins. One commit goes
+through:
 
 ```text
- record ─▶ start ─▶ take ─▶ Store.commit (a writer thread) ─▶ ended: who waited is answered; the next one is planned
-                                                          ─▶ failed: the store is
+ record ─▶ start ─▶ take ─▶ Store.commit (a writer thread) ─▶ ended: waiters are answered; the next one is planned
+                                                          ─▶ failed: so is the store
 ```
 """
 
@@ -36,7 +36,7 @@ _HANDS_OUT = (r.Granted, r.Locked, r.DeferredGranted, r.SessionAccepted)
 
 
 class Commits:
-    """What has been decided, on its way to the store."""
+    """Decisions of partitions on their way to the store."""
 
     def __init__(
         self,
@@ -50,14 +50,16 @@ class Commits:
         *,
         ended: Callable[[], None],
     ) -> None:
-        """``slots``: the partitions in use, by row. ``ended`` is called when a commit has, and those that waited for it
-        know."""
+        """Prepare for commits.
+
+        ``slots`` are the partitions in use, by row. ``ended`` is called at the end of a commit, after its waiters.
+        """
         self.queue = CommitQueue()
         self.schedule = CommitSchedule(host, limits, self.queue, self.start)
         self.executed = ExecutedNotes()
-        """Which requests of other brokers were executed."""
+        """Notes about executed requests of other brokers."""
         self.express = Pool(meters.express)
-        """Express messages that only memory has (D18)."""
+        """Express messages that are only in memory (D18)."""
         self.meter = CommitMeter(meters.elapsed_s)
         self.recorder = None if meters.recorder is None else meters.recorder.of_store()
         self._lifecycle = lifecycle
@@ -70,8 +72,10 @@ class Commits:
         self._ended = ended
 
     def record(self, slot: Slot, machine: Partition, step: Step, holdable: bool, *, unconfirmed: bool) -> None:
-        """Add what a step has decided to the pending commit. ``holdable``: it may wait a little for company (rows C13,
-        C14). ``unconfirmed``: nobody waits for it."""
+        """Add the decisions of a step to the pending commit.
+
+        ``holdable``: it may wait a little for company (rows C13, C14). ``unconfirmed``: it has no waiter.
+        """
         queue = self.queue
         writes, tally = queue.pending, machine.state.tally
         if slot.written != queue.number:
@@ -97,8 +101,10 @@ class Commits:
             express.written_ms = None
 
     def start(self) -> None:
-        """Begin the pending commit, unless one is under way. When nothing is pending, a store that is to be closed
-        is."""
+        """Begin the pending commit, unless one is under way.
+
+        With nothing pending, close a store that is to be closed.
+        """
         try:
             self._start()
         except Exception as error:  # noqa: BLE001 (it fails this store and no other)
@@ -140,7 +146,7 @@ class Commits:
         self._host.write(lambda: self.meter.timed(lambda: store.commit(writes)), committed)
 
     def _write_behind(self) -> None:
-        """Nothing is to be in memory only any more (D18)."""
+        """Write everything that is only in memory (D18)."""
         for slot in self._slots.values():
             if slot.machine is not None and (step := write_all(slot.machine.state, self._clock.now_ms())) is not None:
                 self.record(slot, slot.machine, step, True, unconfirmed=True)
@@ -185,15 +191,17 @@ class Commits:
         return kept
 
     def go_on(self) -> None:
-        """The store is open, perhaps again."""
+        """Go on with an open store, perhaps one that was opened again."""
         if self.queue.pending.dropped_partitions:  # dropped while there was no store to tell
             self.start()
         else:
             self._lifecycle.end()
 
     def fail(self, error: BaseException, why: str, *, of_commit: bool) -> bool:
-        """The store has failed: give up all that is not durable, and have who waits for it told. Whether a commit is
-        under way all the same: it was a load that failed, and nobody can tell the outcome of that commit."""
+        """Give up everything that is not durable after a failure of the store, and tell the waiters.
+
+        Returns whether a commit is still under way: a load has failed, and the outcome of that commit is unknown.
+        """
         is_busy = self.queue.under_way is not None and not of_commit
         if self.recorder is not None:
             self.recorder.failed()
@@ -211,16 +219,19 @@ class Commits:
 
 
 def is_unconfirmed(command: w.Input) -> bool:
-    """A completion that its receiver takes for granted. Lost in a crash, the message comes again when its lock ends:
-    what a receiver that asks for no confirmation has to expect. A message that was forwarded is forwarded again, and
-    its destination knows it."""
+    """Tell whether a completion's receiver takes it for granted.
+
+    If a crash loses it, the message comes again when its lock ends, as a receiver that asks for no confirmation has to
+    expect.
+    A message that was forwarded is forwarded again, and its destination knows it.
+    """
     if type(command) is c.Forwarded:
         return not command.request
     return type(command) is c.Settle and not command.request and command.outcome is c.Outcome.COMPLETE
 
 
 def described(command: w.Input) -> str:
-    """Name a command and its numbers, for the log: no message, no name that a client has chosen."""
+    """Name a command and its numbers for the log, without messages and without names that a client has chosen."""
     shown = command.load if isinstance(command, w.Loaded) else command
     numbers = [
         f"{name}={value}"

@@ -1,7 +1,8 @@
-"""Who waits for answers of a store's partitions, and the way out for them.
+"""The dispatcher of replies: who waits for them, and their way out.
 
-Replies leave one after the other: what one leads to (a grant makes its receiver ask for more) is queued behind those
-that are there, not nested in them.
+Replies leave one after the other. A reply to a command that another reply causes (a grant makes its receiver ask for
+more)
+is queued behind those that are there, not nested in them.
 """
 
 from collections import deque
@@ -22,43 +23,43 @@ class ReplyDispatcher:
     __slots__ = ("_call_soon", "_delivering", "_outbox", "_receivers", "_requests", "breaks")
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
-        """``call_soon`` makes a call when what is being handled now has been."""
+        """Begin without requests. ``call_soon`` makes a call after the current event has been handled."""
         self._call_soon = call_soon
         self.breaks = 0
-        """Unexpected exceptions in callbacks."""
+        """The number of unexpected exceptions in callbacks."""
         self._requests: dict[int, OnReply] = {}
         self._receivers: dict[int, OnReply] = {}
         self._outbox: deque[tuple[OnReply, Any]] = deque()
         self._delivering = False
 
     def expect(self, request: int, on_reply: OnReply) -> None:
-        """A request was made."""
+        """Expect the reply to a request."""
         self._requests[request] = on_reply
 
     def forget(self, request: int) -> None:
-        """Whoever made a request waits for its answer no longer."""
+        """Forget a request whose asker has stopped waiting."""
         self._requests.pop(request, None)
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
-        """Say where grants for a receiver go."""
+        """Register the callback for grants to a receiver."""
         self._receivers[receiver] = on_granted
 
     def unregister(self, receiver: int) -> None:
-        """The receiver is gone."""
+        """Remove a receiver."""
         self._receivers.pop(receiver, None)
 
     def whose(self, reply: r.Reply) -> OnReply | None:
-        """Whom a reply is for; None when nobody is there. A request is answered once."""
+        """Return the callback for a reply, or None when its asker is gone. A request is answered once."""
         if type(reply) is r.Granted or type(reply) is r.SessionEnded or type(reply) is r.ReceiveRefused:
             return self._receivers.get(reply.receiver)
         return self._requests.pop(reply.request, None)  # type: ignore[union-attr]
 
     def put(self, call: OnReply, reply: Any) -> None:
-        """Have a reply leave with the next `deliver`."""
+        """Queue a reply for the next `deliver`."""
         self._outbox.append((call, reply))
 
     def deliver(self) -> None:
-        """Let the replies go. An exception in a callback is raised on the loop and holds no other reply up."""
+        """Deliver the queued replies. An exception in a callback is raised on the loop and holds no other reply up."""
         if self._delivering:
             return
         self._delivering = True
@@ -73,7 +74,7 @@ class ReplyDispatcher:
         self._delivering = False
 
     def refuse(self, command: w.Input | w.Load, message: str, *, full: bool = False) -> None:
-        """Nothing of a command was done: tell who asked, once. A receiver is forgotten: it begins anew."""
+        """Tell the asker that nothing of a command was done, once. A receiver is forgotten: it begins anew."""
         if isinstance(command, c.Receive):
             number = command.receiver
             call = self._receivers.pop(number, None)
@@ -84,21 +85,23 @@ class ReplyDispatcher:
             self.put(call, r.Failed(number, False, full, message))
 
     def fail_requests(self, message: str, *, full: bool = False) -> None:
-        """Requests that still wait for a load have done nothing yet, and nobody will answer them."""
+        """Fail the requests that still wait for a load; nothing was done for them."""
         for number, call in self._requests.items():
             self.put(call, r.Failed(number, False, full, message))
         self._requests.clear()
 
     def fail_receivers(self, message: str, *, full: bool = False) -> None:
-        """Every receiver is told and forgotten."""
+        """Tell every receiver of a failure, and forget it."""
         for number, call in self._receivers.items():
             self.put(call, r.Failed(number, False, full, message))
         self._receivers.clear()
 
 
 def given_back(reply: r.Reply) -> list[c.Command]:
-    """What to tell a partition whose answer nobody is there to take: what was locked must not wait for the lock to end,
-    nor be granted again."""
+    """Return the commands that undo a reply without a taker.
+
+    Locked messages must not wait for the end of the lock, and the receiver must get no further grants.
+    """
     if isinstance(reply, r.SessionAccepted):
         return [c.ReleaseSession(reply.lock_id)]
     if not isinstance(reply, r.Granted | r.Locked):
@@ -107,12 +110,12 @@ def given_back(reply: r.Reply) -> list[c.Command]:
     released = c.Settle(0, reply.kind, c.Outcome.RELEASE, tokens)
     if isinstance(reply, r.Locked):
         return [released]
-    # Locked or reserved: no message is both, and what the other command names is not found.
+    # They are locked or reserved, never both; the partition ignores the command that does not apply.
     return [c.CancelReceive(0, reply.kind, reply.receiver), released, c.ReturnReserved(reply.kind, tokens)]
 
 
 def _request_of(command: w.Input | w.Load) -> int:
-    """The number of the request that a command is, or that a load was made for; 0: nobody waits."""
+    """Return the number of the request that a command is, or that a load was made for; 0: there is no asker."""
     asker: object = command
     if isinstance(
         command,

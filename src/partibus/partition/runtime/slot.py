@@ -1,4 +1,4 @@
-"""What a runtime keeps of one partition: its machine, and which commits carry its rows."""
+"""A runtime's record of one partition: its machine, and the commits that carry its rows."""
 
 from itertools import islice
 
@@ -9,7 +9,7 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 
 _ENDS_MAX = 3
-"""The pending commit, the one under way, and the last that is durable."""
+"""The pending commit, the one under way, and the last durable one."""
 
 
 class Slot:
@@ -38,37 +38,41 @@ class Slot:
         self.options = options
         self.machine: Partition | None = None
         self.waiting: list[tuple[w.Input, bool]] = []
-        """Commands that came before the partition was loaded; or, at a topic, while the subscriptions that the first of
-        them is for were being loaded."""
+        """Commands that came before the partition was loaded, or at a topic, before the subscriptions of the first one
+        were.
+        """
         self.asleep: set[int] = set()
-        """Of a topic: the rows of those subscriptions."""
+        """The rows of a topic's subscriptions that are being loaded."""
         self.wakes: list[Slot] = []
-        """The topics that wait for this one."""
+        """The topics that wait for this partition."""
         self.subscriptions: Subscriptions | None = None
-        """Of a subscription: it and its neighbours, as their topic knows them."""
+        """A subscription with its neighbours, as their topic knows them."""
         self.waited = 0
-        """The last commit with rows of this partition that somebody has to wait for."""
+        """The last commit with rows of this partition that an asker waits for."""
         self.written = 0
         """The last commit with rows of this partition."""
         self.reserved = 0
-        """The last commit that makes numbers durable which are given already (D18)."""
+        """The last commit that makes numbers durable which were given out already (D18)."""
         self.ends: dict[int, int] = {}
         """Commit -> the end of the active sub-queue that it makes durable; the last durable one and those to come."""
         self.deadline_ms: int | None = None
         self.loads = 0
-        """What the machine has asked the store for, and has not got yet."""
+        """The number of pending loads of the machine."""
         self.is_used = True
-        """Used since the hand has passed (`partition.core.residency`)."""
+        """Whether it was used since the hand passed (`partition.core.residency`)."""
         self.size_bytes = 0
-        """What it holds, as counted there."""
+        """The bytes that it holds, as counted there."""
 
     def needed_by(self, load: w.Load, durable: int) -> int:
-        """The commit that has to be durable before a load can run.
+        """Return the commit that has to be durable before a load can run.
 
-        A page, or a range, only needs the entries below its end: those of a backlog are durable for long, however busy
-        its senders are. Who looks at everything is to see the end of what nobody waited for, too. The log of fates only
-        grows: any beginning of it will do. With express messages, nobody waits for those that are written behind, and
-        their positions lie anywhere: a load waits for all that was written (D18).
+        A page or a range only needs the entries below its end; those of a backlog are durable for long, however busy
+        its senders
+        are. A load of everything has to see the end of rows without a waiter, too. The log of dispositions only grows:
+        any prefix
+        of it will do. With express messages, rows that are written behind have no waiter and lie anywhere: a load waits
+        for all
+        that was written (D18).
         """
         if isinstance(load, w.FatesLoad):
             return 0
@@ -85,12 +89,12 @@ class Slot:
 
     @property
     def has_plans(self) -> bool:
-        """Commands wait for partitions that are being loaded, or for what the machine has asked the store."""
+        """Whether commands wait for partitions that are being loaded, or for loads of the machine."""
         return bool(self.waiting or self.loads or self.asleep)
 
     @property
     def is_awaited(self) -> bool:
-        """Something is under way that counts on what memory has: a command that waits, a load, or a topic's plan."""
+        """Whether something under way relies on the memory: a waiting command, a load, or a topic's plan."""
         return (
             self.machine is None
             or self.has_plans
@@ -99,13 +103,13 @@ class Slot:
         )
 
     def follow(self, options: PartitionOptions) -> None:
-        """The entity was updated."""
+        """Apply an update of the entity."""
         self.options = options
         if self.machine is not None:
             self.machine.follow(options)
 
     def wrote(self, commit: int, *, waited_for: bool) -> None:
-        """Rows of this partition are in a commit."""
+        """Record that a commit has rows of this partition."""
         assert self.machine is not None, "loaded"
         self.written = commit
         if self.machine.state.express is None:
