@@ -69,7 +69,7 @@ class EntityChanged(PartibusError):
     def __init__(self, name: str) -> None:
         super().__init__(
             f"The messaging entity '{name}' was changed in between. "
-            "Get it again and apply the change to what it is now."
+            "Get it again and apply the change to its current state."
         )
         self.args = (name,)
         self.name = name
@@ -178,8 +178,8 @@ class ReadExclusively(PartibusError):
 
     def __init__(self, name: str, cursor: str, until_ms: float) -> None:
         super().__init__(
-            f"'{name}' is read by the cursor {shown(cursor)} alone, until {moment(until_ms)} unless that is renewed: "
-            "nobody receives from it meanwhile. Receive when the cursor's reader has ended, or end it with partibus "
+            f"'{name}' is read by the cursor {shown(cursor)} alone, until {moment(until_ms)} unless that is renewed. "
+            "It has no other receivers meanwhile. Receive when the cursor's reader has ended, or end it with partibus "
             "cursor drop."
         )
         self.args = (name, cursor, until_ms)
@@ -218,7 +218,7 @@ class TransactionUnknown(PartibusError):
     def __init__(self, transaction_id: bytes) -> None:
         super().__init__(
             f"No transaction {shown(transaction_id.hex())[1:-1]} is open on this connection: it was never declared "
-            "here, or it was discharged, or the link that declared it is gone. Declare another one."
+            "here, or it was discharged, or the link that declared it has ended. Declare another one."
         )
         self.args = (transaction_id,)
 

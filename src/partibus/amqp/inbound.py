@@ -163,7 +163,7 @@ class Inbound:
             connection.partial_bytes -= sum(map(len, partial.chunks))
             partial.chunks.clear()
             return
-        if not payload:  # counts nothing, so it must cost nothing
+        if not payload:  # an empty frame has no size, so it must use no memory
             return
         connection.partial_bytes += len(payload)
         partial.chunks.append(payload)

@@ -200,7 +200,7 @@ class Session:
         self._links_out[link.handle] = self.links_in[attach.handle] = link
         self.connection.link_count += 1
         links_max = self.limits.links_max
-        if self.connection.link_count > 2 * links_max:  # it goes on, and does not detach what was refused
+        if self.connection.link_count > 2 * links_max:  # the peer attaches more without detaching refused links
             raise PeerError(Scope.CONNECTION, RESOURCE_LIMIT_EXCEEDED, f"{2 * links_max} links are attached or refused")
         if self.connection.link_count > links_max:
             link.refuse(

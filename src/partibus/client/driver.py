@@ -188,7 +188,7 @@ class Driver:
         kind = ConnectionLost if self.engine.peer is not None else ConnectFailed
         if by_peer:
             return error_from(f"{self.peer} closed the connection", error, kind)
-        return error_from(f"the connection to {self.peer} was given up", error, kind)
+        return error_from(f"this client closed the connection to {self.peer}", error, kind)
 
     def _fail(self, error: ClientError) -> None:
         if self._failure is not None:

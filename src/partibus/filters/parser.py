@@ -99,7 +99,7 @@ class _Builder(Transformer[Token, Any]):
 
     def integer(self, digits: Token) -> Expression:
         value = int(digits)
-        if value > INTEGER_MAX + 1:  # the one above is there for its negative, the least of all
+        if value > INTEGER_MAX + 1:  # its negative is the smallest integer
             raise SqlTextError(_at(digits), f"a whole number up to {INTEGER_MAX} was expected, not {digits[:40]}")
         return Constant(value)
 

@@ -129,7 +129,7 @@ def _placed(data: bytes, pos: int, turn: int, destination: Destination) -> Outgo
 
 
 def _annotation(annotations: bytes, wanted: str) -> object:
-    if wanted.encode() not in annotations:  # the usual case where there are others
+    if wanted.encode() not in annotations:  # the usual case, even with other annotations
         return None
     pos = 0
     while pos < len(annotations):

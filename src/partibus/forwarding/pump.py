@@ -249,7 +249,11 @@ class Pump:
             outgoing: Outgoing | Undeliverable | None = check(name, destination)
             if destination is not None and outgoing is None:
                 outgoing = self._prepare(data, entry, destination)
-        except (DecodeError, ValueError, struct.error) as error:  # checked at ingress, so the row was damaged since
+        except (
+            DecodeError,
+            ValueError,
+            struct.error,
+        ) as error:  # checked at ingress: a damaged row
             outgoing = Undeliverable("MessageUnreadable", f"The stored message can't be read: {error}.")
         if not isinstance(outgoing, Outgoing):
             assert outgoing is not None, "checked"

@@ -114,7 +114,7 @@ class _Watch:
         """Add a waiter."""
         waiter.timer = self._call_later(timeout_ms, lambda: self._answer(waiter, self._found))
         self._delay_ms = FIRST_MS
-        self._revisions = []  # what the last look has found may be newer than what this one was told
+        self._revisions = []  # the last poll may be newer than the counts that this waiter got
         if not self._waiters:
             self._look_later()
         self._waiters[waiter] = None

@@ -56,7 +56,7 @@ class CachedSource:
 
     def ask(self, count: int, max_bytes: int) -> None:
         """Add to the demand of the receiver."""
-        self.wanted += count + self._cut_off  # of the latter the receiver was not told, so it does not ask again
+        self.wanted += count + self._cut_off  # the cut-off part is unreported, so the receiver does not repeat it
         self._room_bytes = max_bytes
         self._cut_off = 0
         self._pump()

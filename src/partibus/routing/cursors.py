@@ -29,7 +29,7 @@ from partibus.routing.partitions import PartitionHandle, error_of
 KEPT_MS = 10_000
 """How long partitions keep a lease for the next attempt of a reader that met locks in others."""
 
-DROP_SOME = "Drop those whose readers are gone: partibus cursor list, partibus cursor drop."
+DROP_SOME = "Drop those without readers: partibus cursor list, partibus cursor drop."
 
 OnStates = Callable[[dict[int, r.CursorOpened] | PartibusError], None]
 """A function that gets the cursor's state by partition id, or the error."""
@@ -117,7 +117,7 @@ class OpenAll:
         locked, until_ms = sum(reply.locked for reply in busy), max(reply.until_ms for reply in busy)
         return ServerBusy(
             f"{locked} messages of '{self._route.name}' are under lock, the last of them until {moment(until_ms)}. "
-            f"Nobody is handed more for a moment: ask again within {KEPT_MS // 1000} s, or revoke the locks."
+            f"No receiver is granted more for a moment: ask again within {KEPT_MS // 1000} s, or revoke the locks."
         )
 
 

@@ -75,7 +75,7 @@ class Detour:
         """Replace the current effect; ``why`` is the reason in refusals."""
         failed, self._effect, self._why = self._effect.fails, effect, why
         if effect.fails and not failed:
-            self._run_late()  # they came before: refused as well, in their turn
+            self._run_late()  # earlier commands are refused as well, in order
             receivers, self._partition.receivers = self._partition.receivers, {}
             for receiver, on_granted in receivers.items():
                 self._store.unregister(receiver)

@@ -139,8 +139,8 @@ def error_of(reply: Failed | Refused | CursorHeld | ReceiveRefused, entity: str)
         if not reply.paused:
             return ReadExclusively(entity, reply.name, reply.until_ms)
         return ServerBusy(
-            f"'{entity}' hands nothing out for a moment: the cursor {shown(reply.name)} waits for the end of locks, to "
-            "read it alone. Wait 10 seconds and try again."
+            f"'{entity}' grants no messages for a moment: the cursor {shown(reply.name)} waits for the end of locks, "
+            "to read it alone. Wait 10 seconds and try again."
         )
     if isinstance(reply, Refused) and reply.numbers:
         return QuotaExceeded(
@@ -165,4 +165,6 @@ def error_of(reply: Failed | Refused | CursorHeld | ReceiveRefused, entity: str)
         )
     if reply.executed is False:
         return StoreUnavailable(f"A messaging store of '{entity}' can't be used now, try again: {reply.message}")
-    return OutcomeUnknown(f"A messaging store of '{entity}' failed in between, the outcome is unknown: {reply.message}")
+    return OutcomeUnknown(
+        f"A messaging store of '{entity}' failed before it answered, so the outcome is unknown: {reply.message}"
+    )

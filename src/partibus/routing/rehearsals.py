@@ -132,7 +132,7 @@ class Rehearsals:
             self.on_changed(self.all())
 
     def _apply(self) -> None:
-        rehearsed = [place for place, _ in self._detours.values()]  # deleted ones among them
+        rehearsed = [place for place, _ in self._detours.values()]  # including deleted partitions
         for place in (*rehearsed, *(place for places in self.places for place in places())):
             self._apply_to(place)
 

@@ -125,7 +125,7 @@ class SessionSource:
                 self._end()
                 self._hold.forget()
                 self._on_failed(SessionLockLost(self._entity, self._hold.session))
-        elif not self._over and self._timer is None:  # else who resumes is told as well
+        elif not self._over and self._timer is None:  # otherwise the pending resume gets the failure as well
             self._lose()
 
     # -- without an owner --------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class SessionSource:
     def _give_up(self) -> None:
         if not self._over:
             self._end()
-            self._hold.release()  # when only the way to the store is cut, the next holder need not wait
+            self._hold.release()  # if only the route is cut, this spares the next holder the wait
             self._on_failed(SessionLockLost(self._entity, self._hold.session))
 
     def _end(self) -> None:

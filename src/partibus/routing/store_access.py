@@ -216,7 +216,7 @@ class StoreRoute:
             or (type(on_reply) is _Again and on_reply.tries > TRIES_MAX)
         ):
             if on_reply is not None:
-                on_reply(refused(command, self.failure or "it was refused again and again"))
+                on_reply(refused(command, self.failure or "its owners refused it too many times"))
             return
         self._held.append((row, options, command, on_reply))
         if len(self._held) == 1:
@@ -230,7 +230,7 @@ class StoreRoute:
     def _give_up_held(self) -> None:
         for _, _, command, on_reply in self._take_held():
             if on_reply is not None:
-                on_reply(refused(command, self.failure or "its owner could not do it in time"))
+                on_reply(refused(command, self.failure or "its owner did not execute it in time"))
 
     def _take_held(self) -> list[tuple[int, PartitionOptions, Command, OnReply | None]]:
         held, self._held = self._held, []

@@ -135,7 +135,7 @@ class Transaction:
             if via.route.partitioned:
                 raise InvalidOperation(
                     f"Messages were sent through the partitioned entity '{via.route.name}' first in a transaction. "
-                    "Begin with what is to be done there, which has a partition, or send through a plain entity."
+                    "Begin with an operation on it, which has a partition, or send through a plain entity."
                 )
             self._pin(via, via.route.partitions[0])
         elif via is not None:
@@ -382,8 +382,8 @@ def _error_of(reply: Any, commands: list[_Operation], entity: str) -> PartibusEr
         return TransactionRolledBack(f"operation {reply.index + 1} of {len(commands)}, {what}, failed: {because}")
     if reply.executed is None:
         return OutcomeUnknown(
-            f"A messaging store of '{entity}' failed in the middle of a commit, so nobody can tell whether the "
-            f"transaction was done or not; one of both it was: {reply.message}"
+            f"A messaging store of '{entity}' failed in the middle of a commit, so it is unknown whether the "
+            f"transaction was done as a whole or not at all: {reply.message}"
         )
     return TransactionRolledBack(str(error_of(reply, entity)))
 

@@ -209,7 +209,7 @@ def _array(wide: bool) -> Reader:
             raise DecodeError(f"format code {code:#04x} at byte {pos - 1} is not defined")
         _spend(count, pos)
         items: list[object] = []
-        if code & 0xF0 == 0x40 and code != _EMPTY_LIST:  # the same value each time: no reader for each of them
+        if code & 0xF0 == 0x40 and code != _EMPTY_LIST:  # no reader is needed, because all elements are equal
             items = [reader(buf, pos, after, depth - 1)[0]] * count if count else items
         else:
             for _ in range(count):
